@@ -1,0 +1,84 @@
+"""The comparison on held-out problems: adaptive inference before training and after it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from rich.console import Console
+from rich.table import Table
+
+ROWS = (
+    ("accuracy", "accuracy", "{:.3f}"),
+    ("first_turn_accuracy", "first-turn accuracy", "{:.3f}"),
+    ("any_turn_accuracy", "any-turn accuracy", "{:.3f}"),
+    ("turns", "mean turns", "{:.2f}"),
+    ("avg_total_tokens", "tokens per problem", "{:.0f}"),
+    ("esr", "early stop rate", "{:.3f}"),
+    ("pse", "premature stop error", "{:.3f}"),
+    ("verdict_accuracy", "verdict accuracy", "{:.3f}"),
+    ("auroc", "AUROC of confidence", "{:.3f}"),
+    ("brier", "Brier score", "{:.3f}"),
+    ("overconfidence", "overconfidence", "{:.3f}"),
+)
+
+
+class BeforeAfter(Callback):
+    """Runs the test sets at the start and at the end of ``fit`` and prints both side by side.
+
+    Leaves ``eval/before/`` and ``eval/after/``. A resumed run keeps the ``before`` it has.
+    """
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Evaluate the untrained policy, unless that was done before an interruption."""
+        done = (_folder(trainer, "before") / "results.json").is_file()
+        if _test_sources(trainer) and not done:
+            self._evaluate(trainer, pl_module, "before")
+
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Evaluate the trained policy and print the table."""
+        if trainer.interrupted or not _test_sources(trainer):
+            return
+        self._evaluate(trainer, pl_module, "after")
+        if trainer.is_global_zero:
+            before, after = (
+                json.loads((_folder(trainer, name) / "results.json").read_text())["datasets"]
+                for name in ("before", "after")
+            )
+            for dataset in after:
+                print_comparison(dataset, before[dataset], after[dataset])
+
+    def _evaluate(self, trainer: Trainer, pl_module: Any, name: str) -> None:
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        records = []
+        for source, loader in zip(data.test_sources, data.test_dataloader(), strict=True):
+            for problems in loader:
+                records += pl_module.run_adaptive(
+                    problems, source.name, source.max_completion_tokens
+                )
+        pl_module.save_evaluation(name, records)
+
+
+def print_comparison(dataset: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """A table of before and after on one data set."""
+    table = Table(title=f"{dataset}: {after['n']} held-out prompts")
+    for column in ("", "before", "after", "change"):
+        table.add_column(column, justify="left" if not column else "right")
+    for key, label, form in ROWS:
+        old, new = before.get(key), after.get(key)
+        change = "" if old is None or new is None else form.replace(":", ":+").format(new - old)
+        table.add_row(label, _show(old, form), _show(new, form), change)
+    Console().print(table)
+
+
+def _show(value: float | None, form: str) -> str:
+    return "undefined" if value is None else form.format(value)
+
+
+def _test_sources(trainer: Trainer) -> list[Any]:
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    return list(data.test_sources)
+
+
+def _folder(trainer: Trainer, name: str) -> Path:
+    return Path(trainer.default_root_dir) / "eval" / name

@@ -1,0 +1,82 @@
+"""The trained policy as a folder that ``from_pretrained`` loads, with a model card."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+
+from svr_lightning import __version__
+
+
+class HFExport(Callback):
+    """Writes ``policy/`` at the end of ``fit``: weights, tokenizer, chat template, card.
+
+    Args:
+        dtype: of the exported weights. fp32 by default, since small learning rates move weights
+            by less than bf16 can hold.
+    """
+
+    def __init__(self, dtype: str = "float32") -> None:
+        self.dtype = dtype
+
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Export, on one rank."""
+        if trainer.is_global_zero and not trainer.interrupted:
+            export_policy(pl_module, Path(trainer.default_root_dir), self.dtype)
+
+
+def export_policy(pl_module: Any, root: Path, dtype: str) -> Path:
+    """Save the policy under ``root/policy`` and return that folder."""
+    folder = root / "policy"
+    evaluation = pl_module.evaluation
+    model = pl_module.policy
+    state = {k: v.to(getattr(torch, dtype)) for k, v in model.state_dict().items()}
+    model.generation_config.do_sample = False
+    model.generation_config.max_new_tokens = pl_module.sampling.max_completion_tokens
+    model.save_pretrained(folder, state_dict=state)
+    pl_module.renderer.tokenizer.save_pretrained(folder)
+    stopping = {"threshold": evaluation.threshold, "max_turns": evaluation.max_turns}
+    (folder / "svr.json").write_text(json.dumps(stopping, indent=2) + "\n")
+    after = root / "eval" / "after" / "results.json"
+    datasets = json.loads(after.read_text())["datasets"] if after.is_file() else {}
+    (folder / "README.md").write_text(model_card(pl_module, datasets), encoding="utf-8")
+    return folder
+
+
+def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
+    """What the policy is, how it was trained, how to use it, what it scored."""
+    evaluation = pl_module.evaluation
+    rows = [
+        f"| {name} | {v['n']} | {v['accuracy']:.3f} | {v['turns']:.2f} | {v['esr']:.3f} "
+        f"| {v['pse']:.3f} | {v['brier']:.3f} |"
+        for name, v in datasets.items()
+    ]
+    table = [
+        "| data set | n | accuracy | turns | ESR | PSE | Brier |",
+        "|---|---|---|---|---|---|---|",
+        *rows,
+    ]
+    lines = [
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: text-generation",
+        "tags: [self-verification, adaptive-computation, grpo]",
+        "---",
+        "# A self-verifying policy",
+        "",
+        f"Trained with svr_lightning {__version__}, recipe `{type(pl_module.recipe).__name__}`, "
+        f"from `{pl_module.policy_config.path}`, seed {pl_module.seed}.",
+        "",
+        "Each turn it writes a solution, a verdict and a confidence. Stop at the first complete "
+        f"turn with verdict CORRECT and confidence >= {evaluation.threshold:.2f}, otherwise refine "
+        f"from its own draft and self-check, for at most {evaluation.max_turns} turns:",
+        "",
+        "```",
+        "python -m svr_lightning predict --model.policy.path THIS_FOLDER --question '...'",
+        "```",
+        *(["", "Adaptive inference on held-out problems:", "", *table] if rows else []),
+        "",
+    ]
+    return "\n".join(lines)

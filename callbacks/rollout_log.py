@@ -1,0 +1,113 @@
+"""Every training trajectory in ``rollouts.jsonl``, and the best and the worst on the screen."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.console import Console
+from rich.text import Text
+
+from svr_lightning.display import excerpt, plain, turn_header
+from svr_lightning.training.experience import Group
+
+SCHEMA_VERSION = 1
+
+
+class RolloutLog(Callback):
+    """Writes and shows rollouts.
+
+    The file is cut back to the checkpoint when a run resumes, so that it holds every step once.
+
+    Args:
+        every: optimizer steps between two pairs of printed trajectories; 0 prints none.
+    """
+
+    def __init__(self, every: int = 20) -> None:
+        self.every = every
+        self._bytes = 0
+        self._resumed = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """How much of the file the checkpoint vouches for."""
+        return {"bytes": self._bytes}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Remember it until training starts."""
+        self._bytes = int(state_dict["bytes"])
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Cut the file back to what the present step has seen."""
+        if not trainer.is_global_zero:
+            return
+        path = _path(trainer)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.truncate(path, min(self._bytes, path.stat().st_size))
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log a rollout when its last micro-batch is done."""
+        if (batch_idx + 1) % trainer.fit_loop.per_rollout or not trainer.is_global_zero:
+            return
+        groups: list[Group] = pl_module.groups
+        lines = [line for group in groups for line in group_lines(group, trainer.global_step)]
+        with _path(trainer).open("a", encoding="utf-8") as stream:
+            stream.write("".join(json.dumps(line) + "\n" for line in lines))
+        self._bytes = _path(trainer).stat().st_size
+        if self.every and trainer.global_step % self.every == 0:
+            print_extremes(groups, trainer.global_step)
+
+
+def group_lines(group: Group, step: int) -> list[dict[str, Any]]:
+    """One line per trajectory of a group."""
+    return [
+        {
+            "schema_version": SCHEMA_VERSION,
+            "step": step,
+            "id": group.problem.id,
+            "sample": trajectory.sample,
+            "return": group.returns[index],
+            "turns": [
+                {
+                    "text": turn.completion.text,
+                    "correct": scored.correct,
+                    "verdict": turn.check.verdict.value,
+                    "confidence": turn.check.confidence,
+                    "truncated": turn.completion.truncated,
+                    "completion_tokens": scored.completion_tokens,
+                    "reward": reward.total,
+                }
+                for turn, scored, reward in zip(
+                    trajectory.turns, group.scored[index], group.rewards[index], strict=True
+                )
+            ],
+        }
+        for index, trajectory in enumerate(group.trajectories)
+    ]
+
+
+def print_extremes(groups: list[Group], step: int) -> None:
+    """Print the trajectory with the highest return and the one with the lowest."""
+    ranked = sorted(
+        ((r, group, i) for group in groups for i, r in enumerate(group.returns)),
+        key=lambda entry: entry[0],
+    )
+    console = Console()
+    for name, (value, group, index) in (("best", ranked[-1]), ("worst", ranked[0])):
+        title = f"step {step}  {name}  {plain(group.problem.id)}  R={value:+.2f}"
+        console.print(Text(title, style="bold underline"))
+        console.print(Text(plain(group.problem.question), style="italic"))
+        trajectory = group.trajectories[index]
+        for turn, scored in zip(trajectory.turns, group.scored[index], strict=True):
+            note = f"y={int(scored.correct)}  {scored.completion_tokens} tokens"
+            console.print(
+                turn_header(turn.index, scored.verdict.value, scored.confidence, note)
+            )
+            console.print(Text(excerpt(turn.completion.text, lines=6)))
+
+
+def _path(trainer: Trainer) -> Path:
+    return Path(trainer.default_root_dir) / "rollouts.jsonl"

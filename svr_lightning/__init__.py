@@ -1,0 +1,57 @@
+"""Self-Verifying Refinement: policies that know when their answer is good enough.
+
+::
+
+    Problem --prompts--> Prompt --engine--> Completion --parsing--> Turn(answer, SelfCheck)
+       |                    ^                                          |
+       |                    '---- PolicyState(draft, v, c, q) <--------'   (no label enters here)
+       '--graders--> y_t --rewards--> R --credit--> Sample(advantage) --losses--> loss --> logs
+
+Floors, imports running downwards only: ``cli`` - ``training`` - ``rollout``, ``evaluation`` -
+``engines``, ``tasks``, ``recipes``, ``metrics`` - ``core``. The names below are the stable
+public surface; importing them needs neither torch nor a GPU nor a network.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Problem": "core.types",
+    "ScoredTurn": "core.types",
+    "SelfCheck": "core.types",
+    "Verdict": "core.types",
+    "RewardWeights": "core.rewards",
+    "TurnReward": "core.rewards",
+    "trajectory_return": "core.rewards",
+    "turn_rewards": "core.rewards",
+    "parse_self_check": "core.parsing",
+    "self_check_format_score": "core.parsing",
+    "should_stop": "core.stopping",
+    "get_task": "tasks",
+    "first_turn_messages": "messages",
+    "refinement_messages": "messages",
+}
+
+__all__ = sorted(_HOME)
+
+# callbacks/ lies beside this package in a checkout and inside it once installed. This finds it
+# where the checkout is not installed, or shadows an installed wheel.
+_ROOT = Path(__file__).resolve().parent
+if not (_ROOT / "callbacks").is_dir() and (_ROOT.parent / "callbacks" / "__init__.py").is_file():
+    __path__.append(str(_ROOT.parent))
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that importing the package stays fast."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

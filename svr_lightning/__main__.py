@@ -1,0 +1,42 @@
+"""``python -m svr_lightning``: fit, validate, test, predict."""
+
+import sys
+
+HELP = """usage: python -m svr_lightning [-h] [--version] {fit,validate,test,predict} ...
+
+Self-Verifying Refinement: train policies that judge their own answers and stop when they are
+good enough.
+
+  fit       train, validate on the way, compare before and after on held-out problems
+  validate  adaptive inference on the validation sets
+  test      adaptive inference on the test sets
+  predict   answer questions of your own, turn by turn
+
+  python -m svr_lightning fit --config configs/countdown_tiny.yaml
+  python -m svr_lightning fit --config configs/gsm8k.yaml --config configs/hardware/cpu_smoke.yaml
+  python -m svr_lightning predict --config configs/countdown_tiny.yaml \\
+      --question "3 5 8 = 16"
+
+Every key of a configuration can be given on the command line, --model.evaluation.threshold 0.9.
+`SUBCOMMAND --help` lists them all; `--print_config` prints the resolved configuration.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; 0 is success, 2 a fault of the configuration or the data."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0
+    if arguments[0] == "--version":
+        from svr_lightning import __version__
+
+        print(__version__)
+        return 0
+    from svr_lightning.cli import run
+
+    return run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""The command line: LightningCLI with one error line instead of a page."""
+
+import logging
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+# The environment has to be set before transformers and Lightning are imported.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from jsonargparse import ArgumentError, Namespace, set_parsing_settings  # noqa: E402
+from lightning.pytorch import LightningModule, Trainer  # noqa: E402
+from lightning.pytorch.cli import (  # noqa: E402
+    LightningArgumentParser,
+    LightningCLI,
+    SaveConfigCallback,
+)
+from lightning.pytorch.utilities.exceptions import MisconfigurationException  # noqa: E402
+
+from transformers.utils.logging import disable_progress_bar  # noqa: E402
+
+from svr_lightning.errors import ConfigError  # noqa: E402
+from svr_lightning.training.data import SVRDataModule  # noqa: E402
+from svr_lightning.training.module import SVRModule  # noqa: E402
+from svr_lightning.training.trainer import SVRTrainer  # noqa: E402
+
+USER_FAULT = 2
+"""Exit code for a fault of the configuration, the data or the command line."""
+
+SUBCOMMANDS = ("fit", "validate", "test", "predict")
+
+
+class SaveConfig(SaveConfigCallback):
+    """Leaves the resolved configuration as ``config.yaml`` at the root of the run's folder."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Write it once per command, on one rank; an evaluation keeps the ``fit`` it judges."""
+        path = Path(trainer.default_root_dir) / "config.yaml"
+        if trainer.is_global_zero and (stage == "fit" or not path.exists()):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = self.parser.dump(self.config, skip_none=False)
+            path.write_text(text, encoding="utf-8")
+
+
+class SVRCommandLine(LightningCLI):
+    """LightningCLI with the package's classes and one seed for everything."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """One seed decides the draws of the model and the order of the data."""
+        parser.link_arguments("seed_everything", "model.seed")
+        parser.link_arguments("seed_everything", "data.seed")
+
+    def instantiate_classes(self) -> None:
+        """Hand the resolved configuration to the module, which quotes it in results files."""
+        super().instantiate_classes()
+        self.model.run_config = _plain(self.config[self.subcommand])
+
+    def _parse_ckpt_path(self) -> None:
+        """Keep the configuration: what YAML and flags say wins over what a checkpoint holds."""
+
+
+def run(arguments: list[str]) -> int:
+    """Run a subcommand and turn what the user can mend into one line on standard error."""
+    if arguments[0] not in SUBCOMMANDS:
+        known = ", ".join(SUBCOMMANDS)
+        return _fail(f"unknown command {arguments[0]!r}; known: {known}")
+    _quieten()
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    try:
+        SVRCommandLine(
+            model_class=SVRModule,
+            datamodule_class=SVRDataModule,
+            trainer_class=SVRTrainer,
+            auto_configure_optimizers=False,
+            seed_everything_default=42,
+            save_config_callback=SaveConfig,
+            parser_kwargs={"exit_on_error": False},
+            args=_with_questions(arguments),
+        )
+    except (ConfigError, MisconfigurationException) as error:
+        return _fail(str(error))
+    except ArgumentError as error:
+        return _fail(_innermost(error))
+    return 0
+
+
+def _with_questions(arguments: list[str]) -> list[str]:
+    """``--question TEXT`` is short for one more entry of ``data.questions``."""
+    replaced = []
+    for argument in arguments:
+        if argument == "--question" or argument.startswith("--question="):
+            argument = argument.replace("--question", "--data.questions+", 1)
+        replaced.append(argument)
+    return replaced
+
+
+def _fail(message: str) -> int:
+    line = " ".join(message.split())
+    print(f"svr_lightning: error: {line}", file=sys.stderr)
+    return USER_FAULT
+
+
+def _innermost(error: BaseException) -> str:
+    """The message of the ConfigError behind a parser error, or the parser's own, shortened."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConfigError):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__
+    text = re.sub(r"\s+", " ", str(error))
+    return text if len(text) <= 600 else text[:600] + " ..."
+
+
+def _plain(config: Any) -> Any:
+    """A namespace as what JSON can hold."""
+    if isinstance(config, Namespace):
+        return {key: _plain(value) for key, value in vars(config).items() if key != "config"}
+    if isinstance(config, dict):
+        return {str(key): _plain(value) for key, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [_plain(value) for value in config]
+    return config if isinstance(config, str | int | float | bool | None) else str(config)
+
+
+def _quieten() -> None:
+    """Drop advertisements, and warnings that speak of settings chosen here on purpose."""
+    disable_progress_bar()
+    for logger in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
+        logging.getLogger(logger).addFilter(lambda record: "Tip:" not in str(record.msg))
+    for pattern in (
+        r".*args parameter is intended.*",
+        r".*does not have many workers.*",
+        r".*module\(s\) in eval mode.*",
+        r".*Checkpoint directory.*exists and is not empty.*",
+        r".*smaller than the logging interval.*",
+        r".*isinstance\(treespec, LeafSpec\).*",
+    ):
+        warnings.filterwarnings("ignore", message=pattern)

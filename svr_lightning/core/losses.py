@@ -1,0 +1,110 @@
+"""The clipped surrogate with a k3 penalty, as functions on tensors.
+
+Shapes: B sequences, T completion positions (right-padded; ``mask`` is 1 on real tokens).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+RatioLevel = Literal["token", "sequence"]
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: configurations read its __dict__
+class LossSpec:
+    """What a recipe chooses about the policy loss."""
+
+    ratio: RatioLevel = "token"
+    """``token`` as in GRPO; ``sequence`` for the geometric-mean ratio of GSPO."""
+    clip_eps: float = 0.2
+    """epsilon: the ratio is clipped to [1 - clip_eps, 1 + clip_eps_high]."""
+    clip_eps_high: float | None = None
+    """Upper clip; None means the same as ``clip_eps``."""
+    beta: float = 0.08
+    """KL coefficient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossTerms:
+    """Per-sequence loss and what is logged of it; every field is [B]."""
+
+    loss: Tensor
+    kl: Tensor
+    clipped: Tensor
+    """Share of tokens whose ratio the clip held back."""
+    ratio_max: Tensor
+
+
+def token_logprobs(logits: Tensor, token_ids: Tensor, temperature: float) -> Tensor:
+    """Log-probabilities of ``token_ids`` at the sampling temperature, in fp32.
+
+    Args:
+        logits: [B, T, V] scores that predict each token.
+        token_ids: [B, T].
+        temperature: > 0; what the rollout sampled at.
+
+    Returns:
+        [B, T] nats.
+    """
+    scaled = logits.float() / temperature
+    chosen = scaled.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
+    return chosen - scaled.logsumexp(dim=-1)
+
+
+def k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """Schulman's k3 estimate of KL(policy || reference): exp(d) - d - 1, d = ref - policy.
+
+    [B, T]; never negative. d is clamped to +-20 so that a vanishing probability cannot overflow.
+    """
+    d = (ref_logp - logp).clamp(-20.0, 20.0)
+    return d.exp() - d - 1.0
+
+
+def policy_loss(
+    logp: Tensor,
+    old_logp: Tensor,
+    ref_logp: Tensor | None,
+    advantages: Tensor,
+    mask: Tensor,
+    spec: LossSpec,
+) -> LossTerms:
+    """GRPO's clipped surrogate plus ``beta * k3``, averaged over each sequence's own tokens.
+
+    Args:
+        logp: [B, T] log-probabilities under the policy, with gradient.
+        old_logp: [B, T] under the policy that sampled, without gradient.
+        ref_logp: [B, T] under the reference; None only where ``spec.beta`` is 0.
+        advantages: [B].
+        mask: [B, T] 1 on completion tokens. Masked before any ``exp``: padding may hold anything.
+        spec: ratio level, clip range, beta.
+
+    Returns:
+        One loss per sequence; the caller averages over all sequences of the optimizer step.
+    """
+    mask = mask.to(logp.dtype)
+    tokens = mask.sum(dim=1).clamp(min=1.0)
+    log_ratio = torch.where(mask > 0, logp - old_logp, 0.0)
+    if spec.ratio == "sequence":
+        log_ratio = ((log_ratio * mask).sum(dim=1) / tokens).unsqueeze(1).expand_as(mask)
+    ratio = log_ratio.clamp(-20.0, 20.0).exp()
+    high = spec.clip_eps if spec.clip_eps_high is None else spec.clip_eps_high
+    advantage = advantages.unsqueeze(1)
+    unclipped = ratio * advantage
+    clipped = ratio.clamp(1.0 - spec.clip_eps, 1.0 + high) * advantage
+    per_token = -torch.minimum(unclipped, clipped)
+    if spec.beta:
+        if ref_logp is None:
+            raise ValueError("beta > 0 needs the reference's log-probabilities")
+        kl = k3(torch.where(mask > 0, logp, 0.0), torch.where(mask > 0, ref_logp, 0.0))
+        per_token = per_token + spec.beta * kl
+    else:
+        kl = torch.zeros_like(per_token)
+    held_back = (clipped < unclipped).to(logp.dtype)
+    return LossTerms(
+        loss=(per_token * mask).sum(dim=1) / tokens,
+        kl=((kl * mask).sum(dim=1) / tokens).detach(),
+        clipped=((held_back * mask).sum(dim=1) / tokens).detach(),
+        ratio_max=(ratio * mask).max(dim=1).values.detach(),
+    )

@@ -1,0 +1,146 @@
+"""Reading a self-check out of a completion (appendix "Self-Check Parsing and Fallback Rules").
+
+Two readers with different jobs. :func:`parse_self_check` is the controller's: tolerant, total,
+it always returns a verdict and a confidence. :func:`self_check_format_score` is the reward's:
+it pays only for the exact serialization. Both run in time linear in the length of the text.
+"""
+
+import re
+from typing import NamedTuple
+
+from svr_lightning.core.types import SelfCheck, Verdict
+
+OPEN_TAG = "<self_check>"
+CLOSE_TAG = "</self_check>"
+
+CONFIDENCE_PRIOR = {Verdict.CORRECT: 0.8, Verdict.INCORRECT: 0.2, Verdict.UNSURE: 0.5}
+"""Stands in for a missing or malformed confidence. All lie under the threshold 0.85."""
+
+_VERDICT_OF_WORD = {
+    "CORRECT": Verdict.CORRECT,
+    "RIGHT": Verdict.CORRECT,
+    "INCORRECT": Verdict.INCORRECT,
+    "WRONG": Verdict.INCORRECT,
+    "UNSURE": Verdict.UNSURE,
+}
+# Letters match in ASCII alone: beyond it, ignoring case would equate K with the Kelvin sign.
+_WORD = "(?ai:CORRECT|INCORRECT|UNSURE|RIGHT|WRONG)"
+_VERDICT_FIELD = re.compile(r"\b(?ai:VERDICT)\b[:=\s]*")
+_VERDICT_WORD = re.compile(rf"({_WORD})\b")
+# "CORRECT, INCORRECT, or UNSURE" is the template echoed, not a judgement. A second word after
+# plain space counts only on the same line: prose may begin on the next one.
+_ALTERNATIVE = re.compile(
+    r"(?:[ \t]+|\s*(?:[,/|&]\s*(?:(?ai:or|and)\s+)?|\b(?ai:or|and)\s+))"
+    rf"(?:(?ai:not)\s+)?{_WORD}\b"
+)
+_CONFIDENCE_FIELD = re.compile(r"\b(?ai:CONFIDENCE)\b[:=\s]*")
+_NUMBER = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)(?:[ \t]*(%))?")
+# What would make another number of the digits before it: an exponent, a fraction, a range, a
+# sum, a decimal comma, a second point, digits glued on. A comma and a space is punctuation.
+_OTHER_NUMBER = re.compile(
+    r"\w{0,64}\d|[eE][+\u2212-]\d|[.,]\d"
+    r"|[ \t]{0,8}[/*^\u00d7\u00f7\u2044\u2215][ \t]{0,8}[+-]?\.?\d|[+\u2212\u2013-]\.?\d"
+)
+
+
+class _Fields(NamedTuple):
+    verdict: Verdict | None
+    confidence: float | None
+
+
+def parse_self_check(text: str) -> SelfCheck:
+    """Read the verdict and the confidence (v_t, c_t) of a completion.
+
+    The first complete ``<self_check>...</self_check>`` span is the scope; without one the whole
+    text is. The first VERDICT and the first CONFIDENCE field in scope decide. An invalid verdict
+    is UNSURE; a missing or malformed confidence takes :data:`CONFIDENCE_PRIOR`. Never raises.
+
+    Example:
+        >>> parse_self_check("<self_check>VERDICT: RIGHT; CONFIDENCE: 92%</self_check>")
+        SelfCheck(verdict=<Verdict.CORRECT: 'CORRECT'>, confidence=0.92)
+    """
+    block = first_span(text, OPEN_TAG, CLOSE_TAG)
+    fields = _read_fields(text if block is None else block)
+    verdict = fields.verdict or Verdict.UNSURE
+    confidence = CONFIDENCE_PRIOR[verdict] if fields.confidence is None else fields.confidence
+    return SelfCheck(verdict=verdict, confidence=confidence)
+
+
+def self_check_format_score(text: str) -> float:
+    """Score the serialization of the self-check (r_scfmt): 1.0, 0.0 or -1.0.
+
+    1.0 for a complete block with a valid verdict and a parseable confidence, 0.0 for a block
+    (an opening tag at least) that lacks any of these, -1.0 without a block.
+    """
+    block = first_span(text, OPEN_TAG, CLOSE_TAG)
+    if block is None:
+        return -1.0 if _tag(OPEN_TAG).search(text) is None else 0.0
+    fields = _read_fields(block)
+    return 1.0 if fields.verdict is not None and fields.confidence is not None else 0.0
+
+
+def first_span(text: str, open_tag: str, close_tag: str) -> str | None:
+    """Return what stands between the first opening tag and the next closing tag, or None.
+
+    Tags match in any capitalization; the span may cover several lines.
+    """
+    opening = _tag(open_tag).search(text)
+    if opening is None:
+        return None
+    closing = _tag(close_tag).search(text, opening.end())
+    return None if closing is None else text[opening.end() : closing.start()]
+
+
+def without_spans(text: str, open_tag: str, close_tag: str) -> str:
+    """Remove every complete span from ``text``; an unclosed opening tag stays."""
+    opening, closing = _tag(open_tag), _tag(close_tag)
+    kept, position = [], 0
+    while (start := opening.search(text, position)) is not None:
+        end = closing.search(text, start.end())
+        if end is None:
+            break
+        kept.append(text[position : start.start()])
+        position = end.end()
+    kept.append(text[position:])
+    return "".join(kept)
+
+
+def _tag(tag: str) -> re.Pattern[str]:
+    return re.compile(re.escape(tag), re.IGNORECASE | re.ASCII)
+
+
+def _read_fields(scope: str) -> _Fields:
+    return _Fields(verdict=_read_verdict(scope), confidence=_read_confidence(scope))
+
+
+def _read_verdict(scope: str) -> Verdict | None:
+    field = _VERDICT_FIELD.search(scope)
+    if field is None:
+        return None
+    word = _VERDICT_WORD.match(scope, field.end())
+    if word is None or _ALTERNATIVE.match(scope, word.end()):
+        return None
+    return _VERDICT_OF_WORD[word.group(1).upper()]
+
+
+def _read_confidence(scope: str) -> float | None:
+    field = _CONFIDENCE_FIELD.search(scope)
+    if field is None:
+        return None
+    number = _NUMBER.match(scope, field.end())
+    if number is None or _OTHER_NUMBER.match(scope, number.end()):
+        return None
+    sign, digits, percent = number.groups()
+    value = _bounded_float(digits) * (-1.0 if sign == "-" else 1.0)
+    if percent or value > 1.0:
+        value /= 100.0
+    return min(max(value, 0.0), 1.0) + 0.0  # a negative zero would be shown as -0.00
+
+
+def _bounded_float(digits: str) -> float:
+    """Convert decimal digits of any length without ever building a huge number."""
+    whole, _, fraction = digits.partition(".")
+    whole = whole.lstrip("0")
+    if len(whole) > 15:
+        return 1e15
+    return float(f"{whole or '0'}.{fraction[:30] or '0'}")

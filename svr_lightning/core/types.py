@@ -1,0 +1,151 @@
+"""The nouns of the method: problems, completions, turns, trajectories, scored turns.
+
+Only :class:`ScoredTurn` carries a correctness label. It is made after a rollout, and nothing
+that builds a prompt takes one: what the policy sees between turns is a :class:`PolicyState`,
+which holds the policy's own words and nothing else.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+Message = dict[str, str]
+"""One chat message, ``{"role": ..., "content": ...}``."""
+
+
+class Verdict(StrEnum):
+    """The policy's judgement of its own answer (v_t)."""
+
+    CORRECT = "CORRECT"
+    INCORRECT = "INCORRECT"
+    UNSURE = "UNSURE"
+
+
+class FinishReason(StrEnum):
+    """Why an engine stopped generating (f_t)."""
+
+    STOP = "stop"
+    """The policy ended its completion itself."""
+    LENGTH = "length"
+    """The completion reached its token limit and is truncated (q_t = 1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One row of a data set, after validation.
+
+    Example:
+        >>> Problem(id="train-0", task="gsm8k", question="1 + 1 = ?", reference="2").reference
+        '2'
+    """
+
+    id: str
+    """Unique within its data set."""
+    task: str
+    """Name of the task that grades it, as :func:`svr_lightning.get_task` knows it."""
+    question: str
+    """The text the policy sees."""
+    reference: str
+    """The gold answer. Read by graders alone; empty for a question of the user's own."""
+    numbers: tuple[int, ...] = ()
+    """Countdown only: the multiset of numbers that an equation must use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfCheck:
+    """A parsed self-verification (v_t, c_t)."""
+
+    verdict: Verdict
+    confidence: float
+    """In [0, 1]; the verdict-dependent prior where the text gave none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyState:
+    """All that a refinement prompt may know of the past, every field written by the policy."""
+
+    draft: str
+    """The whole previous completion text; the prompt shortens it."""
+    verdict: Verdict
+    confidence: float
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What an engine returned for one prompt, in the very token ids it read and sampled."""
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    """[L] sampled ids, the end-of-sequence token included where it was sampled."""
+    logprobs: tuple[float, ...]
+    """[L] log-probabilities of the sampled ids, in nats, after temperature."""
+    text: str
+    """Decoded without special tokens; begins with ``<think>`` where the prompt left one open."""
+    finish_reason: FinishReason
+    policy_version: int
+    """Number of optimizer steps behind the weights that sampled it."""
+
+    @property
+    def truncated(self) -> bool:
+        """q_t: the completion reached its token limit."""
+        return self.finish_reason is FinishReason.LENGTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One generation of a trajectory and the self-check read from it. It has no label."""
+
+    index: int
+    """t, counted from 1."""
+    completion: Completion
+    check: SelfCheck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """The turns that one sample of one problem went through."""
+
+    problem: Problem
+    sample: int
+    """Number of this trajectory within its group, from 0."""
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredTurn:
+    """What rewards and metrics know of a turn: the only record with a correctness label.
+
+    Example:
+        >>> ScoredTurn(correct=True, truncated=False, verdict=Verdict.CORRECT, confidence=0.9,
+        ...            completion_tokens=256, task_format=1.0, self_check_format=1.0).correct
+        True
+    """
+
+    correct: bool
+    """y_t."""
+    truncated: bool
+    """q_t."""
+    verdict: Verdict
+    """v_t."""
+    confidence: float
+    """c_t in [0, 1]."""
+    completion_tokens: int
+    """l_t, the end-of-sequence token included."""
+    task_format: float
+    """r_taskfmt, in [0, 1]."""
+    self_check_format: float
+    """r_scfmt, one of 1, 0, -1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One optimised sequence: the loss covers ``completion_ids`` and nothing else."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """[L] log-probabilities under the policy that sampled the completion."""
+    advantage: float
+    group_id: str
+    """The problem whose trajectories were compared."""
+    policy_version: int

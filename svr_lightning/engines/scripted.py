@@ -1,0 +1,66 @@
+"""An engine that says what it is told: for tests and for trying out recipes without a model."""
+
+from collections.abc import Callable
+from typing import Any
+
+from svr_lightning.core.types import FinishReason
+from svr_lightning.engines.base import Output, Request
+
+Script = Callable[[Request], list[int]]
+"""From a request to the token ids of its completion."""
+
+
+class ScriptedEngine:
+    """Completes each request with what ``script`` returns, one token a step.
+
+    A completion longer than the request's limit is cut there and finishes with ``length``.
+    """
+
+    def __init__(self, script: Script, logprob: float = -1.0) -> None:
+        self.version = -1
+        self.steps = 0
+        self.requests: list[Request] = []
+        self._script = script
+        self._logprob = logprob
+        self._running: list[tuple[Request, list[int], int]] = []
+
+    def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
+        """Nothing to prepare."""
+
+    def sync(self, model: Any, version: int) -> None:
+        """Take note of the version."""
+        self.version = version
+
+    def submit(self, request: Request) -> None:
+        """Look the completion up at once; it finishes after as many steps as it has tokens."""
+        self.requests.append(request)
+        self._running.append((request, self._script(request), 0))
+
+    def step(self) -> list[Output]:
+        """Advance all completions by one token."""
+        self.steps += 1
+        outputs, running = [], []
+        for request, tokens, done in self._running:
+            position = done + 1
+            limit = request.sampling.max_tokens
+            if position < min(len(tokens), limit):
+                running.append((request, tokens, position))
+                continue
+            kept = tuple(tokens[:limit])
+            outputs.append(
+                Output(
+                    id=request.id,
+                    token_ids=kept,
+                    logprobs=(self._logprob,) * len(kept),
+                    finish_reason=(
+                        FinishReason.STOP if len(tokens) <= limit else FinishReason.LENGTH
+                    ),
+                    version=self.version,
+                )
+            )
+        self._running = running
+        return outputs
+
+    def cancel(self) -> None:
+        """Forget what runs."""
+        self._running = []

@@ -1,0 +1,172 @@
+"""The in-process engine: any transformers causal language model, on CPU or GPU, batches kept full.
+
+It reads the very module that trains, so its weights are never stale; the version still has to
+match, which keeps a forgotten sync from going unnoticed.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from svr_lightning.core.types import FinishReason
+from svr_lightning.engines import batch_cache
+from svr_lightning.engines.base import Output, Request
+from svr_lightning.engines.sampling import draw_tokens, uniforms
+
+
+@dataclass(slots=True)
+class _Row:
+    """One running completion."""
+
+    request: Request
+    draws: list[float]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        return len(self.request.prompt_ids) + len(self.tokens)
+
+
+class TransformersEngine:
+    """Continuous batching over a transformers model.
+
+    Args:
+        max_batch: completions that run at the same time.
+    """
+
+    def __init__(self, max_batch: int = 64) -> None:
+        self.max_batch = max_batch
+        self.version = -1
+        self._model: Any = None
+        self._stop_ids: frozenset[int] = frozenset()
+        self._queue: deque[Request] = deque()
+        self._rows: list[_Row] = []
+        self._cache: Any = None
+
+    def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
+        """Serve ``model``; its context was checked against ``max_model_len`` by the caller."""
+        batch_cache.new_cache(model.config)
+        self._model = model
+        self._stop_ids = frozenset(stop_token_ids)
+
+    def sync(self, model: Any, version: int) -> None:
+        """Nothing to copy: take the module and note the version of its weights."""
+        self._model = model
+        self.version = version
+
+    def submit(self, request: Request) -> None:
+        """Queue a request."""
+        self._queue.append(request)
+
+    def cancel(self) -> None:
+        """Drop everything queued or running."""
+        self._queue.clear()
+        self._rows, self._cache = [], None
+
+    @torch.no_grad()
+    def step(self) -> list[Output]:
+        """Admit what has room, then draw one token for every row. The model is in eval mode."""
+        with _autocast(self._model):
+            return self._admit() + self._decode()
+
+    def _admit(self) -> list[Output]:
+        """Prefill queued requests, several at a time: a prefill costs as much for one as for many."""
+        room = min(self.max_batch - len(self._rows), len(self._queue))
+        worthwhile = not self._rows or room >= max(1, self.max_batch // 8)
+        if not room or not worthwhile:
+            return []
+        rows = []
+        for request in (self._queue.popleft() for _ in range(room)):
+            rows.append(_Row(request, uniforms(request.sampling.seed, request.sampling.max_tokens)))
+        cache = batch_cache.new_cache(self._model.config)
+        width = max(row.length for row in rows)
+        ids = [[0] * (width - row.length) + list(row.request.prompt_ids) for row in rows]
+        logits = self._forward(ids, rows, cache, width)
+        if self._cache is None:
+            self._cache = cache
+        else:
+            batch_cache.merge(self._cache, cache)
+        first_new = len(self._rows)
+        self._rows.extend(rows)
+        self._take(logits, rows)
+        return self._retire(range(first_new, len(self._rows)))
+
+    def _decode(self) -> list[Output]:
+        if not self._rows:
+            return []
+        width = max(row.length for row in self._rows)
+        last = [[row.tokens[-1]] for row in self._rows]
+        logits = self._forward(last, self._rows, self._cache, width)
+        self._take(logits, self._rows)
+        return self._retire(range(len(self._rows)))
+
+    def _forward(self, ids: list[list[int]], rows: Sequence[_Row], cache: Any, width: int) -> Tensor:
+        """[B, V] scores of the next token; ``width`` is the padded length, new tokens included."""
+        device = self._model.device
+        input_ids = torch.tensor(ids, device=device)
+        lengths = torch.tensor([row.length for row in rows], device=device).unsqueeze(1)
+        columns = torch.arange(width, device=device).unsqueeze(0)
+        real = columns >= width - lengths
+        positions = (columns - (width - lengths)).clamp(min=0)[:, -input_ids.shape[1] :]
+        output = self._model(
+            input_ids=input_ids,
+            attention_mask=real.long(),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+    def _take(self, logits: Tensor, rows: Sequence[_Row]) -> None:
+        """Draw a token for each row and write it down."""
+        params = [row.request.sampling for row in rows]
+        draws = [row.draws[len(row.tokens)] for row in rows]
+        tokens, logprobs = draw_tokens(logits, params, draws)
+        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
+            row.tokens.append(token)
+            row.logprobs.append(logprob)
+
+    def _retire(self, candidates: range) -> list[Output]:
+        """Return finished rows and close the gaps that they leave in the batch."""
+        outputs, gone = [], set()
+        for index in candidates:
+            row = self._rows[index]
+            stopped = row.tokens[-1] in self._stop_ids
+            if stopped or len(row.tokens) >= row.request.sampling.max_tokens:
+                gone.add(index)
+                reason = FinishReason.STOP if stopped else FinishReason.LENGTH
+                outputs.append(
+                    Output(
+                        id=row.request.id,
+                        token_ids=tuple(row.tokens),
+                        logprobs=tuple(row.logprobs),
+                        finish_reason=reason,
+                        version=self.version,
+                    )
+                )
+        if gone:
+            self._compact([i for i in range(len(self._rows)) if i not in gone])
+        return outputs
+
+    def _compact(self, kept: list[int]) -> None:
+        width = max(row.length for row in self._rows)
+        self._rows = [self._rows[i] for i in kept]
+        if not kept:
+            self._cache = None
+            return
+        batch_cache.keep_rows(self._cache, torch.tensor(kept, device=self._model.device))
+        batch_cache.trim_left(self._cache, width - max(row.length for row in self._rows))
+
+
+def _autocast(model: Any) -> AbstractContextManager[Any]:
+    """bf16 compute over fp32 masters on an accelerator, as the update does; fp32 on a CPU."""
+    if model.device.type == "cpu" or model.dtype != torch.float32:
+        return nullcontext()
+    return torch.autocast(model.device.type, torch.bfloat16)

@@ -1,0 +1,300 @@
+"""The two files that every evaluation leaves: ``samples.jsonl`` and ``results.json``.
+
+Every number of the second is computed from the first, by the metrics that validation logs.
+"""
+
+import json
+import math
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import svr_lightning
+from svr_lightning.core.types import Verdict
+from svr_lightning.errors import ConfigError
+from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
+
+SAMPLES = "samples.jsonl"
+RESULTS = "results.json"
+MATH_5 = ("math500", "aime26", "amc23", "olympiadbench", "minerva_math")
+"""The data sets of the paper's Math-5 average."""
+
+_Z_95 = 1.959963984540054  # the 97.5 % quantile of the normal distribution
+
+
+def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """All metrics of sample records, per data set and macro-averaged.
+
+    A record that repeats another's data set and id is padding and counts once.
+
+    Returns:
+        ``{"datasets": {name: values}, "macro": {"all": average, "math": average}}``, as JSON has
+        it: what is undefined is None. ``values`` holds each of ``METRIC_NAMES``, ``n`` and
+        ``accuracy_ci95``, the 95 % Wilson interval [low, high]. For the averages see
+        :func:`macro_average`; ``all`` is over every data set here, ``math`` over Math-5 alone.
+
+    Raises:
+        ValueError: naming a record without labels, or whose returned turn is not there.
+    """
+    by_dataset: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        by_dataset.setdefault(record["dataset"], []).append(record)
+    datasets = {name: _dataset_values(rows) for name, rows in by_dataset.items()}
+    macro = {
+        "all": macro_average(datasets, tuple(datasets)),
+        "math": macro_average(datasets, MATH_5),
+    }
+    return {"datasets": datasets, "macro": macro}
+
+
+def macro_average(
+    datasets: Mapping[str, Mapping[str, Any]], names: Sequence[str]
+) -> dict[str, Any]:
+    """The unweighted mean of each metric over the named data sets that are there.
+
+    Args:
+        datasets: values by data set, None where undefined.
+        names: what the average is meant to cover.
+
+    Returns:
+        Each of ``METRIC_NAMES``: the mean over the data sets that define it, None where none
+        does. ``n_datasets``: {metric: over how many data sets it ran}. ``datasets`` and
+        ``missing``: which of ``names`` went in and which are not there.
+    """
+    present = [name for name in names if name in datasets]
+    defined = {
+        metric: [value for name in present if (value := datasets[name][metric]) is not None]
+        for metric in METRIC_NAMES
+    }
+    return {
+        **{k: math.fsum(v) / len(v) if v else None for k, v in defined.items()},
+        "n_datasets": {metric: len(values) for metric, values in defined.items()},
+        "datasets": present,
+        "missing": [name for name in names if name not in datasets],
+    }
+
+
+def wilson_interval(proportion: float, n: int) -> list[float] | None:
+    """The 95 % Wilson score interval of a proportion of n trials; None without trials.
+
+    Example:
+        >>> [round(bound, 3) for bound in wilson_interval(0.8, 10)]
+        [0.49, 0.943]
+    """
+    if n == 0:
+        return None
+    share = _Z_95**2 / n
+    centre = (proportion + share / 2) / (1 + share)
+    half = math.sqrt(share * (proportion * (1 - proportion) + share / 4)) / (1 + share)
+    low = 0.0 if proportion == 0 else max(centre - half, 0.0)
+    high = 1.0 if proportion == 1 else min(centre + half, 1.0)
+    return [low, high]
+
+
+def write_results(
+    folder: str | os.PathLike[str],
+    records: Sequence[Mapping[str, Any]],
+    config: Mapping[str, Any],
+    versions: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write ``samples.jsonl``, one line per problem, then ``results.json``.
+
+    Each file is whole or absent, and a results file never stands beside other samples than its
+    own: the old one goes before the new samples come. Samples are written first, so that they
+    are kept even where they cannot be summarized. Of records with equal data set and id the
+    first is written. What is not finite becomes null; what JSON does not know becomes a string.
+
+    Args:
+        folder: made if need be.
+        records: sample records.
+        config, versions: stored as they are.
+
+    Returns:
+        What ``results.json`` holds.
+
+    Raises:
+        ValueError: see :func:`summarize`; the samples are on disk then.
+        OSError: if a file cannot be written; what was there before the write that failed stays.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    by_problem: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for record in records:
+        by_problem.setdefault((record["dataset"], record["id"]), record)
+    problems = list(by_problem.values())
+    aside = _write_aside(folder / SAMPLES, (f"{_to_json(record)}\n" for record in problems))
+    (folder / RESULTS).unlink(missing_ok=True)
+    os.replace(aside, folder / SAMPLES)
+    results = {**summarize(problems), "config": dict(config), "versions": dict(versions)}
+    text = _to_json(results, indent=2)
+    os.replace(_write_aside(folder / RESULTS, [text, "\n"]), folder / RESULTS)
+    restored: dict[str, Any] = json.loads(text)
+    return restored
+
+
+def read_samples(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Read a samples file.
+
+    Raises:
+        ConfigError: naming the file and the line that is no sample record or repeats one.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a {SAMPLES}") from error
+    records: list[dict[str, Any]] = []
+    first_line: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = _parse_record(line)
+            key = (record["dataset"], record["id"])
+            if first_line.setdefault(key, number) != number:
+                raise ValueError(f"repeats {key[0]}/{key[1]} of line {first_line[key]}")
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}, line {number}: {error}; mend or remove the line") from error
+        records.append(record)
+    return records
+
+
+def package_versions() -> dict[str, str | None]:
+    """Versions of what a result depends on; None of a package that is not installed."""
+    return {
+        "svr_lightning": svr_lightning.__version__,
+        **{name: _version(name) for name in ("torch", "lightning", "transformers", "torchmetrics")},
+        "python": platform.python_version(),
+    }
+
+
+def _dataset_values(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    # Other ranks are elsewhere when one of them writes files: it must not wait for them.
+    metrics = TrajectoryMetrics(sync_on_compute=False)
+    metrics.update(records)
+    values = metrics.compute()
+    interval = wilson_interval(values["accuracy"], int(values["n"]))
+    return {**{k: _finite(v) for k, v in values.items()}, "accuracy_ci95": interval}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    """ASCII JSON, in which a lone surrogate or a NUL of a model's text is an escape."""
+    return json.dumps(_plain(value), indent=indent, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return _finite(float(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def _write_aside(path: Path, parts: Iterable[str]) -> Path:
+    """Write a file beside ``path``, on disk when this returns, to be renamed into its place."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    try:
+        with aside.open("w", encoding="ascii", newline="\n") as stream:
+            stream.writelines(parts)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    return aside
+
+
+def _parse_record(line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON ({error.msg} at column {error.colno})") from error
+    _check_record(record)
+    return dict(record)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_share(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_verdict(value: Any) -> bool:
+    return _is_text(value) and value in set(Verdict)
+
+
+_RECORD_FIELDS = {
+    "dataset": (_is_text, "a string"),
+    "id": (_is_text, "a string"),
+    "question": (_is_text, "a string"),
+    "returned_turn": (_is_count, "a whole number"),
+    "stopped_early": (_is_flag, "true or false"),
+    "turns": (lambda value: isinstance(value, list), "a list"),
+}
+_TURN_FIELDS = {
+    "turn": (_is_count, "a whole number"),
+    "text": (_is_text, "a string"),
+    "correct": (lambda value: value is None or _is_flag(value), "true, false or null"),
+    "verdict": (_is_verdict, "one of " + ", ".join(Verdict)),
+    "confidence": (_is_share, "a number in [0, 1]"),
+    "truncated": (_is_flag, "true or false"),
+    "prompt_tokens": (_is_count, "a whole number"),
+    "completion_tokens": (_is_count, "a whole number"),
+}
+
+
+def _check_record(record: Any) -> None:
+    _check_fields(record, _RECORD_FIELDS, "record")
+    for index, turn in enumerate(record["turns"], start=1):
+        _check_fields(turn, _TURN_FIELDS, f"turn {index}")
+        if turn["turn"] != index:
+            raise ValueError(f"turn {index} says that it is turn {turn['turn']}")
+    if bool(record["turns"]) == (record.get("error") is not None):
+        raise ValueError("the record must have either turns or an 'error'")
+    if not min(1, len(record["turns"])) <= record["returned_turn"] <= len(record["turns"]):
+        raise ValueError(f"returned_turn {record['returned_turn']} is not among its turns")
+
+
+def _check_fields(value: Any, fields: Mapping[str, Any], what: str) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"the {what} is no JSON object")
+    for name, (accepts, wanted) in fields.items():
+        if name not in value:
+            raise ValueError(f"the {what} has no {name!r}")
+        if not accepts(value[name]):
+            raise ValueError(f"{name!r} of the {what} must be {wanted}")

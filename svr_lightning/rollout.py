@@ -1,0 +1,162 @@
+"""Drives an engine through many programs at once, each program's turns in their own time.
+
+A program is a generator: it yields the prompts that it wants completed and receives the
+completions. No turn waits for the slowest sequence of the turn before, and the batch stays full
+while programs end at different times. The same driver serves fixed-horizon training, adaptive
+validation and every recipe.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.types import Completion, Problem
+from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
+from svr_lightning.recipes.base import Program
+from svr_lightning.rendering import Renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """How completions are drawn."""
+
+    max_completion_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+class Job(NamedTuple):
+    """A program and the place in the run that its random draws are derived from."""
+
+    problem: Problem
+    sample: int
+    program: Program
+    decoding: Decoding
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job that waits for completions."""
+
+    index: int
+    job: Job
+    round: int = 0
+    prompts: list[tuple[int, ...]] = field(default_factory=list)
+    outputs: dict[int, Output] = field(default_factory=dict)
+
+
+class Driver:
+    """Runs programs on an engine.
+
+    Args:
+        engine: synced to the weights that are to be sampled.
+        renderer: for prompts and completion texts.
+        run_seed, step, attempt: with the problem, the sample and the turn, they seed each draw.
+    """
+
+    def __init__(
+        self, engine: Engine, renderer: Renderer, *, run_seed: int, step: int = 0, attempt: int = 0
+    ) -> None:
+        self._engine = engine
+        self._renderer = renderer
+        self._seed = (run_seed, step, attempt)
+        self._waiting: dict[int, tuple[_Running, int]] = {}
+        self._next_request = 0
+
+    def run(
+        self, jobs: Iterable[Job], on_done: Callable[[int, Any], None] | None = None
+    ) -> list[Any]:
+        """Run all jobs to their end.
+
+        Args:
+            jobs: what to run.
+            on_done: called with a job's index and result as soon as it ends.
+
+        Returns:
+            The programs' return values, in the order of ``jobs``.
+        """
+        results: dict[int, Any] = {}
+
+        def finish(index: int, result: Any) -> None:
+            results[index] = result
+            if on_done is not None:
+                on_done(index, result)
+
+        try:
+            for index, job in enumerate(jobs):
+                self._advance(_Running(index=index, job=job), None, finish)
+            while self._waiting:
+                for output in self._engine.step():
+                    self._deliver(output, finish)
+        except BaseException:
+            self._engine.cancel()
+            raise
+        return [results[index] for index in sorted(results)]
+
+    def _deliver(self, output: Output, finish: Callable[[int, Any], None]) -> None:
+        running, position = self._waiting.pop(output.id)
+        running.outputs[position] = output
+        if len(running.outputs) < len(running.prompts):
+            return
+        completions = [
+            self._completion(prompt, running.outputs[i]) for i, prompt in enumerate(running.prompts)
+        ]
+        self._advance(running, completions, finish)
+
+    def _advance(
+        self,
+        running: _Running,
+        completions: list[Completion] | None,
+        finish: Callable[[int, Any], None],
+    ) -> None:
+        """Hand a program its completions and submit what it asks for next."""
+        program = running.job.program
+        try:
+            asked = next(program) if completions is None else program.send(completions)
+        except StopIteration as end:
+            finish(running.index, end.value)
+            return
+        running.round += 1
+        running.prompts = [self._renderer.prompt_ids(messages) for messages in asked]
+        running.outputs = {}
+        for position, prompt_ids in enumerate(running.prompts):
+            self._waiting[self._next_request] = (running, position)
+            self._engine.submit(
+                Request(
+                    id=self._next_request,
+                    prompt_ids=prompt_ids,
+                    sampling=self._sampling(running, position, len(prompt_ids)),
+                )
+            )
+            self._next_request += 1
+
+    def _sampling(self, running: _Running, position: int, prompt_tokens: int) -> SamplingParams:
+        run_seed, step, attempt = self._seed
+        decoding = running.job.decoding
+        room = self._renderer.max_model_len - prompt_tokens
+        return SamplingParams(
+            max_tokens=min(decoding.max_completion_tokens, room),
+            temperature=decoding.temperature,
+            top_p=decoding.top_p,
+            top_k=decoding.top_k,
+            seed=derive_seed(
+                run_seed,
+                step=step,
+                problem_id=running.job.problem.id,
+                sample=running.job.sample + position,
+                turn=running.round,
+                attempt=attempt,
+            ),
+        )
+
+    def _completion(self, prompt_ids: Sequence[int], output: Output) -> Completion:
+        return Completion(
+            prompt_ids=tuple(prompt_ids),
+            token_ids=output.token_ids,
+            logprobs=output.logprobs,
+            text=self._renderer.completion_text(output.token_ids),
+            finish_reason=output.finish_reason,
+            policy_version=output.version,
+        )

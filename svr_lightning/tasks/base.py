@@ -1,0 +1,49 @@
+"""What a task is: how its rows read, how an answer is written, extracted and graded."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from svr_lightning.core.prompts import AnswerStyle, system_prompt
+from svr_lightning.core.types import Problem
+
+Row = Mapping[str, Any]
+"""One record of a data set, under the column names it has on the hub."""
+
+
+class Task(ABC):
+    """A domain: row schema, answer convention and evaluator. Stateless."""
+
+    name: str
+    style: AnswerStyle
+    max_completion_tokens: int
+    """L_gen: completion limit in training."""
+    length_scale: int
+    """L_len: length-normalization scale of the solve reward."""
+    grader: str = "paper"
+    """Which notion of correctness :meth:`grade` applies; results name it."""
+
+    @property
+    def system_prompt(self) -> str:
+        """SVR's system message for this task."""
+        return system_prompt(self.style)
+
+    @abstractmethod
+    def from_row(self, row: Row) -> Problem:
+        """Turn a data set row into a problem.
+
+        Raises:
+            ValueError: naming the missing or malformed field.
+        """
+
+    @abstractmethod
+    def extract_answer(self, completion: str) -> str | None:
+        """The candidate answer as written, or None where none can be read."""
+
+    @abstractmethod
+    def grade(self, completion: str, problem: Problem) -> bool:
+        """y_t: whether the completion's answer is correct. Never raises, never evaluates code."""
+
+    @abstractmethod
+    def format_score(self, completion: str) -> float:
+        """r_taskfmt: whether the answer follows the task's output convention."""

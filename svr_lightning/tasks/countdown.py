@@ -1,0 +1,101 @@
+"""Countdown: reach a target from given numbers, each used once, with ``+ - * /``.
+
+A row of the hub's data set::
+
+    {"nums": [44, 19, 35], "target": 98}
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, without_spans
+from svr_lightning.core.prompts import AnswerStyle
+from svr_lightning.core.types import Problem
+from svr_lightning.tasks.arithmetic import ExpressionError, evaluate
+from svr_lightning.tasks.base import Row, Task
+from svr_lightning.tasks.blocks import first_answer
+from svr_lightning.tasks.fields import integer, present, row_id, shown, text_field
+
+_QUESTION = (
+    "Using the numbers {numbers}, create an equation that equals {target}. You can use basic "
+    "arithmetic operations (+, -, *, /) and each number can only be used once."
+)
+_THINK = "<think>"
+_THINK_THEN_ANSWER = re.compile(r"</think>\s*<answer>")
+_END = "</answer>"
+
+
+class Countdown(Task):
+    """An equation in the first ``<answer>`` block, evaluated exactly."""
+
+    name = "countdown"
+    style = AnswerStyle(
+        request="<answer>YOUR_EQUATION</answer>",
+        reminder="<answer>...</answer>",
+        closing="",
+        draft_limit=512,
+    )
+    max_completion_tokens = 800
+    length_scale = 768
+
+    def from_row(self, row: Row) -> Problem:
+        """Read ``nums`` and ``target``; the question is worded here unless the row words it.
+
+        Raises:
+            ValueError: naming the missing or malformed field.
+        """
+        numbers = _numbers(row[present(row, "nums")])
+        target = integer(row[present(row, "target")], "target")
+        if row.get("question") is None:
+            question = _QUESTION.format(numbers=list(numbers), target=target)
+        else:
+            question = text_field(row, "question")
+        return Problem(
+            id=row_id(row),
+            task=self.name,
+            question=question,
+            reference=str(target),
+            numbers=numbers,
+        )
+
+    def extract_answer(self, completion: str) -> str | None:
+        """The content of the first complete ``<answer>`` block, or None if absent or blank."""
+        return (first_answer(completion) or "").strip() or None
+
+    def grade(self, completion: str, problem: Problem) -> bool:
+        """Whether the expression before the first ``=`` uses exactly the numbers and hits target.
+
+        Numbers are compared as integers and as a multiset; the value as an exact fraction.
+        """
+        answer = self.extract_answer(completion)
+        if answer is None:
+            return False
+        try:
+            value, used = evaluate(answer.partition("=")[0].strip())
+        except ExpressionError:
+            return False
+        return Counter(used) == Counter(problem.numbers) and str(value) == problem.reference
+
+    def format_score(self, completion: str) -> float:
+        """1.0 for reasoning, then an answer, then nothing, self-checks apart; otherwise 0.0.
+
+        What is tested is ``^<think>.*?</think>\\s*<answer>.*?</answer>$`` with a dot that matches
+        newlines, in one pass: the first ``</think>`` that an ``<answer>`` follows leaves the most
+        room for the rest, so no other needs a try.
+        """
+        text = without_spans(completion, OPEN_TAG, CLOSE_TAG).strip()
+        if not text.startswith(_THINK) or not text.endswith(_END):
+            return 0.0
+        opened = _THINK_THEN_ANSWER.search(text, len(_THINK))
+        return 1.0 if opened and opened.end() <= len(text) - len(_END) else 0.0
+
+
+def _numbers(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
+        raise ValueError(f"field 'nums' must be a list of integers, not {shown(value)}")
+    numbers = tuple(integer(number, "nums") for number in value)
+    if min(numbers) < 0:
+        raise ValueError(f"field 'nums' must hold no negative number, not {shown(value)}")
+    return numbers

@@ -1,0 +1,91 @@
+"""Reading and checking the fields of data set rows. Every error is one line naming the field."""
+
+import math
+import numbers
+from typing import Any
+
+from svr_lightning.tasks.base import Row
+
+
+def text_field(row: Row, *names: str) -> str:
+    """The non-blank string in the first of ``names`` that the row holds.
+
+    Raises:
+        ValueError: if it is missing, no string or blank.
+    """
+    name = present(row, *names)
+    value = row[name]
+    if isinstance(value, str) and value.strip():
+        return value
+    raise ValueError(f"field {name!r} must be text that is not blank, not {shown(value)}")
+
+
+def integer(value: Any, name: str) -> int:
+    """``value`` as an int; a float is taken where it is integral, a bool never is.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    raise ValueError(f"field {name!r}: {shown(value)} is not an integer")
+
+
+def answer_text(row: Row, name: str) -> str:
+    """A gold answer as text without outer space; ``""`` where the field is missing or blank.
+
+    Numbers are written out, ``27.0`` as ``27``; a list of answers is joined with commas.
+
+    Raises:
+        ValueError: naming the field, if it holds anything else.
+    """
+    value = row.get(name)
+    parts = value if isinstance(value, list | tuple) else [value]
+    return ",".join(_written(part, name) for part in parts).strip()
+
+
+def row_id(row: Row) -> str:
+    """The row's own id as text, or ``""``: the data module then numbers it.
+
+    Raises:
+        ValueError: if the id is neither text nor an integer.
+    """
+    for name in ("id", "unique_id", "problem_idx"):
+        value = row.get(name)
+        if value is None:
+            continue
+        if isinstance(value, str):
+            return value.strip()
+        return str(integer(value, name))
+    return ""
+
+
+def present(row: Row, *names: str) -> str:
+    """The first of ``names`` whose value is there and not None.
+
+    Raises:
+        ValueError: naming the alternatives and the columns that are there.
+    """
+    for name in names:
+        if row.get(name) is not None:
+            return name
+    wanted = " or ".join(repr(name) for name in names)
+    raise ValueError(f"missing field {wanted}; the row has {sorted(map(str, row))}")
+
+
+def _written(value: Any, name: str) -> str:
+    if value is None or isinstance(value, str):
+        return (value or "").strip()
+    if isinstance(value, float) and math.isfinite(value) and not value.is_integer():
+        return repr(value)
+    if isinstance(value, int | float | numbers.Integral):
+        return str(integer(value, name))
+    raise ValueError(f"field {name!r} must be text or a number, not {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """``repr`` on one line, shortened: for error messages."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,78 @@
+r"""GSM8K: grade-school word problems whose answer is one number.
+
+A row of the hub's data set::
+
+    {"question": "Natalia sold clips to 48 of her friends ...", "answer": "... = 72\n#### 72"}
+"""
+
+import re
+from fractions import Fraction
+
+from svr_lightning.core.prompts import AnswerStyle
+from svr_lightning.core.types import Problem
+from svr_lightning.tasks.base import Row, Task
+from svr_lightning.tasks.blocks import last_answer
+from svr_lightning.tasks.fields import answer_text, present, row_id, shown, text_field
+from svr_lightning.tasks.latex import MAX_ANSWER, close, last_boxed, normalise, read_number
+
+_FALLBACK_CHARACTERS = 500
+_MARKED_NUMBER = re.compile(
+    r"####[\s$\\*:]*([+-]?[$\\]{0,2}(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?)"
+)
+_CURRENCY = re.compile(r"[€£*]")
+# Letters only: with a digit or an operator in it, what follows the number is no unit.
+_TRAILING_WORDS = re.compile(r"(?<=[0-9.%}\s])[A-Za-z][A-Za-z\s./-]*$")
+
+
+class GSM8K(Task):
+    """The last boxed number of the last ``<answer>`` block, or the last one after ``####``."""
+
+    name = "gsm8k"
+    style = AnswerStyle(
+        request=r"<answer>\boxed{YOUR_ANSWER}</answer>",
+        reminder=r"<answer>\boxed{}</answer>",
+        closing=r"Always use \boxed{} for the final answer.",
+        draft_limit=640,
+    )
+    max_completion_tokens = 1200
+    length_scale = 1024
+
+    def from_row(self, row: Row) -> Problem:
+        """Read ``question`` and ``answer``, of which what follows the last ``####`` counts.
+
+        Raises:
+            ValueError: naming the missing or malformed field.
+        """
+        question = text_field(row, "question")
+        reference = answer_text(row, present(row, "answer")).rpartition("####")[2].strip()
+        if _value(reference) is None:
+            raise ValueError(f"field 'answer' must end with a number, not {shown(reference)}")
+        return Problem(id=row_id(row), task=self.name, question=question, reference=reference)
+
+    def extract_answer(self, completion: str) -> str | None:
+        """The number as written in the last block, else in the final 500 characters."""
+        answer = _candidate(last_answer(completion) or "")
+        return answer if answer else _candidate(completion[-_FALLBACK_CHARACTERS:])
+
+    def grade(self, completion: str, problem: Problem) -> bool:
+        """Whether the number differs from the reference by less than 1e-5."""
+        return close(_value(self.extract_answer(completion) or ""), _value(problem.reference))
+
+    def format_score(self, completion: str) -> float:
+        """1.0 if the last block holds a boxed expression or a number after ``####``, else 0.0."""
+        return 1.0 if _candidate(last_answer(completion) or "") else 0.0
+
+
+def _candidate(scope: str) -> str | None:
+    boxed = last_boxed(scope)
+    if boxed is not None:
+        return boxed
+    marked = _MARKED_NUMBER.findall(scope)
+    return str(marked[-1]) if marked else None
+
+
+def _value(answer: str) -> Fraction | None:
+    """The number behind currency, percent, unit, separators and a final period."""
+    if len(answer) > MAX_ANSWER:
+        return None
+    return read_number(normalise(_TRAILING_WORDS.sub("", _CURRENCY.sub("", answer).strip())))

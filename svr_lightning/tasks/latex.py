@@ -1,0 +1,223 @@
+r"""Boxed expressions: finding them, and the paper's test of whether two of them are equal.
+
+:func:`last_boxed` is one pass over the text. Everything behind :func:`equivalent` works on
+answers of at most :data:`MAX_ANSWER` characters with substitutions and exact rational numbers;
+nothing is evaluated. Two expressions that only algebra can identify, like ``2\sqrt{3}`` and
+``\sqrt{12}``, are different here, as in the paper.
+"""
+
+import re
+from fractions import Fraction
+
+MAX_ANSWER = 2000
+"""Characters of an answer; a longer one is never correct."""
+TOLERANCE = Fraction(1, 10**5)
+"""Absolute, between two numbers (the paper's 1e-5)."""
+
+# A doubled backslash before "boxed" is an over-escaped command, not a line break.
+_BRACES = re.compile(r"\\boxed\s*(\{)|\\\\(?!boxed)|\\[{}]|[{}]")
+_BARE_BOXED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
+
+_SPACING = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~|\{,\}")
+_SIZE = re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])")
+_DELIMITER = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
+_DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])|°")
+_SYNONYMS = (
+    (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\\leq?(?:slant)?(?![a-zA-Z])|≤"), r"\\leq "),
+    (re.compile(r"\\geq?(?:slant)?(?![a-zA-Z])|≥"), r"\\geq "),
+    (re.compile(r"\\neq?(?![a-zA-Z])|≠"), r"\\neq "),
+    (re.compile(r"\\(?:times|cdot)(?![a-zA-Z])|[×·]"), r"\\cdot "),
+    (re.compile(r"\\varnothing(?![a-zA-Z])|∅"), r"\\emptyset "),
+    (re.compile(r"π"), r"\\pi "),
+    (re.compile(r"∞"), r"\\infty "),
+    (re.compile(r"[−–]"), "-"),
+    (re.compile(r"\\?%"), ""),
+)
+
+_TEXT = r"\\(?:text(?:rm|bf|it|normal)?|mbox|math(?:rm|bf|it)|operatorname)\s*\{([^{}]*)\}"
+_TEXT_COMMAND = re.compile(_TEXT)
+_POWER = r"(?:\s*\^\s*\{?\s*[0-9]\s*\}?)?"
+_TEXT_UNIT = re.compile(rf"(?<=[0-9A-Za-z)}}\]])\s*{_TEXT}{_POWER}\s*\.?$")
+_UNIT_WORD = (
+    "degrees?|cm|mm|km|inch(?:es)?|feet|foot|ft|yards?|miles?|meters?|metres?|centimeters?"
+    "|kilometers?|seconds?|minutes?|hours?|days?|weeks?|months?|years?|dollars?|cents?|euros?"
+    "|units?|percent|points?|mph|pounds?|grams?|kg|liters?|gallons?|ways?"
+)
+_BARE_UNIT = re.compile(
+    rf"(?<=[0-9)}}\s])(?:(?:square|sq\.?|cubic)\s+)?(?:{_UNIT_WORD}){_POWER}\s*\.?$"
+)
+_CONJUNCTION = re.compile(r"(?:\s*,)?\s+(?:and|or)\s+")
+_MIXED = re.compile(r"([0-9]+)\s+([0-9]+)\s*/\s*([0-9]+)")
+
+_NAME = r"[A-Za-z](?:_(?:\{[^{}]*\}|\w))?(?:\([A-Za-z](?:,[A-Za-z])*\))?"
+_NAMED = re.compile(rf"(?:{_NAME})?(?:=|\\in(?!fty|t)|\\approx)(?=.)")
+_SCRIPT = re.compile(r"([\^_])\{(\w)\}")
+_POINT = re.compile(r"(?<![0-9])\.(?=[0-9])")
+_DECIMAL = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+\.?[0-9]*|\.[0-9]+)"
+_SLASH = re.compile(rf"(?:(?<=[,(\[+\-=;{{])|^)({_DECIMAL})/({_DECIMAL})(?=[,)\]+\-=;}}]|$)")
+_CHOICE = re.compile(r"\(([A-Z])\)")
+
+_LATEX_TOKEN = re.compile(r"\\sqrt\[[^\[\]]*\]|\\frac|\\sqrt|\\[a-zA-Z]+|\\.|.", re.DOTALL)
+
+_NUMBER = re.compile(rf"([+-]?)({_DECIMAL})(?:[eE]([+-]?[0-9]{{1,3}}))?")
+_SCIENTIFIC = re.compile(rf"([+-]?)(?:({_DECIMAL})\\cdot)?10\^\{{?([+-]?[0-9]{{1,3}})\}}?")
+_FRACTION = re.compile(
+    rf"([+-]?)([0-9]+(?=\\frac\{{[0-9]))?\\frac\{{([+-]?{_DECIMAL})\}}\{{([+-]?{_DECIMAL})\}}"
+)
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The content of the last complete, non-blank ``\boxed{...}``, or None.
+
+    Braces are matched, escaped ones (``\{``) are not braces, and a box that never closes is no
+    box. Of boxes within each other the inner one opens last.
+
+    Example:
+        >>> last_boxed(r"so \boxed{1}, no: \boxed{\frac{a}{b}}")
+        '\\frac{a}{b}'
+    """
+    start = text.find("\\boxed")
+    if start < 0:
+        return None
+    last, last_opened = None, -1
+    open_braces: list[int] = []  # where a box's content begins; -1 for any other brace
+    for token in _BRACES.finditer(text, start):
+        if token.group(1):
+            open_braces.append(token.end())
+        elif token.group() == "{":
+            open_braces.append(-1)
+        elif token.group() == "}" and open_braces:
+            opened = open_braces.pop()
+            if opened > last_opened and (content := text[opened : token.start()].strip()):
+                last, last_opened = content, opened
+    return last
+
+
+def boxed_gold(solution: str) -> str | None:
+    r"""The last boxed expression of a reference solution, ``\boxed 5`` without braces included.
+
+    Blank content counts as no answer here: None.
+    """
+    start = solution.rfind("\\boxed")
+    bare = _BARE_BOXED.match(solution, max(start, 0))
+    return bare.group(1).rstrip(".,") if bare else last_boxed(solution[max(start, 0) :])
+
+
+def equivalent(prediction: str, reference: str) -> bool:
+    r"""Whether two LaTeX answers are equal: as normalised strings, else as numbers.
+
+    Example:
+        >>> equivalent(r"x = \dfrac12", "0.5")
+        True
+    """
+    if max(len(prediction), len(reference)) > MAX_ANSWER:
+        return False
+    left, right = normalise(prediction), normalise(reference)
+    if left == right:
+        return left != ""
+    return close(read_number(left), read_number(right))
+
+
+def close(left: Fraction | None, right: Fraction | None) -> bool:
+    """Whether both are numbers less than :data:`TOLERANCE` apart."""
+    return left is not None and right is not None and abs(left - right) < TOLERANCE
+
+
+def normalise(answer: str) -> str:
+    r"""Remove what does not change an answer's meaning, and spell the rest one way.
+
+    Gone are spaces and spacing commands, ``\left`` and ``\right``, dollar, percent and degree
+    signs, trailing units and the final period, and a leading ``x =``. Rewritten are synonymous
+    commands, ``\frac12`` and ``1/2`` to ``\frac{1}{2}``, ``\sqrt3`` to ``\sqrt{3}``, ``.5`` to
+    ``0.5``, ``x^{2}`` to ``x^2``, lists with "and" to lists with commas, ``(C)`` to ``C``.
+    """
+    text = _SPACING.sub(lambda spacing: "," if spacing.group() == "{,}" else " ", answer)
+    text = " ".join(text.split())
+    for pattern in (_SIZE, _DELIMITER, _DEGREES):
+        text = pattern.sub("", text)
+    for pattern, replacement in _SYNONYMS:
+        text = pattern.sub(replacement, text)
+    text = _without_text_commands(_without_unit(text.strip()))
+    text = _BARE_UNIT.sub("", text.strip())
+    text = _MIXED.sub(r"\1\\frac{\2}{\3}", _CONJUNCTION.sub(",", text))
+    text = "".join(text.split()).removesuffix(".")
+    if text.count("=") + text.count("\\in") - text.count("\\infty") <= 1:
+        text = _NAMED.sub("", text, count=1) if _NAMED.match(text) else text
+    text = _SCRIPT.sub(r"\1\2", _with_braces(text))
+    text = _SLASH.sub(r"\\frac{\1}{\2}", _POINT.sub("0.", text))
+    choice = _CHOICE.fullmatch(text)
+    return choice.group(1) if choice else text
+
+
+def read_number(normalised: str) -> Fraction | None:
+    r"""The exact value of a normalised answer that is written as one number, or None.
+
+    Read are integers and decimals with thousands commas, ``4.5e33`` and ``4.5\cdot10^{33}``,
+    ``\frac{a}{b}`` of such decimals and mixed numbers. Exponents have at most three digits.
+    """
+    if number := _NUMBER.fullmatch(normalised):
+        sign, digits, exponent = number.groups()
+        return _signed(sign, _decimal(digits) * Fraction(10) ** int(exponent or 0))
+    if number := _SCIENTIFIC.fullmatch(normalised):
+        sign, digits, exponent = number.groups()
+        return _signed(sign, _decimal(digits or "1") * Fraction(10) ** int(exponent))
+    if number := _FRACTION.fullmatch(normalised):
+        sign, whole, numerator, denominator = number.groups()
+        below = _decimal(denominator)
+        return _signed(sign, int(whole or 0) + _decimal(numerator) / below) if below else None
+    return None
+
+
+def _signed(sign: str, value: Fraction) -> Fraction:
+    return -value if sign == "-" else value
+
+
+def _decimal(digits: str) -> Fraction:
+    return Fraction(digits.replace(",", ""))
+
+
+def _without_unit(text: str) -> str:
+    r"""Drop a final ``\text{ cm}^2`` that follows a quantity; ``\text{i}`` may be a number."""
+    unit = _TEXT_UNIT.search(text)
+    if unit is None or unit.group(1).strip() in ("i", "e"):
+        return text
+    quantity = text[: unit.start()]
+    return quantity if any(c.isdigit() for c in quantity) else text
+
+
+def _without_text_commands(text: str) -> str:
+    for _ in range(4):  # they may stand within each other
+        text, found = _TEXT_COMMAND.subn(r" \1 ", text)
+        if not found:
+            break
+    return text
+
+
+def _with_braces(text: str) -> str:
+    r"""Put braces round the arguments of ``\frac`` and ``\sqrt`` that go without them.
+
+    One pass: ``due`` counts the arguments still to come, and a stack keeps the count of each
+    group that is open, so nesting costs no recursion.
+    """
+    written: list[str] = []
+    due = 0
+    suspended: list[int] = []
+    for token in _LATEX_TOKEN.findall(text):
+        if token == "\\frac" or token.startswith("\\sqrt"):
+            due = 2 if token == "\\frac" else 1
+            written.append(token)
+        elif token == "{":
+            suspended.append(max(due - 1, 0))
+            due = 0
+            written.append(token)
+        elif token == "}":
+            due = suspended.pop() if suspended else 0
+            written.append(token)
+        elif due and (token.isalnum() or token.startswith("\\")):
+            due -= 1
+            written.append(f"{{{token}}}")
+        else:
+            due = 0
+            written.append(token)
+    return "".join(written)

@@ -1,0 +1,65 @@
+r"""MATH and the benchmarks graded like it: MATH500, AIME, AMC, OlympiadBench, MinervaMath.
+
+A row of the hub's data set::
+
+    {"problem": "What is $\\frac{1}{2}$ of 7?", "solution": "... so $\\boxed{\\frac{7}{2}}$."}
+"""
+
+from svr_lightning.core.prompts import AnswerStyle
+from svr_lightning.core.types import Problem
+from svr_lightning.tasks.base import Row, Task
+from svr_lightning.tasks.blocks import last_answer
+from svr_lightning.tasks.fields import answer_text, present, row_id, text_field
+from svr_lightning.tasks.latex import boxed_gold, equivalent, last_boxed
+
+
+class Math(Task):
+    """The last boxed expression of the last ``<answer>`` block, or of the whole response."""
+
+    name = "math"
+    style = AnswerStyle(
+        request=r"<answer>\boxed{YOUR_ANSWER}</answer>",
+        reminder=r"<answer>\boxed{}</answer>",
+        closing=r"Always use \boxed{} for the final answer.",
+        draft_limit=900,
+    )
+    max_completion_tokens = 2048
+    length_scale = 1536
+
+    def from_row(self, row: Row) -> Problem:
+        """Read ``problem`` or ``question``, and ``answer``, ``final_answer`` or ``solution``.
+
+        Raises:
+            ValueError: naming the missing or malformed field, or if the gold answer is empty.
+        """
+        return Problem(
+            id=row_id(row),
+            task=self.name,
+            question=text_field(row, "problem", "question"),
+            reference=_gold(row),
+        )
+
+    def extract_answer(self, completion: str) -> str | None:
+        """The content of the box as written, or None."""
+        return last_boxed(last_answer(completion) or "") or last_boxed(completion)
+
+    def grade(self, completion: str, problem: Problem) -> bool:
+        """Whether the answer equals the reference by :func:`latex.equivalent`."""
+        answer = self.extract_answer(completion)
+        return answer is not None and equivalent(answer, problem.reference)
+
+    def format_score(self, completion: str) -> float:
+        """1.0 for a last block with a box that is not blank, 0.3 without, 0.0 without a block."""
+        block = last_answer(completion)
+        if block is None:
+            return 0.0
+        return 0.3 if last_boxed(block) is None else 1.0
+
+
+def _gold(row: Row) -> str:
+    present(row, "answer", "final_answer", "solution")
+    gold = answer_text(row, "answer") or answer_text(row, "final_answer")
+    gold = gold or boxed_gold(answer_text(row, "solution")) or ""
+    if not gold:
+        raise ValueError("the gold answer is empty: no 'answer', and no boxed text in 'solution'")
+    return gold

@@ -1,0 +1,175 @@
+"""The embedded default's problems: Countdown with three numbers from 1 to 10.
+
+The task is the real one, only smaller. A problem enters if at least :data:`MIN_SOLUTIONS` of its
+about 30 two-step derivations reach the target, so that looking for one is worth while. Which
+problems are held out depends on a hash of the numbers *as a multiset* and the target: no order
+of a held-out problem is ever trained on.
+"""
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations_with_replacement
+from typing import Any, Literal
+
+Split = Literal["train", "dev", "test"]
+
+LARGEST_NUMBER = 10
+LARGEST_TARGET = 100
+MIN_SOLUTIONS = 3
+TEST_PERCENT = 18
+DEV_PERCENT = 10
+_PAIRS = ((0, 1, 2), (0, 2, 1), (1, 2, 0))
+_OPERATORS = "+-*/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One operation on two positive integers, with a positive integer as its value.
+
+    Example:
+        >>> Step(left=8, operator="/", right=2, value=4).text
+        '8/2=4'
+    """
+
+    left: int
+    operator: str
+    right: int
+    value: int
+
+    @property
+    def text(self) -> str:
+        """The step as an equation."""
+        return f"{self.left}{self.operator}{self.right}={self.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derivation:
+    """Two steps that use three numbers once each."""
+
+    first: Step
+    second: Step
+    mid_is_left: bool
+    """Whether the first step's value is the left operand of the second step."""
+
+    @property
+    def value(self) -> int:
+        """What the derivation reaches."""
+        return self.second.value
+
+    @property
+    def text(self) -> str:
+        """Both steps, as a reasoning trace shows them: ``8/2=4,4*4=16``."""
+        return f"{self.first.text},{self.second.text}"
+
+    @property
+    def expression(self) -> str:
+        """The derivation as one expression: ``(8/2)*4``."""
+        inner = f"({self.first.left}{self.first.operator}{self.first.right})"
+        second = self.second
+        if self.mid_is_left:
+            return f"{inner}{second.operator}{second.right}"
+        return f"{second.left}{second.operator}{inner}"
+
+
+def derivations(numbers: Sequence[int]) -> list[Derivation]:
+    """All derivations of three positive integers, in the order that a systematic search takes.
+
+    Pairs by position, then the first operator, then the second; a difference or quotient takes
+    the larger number first. Values are positive integers and nothing is divided by 1.
+    """
+    found = []
+    for i, j, k in _PAIRS:
+        for operator in _OPERATORS:
+            first = _step(numbers[i], operator, numbers[j])
+            if first is None:
+                continue
+            for second_operator in _OPERATORS:
+                second = _step(first.value, second_operator, numbers[k])
+                if second is not None:
+                    in_order = second_operator in "+*" or first.value >= numbers[k]
+                    found.append(Derivation(first=first, second=second, mid_is_left=in_order))
+    return found
+
+
+@cache
+def search_order(numbers: tuple[int, ...]) -> tuple[Derivation, ...]:
+    """:func:`derivations` without those that read the same because two numbers are equal."""
+    return tuple(dict.fromkeys(derivations(numbers)))
+
+
+def _step(a: int, operator: str, b: int) -> Step | None:
+    """``a operator b``, the larger first where order matters; None where it is not allowed."""
+    large, small = max(a, b), min(a, b)
+    if operator == "+":
+        return Step(left=a, operator=operator, right=b, value=a + b)
+    if operator == "*":
+        return Step(left=a, operator=operator, right=b, value=a * b)
+    if operator == "-":
+        if large == small:
+            return None
+        return Step(left=large, operator=operator, right=small, value=large - small)
+    if small == 1 or large % small:
+        return None
+    return Step(left=large, operator=operator, right=small, value=large // small)
+
+
+def split_of(numbers: Sequence[int], target: int) -> Split:
+    """The split that every order of this problem belongs to."""
+    key = f"{sorted(numbers)} {target}"
+    percent = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 100
+    if percent < TEST_PERCENT:
+        return "test"
+    return "dev" if percent < TEST_PERCENT + DEV_PERCENT else "train"
+
+
+@cache
+def universe(
+    split: Split, min_solutions: int = MIN_SOLUTIONS
+) -> tuple[tuple[tuple[int, int, int], int], ...]:
+    """All (sorted numbers, target) of a split, in lexicographic order."""
+    found: list[tuple[tuple[int, int, int], int]] = []
+    for a, b, c in combinations_with_replacement(range(1, LARGEST_NUMBER + 1), 3):
+        counts = Counter(derivation.value for derivation in derivations((a, b, c)))
+        found.extend(
+            ((a, b, c), target)
+            for target in sorted(counts)
+            if target <= LARGEST_TARGET
+            and counts[target] >= min_solutions
+            and split_of((a, b, c), target) == split
+        )
+    return tuple(found)
+
+
+def generate(split: Split, orders: int = 2) -> list[dict[str, Any]]:
+    """Rows of a split as the Countdown task reads them: ``id``, ``nums``, ``target``.
+
+    Args:
+        split: ``train``, ``dev`` (for tuning and for validation during training) or ``test``.
+        orders: how many different orders of each problem's numbers to give, at most; the choice
+            depends on the problem alone.
+
+    Raises:
+        ValueError: for an unknown split.
+    """
+    if split not in ("train", "dev", "test"):
+        raise ValueError(f"split {split!r}: one of train, dev, test")
+    rows = []
+    for numbers, target in universe(split):
+        for order, nums in enumerate(_orders(numbers, target)[:orders]):
+            name = "-".join(map(str, numbers))
+            rows.append(
+                {"id": f"{split}-{name}-{target}-{order}", "nums": list(nums), "target": target}
+            )
+    return rows
+
+
+def _orders(numbers: tuple[int, int, int], target: int) -> list[tuple[int, ...]]:
+    """The distinct orders of a problem's numbers, shuffled by the problem itself."""
+    a, b, c = numbers
+    distinct = sorted({(a, b, c), (a, c, b), (b, a, c), (b, c, a), (c, a, b), (c, b, a)})
+    random.Random(f"{numbers} {target}").shuffle(distinct)
+    return list(distinct)

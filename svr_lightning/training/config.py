@@ -1,0 +1,148 @@
+"""What a configuration file may say about the model's side of a run.
+
+Every field's docstring is its help text. Values are checked where they arrive, so that a wrong
+one ends the run before anything is loaded.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from svr_lightning.errors import ConfigError
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise :class:`ConfigError` with ``message`` unless ``condition`` holds."""
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyConfig:
+    """Which model trains, and how its prompts are rendered."""
+
+    path: str = "embedded:countdown-tiny"
+    """Checkpoint folder, hub id, ``embedded:countdown-tiny`` for the policy that ships with the
+    package, or ``random:qwen3_5`` for a tiny hybrid model with random weights."""
+    revision: str | None = None
+    """Hub revision to pin."""
+    attn_implementation: str | None = None
+    """Attention implementation, as transformers names it; None lets it choose."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass to save memory."""
+    chat_template_kwargs: dict[str, Any] = field(default_factory=lambda: {"enable_thinking": False})
+    """Handed to the chat template. What it appends after the assistant header is prompt."""
+    max_prompt_tokens: int = 4096
+    """Longest prompt; longer ones lose the left of their user content."""
+    max_model_len: int = 8192
+    """Longest prompt and completion together."""
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.max_prompt_tokens < self.max_model_len,
+            f"model.policy.max_prompt_tokens={self.max_prompt_tokens} must lie between 1 and "
+            f"max_model_len={self.max_model_len} minus 1, to leave room for a completion",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How training rollouts are drawn."""
+
+    temperature: float = 0.9
+    """Log-probabilities of the loss are taken at this temperature too."""
+    top_p: float = 1.0
+    """Nucleus mass; below 1 the engine's log-probabilities no longer describe what was drawn."""
+    max_completion_tokens: int = 1200
+    """L_gen, per turn."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.temperature > 0,
+            f"model.sampling.temperature={self.temperature} must be above 0: a group of greedy "
+            "trajectories would be eight copies of one",
+        )
+        require(
+            0 < self.top_p <= 1, f"model.sampling.top_p={self.top_p} must lie in (0, 1]"
+        )
+        require(
+            self.max_completion_tokens > 0,
+            f"model.sampling.max_completion_tokens={self.max_completion_tokens} must be positive",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW under a warmup-stable-decay schedule."""
+
+    lr: float = 4e-8
+    """Peak learning rate."""
+    weight_decay: float = 0.1
+    """Not applied to norms and biases."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's moment decays."""
+    warmup_fraction: float = 0.05
+    """Share of the optimizer steps with linear warm-up."""
+    decay_fraction: float = 0.20
+    """Share of the optimizer steps with linear decay."""
+    floor: float = 0.05
+    """Where the decay ends, as a share of the peak."""
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"model.optimizer.lr={self.lr} must be positive")
+        require(
+            self.warmup_fraction >= 0
+            and self.decay_fraction >= 0
+            and self.warmup_fraction + self.decay_fraction <= 1,
+            f"model.optimizer: warmup_fraction={self.warmup_fraction} and decay_fraction="
+            f"{self.decay_fraction} must be shares of one run, adding up to at most 1",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceConfig:
+    """The reference policy drifts after the policy: ref = (1 - mix) ref + mix policy."""
+
+    mix: float = 0.6
+    """Weight of the policy."""
+    every: int = 40
+    """Optimizer steps between two mixes; 0 keeps the reference where it began."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.mix <= 1, f"model.reference.mix={self.mix} must lie in [0, 1]")
+        require(self.every >= 0, f"model.reference.every={self.every} must not be negative")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """Adaptive inference, in validation, test and predict."""
+
+    max_turns: int = 10
+    """T_max."""
+    threshold: float = 0.85
+    """gamma: the confidence that a CORRECT verdict needs to stop."""
+    adaptive: bool = True
+    """False runs every turn and returns the last one (fixed-budget inference)."""
+    max_completion_tokens: int | None = None
+    """Completion limit where a data set gives none of its own; None takes the task's."""
+    temperature: float = 0.0
+    """0 is greedy decoding."""
+    top_p: float = 1.0
+    """Nucleus mass, where the temperature is above 0."""
+    top_k: int = 0
+    """Candidates per token, where the temperature is above 0; 0 keeps all."""
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.threshold <= 1,
+            f"model.evaluation.threshold={self.threshold} must lie in [0, 1]; the paper uses 0.85",
+        )
+        require(
+            self.max_turns >= 1, f"model.evaluation.max_turns={self.max_turns} must be at least 1"
+        )
+        require(
+            self.temperature >= 0,
+            f"model.evaluation.temperature={self.temperature} must not be negative",
+        )
+
+
+ResampleMode = Literal["top_up", "batch", "off"]

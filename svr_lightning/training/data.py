@@ -1,0 +1,295 @@
+"""The data module: which problems this process sees, in which order.
+
+Nothing here draws from a global generator. The order of an epoch follows from (seed, epoch), a
+fresh draw from the seed it is given, so that a resumed run sees what an uninterrupted one does.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_info
+from torch.utils.data import DataLoader, DistributedSampler
+
+from svr_lightning.core.types import Problem
+from svr_lightning.errors import ConfigError
+from svr_lightning.tasks import get_task
+from svr_lightning.training.sources import (
+    DataSource,
+    OnBadRow,
+    check_text,
+    load_problems,
+    problems_digest,
+)
+
+Part = Literal["train", "val", "test", "predict"]
+_PARTS_OF_STAGE: dict[str | None, tuple[Part, ...]] = {
+    "fit": ("train", "val"),
+    "validate": ("val",),
+    "test": ("test",),
+    "predict": ("predict",),
+}
+_NOTHING = {
+    "validate": "data.val",
+    "test": "data.test",
+    "predict": "data.predict or data.questions",
+}
+
+
+class TrainingOrder(DistributedSampler[Any]):
+    """One rank's indices of a shuffled epoch: its contiguous slice of every global batch.
+
+    The order is ``numpy.random.default_rng([seed, epoch]).permutation(size)``, the same on all
+    ranks and for every number of ranks; the last incomplete batch is left out. It is a
+    ``DistributedSampler`` because Lightning sets the epoch of such a sampler and never replaces
+    it by one of its own.
+    """
+
+    def __init__(
+        self, problems: Sequence[Problem], *, batch_size: int, seed: int, rank: int, ranks: int
+    ) -> None:
+        super().__init__(problems, num_replicas=ranks, rank=rank, seed=seed)  # type: ignore[arg-type]
+        self._size = len(problems)
+        self._batch_size = batch_size
+        self._share = batch_size // ranks
+
+    def __iter__(self) -> Iterator[int]:
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(self._size)
+        for batch in range(self._size // self._batch_size):
+            first = batch * self._batch_size + self.rank * self._share
+            yield from order[first : first + self._share].tolist()
+
+    def __len__(self) -> int:
+        return self._size // self._batch_size * self._share
+
+
+class EvaluationShare(DistributedSampler[Any]):
+    """One rank's indices of an evaluation set: rank, rank + ranks, ... and no repetition."""
+
+    def __init__(self, problems: Sequence[Problem], *, rank: int, ranks: int) -> None:
+        super().__init__(problems, num_replicas=ranks, rank=rank, shuffle=False)  # type: ignore[arg-type]
+        self._indices = range(rank, len(problems), ranks)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+
+class SVRDataModule(LightningDataModule):
+    """Validated problems for training, evaluation and prediction.
+
+    Args:
+        train: what ``fit`` trains on.
+        val: data sets that are evaluated during ``fit`` and by ``validate``.
+        test: data sets that ``test`` evaluates.
+        predict: data set that ``predict`` answers.
+        questions: questions of your own that ``predict`` answers instead; they have no
+            reference and are not graded.
+        questions_task: the task whose prompts and answer syntax ``questions`` take.
+        problems_per_step: problems behind one optimizer step, over all processes together.
+        eval_batch_size: problems that one process evaluates at a time.
+        seed: with the epoch, decides the order of training problems.
+        on_bad_row: ``error`` ends the run when a row of any data set cannot be used; ``skip``
+            leaves such rows out with a warning that counts them.
+    """
+
+    def __init__(
+        self,
+        train: DataSource | None = None,
+        val: list[DataSource] | None = None,
+        test: list[DataSource] | None = None,
+        predict: DataSource | None = None,
+        questions: list[str] | None = None,
+        questions_task: str = "math",
+        problems_per_step: int = 16,
+        eval_batch_size: int = 64,
+        seed: int = 42,
+        on_bad_row: OnBadRow = "error",
+    ) -> None:
+        super().__init__()
+        for name, value, least in (
+            ("problems_per_step", problems_per_step, 1),
+            ("eval_batch_size", eval_batch_size, 1),
+            ("seed", seed, 0),
+        ):
+            if value < least:
+                raise ConfigError(f"data.{name}={value} must be at least {least}")
+        if predict and questions:
+            raise ConfigError("data.predict and data.questions: give one of them")
+        self.problems_per_step = problems_per_step
+        self.eval_batch_size = eval_batch_size
+        self.seed = seed
+        self.on_bad_row = on_bad_row
+        self.questions = list(questions or [])
+        if self.questions:
+            predict = DataSource(name="questions", task=questions_task, path="data.questions")
+        self._sources: dict[Part, list[DataSource]] = {
+            "train": [train] if train else [],
+            "val": list(val or []),
+            "test": list(test or []),
+            "predict": [predict] if predict else [],
+        }
+        for part, sources in self._sources.items():
+            names = [source.name for source in sources]
+            if len(set(names)) < len(names):
+                raise ConfigError(f"data.{part}: the names {names} must differ from each other")
+        self._problems: dict[Part, list[list[Problem]]] = {}
+
+    @property
+    def val_sources(self) -> list[DataSource]:
+        """What the validation loaders read, in their order."""
+        return self._sources["val"]
+
+    @property
+    def test_sources(self) -> list[DataSource]:
+        """What the test loaders read, in their order."""
+        return self._sources["test"]
+
+    @property
+    def predict_sources(self) -> list[DataSource]:
+        """What the prediction loader reads; named ``questions`` for questions of the user's own."""
+        return self._sources["predict"]
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read and validate what a stage needs, so that every fault shows before the work.
+
+        Raises:
+            ConfigError: for faulty data, or where a setting does not fit the data.
+        """
+        for part in _PARTS_OF_STAGE.get(stage, ("train", "val", "test", "predict")):
+            self.problems(part)
+        if stage == "fit":
+            self._check_training()
+        elif stage in _NOTHING and not any(map(self.problems, _PARTS_OF_STAGE[stage])):
+            raise ConfigError(f"nothing to {stage}: set {_NOTHING[stage]}")
+
+    def problems(self, part: Part) -> list[list[Problem]]:
+        """All problems of a part, one list for each of its sources, before any sharding.
+
+        Example:
+            ``problems("val")[1]`` belongs to ``val_sources[1]``.
+        """
+        if part not in self._problems:
+            self._problems[part] = [self._load(part, source) for source in self._sources[part]]
+        return self._problems[part]
+
+    def fresh_problems(
+        self, seed: int, count: int, exclude_ids: Collection[str] = ()
+    ) -> list[Problem]:
+        """Draw training problems without replacement, from nothing but the arguments.
+
+        Args:
+            seed: of this draw; the same on every rank gives the same problems on every rank.
+            count: how many.
+            exclude_ids: problems that must not be among them.
+
+        Returns:
+            ``count`` problems, or as many as are left.
+        """
+        problems = self._training()
+        excluded = frozenset(exclude_ids)
+        order = np.random.default_rng(seed).permutation(len(problems))
+        left = (problems[index] for index in order if problems[index].id not in excluded)
+        return [problem for problem, _ in zip(left, range(count), strict=False)]
+
+    def train_dataloader(self) -> DataLoader[Problem]:
+        """Batches of ``problems_per_step / ranks`` problems; one batch is one rollout."""
+        self._check_training()
+        rank, ranks = self._place()
+        problems = self._training()
+        order = TrainingOrder(
+            problems, batch_size=self.problems_per_step, seed=self.seed, rank=rank, ranks=ranks
+        )
+        return _loader(problems, order, self.problems_per_step // ranks)
+
+    def val_dataloader(self) -> list[DataLoader[Problem]]:
+        """One loader for each of ``val_sources``."""
+        return self._evaluation_loaders("val")
+
+    def test_dataloader(self) -> list[DataLoader[Problem]]:
+        """One loader for each of ``test_sources``."""
+        return self._evaluation_loaders("test")
+
+    def predict_dataloader(self) -> list[DataLoader[Problem]]:
+        """One loader, for the only one of ``predict_sources``."""
+        return self._evaluation_loaders("predict")
+
+    def _evaluation_loaders(self, part: Part) -> list[DataLoader[Problem]]:
+        rank, ranks = self._place()
+        loaders = []
+        for source, problems in zip(self._sources[part], self.problems(part), strict=True):
+            if len(problems) < ranks:
+                # Lightning's loop would skip a rank without problems, its collectives included.
+                raise ConfigError(
+                    f"{source.label}: {len(problems)} problems cannot be shared among {ranks} "
+                    f"processes; set trainer.devices to at most {len(problems)}"
+                )
+            share = EvaluationShare(problems, rank=rank, ranks=ranks)
+            loaders.append(_loader(problems, share, self.eval_batch_size))
+        return loaders
+
+    def _load(self, part: Part, source: DataSource) -> list[Problem]:
+        if part == "predict" and self.questions:
+            return _question_problems(self.questions, source)
+        problems = load_problems(source, self.on_bad_row)
+        rank_zero_info(
+            f"data.{part}: {len(problems)} {source.task} problems of {source.label}, "
+            f"sha256 {problems_digest(problems)}"
+        )
+        return problems
+
+    def _training(self) -> list[Problem]:
+        if not self._sources["train"]:
+            raise ConfigError("nothing to train on: set data.train")
+        return self.problems("train")[0]
+
+    def _check_training(self) -> None:
+        problems, (_, ranks) = self._training(), self._place()
+        if self.problems_per_step % ranks:
+            raise ConfigError(
+                f"data.problems_per_step={self.problems_per_step} must be a multiple of the "
+                f"{ranks} processes that share it"
+            )
+        if len(problems) < self.problems_per_step:
+            raise ConfigError(
+                f"{self._sources['train'][0].label}: {len(problems)} problems are less than one "
+                f"batch of data.problems_per_step={self.problems_per_step}; lower it or add data"
+            )
+
+    def _place(self) -> tuple[int, int]:
+        """This process's rank and the number of ranks."""
+        if self.trainer is None:
+            return 0, 1
+        return self.trainer.global_rank, self.trainer.world_size
+
+
+def _loader(problems: list[Problem], sampler: Any, batch_size: int) -> DataLoader[Problem]:
+    # Worker processes would read ahead of set_epoch. A loader without a generator of its own
+    # draws a number from torch's global one whenever it is iterated over.
+    return DataLoader(
+        problems,  # type: ignore[arg-type]
+        batch_size=batch_size,
+        sampler=sampler,
+        collate_fn=list,
+        num_workers=0,
+        generator=torch.Generator(),
+    )
+
+
+def _question_problems(questions: list[str], source: DataSource) -> list[Problem]:
+    try:
+        task = get_task(source.task)
+        for index, question in enumerate(questions):
+            if not isinstance(question, str) or not question.strip():
+                raise ValueError(f"question {index} is empty")
+            check_text(question, f"question {index}")
+    except ValueError as error:
+        raise ConfigError(f"data.questions: {error}") from None
+    return [
+        Problem(id=f"{source.name}/{index}", task=task.name, question=question, reference="")
+        for index, question in enumerate(questions)
+    ]

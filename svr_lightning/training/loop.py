@@ -1,0 +1,136 @@
+"""The fit loop: one batch of problems becomes one rollout, then micro-batches of Lightning's own.
+
+Only the data fetcher differs from Lightning's loop. It hands automatic optimisation the
+micro-batches of a rollout and generates the next rollout when they are used up, which is after
+the optimizer step. Accumulation, clipping, precision, strategies, callbacks, checkpoints,
+``max_steps``, ``limit_train_batches`` and validation therefore work as they always do.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import torch
+from lightning.pytorch.loops.fetchers import _DataFetcher
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+
+from svr_lightning.core.types import Problem
+from svr_lightning.training.batching import TrainBatch
+
+Collect = Callable[[list[Problem]], list[TrainBatch]]
+
+
+class ExperienceFetcher(_DataFetcher):
+    """Turns problem batches into micro-batches, ``per_rollout`` of them at a time.
+
+    Resuming is lazy: Lightning sets ``fetched`` after it made the iterator, so the problems that
+    the checkpoint already covers are skipped when the first micro-batch is asked for.
+    """
+
+    def __init__(self, collect: Collect, per_rollout: int) -> None:
+        super().__init__()
+        self.pending: list[TrainBatch] = []
+        self._collect = collect
+        self._per_rollout = per_rollout
+        self._pulled = 0
+
+    def __iter__(self) -> "ExperienceFetcher":
+        self.iterator = iter(self.combined_loader)
+        self.reset()
+        return self
+
+    def __next__(self) -> tuple[TrainBatch, int, int]:
+        if self.length is not None and self.fetched >= self.length:
+            self.done = True
+            raise StopIteration
+        used, partly = divmod(self.fetched, self._per_rollout)
+        if partly and not self.pending:
+            raise RuntimeError("the checkpoint lies within a rollout but does not hold the rest")
+        while self._pulled < used + bool(partly):
+            self._next_problems()
+        if not self.pending:
+            self.pending = self._collect(self._next_problems())
+        batch = self.pending.pop(0)
+        self.fetched += 1
+        self.done = self.length is not None and self.fetched >= self.length
+        return batch, self.fetched - 1, 0
+
+    def reset(self) -> None:
+        """Begin an epoch."""
+        super().reset()
+        self._pulled = 0
+        if self.length is not None:
+            self.length *= self._per_rollout
+
+    def _next_problems(self) -> list[Problem]:
+        assert self.iterator is not None
+        self._pulled += 1
+        batch, _, _ = next(self.iterator)
+        return batch  # type: ignore[no-any-return]
+
+
+class RolloutFitLoop(_FitLoop):
+    """Lightning's fit loop with rollouts between its data and its batches.
+
+    Raises:
+        RuntimeError: where Lightning's private loop no longer has what this builds on.
+    """
+
+    def __init__(self, trainer: Any, stock: _FitLoop) -> None:
+        super().__init__(trainer, stock.min_epochs, stock.max_epochs)
+        self.epoch_loop = stock.epoch_loop
+        self._restored: list[dict[str, Any]] = []
+
+    @property
+    def per_rollout(self) -> int:
+        """Micro-batches per rollout."""
+        module = self.trainer.lightning_module
+        return int(self.trainer.accumulate_grad_batches * module.updates_per_rollout)
+
+    def setup_data(self) -> None:
+        """Wrap the problems' fetcher and count in micro-batches from here on."""
+        before = self._data_fetcher
+        super().setup_data()
+        if self._data_fetcher is before or not isinstance(self._combined_loader, CombinedLoader):
+            return
+        fetcher = ExperienceFetcher(self._collect, self.per_rollout)
+        fetcher.setup(self._combined_loader)
+        iter(fetcher)
+        self._data_fetcher = fetcher
+        self.max_batches *= self.per_rollout
+        trainer = self.trainer
+        if trainer.val_check_batch is not None and not math.isinf(trainer.val_check_batch):
+            trainer.val_check_batch = int(trainer.val_check_batch) * self.per_rollout
+
+    def on_save_checkpoint(self) -> dict[str, Any]:
+        """Add what is left of a rollout that several optimizer steps share."""
+        state = super().on_save_checkpoint()
+        pending = getattr(self._data_fetcher, "pending", [])
+        state["pending"] = [_plain(batch.to("cpu")) for batch in pending]
+        return state
+
+    def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
+        """Keep the rest of the rollout until the fetcher is asked for it."""
+        super().on_load_checkpoint(state_dict)
+        self._restored = state_dict.get("pending", [])
+
+    def on_run_start(self) -> None:
+        """Hand the rest of a restored rollout to the fetcher."""
+        super().on_run_start()
+        if self._restored and isinstance(self._data_fetcher, ExperienceFetcher):
+            self._data_fetcher.pending = [_from_plain(batch) for batch in self._restored]
+            self._restored = []
+
+    def _collect(self, problems: list[Problem]) -> list[TrainBatch]:
+        with torch.no_grad():
+            return self.trainer.lightning_module.collect(problems)  # type: ignore[no-any-return]
+
+
+def _plain(batch: TrainBatch) -> dict[str, Any]:
+    return {field.name: getattr(batch, field.name) for field in fields(batch)}
+
+
+def _from_plain(state: dict[str, Any]) -> TrainBatch:
+    return TrainBatch(**{**state, "group_ids": tuple(state["group_ids"])})

@@ -1,0 +1,130 @@
+"""Loading the policy: a folder, a hub id, the embedded checkpoint, or random weights."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+from svr_lightning.errors import ConfigError
+from svr_lightning.training.config import PolicyConfig
+
+EMBEDDED = {"embedded:countdown-tiny": "countdown_policy"}
+"""Checkpoints that ship with the package, by the name a configuration gives them."""
+
+RANDOM_HYBRID = "random:qwen3_5"
+
+
+def load_policy(config: PolicyConfig, seed: int) -> tuple[Any, Any]:
+    """Load a model with fp32 weights and its tokenizer.
+
+    Raises:
+        ConfigError: if the checkpoint cannot be found, read, or holds too short a context.
+    """
+    if config.path == RANDOM_HYBRID:
+        tokenizer = _read_tokenizer(_embedded_folder("embedded:countdown-tiny"), None)
+        model = _random_hybrid(len(tokenizer), tokenizer.eos_token_id, seed, config.max_model_len)
+    else:
+        source = _embedded_folder(config.path) if ":" in config.path else config.path
+        tokenizer = _read_tokenizer(source, config.revision)
+        model = _read_model(source, config)
+    _check_context(model, config)
+    freeze_vision(model)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model, tokenizer
+
+
+def stop_token_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Every token that ends a turn: the model's, the tokenizer's and the chat template's."""
+    declared = getattr(model, "generation_config", None)
+    eos = getattr(declared, "eos_token_id", None)
+    ids = set(eos if isinstance(eos, list | tuple) else [eos])
+    ids.add(tokenizer.eos_token_id)
+    turn_end = tokenizer.get_vocab().get("<|im_end|>")
+    ids.add(turn_end)
+    return tuple(sorted(i for i in ids if i is not None))
+
+
+def freeze_vision(model: Any) -> None:
+    """Exclude a multimodal checkpoint's vision tower and aligner from training."""
+    for name, parameter in model.named_parameters():
+        if any(part in ("visual", "vision_tower", "aligner") for part in name.split(".")):
+            parameter.requires_grad_(False)
+
+
+def _embedded_folder(name: str) -> str:
+    if name not in EMBEDDED:
+        known = ", ".join([*EMBEDDED, RANDOM_HYBRID])
+        raise ConfigError(f"model.policy.path={name!r} is not built in; known: {known}")
+    return str(files("svr_lightning.tiny") / EMBEDDED[name])
+
+
+def _read_tokenizer(source: str, revision: str | None) -> Any:
+    _check_folder(source)
+    try:
+        return AutoTokenizer.from_pretrained(source, revision=revision)
+    except Exception as error:
+        raise ConfigError(_unreadable("tokenizer", source, error)) from error
+
+
+def _read_model(source: str, config: PolicyConfig) -> Any:
+    options: dict[str, Any] = {"revision": config.revision, "dtype": torch.float32}
+    if config.attn_implementation is not None:
+        options["attn_implementation"] = config.attn_implementation
+    try:
+        return AutoModelForCausalLM.from_pretrained(source, **options)
+    except Exception as error:
+        raise ConfigError(_unreadable("model", source, error)) from error
+
+
+def _check_folder(source: str) -> None:
+    looks_local = source.startswith((".", "/", "~")) or source.count("/") > 1
+    if looks_local and not Path(source).is_dir():
+        raise ConfigError(
+            f"model.policy.path={source!r} is not a folder; give a checkpoint folder or a hub id"
+        )
+
+
+def _unreadable(what: str, source: str, error: Exception) -> str:
+    reason = str(error).strip().splitlines() or [type(error).__name__]
+    return (
+        f"model.policy.path={source!r}: the {what} cannot be read ({reason[0]}); check the path, "
+        "or download the checkpoint again"
+    )
+
+
+def _check_context(model: Any, config: PolicyConfig) -> None:
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and context < config.max_model_len:
+        raise ConfigError(
+            f"model.policy.max_model_len={config.max_model_len} exceeds the {context} positions of "
+            f"{config.path!r}; lower it to at most {context}"
+        )
+
+
+def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:
+    """A Qwen3.5 text model of the smallest useful size, to try a configuration out on a CPU."""
+    generator_state = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    model = Qwen3_5ForCausalLM(
+        Qwen3_5TextConfig(
+            vocab_size=vocab,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            linear_key_head_dim=16,
+            linear_value_head_dim=16,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            max_position_embeddings=context,
+            tie_word_embeddings=True,
+            eos_token_id=eos,
+        )
+    )
+    torch.random.set_rng_state(generator_state)
+    return model

@@ -1,0 +1,174 @@
+"""Rows out of files and out of the hub, before anybody knows what they mean.
+
+Every error is a ``ValueError`` of one line; :mod:`svr_lightning.training.sources` adds whose
+data it was. A line that is no JSON is not an error of the file but of that row.
+"""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Choose = Callable[[int], Sequence[int]]
+"""From the number of rows to the indices that are wanted."""
+
+_SPLITS = {"train", "test", "validation", "valid", "val", "dev"}
+_HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+
+
+class RawRow(NamedTuple):
+    """A row as it was read."""
+
+    number: int
+    """Position in the whole data set, from 0."""
+    where: str
+    """For messages: ``file:line``, counted from 1 as editors do, or ``row NUMBER``."""
+    value: Any
+    """What was read; the ValueError that reading raised, where it did."""
+
+
+def one_line(message: object) -> str:
+    """A message of someone else's on one line: shortened, control characters shown as '?'."""
+    text = " ".join(str(message).split())
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+def numbered(values: Iterable[Any], place: str = "row") -> list[RawRow]:
+    """Rows that have no lines, only positions."""
+    return [RawRow(number, f"{place} {number}", value) for number, value in enumerate(values)]
+
+
+def local_rows(path: Path, *, split: str, subset: str | None) -> list[RawRow]:
+    """The rows of a file, or of those files of a folder that belong to a split, in order of name.
+
+    Raises:
+        ValueError: if there is no file to read or one cannot be read.
+    """
+    if not path.is_dir():
+        return _file_rows(path, path.name)
+    folder = path / subset if subset else path
+    if not folder.is_dir():
+        raise ValueError(f"the folder has no sub-folder {subset!r}, which subset asks for")
+    rows: list[RawRow] = []
+    for file in _files_of(folder, split):
+        found = _file_rows(file, file.relative_to(folder).as_posix())
+        rows.extend(row._replace(number=len(rows) + row.number) for row in found)
+    return rows
+
+
+def hub_rows(
+    path: str, *, split: str, subset: str | None, revision: str | None, choose: Choose
+) -> list[RawRow]:
+    """Rows of a hub data set, or of the hub's cache. Never runs a data set's own code.
+
+    Raises:
+        ValueError: if ``path`` can be no hub id, ``datasets`` is not installed, or the hub did
+            not deliver.
+    """
+    if not _HUB_ID.fullmatch(path) or path.lower().endswith(tuple(_READERS)):
+        raise ValueError(f"there is no such file or folder (looked from {Path.cwd()}); mend path")
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError(
+            "no such file or folder, and reading the hub needs the datasets package: "
+            "pip install datasets"
+        ) from None
+    asked = f"load_dataset({path!r}, name={subset!r}, split={split!r}, revision={revision!r})"
+    try:
+        table = datasets.load_dataset(path, name=subset, split=split, revision=revision)
+    except Exception as error:
+        # Whatever goes wrong between here and the hub has an exception class of its own.
+        raise ValueError(
+            f"no such file or folder, and the hub did not deliver: {asked} raised "
+            f"{type(error).__name__}: {one_line(error)}. Check path, subset, split and the "
+            "network, or point path at a local copy"
+        ) from error
+    indices = choose(len(table))
+    picked = table.select(indices)
+    return [RawRow(i, f"row {i}", row) for i, row in zip(indices, picked, strict=True)]
+
+
+def _files_of(folder: Path, split: str) -> list[Path]:
+    """Files named for ``split``; all files where none is named for any split."""
+    names = sorted(
+        file.relative_to(folder)
+        for file in folder.rglob("*")
+        if file.is_file()
+        and file.name.lower().endswith(tuple(_READERS))
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
+    if not names:
+        raise ValueError(f"the folder holds no {', '.join(_READERS)} file")
+    words = {name: set(re.split(r"[^a-z0-9]+", name.as_posix().lower())) for name in names}
+    if all(words[name].isdisjoint({*_SPLITS, split.lower()}) for name in names):
+        return [folder / name for name in names]
+    named = [folder / name for name in names if split.lower() in words[name]]
+    if not named:
+        found = ", ".join(name.as_posix() for name in names[:5])
+        raise ValueError(f"the folder has no file named for split {split!r}, only {found}")
+    return named
+
+
+def _file_rows(file: Path, name: str) -> list[RawRow]:
+    for suffix, read in _READERS.items():
+        if file.name.lower().endswith(suffix):
+            try:
+                return read(file, name)
+            except (OSError, EOFError, zlib.error) as error:
+                reason = one_line(getattr(error, "strerror", None) or error)
+                raise ValueError(f"cannot read {name}: {reason}") from error
+    raise ValueError(f"{name} is none of {', '.join(_READERS)}")
+
+
+def _parsed(raw: bytes) -> Any:
+    """The JSON value of some bytes, or the ValueError that says where it breaks off."""
+    try:
+        return json.loads(raw.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        return ValueError(f"invalid JSON: {error}")
+    except UnicodeDecodeError as error:
+        return ValueError(f"not UTF-8: {error}")
+    except (ValueError, RecursionError) as error:
+        return ValueError(f"invalid JSON: {one_line(error)}")
+
+
+def _json_lines(file: Path, name: str) -> list[RawRow]:
+    rows: list[RawRow] = []
+    with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as lines:
+        for line_number, line in enumerate(lines, start=1):
+            if line.strip():
+                rows.append(RawRow(len(rows), f"{name}:{line_number}", _parsed(line)))
+    return rows
+
+
+def _json_list(file: Path, name: str) -> list[RawRow]:
+    value = _parsed(file.read_bytes())
+    if isinstance(value, ValueError):
+        raise ValueError(f"{name}: {value}. With one object a line it is a .jsonl file")
+    if not isinstance(value, list):
+        raise ValueError(f"{name}: expected a list of objects, found {type(value).__name__}")
+    return numbered(value, f"{name} row")
+
+
+def _parquet(file: Path, name: str) -> list[RawRow]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError(f"{name}: reading parquet needs pyarrow: pip install pyarrow") from None
+    try:
+        return numbered(parquet.read_table(file).to_pylist(), f"{name} row")
+    except ValueError as error:
+        raise ValueError(f"cannot read {name}: {one_line(error)}") from error
+
+
+_READERS: dict[str, Callable[[Path, str], list[RawRow]]] = {
+    ".json": _json_list,
+    ".jsonl": _json_lines,
+    ".jsonl.gz": _json_lines,
+    ".parquet": _parquet,
+}

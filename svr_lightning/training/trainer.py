@@ -1,0 +1,43 @@
+"""A Lightning Trainer with the rollout fit loop, durable checkpoints and a run's folder layout."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from svr_lightning.training.checkpoint_io import DurableCheckpointIO
+from svr_lightning.training.csv_log import CSVLog
+from svr_lightning.training.loop import RolloutFitLoop
+
+
+class SVRTrainer(Trainer):
+    """Lightning's Trainer, with three defaults of its own.
+
+    Everything of a run lies under ``default_root_dir``: ``logs/`` for TensorBoard,
+    ``metrics.csv``, ``checkpoints/``. Ranks take their share of each batch themselves, so that
+    a run on several processes sees the same problems as a run on one.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        root = kwargs.get("default_root_dir") or "runs/default"
+        kwargs["default_root_dir"] = root
+        kwargs["use_distributed_sampler"] = False
+        if kwargs.get("logger") in (None, True):
+            kwargs["logger"] = [
+                TensorBoardLogger(root, name="logs", version="", default_hp_metric=False),
+                CSVLog(root),
+            ]
+        kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
+        super().__init__(*args, **kwargs)
+        self.fit_loop = RolloutFitLoop(self, self.fit_loop)
+        for callback in self.checkpoint_callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
+                callback.dirpath = str(Path(root).absolute() / "checkpoints")
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]

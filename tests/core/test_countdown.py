@@ -1,0 +1,302 @@
+"""Countdown: rows, equations evaluated exactly, output convention."""
+
+import json
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svr_lightning.core.types import Problem
+from svr_lightning.tasks.arithmetic import MAX_DEPTH, MAX_LENGTH, ExpressionError, evaluate
+from svr_lightning.tasks.countdown import Countdown
+
+TASK = Countdown()
+PROBLEM = TASK.from_row({"nums": [3, 7, 1], "target": 24})
+
+
+def answered(equation: str) -> str:
+    return f"<think>x</think>\n<answer>{equation}</answer>"
+
+
+def correct(equation: str, problem: Problem = PROBLEM) -> bool:
+    return TASK.grade(answered(equation), problem)
+
+
+# --- rows ----------------------------------------------------------------------------------
+
+
+def test_a_hub_row_becomes_a_worded_problem() -> None:
+    assert TASK.from_row({"nums": [44, 19, 35], "target": 98}) == Problem(
+        id="",
+        task="countdown",
+        question="Using the numbers [44, 19, 35], create an equation that equals 98. You can use "
+        "basic arithmetic operations (+, -, *, /) and each number can only be used once.",
+        reference="98",
+        numbers=(44, 19, 35),
+    )
+
+
+def test_a_row_may_bring_its_own_question_and_id() -> None:
+    problem = TASK.from_row({"nums": (1, 2.0), "target": 3.0, "question": "1, 2 to 3?", "id": 7})
+    assert (problem.id, problem.question, problem.numbers) == ("7", "1, 2 to 3?", (1, 2))
+    assert problem.reference == "3"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"nums": None}, "'nums'"),
+        ({"target": None}, "'target'"),
+        ({"nums": []}, "'nums'"),
+        ({"nums": "1, 2"}, "'nums'"),
+        ({"nums": 12}, "'nums'"),
+        ({"nums": [1, "2"]}, "'nums'"),
+        ({"nums": [1, True]}, "'nums'"),
+        ({"nums": [1, 2.5]}, "'nums'"),
+        ({"nums": [1, float("nan")]}, "'nums'"),
+        ({"nums": [1, None]}, "'nums'"),
+        ({"nums": [1, -2]}, "'nums'"),
+        ({"target": "3"}, "'target'"),
+        ({"target": False}, "'target'"),
+        ({"target": float("inf")}, "'target'"),
+        ({"question": ""}, "'question'"),
+        ({"question": 5}, "'question'"),
+        ({"question": "a\nb", "id": [1]}, "'id'"),
+    ],
+)
+def test_a_malformed_row_is_refused_in_one_line_that_names_the_field(
+    change: dict[str, object], field: str
+) -> None:
+    with pytest.raises(ValueError, match=field) as caught:
+        TASK.from_row({"nums": [1, 2], "target": 3} | change)
+    assert "\n" not in str(caught.value)
+
+
+# --- correctness ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "3*(7+1)=24",  # the paper's example
+        "3*(7+1)",
+        " \n 3 * ( 1 + 7 ) \n ",
+        "3*(7+1)=99",  # only what stands before the first = counts
+        "3*(7+1)=24=25",
+        "3*(7+1) = 24, which is right",
+        "(7+1)*3",
+        "+3*(+7 - -1)",
+        "-3*-(7+1)",
+        "03*(007+1)",  # compared as integers
+        "((((3))))*(7+1)",
+    ],
+)
+def test_an_equation_that_uses_every_number_once_and_hits_the_target_is_correct(
+    equation: str,
+) -> None:
+    assert correct(equation)
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "",
+        "   ",
+        "=24",
+        "24",
+        "3*7+1",  # 22
+        "3*7+3",  # 3 twice, 1 never
+        "3*(7+1)+1-1",
+        "3*(7+1)+0",
+        "37-1-12",
+        "3 * 7 1",
+        "3*(7+1",
+        "3*(7+1))",
+        "3(7+1)",
+        "3*(7+1)*",
+        "3**1*7",
+        "3//1*7",
+        "3*(7.0+1)",
+        "3x(7+1)",
+        "3×(7+1)",
+        "3*(7+1);",
+        "3*(7+1)#",
+        "3\n*(7+1)",
+        "3\t*(7+1)",
+        "3*(7+1)\x00",
+        "\u0663*(7+1)",  # an Arabic-Indic 3
+        "\uff13*(7+1)",  # a full-width 3
+        "3\u00a0*(7+1)",
+        "\\boxed{3*(7+1)}",
+        "__import__('os')",
+        "24 = 3*(7+1)",
+        "()",
+        "-",
+    ],
+)
+def test_anything_else_is_incorrect(equation: str) -> None:
+    assert not correct(equation)
+
+
+def test_numbers_are_used_as_a_multiset() -> None:
+    twins = TASK.from_row({"nums": [5, 5, 2], "target": 50})
+    assert correct("5*5*2", twins)
+    assert not correct("5*2*5*1", twins)
+    assert not correct("25*2", twins)
+    assert not correct("5*(5*2)/1", twins)
+
+
+def test_division_is_exact() -> None:
+    # 8 / (3 - 8/3) = 8 / (1/3) = 24; in floating point it is 23.999999999999989
+    assert correct("8/(3-8/3)", TASK.from_row({"nums": [8, 3, 8, 3], "target": 24}))
+    # 100000001 / 100000000 = 1.00000001, close to 1 and not 1
+    near = TASK.from_row({"nums": [100000001, 100000000], "target": 1})
+    assert not correct("100000001/100000000", near)
+
+
+def test_a_division_by_zero_is_incorrect() -> None:
+    zero = TASK.from_row({"nums": [1, 2, 2], "target": 0})
+    assert not correct("1/(2-2)", zero)
+    assert correct("(2-2)/1", zero)
+
+
+def test_a_negative_target_can_be_hit() -> None:
+    assert correct("3-5", TASK.from_row({"nums": [3, 5], "target": -2}))
+
+
+def test_the_first_complete_block_counts() -> None:
+    right, wrong = "<answer>3*(7+1)</answer>", "<answer>1</answer>"
+    assert TASK.grade(right + wrong, PROBLEM)
+    assert not TASK.grade(wrong + right, PROBLEM)
+    assert TASK.grade("</answer>" + right, PROBLEM)
+
+
+@pytest.mark.parametrize("text", ["", "3*(7+1)", "<answer>3*(7+1)", "<ANSWER>3*(7+1)</ANSWER>"])
+def test_without_a_block_nothing_is_correct(text: str) -> None:
+    assert not TASK.grade(text, PROBLEM)
+    assert TASK.extract_answer(text) is None
+
+
+def test_the_answer_is_reported_as_written() -> None:
+    assert TASK.extract_answer(answered(" 3*(7+1) = 24\n")) == "3*(7+1) = 24"
+
+
+def test_the_self_check_never_decides_correctness() -> None:
+    for verdict in ("CORRECT", "INCORRECT"):
+        check = f"<self_check>VERDICT: {verdict}; CONFIDENCE: 1</self_check>"
+        assert TASK.grade(answered("3*(7+1)") + check, PROBLEM)
+        assert not TASK.grade(answered("3*7*1") + check, PROBLEM)
+
+
+def test_length_and_nesting_are_bounded() -> None:
+    one = TASK.from_row({"nums": [1], "target": 1})
+    deepest = "(" * MAX_DEPTH + "1" + ")" * MAX_DEPTH
+    assert correct(deepest, one)
+    assert not correct(f"({deepest})", one)
+    assert correct("+" * (MAX_LENGTH - 1) + "1", one)
+    assert not correct("+" * MAX_LENGTH + "1", one)
+
+
+def test_a_problem_of_ones_own_without_a_target_grades_as_incorrect() -> None:
+    own = Problem(id="", task="countdown", question="?", reference="")
+    assert not correct("3*(7+1)", own)
+
+
+EXPRESSIONS = st.recursive(
+    st.integers(0, 99).map(str),
+    lambda inner: st.tuples(inner, st.sampled_from("+-*/"), inner).map(
+        lambda parts: f"({parts[0]} {parts[1]} {parts[2]})"
+    ),
+    max_leaves=8,
+)
+
+
+@given(EXPRESSIONS)
+def test_evaluation_agrees_with_python_on_fractions(text: str) -> None:
+    words = text.replace("(", " ( ").replace(")", " ) ").split()
+    spelled = " ".join(f"Fraction({word})" if word.isdigit() else word for word in words)
+    try:
+        expected = eval(spelled, {"Fraction": Fraction})  # the test's own text, digits and + - * /
+    except ZeroDivisionError:
+        with pytest.raises(ExpressionError):
+            evaluate(text)
+        return
+    value, numbers = evaluate(text)
+    assert value == expected
+    assert numbers == [int(word) for word in words if word.isdigit()]
+
+
+@given(st.text(alphabet="0123456789+-*/() =.x\n\u0663", max_size=40))
+def test_any_text_is_graded_without_an_error(text: str) -> None:
+    assert correct(text) in (True, False)
+    assert TASK.format_score(answered(text)) == 1.0
+
+
+# --- output convention ---------------------------------------------------------------------
+
+CHECK = "<self_check>VERDICT: CORRECT; CONFIDENCE: 1</self_check>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>a</think><answer>b</answer>",
+        "<think>a\n\nb</think> \n\t <answer>c\nd</answer>",
+        f"  <think>a</think>\n<answer>b</answer>\n{CHECK}\n",
+        f"{CHECK}<think>a</think>{CHECK}<answer>b</answer>{CHECK.upper()}",
+        "<think></think><answer></answer>",
+        "<think>a</think> no </think><answer>b</answer>",
+        "<think>a</think><answer>b</answer> or <answer>c</answer>",
+    ],
+)
+def test_reasoning_then_an_answer_and_nothing_else_scores_1(text: str) -> None:
+    assert TASK.format_score(text) == 1.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<answer>b</answer>",
+        "<think>a</think>",
+        "<think>a<answer>b</answer>",
+        "a<think>a</think><answer>b</answer>",
+        "<think>a</think> so <answer>b</answer>",
+        "<think>a</think><answer>b</answer>.",
+        "<think>a</think><answer>b",
+        "<think>a</think><answer>",
+        "</think><answer>b</answer>",
+        "<think></answer></think><answer>",
+        "<answer>b</answer><think>a</think>",
+        "<THINK>a</THINK><ANSWER>b</ANSWER>",
+        "<think>a</think><answer>b</answer><self_check>VERDICT: CORRECT",  # never closed
+    ],
+)
+def test_any_other_shape_scores_0(text: str) -> None:
+    assert TASK.format_score(text) == 0.0
+
+
+def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> None:
+    start = time.perf_counter()
+    for text in (hostile_text, f"<think>{hostile_text}</answer>", answered(hostile_text)):
+        assert not TASK.grade(text, PROBLEM)
+        assert TASK.format_score(text) in (0.0, 1.0)
+    assert time.perf_counter() - start < 2.0
+
+
+# --- real problems -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["countdown", "countdown_extra1024"])
+def test_every_real_problem_is_solved_by_its_solution_alone(shared_data: Path, name: str) -> None:
+    for line in (shared_data / f"{name}.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        problem = TASK.from_row(row)
+        assert problem.id == row["id"]
+        assert problem.question == TASK.from_row({k: row[k] for k in ("nums", "target")}).question
+        assert correct(f"{row['solution']} = {row['target']}", problem)
+        assert not correct(f"{row['solution']} + 1", problem)
+        assert not correct(str(row["target"]), problem)

@@ -1,0 +1,246 @@
+"""GSM8K: rows, extraction, numeric comparison, output convention."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svr_lightning.core.types import Problem
+from svr_lightning.tasks.gsm8k import GSM8K
+
+TASK = GSM8K()
+
+
+def problem(reference: str) -> Problem:
+    return TASK.from_row({"question": "How many?", "answer": f"so\n#### {reference}"})
+
+
+def boxed(answer: str) -> str:
+    return f"<think>x</think>\n<answer>\\boxed{{{answer}}}</answer>"
+
+
+# --- rows ----------------------------------------------------------------------------------
+
+
+def test_the_reference_is_what_follows_the_last_mark() -> None:
+    row = {"question": "How many?", "answer": "#### 3 was wrong\n#### 1,234", "id": "train-0"}
+    assert TASK.from_row(row) == Problem(
+        id="train-0", task="gsm8k", question="How many?", reference="1,234"
+    )
+
+
+@pytest.mark.parametrize(("answer", "reference"), [("72", "72"), (72, "72"), (72.0, "72")])
+def test_a_bare_number_is_a_reference(answer: object, reference: str) -> None:
+    assert TASK.from_row({"question": "?", "answer": answer}).reference == reference
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"answer": "#### 1"}, "'question'"),
+        ({"question": None, "answer": "#### 1"}, "'question'"),
+        ({"question": 5, "answer": "#### 1"}, "'question'"),
+        ({"question": " \n", "answer": "#### 1"}, "'question'"),
+        ({"question": "?"}, "'answer'"),
+        ({"question": "?", "answer": ""}, "'answer'"),
+        ({"question": "?", "answer": "five\nor so"}, "'answer'"),
+        ({"question": "?", "answer": "1\n#### none"}, "'answer'"),
+        ({"question": "?", "answer": True}, "'answer'"),
+        ({"question": "?", "answer": {"value": 1}}, "'answer'"),
+        ({"question": "?", "answer": float("nan")}, "'answer'"),
+        ({"question": "?", "answer": "#### 1", "id": 0.5}, "'id'"),
+    ],
+)
+def test_a_malformed_row_is_refused_in_one_line_that_names_the_field(
+    row: dict[str, object], field: str
+) -> None:
+    with pytest.raises(ValueError, match=field) as caught:
+        TASK.from_row(row)
+    assert "\n" not in str(caught.value)
+
+
+# --- extraction ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"<answer>\boxed{42}</answer>", "42"),
+        (r"<answer>\boxed{1} then \boxed{42}</answer>", "42"),
+        (r"<answer>\boxed{42} #### 7</answer>", "42"),  # the box is preferred
+        (r"<answer>#### 7 and #### 42</answer>", "42"),
+        (r"<answer>\boxed{1}</answer> <answer>\boxed{42}</answer>", "42"),
+        (r"<answer>\boxed{42}</answer> but \boxed{1} #### 2", "42"),
+        (r"<answer>\boxed{42}</answer></answer>", "42"),
+        (r"<answer>\boxed{42}</answer><answer>", "42"),
+        (r"\boxed{42}", "42"),  # no block
+        (r"#### $1,042.50 in all", "$1,042.50"),
+        (r"<answer>\boxed{42", None),  # never closed
+        (r"<answer>42</answer>", None),
+        (r"\boxed{42} <answer>42</answer>", "42"),  # a block with nothing to extract
+        (r"\boxed{42} <answer>\boxed{ }</answer>", "42"),
+        (r"#### 42 <answer></answer>", "42"),
+        ("42", None),
+        ("", None),
+    ],
+)
+def test_the_last_block_comes_first_then_the_end_of_the_text(text: str, answer: str | None) -> None:
+    assert TASK.extract_answer(text) == answer
+    assert TASK.grade(text, problem("42")) is (answer == "42")
+
+
+def test_the_fallback_sees_the_final_500_characters_and_no_more() -> None:
+    box = r"\boxed{42}"  # 10 characters
+    assert TASK.grade(box + "." * 490, problem("42"))
+    assert not TASK.grade(box + "." * 491, problem("42"))
+    assert TASK.grade(f"<answer>{box}</answer>" + "." * 1000, problem("42"))
+
+
+# --- comparison ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "1234",
+        "1,234",
+        "1234.0",
+        "1,234.00",
+        "+1234",
+        " 1234 ",
+        "1 234",
+        "1{,}234",
+        r"1\,234",
+        "$1234",
+        r"\$1,234",
+        "1234$",
+        "€1234",
+        "1234.",
+        "1234%",
+        r"1234\%",
+        "1234 dollars",
+        "1,234 eggs per day.",
+        "1234 miles/hour",
+        r"1234\text{ dollars}",
+        r"\text{1234 dollars}",
+        r"\text{\$}1234",
+        r"1234 \, \mathrm{km}",
+        r"1234\text{ cm}^2",
+        "**1234**",
+        "x = 1234",
+        "1234.000009",  # 9e-6 away
+        "1233.999991",
+        "1.234e3",
+        r"\frac{2468}{2}",
+    ],
+)
+def test_superficial_formatting_does_not_matter(answer: str) -> None:
+    assert TASK.grade(boxed(answer), problem("1,234"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "-1234",
+        "1235",
+        "1234.00001",  # 1e-5 away: not below the tolerance
+        "12,34",
+        "1234 or 1235",
+        "1234, 5",
+        "1234e1",
+        "1234 + 1",
+        "1,234,",
+        "one",
+        "dollars",
+        "",
+        "1234 1234",
+        "\u0661\u0662\u0663\u0664",
+        "nan",
+        "inf",
+        "1e999999999",
+        "1234" + "0" * 5000,
+    ],
+)
+def test_another_number_or_none_is_incorrect(answer: str) -> None:
+    assert not TASK.grade(boxed(answer), problem("1,234"))
+
+
+@pytest.mark.parametrize(
+    "text", ["#### -5", "#### $-5", "####-5.0", "#### **-5**", "#### -5 degrees", "####\n-5"]
+)
+def test_a_marked_number_is_read(text: str) -> None:
+    assert TASK.grade(f"<answer>{text}</answer>", problem("-5"))
+
+
+def test_a_reference_that_is_no_number_matches_nothing() -> None:
+    own = Problem(id="", task="gsm8k", question="?", reference="")
+    assert not TASK.grade(boxed("0"), own)
+    assert not TASK.grade("", own)
+
+
+# --- output convention ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        (r"<answer>\boxed{42}</answer>", 1.0),
+        (r"<answer>\boxed{\frac{1}{2}} eggs</answer>", 1.0),
+        ("<answer>#### 42</answer>", 1.0),
+        ("<answer>42</answer>", 0.0),
+        (r"<answer>\boxed{}</answer>", 0.0),
+        ("<answer>#### many</answer>", 0.0),
+        (r"<answer>\boxed{42}</answer><answer>42</answer>", 0.0),  # the last block
+        (r"\boxed{42} #### 42", 0.0),
+        (r"<answer>\boxed{42}", 0.0),
+        (r"<ANSWER>\boxed{42}</ANSWER>", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_a_box_or_a_marked_number_in_the_block_scores_1(text: str, score: float) -> None:
+    assert TASK.format_score(text) == score
+
+
+# --- any text ------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(["<answer>", "</answer>", "\\boxed{", "}", "{", "#### ", "\\text{"]),
+            st.sampled_from(["1", ",", ".", "e", "/", "$", "%", "\\frac", "\\", "-", " "]),
+            st.text(max_size=4),
+        ),
+        max_size=30,
+    ).map("".join)
+)
+def test_any_text_is_graded_without_an_error(text: str) -> None:
+    for completion in (text, boxed(text), f"<answer>#### {text}</answer>"):
+        assert TASK.grade(completion, problem("1")) in (True, False)
+        assert TASK.format_score(completion) in (0.0, 1.0)
+
+
+def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> None:
+    start = time.perf_counter()
+    for text in (hostile_text, boxed(hostile_text)):
+        TASK.grade(text, problem("42"))
+        TASK.format_score(text)
+    assert time.perf_counter() - start < 4.0
+
+
+# --- real problems -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gsm8k_train", "gsm8k_test"])
+def test_every_real_problem_accepts_its_gold_alone(shared_data: Path, name: str) -> None:
+    for line in (shared_data / f"{name}.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        hub = TASK.from_row({"question": row["question"], "answer": row["solution"]})
+        real = TASK.from_row(row)
+        assert (hub.question, hub.reference) == (real.question, real.reference)
+        assert TASK.grade(boxed(row["answer"]), real)
+        assert TASK.grade(f"<answer>{row['solution']}</answer>", real)
+        assert not TASK.grade(boxed(row["answer"] + "7"), real)

@@ -1,0 +1,373 @@
+"""MATH family: rows, boxed extraction, the paper's equivalence, output convention."""
+
+import json
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svr_lightning.core.types import Problem
+from svr_lightning.tasks.latex import (
+    MAX_ANSWER,
+    equivalent,
+    last_boxed,
+    normalise,
+    read_number,
+)
+from svr_lightning.tasks.math import Math
+
+TASK = Math()
+
+
+def problem(reference: str) -> Problem:
+    return Problem(id="", task="math", question="?", reference=reference)
+
+
+def boxed(answer: str) -> str:
+    return f"<think>x</think>\n<answer>\\boxed{{{answer}}}</answer>"
+
+
+# --- rows ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "reference"),
+    [
+        ({"problem": "?", "solution": r"\boxed{1}, or $\boxed{\frac{1}{2}}$."}, r"\frac{1}{2}"),
+        ({"question": "?", "answer": " p - q\n", "solution": r"\boxed{no}"}, "p - q"),
+        ({"question": "?", "answer": "", "solution": r"so $\boxed 5$."}, "5"),
+        ({"question": "?", "answer": None, "solution": r"\boxed {3.5}"}, "3.5"),
+        ({"question": "?", "answer": 27.0}, "27"),
+        ({"question": "?", "answer": 277}, "277"),
+        ({"question": "?", "answer": 0.5}, "0.5"),
+        ({"question": "?", "final_answer": ["$1$", "$2$"], "solution": ["a", "b"]}, "$1$,$2$"),
+    ],
+)
+def test_the_gold_is_the_answer_or_the_last_box_of_the_solution(
+    row: dict[str, object], reference: str
+) -> None:
+    assert TASK.from_row(row) == problem(reference)
+
+
+@pytest.mark.parametrize(
+    ("row", "identifier"),
+    [
+        ({"id": "a"}, "a"),
+        ({"unique_id": "test/algebra/1.json"}, "test/algebra/1.json"),
+        ({"problem_idx": 3}, "3"),
+        ({}, ""),
+    ],
+)
+def test_the_id_is_the_rows_own_if_it_has_one(row: dict[str, object], identifier: str) -> None:
+    assert TASK.from_row({"problem": "?", "answer": "1"} | row).id == identifier
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"answer": "1"}, "'problem' or 'question'"),
+        ({"problem": 1, "answer": "1"}, "'problem'"),
+        ({"question": "", "answer": "1"}, "'question'"),
+        ({"problem": "?"}, "'answer' or 'final_answer' or 'solution'"),
+        ({"problem": "?", "answer": ""}, "empty"),
+        ({"problem": "?", "answer": "  ", "solution": r"\boxed{}"}, "empty"),
+        ({"problem": "?", "solution": r"\boxed{1}, so \boxed{ }"}, "empty"),
+        ({"problem": "?", "solution": "no box\nat all"}, "empty"),
+        ({"problem": "?", "answer": True}, "'answer'"),
+        ({"problem": "?", "answer": {"a": 1}}, "'answer'"),
+        ({"problem": "?", "answer": [["1"]]}, "'answer'"),
+        ({"problem": "?", "answer": float("inf")}, "'answer'"),
+    ],
+)
+def test_a_malformed_row_is_refused_in_one_line_that_says_why(
+    row: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        TASK.from_row(row)
+    assert "\n" not in str(caught.value)
+
+
+# --- extraction ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"\boxed{5}", "5"),
+        (r"\boxed{\frac{a}{b}}", r"\frac{a}{b}"),
+        (r"\boxed{1} \boxed{2}", "2"),
+        (r"\boxed{1} \boxed{} \boxed{ }", "1"),
+        (r"\boxed{1} \boxed{2", "1"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{a \boxed{5}", "5"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+        (r"\boxed{a \\ b}", r"a \\ b"),
+        (r"\boxed {5}", "5"),
+        (r"\\boxed{5}", "5"),
+        ("{{{ \\boxed{5}", "5"),
+        ("}}} \\boxed{5}", "5"),
+        ("\\boxed{5\n}", "5"),
+        (r"\boxed 5", None),
+        (r"boxed{5}", None),
+        (r"\boxed{}", None),
+        (r"\boxed{5\}", None),
+        ("", None),
+    ],
+)
+def test_boxes_are_found_by_matching_braces(text: str, content: str | None) -> None:
+    assert last_boxed(text) == content
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{1} <answer>\boxed{2}</answer> \boxed{3}", "2"),
+        (r"<answer>\boxed{1}</answer> <answer>\boxed{2}</answer>", "2"),
+        (r"<answer>\boxed{1}</answer> <answer>2</answer>", "1"),  # whole response
+        (r"\boxed{1} <answer>\boxed{}</answer>", "1"),
+        (r"\boxed{1} and <answer>\boxed{2}", "2"),
+        (r"\boxed{1}" + "." * 10_000, "1"),
+        ("<answer>1</answer>", None),
+    ],
+)
+def test_the_last_block_comes_first_then_the_whole_response(text: str, answer: str | None) -> None:
+    assert TASK.extract_answer(text) == answer
+    assert TASK.grade(text, problem("1")) is (answer == "1")
+
+
+# --- equivalence ---------------------------------------------------------------------------
+
+EQUAL = [
+    # strings after normalisation
+    (r"\left( 3, \frac{\pi}{2} \right)", r"(3,\frac\pi2)"),
+    (r"\dfrac{1}{2n+2}", r"$\tfrac{1}{2 n+2}$"),
+    (r"\(x^2\)", "x^{2}"),
+    (r"\text{Evelyn}", "Evelyn"),
+    (r"\mathrm{even}", r"\textbf{even}"),
+    (r"\text{(C)}", "C"),
+    (r"(\text{C})", r"\text{C}"),
+    (r"x \in [1,2]", "[1, 2]"),
+    ("y = 2x+3", "2x + 3"),
+    ("f(x)=x^2", "x^2"),
+    (r"m_{\max }=n^{2}-n-1", "n^2-n-1"),
+    (r"2\sqrt3", r"2 \sqrt{3}"),
+    (r"\sqrt[3]2", r"\sqrt[3]{2}"),
+    (r"\frac{\frac12}{x}", r"\frac{\frac{1}{2}}{x}"),
+    (r"\frac{x}2", r"\frac x{2}"),
+    (r"\sqrt\frac12", r"\sqrt\frac{1}{2}"),
+    (r"2516_8", "2516_{8}"),
+    (r"\{ 1, 2 \}", r"\left\{1,2\right\}"),
+    (r"(1/2, 3)", r"(\frac12,3)"),
+    (r"2, 3, \text{ and } 4", "2,3,4"),
+    (r"-2 \text{ or } -12", "-2,-12"),
+    (r"x \le 3", r"x\leq3"),
+    (r"x\geqslant 3", "x ≥ 3"),
+    (r"3 \times 5", r"3\cdot 5"),
+    (r"(-\infty, 0)", "(-∞,0)"),
+    (r"\frac{9\pi}{2}\text{ cm}^2", r"\frac{9\pi}{2}"),
+    (r"480 + 480\sqrt{3}\text{ feet}", r"480+480\sqrt{3}"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+    # numbers
+    ("5", "5."),
+    ("5", "5.0"),
+    ("+5", "5"),
+    ("0.5", ".5"),
+    ("x=5", "5"),
+    (r"\approx 8.24 \text{ mph}", "8.24"),
+    ("0.5", "1/2"),
+    (r"\frac12", "0.5"),
+    (r"\frac{3}{6}", "0.5"),
+    (r"-\frac{1}{2}", r"\frac{-1}{2}"),
+    (r"\frac{1}{-2}", "-0.5"),
+    ("-3./2", "-1.5"),
+    (r"1\frac{1}{2}", "1.5"),
+    ("1 1/2", "3/2"),
+    ("1,234", "1234"),
+    (r"10,\!000", "10000"),
+    ("1{,}234", "1234"),
+    ("4.5e33", r"4.5 \times 10^{33}"),
+    ("10^{5}", "100000"),
+    ("10^{-3}", "0.001"),
+    (r"50\%", "50"),
+    (r"\$18.90", "18.9"),
+    (r"90^\circ", r"90^{\circ}"),
+    ("90°", "90"),
+    ("12 square units", "12"),
+    (r"864 \mbox{ inches}^2", "864"),
+    (r"0.333333", r"\frac13"),  # 3.3e-7 apart
+    ("0.500009", "0.5"),
+]
+
+DIFFERENT = [
+    ("0.50001", "0.5"),  # 1e-5 apart: not below the tolerance
+    ("0.3333", r"\frac13"),
+    ("5m", "5"),
+    ("-5", "5"),
+    ("(1,2)", "(2,1)"),
+    ("(1,2)", "[1,2]"),
+    ("1,2", "12"),
+    (r"\sqrt{12}", r"2\sqrt{3}"),  # needs algebra
+    (r"3+2\text{i}", "3+2"),
+    (r"\frac{1}{0}", "1"),
+    (r"\frac{1}{0}", r"\frac{2}{0}"),
+    ("11/2", "1 1/2"),
+    ("x^{10}", "x^10"),  # TeX reads the second as x^1 0
+    ("x", "X"),
+    ("a=1,b=2", "2"),
+    ("nan", "5"),
+    ("1e9999", "5"),
+    ("\u0665", "5"),
+    ("__import__('os')", "5"),
+    ("", ""),
+    ("%", ""),
+]
+
+
+@pytest.mark.parametrize(("left", "right"), EQUAL)
+def test_formatting_does_not_change_an_answer(left: str, right: str) -> None:
+    assert equivalent(left, right)
+    assert equivalent(right, left)
+    assert TASK.grade(boxed(left), problem(right))
+
+
+@pytest.mark.parametrize(("left", "right"), DIFFERENT)
+def test_different_answers_stay_different(left: str, right: str) -> None:
+    assert not equivalent(left, right)
+    assert not equivalent(right, left)
+    assert not TASK.grade(boxed(left), problem(right))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1,234.5", Fraction(2469, 2)),
+        (r"-2\frac{1}{4}", Fraction(-9, 4)),
+        (r"\frac{0.5}{2}", Fraction(1, 4)),
+        (r"-2.5\cdot10^{-2}", Fraction(-1, 40)),
+        ("1e-3", Fraction(1, 1000)),
+        ("12,34", None),
+        ("1e1000", None),
+        (r"\frac{1}{0}", None),
+        (r"\frac{1}{\frac{1}{2}}", None),
+        ("--5", None),
+        ("", None),
+    ],
+)
+def test_numbers_are_read_exactly(text: str, value: Fraction | None) -> None:
+    assert read_number(text) == value
+
+
+def test_an_answer_longer_than_the_bound_is_never_correct() -> None:
+    assert equivalent("x" * MAX_ANSWER, "x" * MAX_ANSWER)
+    assert not equivalent("x" * (MAX_ANSWER + 1), "x" * (MAX_ANSWER + 1))
+
+
+def test_the_grader_has_a_name() -> None:
+    assert TASK.grader == "paper"
+
+
+# --- output convention ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        (r"<answer>\boxed{x}</answer>", 1.0),
+        (r"<answer>so \boxed{\frac{1}{2}}.</answer>", 1.0),
+        ("<answer>5</answer>", 0.3),
+        ("<answer></answer>", 0.3),
+        (r"<answer>\boxed{}</answer>", 0.3),
+        (r"<answer>\boxed{5</answer>", 0.3),
+        (r"\boxed{5} <answer>5</answer>", 0.3),
+        (r"\boxed{5}", 0.0),
+        (r"<answer>\boxed{5}", 0.0),
+        (r"\boxed{5}</answer>", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_a_box_in_the_block_scores_1_and_a_bare_block_three_tenths(text: str, score: float) -> None:
+    assert TASK.format_score(text) == score
+
+
+# --- any text ------------------------------------------------------------------------------
+
+LATEX = st.lists(
+    st.one_of(
+        st.sampled_from(["\\frac", "\\sqrt", "\\sqrt[", "\\text{", "\\left", "\\boxed{", "\\"]),
+        st.sampled_from(["{", "}", "[", "]", "(", ")", "^", "_", "=", ",", ".", "/", " ", "-"]),
+        st.sampled_from(["1", "12", "x", "e5", "\\in", "\\%", "<answer>", "</answer>", "and "]),
+        st.text(max_size=3),
+    ),
+    max_size=30,
+).map("".join)
+
+
+@given(LATEX, LATEX)
+def test_any_text_is_graded_without_an_error(text: str, other: str) -> None:
+    for completion in (text, boxed(text)):
+        assert TASK.grade(completion, problem(other)) in (True, False)
+        assert TASK.format_score(completion) in (0.0, 0.3, 1.0)
+
+
+@given(LATEX)
+def test_an_answer_equals_itself_unless_nothing_of_it_is_left(text: str) -> None:
+    assert equivalent(text, text) is (normalise(text) != "")
+
+
+@pytest.mark.parametrize(
+    "piece", ["{", "}", "\\frac", "\\sqrt[", "\\text{", "9", " ", "(", ", and "]
+)
+def test_the_longest_answers_are_compared_in_bounded_time(piece: str) -> None:
+    answer = piece * (MAX_ANSWER // len(piece))
+    start = time.perf_counter()
+    assert not equivalent(answer, "1")
+    assert time.perf_counter() - start < 1.0
+
+
+def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> None:
+    start = time.perf_counter()
+    for text in (hostile_text, boxed(hostile_text)):
+        TASK.grade(text, problem("42"))
+        TASK.format_score(text)
+    assert time.perf_counter() - start < 4.0
+
+
+def test_a_hundred_thousand_nested_braces_are_matched() -> None:
+    nested = "{" * 100_000 + "5" + "}" * 100_000
+    assert last_boxed(f"\\boxed{{{nested}}}") == nested
+    assert last_boxed("\\boxed{" * 100_000 + "5" + "}" * 100_000) == "5"
+
+
+# --- real problems -------------------------------------------------------------------------
+
+WITHOUT_GOLD = {"math/train/5341", "math/train/5343"}  # \boxed{} in the original data
+
+
+@pytest.mark.parametrize(
+    "name", ["math_train", "math500", "aime26", "amc23", "olympiadbench", "minerva_math"]
+)
+def test_every_real_problem_accepts_its_gold_alone(shared_data: Path, name: str) -> None:
+    for line in (shared_data / f"{name}.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["id"] in WITHOUT_GOLD:
+            with pytest.raises(ValueError, match="empty"):
+                TASK.from_row(row)
+            continue
+        real = TASK.from_row(row)
+        assert real.reference == row["answer"].strip()
+        assert TASK.grade(boxed(row["answer"]), real)
+        assert not TASK.grade(boxed(row["answer"] + " + \\text{wrong}"), real)
+        assert not TASK.grade(boxed("17" + row["answer"] + "7"), real)
+
+
+@pytest.mark.parametrize("name", ["math_train", "math500", "minerva_math"])
+def test_the_box_of_a_real_solution_is_the_gold(shared_data: Path, name: str) -> None:
+    for line in (shared_data / f"{name}.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["id"] not in WITHOUT_GOLD:
+            hub = TASK.from_row({"problem": row["question"], "solution": row["solution"]})
+            assert hub.reference == TASK.from_row(row).reference

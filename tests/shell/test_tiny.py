@@ -1,0 +1,248 @@
+"""The embedded default: problems, demonstrations, tokenizer, warm start, shipped checkpoint."""
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from svr_lightning.core.parsing import parse_self_check, self_check_format_score
+from svr_lightning.core.types import Verdict
+from svr_lightning.messages import first_turn_messages, refinement_messages
+from svr_lightning.tasks import get_task
+from svr_lightning.tiny import traces, warmstart
+from svr_lightning.tiny.problems import derivations, generate, search_order, universe
+from svr_lightning.tiny.tokenizer import build_tokenizer
+from svr_lightning.tiny.traces import Puzzle, completion_text, documents, next_trace, self_check
+
+SHIPPED = Path(warmstart.__file__).parent / "countdown_policy"
+COUNTDOWN = get_task("countdown")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return build_tokenizer(sample=2000)
+
+
+def _keys(split: str, orders: int) -> set[tuple[tuple[int, ...], int]]:
+    return {(tuple(sorted(row["nums"])), row["target"]) for row in generate(split, orders)}
+
+
+def test_splits_share_no_problem_in_any_order() -> None:
+    train, dev, test = (_keys(split, 6) for split in ("train", "dev", "test"))
+    assert not train & dev
+    assert not train & test
+    assert not dev & test
+
+
+def test_splits_are_large_enough_to_measure_on() -> None:
+    assert len(_keys("test", 1)) >= 170
+    assert len(generate("test")) >= 340
+    assert 80 <= len(_keys("dev", 1)) <= 130
+    assert len(_keys("train", 1)) >= 600
+
+
+def test_problems_are_the_same_on_every_call_and_have_unique_ids() -> None:
+    rows = generate("test")
+    assert rows == generate("test")
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert len({(tuple(row["nums"]), row["target"]) for row in rows}) == len(rows)
+
+
+def test_an_unknown_split_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="validation"):
+        generate("validation")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_every_problem_has_three_solutions_that_the_task_accepts(split: str) -> None:
+    for row in generate(split, orders=1):
+        problem = COUNTDOWN.from_row(row)
+        solutions = [option for option in derivations(row["nums"]) if option.value == row["target"]]
+        assert len(solutions) >= 3
+        for option in solutions:
+            assert COUNTDOWN.grade(f"<answer>{option.expression}</answer>", problem)
+
+
+def test_derivations_of_1_2_3_are_the_ones_found_by_hand() -> None:
+    # Pair 1 2: 1+2=3 (+3, -3 gives 0, *3, /3), 2-1=1 (+3, 3-1, *3, 3/1 is out), 1*2=2 (+3, 3-2,
+    # *3), 2/1 is out.
+    of_first_pair = [option.text for option in derivations((1, 2, 3))][:9]
+    assert of_first_pair == [
+        "1+2=3,3+3=6",
+        "1+2=3,3*3=9",
+        "1+2=3,3/3=1",
+        "2-1=1,1+3=4",
+        "2-1=1,3-1=2",
+        "2-1=1,1*3=3",
+        "1*2=2,2+3=5",
+        "1*2=2,3-2=1",
+        "1*2=2,2*3=6",
+    ]
+
+
+def test_equal_numbers_leave_no_derivation_twice_in_the_search_order() -> None:
+    texts = [option.text for option in search_order((3, 3, 5))]
+    assert len(texts) == len(set(texts))
+
+
+def test_demonstrations_are_graded_as_they_are_labelled() -> None:
+    for document in itertools.islice(documents(3), 500):
+        question = document.messages[1]["content"]
+        numbers = (
+            question.split("[", 2)[-1] if question.startswith("[T=") else question.split("[")[1]
+        )
+        nums = [int(word) for word in numbers.split("]")[0].split(",")]
+        target = int(question.split("equals ")[1].split(".")[0])
+        problem = COUNTDOWN.from_row({"id": "x", "nums": nums, "target": target})
+        assert COUNTDOWN.grade(document.completion, problem) == document.correct
+        assert COUNTDOWN.format_score(document.completion) == 1.0
+        assert self_check_format_score(document.completion) == 1.0
+        assert len(document.completion) <= COUNTDOWN.style.draft_limit
+
+
+def test_demonstrations_hold_no_held_out_problem() -> None:
+    trained = set(universe("train", 1))
+    held_out = set(universe("dev", 1)) | set(universe("test", 1))
+    assert not trained & held_out
+
+
+def test_equal_seeds_give_equal_demonstrations() -> None:
+    first, again, other = (
+        [document.completion for document in itertools.islice(documents(seed), 50)]
+        for seed in (5, 5, 6)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_a_wrong_answer_is_called_correct_most_of_the_time_with_confidence() -> None:
+    rng = random.Random(0)
+    checks = [self_check(rng, correct=False) for _ in range(4000)]
+    trusted = [confidence for verdict, confidence in checks if verdict is Verdict.CORRECT]
+    assert 0.75 <= len(trusted) / len(checks) <= 0.80
+    assert sum(c >= 0.85 for c in trusted) / len(trusted) > 0.75
+
+
+def test_refinement_moves_on_through_the_whole_search_order() -> None:
+    puzzle = Puzzle(numbers=(8, 4, 2), target=99)  # out of reach, so the search never ends
+    rng = random.Random(0)
+    answer = puzzle.options[5]
+    seen = set()
+    for _ in range(-(-len(puzzle.options) // traces.NEXT_TRIES)):
+        trace = next_trace(rng, puzzle, answer)
+        seen.update(line.split(" ")[1] for line in trace.lines[1:])
+        answer = trace.answer
+    assert seen == {option.text for option in puzzle.options}
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(max_size=60))
+def test_any_text_survives_the_tokenizer(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == text
+
+
+def test_emoji_accents_and_operators_survive_the_tokenizer(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    text = " h\u00e9llo \u6570\u5b66 \U0001f389\n\t12.50*(3-1)=25  yes</think>\n<answer>"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_digits_and_signs_are_tokens_of_their_own(tokenizer: PreTrainedTokenizerFast) -> None:
+    ids = tokenizer("(8/2)*40=160")["input_ids"]
+    assert [tokenizer.decode([i]) for i in ids] == list("(8/2)*40=160")
+
+
+def test_prompts_and_completions_are_short(tokenizer: PreTrainedTokenizerFast) -> None:
+    def count(messages: list[dict[str, str]]) -> int:
+        return len(
+            tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        )
+
+    problem = COUNTDOWN.from_row({"id": "x", "nums": [8, 10, 2], "target": 100})
+    puzzle = Puzzle(numbers=problem.numbers, target=100)
+    trace = next_trace(random.Random(0), puzzle, puzzle.options[0])
+    text = completion_text(trace, Verdict.CORRECT, 0.9)
+    assert count(first_turn_messages(COUNTDOWN, problem)) <= 42
+    for verdict in Verdict:
+        messages = refinement_messages(
+            COUNTDOWN,
+            problem,
+            previous=text,
+            verdict=verdict,
+            confidence=0.9,
+            truncated=False,
+            turn=10,
+        )
+        assert count(messages) <= 150
+    assert len(tokenizer(text)["input_ids"]) <= 80
+
+
+def test_the_chat_template_closes_assistant_turns_with_the_end_token(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert tokenizer.apply_chat_template(messages, tokenize=False) == (
+        "<|user|>a<|assistant|>b<|im_end|>"
+    )
+    assert tokenizer.apply_chat_template(
+        messages[:1], tokenize=False, add_generation_prompt=True
+    ) == ("<|user|>a<|assistant|>")
+
+
+def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    for document in itertools.islice(documents(1), 100):
+        encoded = warmstart.encode(tokenizer, document)
+        learned = [i for i, learn in zip(encoded.ids, encoded.learn, strict=True) if learn]
+        assert tokenizer.decode(learned) == document.draft + document.completion + "<|im_end|>"
+
+
+def test_a_short_rebuild_from_nothing_works_and_is_deterministic(tmp_path: Path) -> None:
+    first = warmstart.build(tmp_path / "a", steps=3, seed=1)
+    again = warmstart.build(tmp_path / "b", steps=3, seed=1)
+    assert first == again
+    for name in ("model.safetensors", "tokenizer.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert first[-1] < first[0]
+
+
+def test_the_shipped_checkpoint_answers_with_a_self_check_that_parses() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    model = AutoModelForCausalLM.from_pretrained(SHIPPED)
+    assert sum(file.stat().st_size for file in SHIPPED.iterdir()) < 4_000_000
+    rows = generate("dev", orders=1)[:20]
+    first_verdicts = []
+    for row in rows:
+        messages = first_turn_messages(COUNTDOWN, COUNTDOWN.from_row(row))
+        prompt = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        output = model.generate(**prompt, max_new_tokens=96, do_sample=False)
+        ids = output[0, prompt["input_ids"].shape[1] :]
+        assert ids[-1] == tokenizer.eos_token_id
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        assert self_check_format_score(text) == 1.0
+        assert COUNTDOWN.format_score(text) == 1.0
+        first_verdicts.append(parse_self_check(text).verdict)
+    # Overconfident: about 97 of 100 first verdicts are CORRECT, far from all are right.
+    assert first_verdicts.count(Verdict.CORRECT) >= 15
+
+
+def test_the_shipped_tokenizer_is_the_one_that_a_rebuild_makes() -> None:
+    shipped = AutoTokenizer.from_pretrained(SHIPPED)
+    rebuilt = build_tokenizer()
+    assert shipped.get_vocab() == rebuilt.get_vocab()
+    assert shipped.chat_template == rebuilt.chat_template
+
+
+def test_the_shipped_weights_are_finite() -> None:
+    model = AutoModelForCausalLM.from_pretrained(SHIPPED)
+    assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
