@@ -26,7 +26,12 @@ WORDS = {"C": "CORRECT", "I": "INCORRECT", "U": "UNSURE"}
 
 
 def turn(
-    index: int, correct: bool | None, verdict: str, confidence: float, tokens: int, cut: bool = False
+    index: int,
+    correct: bool | None,
+    verdict: str,
+    confidence: float,
+    tokens: int,
+    cut: bool = False,
 ) -> dict[str, Any]:
     """One turn of a record; ``verdict`` is C, I or U."""
     return {

@@ -89,7 +89,7 @@ def turn_rewards(
     if length_scale <= 0:
         raise ValueError(f"length_scale={length_scale} must be a positive number of tokens")
     weights = weights or RewardWeights()
-    previous: Sequence[ScoredTurn | None] = [None, *scored_turns[:-1]]
+    previous: Sequence[ScoredTurn | None] = [None, *scored_turns][: len(scored_turns)]
     return [
         _turn_reward(turn, before, weights, length_scale)
         for turn, before in zip(scored_turns, previous, strict=True)
@@ -131,7 +131,7 @@ def _turn_reward(
         prog=0.0 if before is None else _progress(before.correct, turn.correct, weights),
         trunc=-weights.trunc if turn.truncated else 0.0,
         cal=complete * weights.cal * (1.0 - (turn.confidence - y) ** 2),
-        over=-complete * weights.over * turn.confidence * (says_correct and not turn.correct),
+        over=-weights.over * turn.confidence * complete if says_correct and not y else 0.0,
         detect=complete * weights.detect * (says_incorrect and not turn.correct),
         ready=complete * weights.ready * turn.confidence * (says_correct and turn.correct),
         task_format=weights.fmt * turn.task_format,

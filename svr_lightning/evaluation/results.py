@@ -111,7 +111,8 @@ def write_results(
     Args:
         folder: made if need be.
         records: sample records.
-        config, versions: stored as they are.
+        config: what the run was configured with, stored as it is.
+        versions: see :func:`package_versions`.
 
     Returns:
         What ``results.json`` holds.
@@ -121,6 +122,19 @@ def write_results(
         OSError: if a file cannot be written; what was there before the write that failed stays.
     """
     folder = Path(folder)
+    problems = write_samples(folder, records)
+    results = {**summarize(problems), "config": dict(config), "versions": dict(versions)}
+    text = _to_json(results, indent=2)
+    os.replace(_write_aside(folder / RESULTS, [text, "\n"]), folder / RESULTS)
+    restored: dict[str, Any] = json.loads(text)
+    return restored
+
+
+def write_samples(
+    folder: str | os.PathLike[str], records: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Write ``samples.jsonl`` alone, for records without labels; returns what was written."""
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     by_problem: dict[tuple[str, str], Mapping[str, Any]] = {}
     for record in records:
@@ -129,11 +143,7 @@ def write_results(
     aside = _write_aside(folder / SAMPLES, (f"{_to_json(record)}\n" for record in problems))
     (folder / RESULTS).unlink(missing_ok=True)
     os.replace(aside, folder / SAMPLES)
-    results = {**summarize(problems), "config": dict(config), "versions": dict(versions)}
-    text = _to_json(results, indent=2)
-    os.replace(_write_aside(folder / RESULTS, [text, "\n"]), folder / RESULTS)
-    restored: dict[str, Any] = json.loads(text)
-    return restored
+    return problems
 
 
 def read_samples(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

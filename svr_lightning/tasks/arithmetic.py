@@ -87,17 +87,17 @@ class _Parser:
         return sign * self._atom(depth)
 
     def _atom(self, depth: int) -> Fraction:
-        token = self._take()
-        if token == "(":
+        symbol = self._take()
+        if symbol == "(":
             if depth >= MAX_DEPTH:
                 raise ExpressionError(f"more than {MAX_DEPTH} parentheses within each other")
             value = self.sum(depth + 1)
             if self._take() != ")":
                 raise ExpressionError("a parenthesis that is not closed")
             return value
-        if not token.isdigit():
-            raise ExpressionError(f"{token!r} where a number should stand")
-        self.numbers.append(int(token))
+        if not symbol.isdigit():
+            raise ExpressionError(f"{symbol!r} where a number should stand")
+        self.numbers.append(int(symbol))
         return Fraction(self.numbers[-1])
 
     def _take(self) -> str:

@@ -12,7 +12,6 @@ def first_answer(text: str) -> str | None:
 
 
 def last_answer(text: str) -> str | None:
-    """What stands between the last closing tag and the opening tag before it, or None."""
-    end = text.rfind(CLOSE_TAG)
-    start = text.rfind(OPEN_TAG, 0, max(end, 0))
-    return None if start < 0 or end < 0 else text[start + len(OPEN_TAG) : end]
+    """What stands between the last opening tag that is closed and the next closing tag, or None."""
+    start = text.rfind(OPEN_TAG, 0, max(text.rfind(CLOSE_TAG), 0))
+    return None if start < 0 else text[start + len(OPEN_TAG) : text.find(CLOSE_TAG, start)]

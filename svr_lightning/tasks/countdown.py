@@ -79,9 +79,9 @@ class Countdown(Task):
         return Counter(used) == Counter(problem.numbers) and str(value) == problem.reference
 
     def format_score(self, completion: str) -> float:
-        """1.0 for reasoning, then an answer, then nothing, self-checks apart; otherwise 0.0.
+        r"""1.0 for reasoning, then an answer, then nothing, self-checks apart; otherwise 0.0.
 
-        What is tested is ``^<think>.*?</think>\\s*<answer>.*?</answer>$`` with a dot that matches
+        What is tested is ``^<think>.*?</think>\s*<answer>.*?</answer>$`` with a dot that matches
         newlines, in one pass: the first ``</think>`` that an ``<answer>`` follows leaves the most
         room for the rest, so no other needs a try.
         """

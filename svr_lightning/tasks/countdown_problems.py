@@ -7,7 +7,7 @@ that both stay close to uniform. No multiset of numbers and target occurs twice.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -40,7 +40,12 @@ class CountdownGenerator:
     seed: int = 42
     """Problem k of the stream depends on this and on the four settings above, not on count."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse settings that make no sense.
+
+        Raises:
+            ConfigError: naming the setting.
+        """
         problem = ""
         if self.count < 1 or self.start < 0:
             problem = f"count={self.count} must be positive and start={self.start} not negative"
@@ -64,6 +69,7 @@ def generate_rows(generator: CountdownGenerator) -> list[dict[str, Any]]:
         >>> generate_rows(CountdownGenerator(count=2, seed=0))
         [{'nums': [42, 26, 51, 41], 'target': 78}, {'nums': [28, 75, 62, 25], 'target': 37}]
     """
+    generator.check()
     return list(islice(_stream(generator), generator.start, generator.start + generator.count))
 
 
@@ -104,7 +110,7 @@ def _combined(left: set[int], right: set[int]) -> set[int]:
 
 def _stream(generator: CountdownGenerator) -> Iterator[dict[str, Any]]:
     # random() is the one method whose values Python promises to keep from version to version.
-    uniform = random.Random(generator.seed).random
+    uniform = random.Random(generator.seed).random  # noqa: S311
     seen: set[tuple[int, ...]] = set()
     while True:
         for _ in range(_TARGETS_PER_PROBLEM):
@@ -121,7 +127,7 @@ def _stream(generator: CountdownGenerator) -> Iterator[dict[str, Any]]:
 
 
 def _draw(
-    generator: CountdownGenerator, uniform: Any, seen: set[tuple[int, ...]]
+    generator: CountdownGenerator, uniform: Callable[[], float], seen: set[tuple[int, ...]]
 ) -> dict[str, Any] | None:
     """One problem that is not yet in ``seen``, or None where its target proves too hard."""
     size = generator.sizes[int(uniform() * len(generator.sizes))]

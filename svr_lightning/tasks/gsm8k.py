@@ -20,8 +20,8 @@ _MARKED_NUMBER = re.compile(
     r"####[\s$\\*:]*([+-]?[$\\]{0,2}(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?)"
 )
 _CURRENCY = re.compile(r"[€£*]")
-# Letters only: with a digit or an operator in it, what follows the number is no unit.
-_TRAILING_WORDS = re.compile(r"(?<=[0-9.%}\s])[A-Za-z][A-Za-z\s./-]*$")
+# With a digit, an operator or a conjunction at its head, what follows the number is no unit.
+_TRAILING_WORDS = re.compile(r"(?<=[0-9.%}\s])(?!(?:and|or|to)\b)[A-Za-z][A-Za-z\s./-]*$")
 
 
 class GSM8K(Task):

@@ -12,7 +12,7 @@ from fractions import Fraction
 MAX_ANSWER = 2000
 """Characters of an answer; a longer one is never correct."""
 TOLERANCE = Fraction(1, 10**5)
-"""Absolute, between two numbers (the paper's 1e-5)."""
+"""Absolute, between two numbers (the paper's 1e-5), however small the reference is."""
 
 # A doubled backslash before "boxed" is an over-escaped command, not a line break.
 _BRACES = re.compile(r"\\boxed\s*(\{)|\\\\(?!boxed)|\\[{}]|[{}]")
@@ -21,17 +21,17 @@ _BARE_BOXED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
 _SPACING = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~|\{,\}")
 _SIZE = re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])")
 _DELIMITER = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
-_DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])|°")
+_DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])|\u00b0")
 _SYNONYMS = (
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
-    (re.compile(r"\\leq?(?:slant)?(?![a-zA-Z])|≤"), r"\\leq "),
-    (re.compile(r"\\geq?(?:slant)?(?![a-zA-Z])|≥"), r"\\geq "),
-    (re.compile(r"\\neq?(?![a-zA-Z])|≠"), r"\\neq "),
-    (re.compile(r"\\(?:times|cdot)(?![a-zA-Z])|[×·]"), r"\\cdot "),
-    (re.compile(r"\\varnothing(?![a-zA-Z])|∅"), r"\\emptyset "),
-    (re.compile(r"π"), r"\\pi "),
-    (re.compile(r"∞"), r"\\infty "),
-    (re.compile(r"[−–]"), "-"),
+    (re.compile(r"\\leq?(?:slant)?(?![a-zA-Z])|\u2264"), r"\\leq "),
+    (re.compile(r"\\geq?(?:slant)?(?![a-zA-Z])|\u2265"), r"\\geq "),
+    (re.compile(r"\\neq?(?![a-zA-Z])|\u2260"), r"\\neq "),
+    (re.compile(r"\\(?:times|cdot)(?![a-zA-Z])|[\u00d7\u00b7]"), r"\\cdot "),
+    (re.compile(r"\\varnothing(?![a-zA-Z])|\u2205"), r"\\emptyset "),
+    (re.compile(r"\u03c0"), r"\\pi "),
+    (re.compile(r"\u221e"), r"\\infty "),
+    (re.compile(r"[\u2212\u2013]"), "-"),
     (re.compile(r"\\?%"), ""),
 )
 
@@ -203,21 +203,21 @@ def _with_braces(text: str) -> str:
     written: list[str] = []
     due = 0
     suspended: list[int] = []
-    for token in _LATEX_TOKEN.findall(text):
-        if token == "\\frac" or token.startswith("\\sqrt"):
-            due = 2 if token == "\\frac" else 1
-            written.append(token)
-        elif token == "{":
+    for piece in _LATEX_TOKEN.findall(text):
+        if piece == "\\frac" or piece.startswith("\\sqrt"):
+            due = 2 if piece == "\\frac" else 1
+            written.append(piece)
+        elif piece == "{":
             suspended.append(max(due - 1, 0))
             due = 0
-            written.append(token)
-        elif token == "}":
+            written.append(piece)
+        elif piece == "}":
             due = suspended.pop() if suspended else 0
-            written.append(token)
-        elif due and (token.isalnum() or token.startswith("\\")):
+            written.append(piece)
+        elif due and (piece.isalnum() or piece.startswith("\\")):
             due -= 1
-            written.append(f"{{{token}}}")
+            written.append(f"{{{piece}}}")
         else:
             due = 0
-            written.append(token)
+            written.append(piece)
     return "".join(written)

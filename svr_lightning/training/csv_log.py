@@ -53,12 +53,12 @@ class CSVLog(Logger):
 
     @rank_zero_only
     def rewind(self, step: int) -> None:
-        """Drop what was logged at ``step`` or later: the resumed run logs it again."""
+        """Drop what was logged after ``step``: the resumed run logs it again."""
         if not self.path.exists():
             return
         with self.path.open(newline="") as stream:
             header, *rows = list(csv.reader(stream)) or [["step", "key", "value"]]
-        kept = [row for row in rows if len(row) == 3 and row[0].isdigit() and int(row[0]) < step]
+        kept = [row for row in rows if len(row) == 3 and row[0].isdigit() and int(row[0]) <= step]
         aside = self.path.with_name(".metrics.csv.writing")
         with aside.open("w", newline="") as stream:
             csv.writer(stream).writerows([header, *kept])

@@ -134,6 +134,8 @@ class SVRDataModule(LightningDataModule):
             "predict": [predict] if predict else [],
         }
         for part, sources in self._sources.items():
+            for source in sources:
+                source.check()
             names = [source.name for source in sources]
             if len(set(names)) < len(names):
                 raise ConfigError(f"data.{part}: the names {names} must differ from each other")

@@ -1,7 +1,8 @@
 """Validation, test and predict: adaptive inference inside Lightning's evaluation loops."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -10,7 +11,14 @@ from lightning.pytorch import LightningModule
 from svr_lightning.core.types import Problem, Turn
 from svr_lightning.display import print_outcome, print_turn
 from svr_lightning.evaluation.adaptive import OnTurn, Record
-from svr_lightning.evaluation.results import package_versions, summarize, write_results
+from svr_lightning.evaluation.results import (
+    RESULTS,
+    package_versions,
+    summarize,
+    write_results,
+    write_samples,
+)
+from svr_lightning.metrics import METRIC_NAMES
 
 
 class AdaptiveEvaluation(LightningModule):
@@ -30,6 +38,14 @@ class AdaptiveEvaluation(LightningModule):
         """Adaptive inference on problems of one data set."""
         raise TypeError("a subclass of AdaptiveEvaluation brings run_adaptive")
 
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        """Problems stay where they are; only micro-batches of tensors move."""
+        if isinstance(batch, list):
+            return batch
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
     def on_validation_epoch_start(self) -> None:
         """Begin a fresh set of records."""
         self._records = []
@@ -46,6 +62,11 @@ class AdaptiveEvaluation(LightningModule):
         fitting = self.trainer.state.fn == "fit"
         name = f"step-{self.global_step:06d}" if fitting else "validate"
         self._log_results("val", self.save_evaluation(name, self._records))
+
+    def validation_is_on_disk(self) -> bool:
+        """Whether the present step's validation was finished before an interruption."""
+        folder = Path(self.trainer.default_root_dir) / "eval" / f"step-{self.global_step:06d}"
+        return (folder / RESULTS).is_file()
 
     def on_test_epoch_start(self) -> None:
         """Begin a fresh set of records."""
@@ -93,26 +114,41 @@ class AdaptiveEvaluation(LightningModule):
             The results on every rank; empty where no problem has a reference.
         """
         everything = gather_records(records)
-        graded = [r for r in everything if all(t["correct"] is not None for t in r["turns"])]
-        results = summarize(graded) if graded else {}
+        graded = bool(everything) and all(
+            turn["correct"] is not None for record in everything for turn in record["turns"]
+        )
         if self.trainer.is_global_zero and everything and not self.trainer.sanity_checking:
             folder = Path(self.trainer.default_root_dir) / "eval" / name
-            write_results(folder, everything, self.run_config, package_versions())
-        return results
+            if graded:
+                write_results(folder, everything, self.run_config, package_versions())
+            else:
+                write_samples(folder, everything)
+        return summarize(everything) if graded else {}
+
+    def write_metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Log at an optimizer step of our choosing.
+
+        Lightning's own step counter lags by one after a resume, which would shift the curves.
+        """
+        for logger in self.trainer.loggers:
+            logger.log_metrics(dict(values), step=step)
 
     def _log_results(self, stage: str, results: dict[str, Any]) -> None:
         datasets: dict[str, dict[str, Any]] = dict(results.get("datasets", {}))
+        macro = results.get("macro", {})
         if len(datasets) > 1:
-            datasets |= {name: values for name, values in results["macro"].items() if values}
-        for dataset, values in datasets.items():
-            for metric, value in values.items():
-                if isinstance(value, int | float) and metric != "n":
-                    self.log(f"{stage}/{dataset}/{metric}", float(value), rank_zero_only=True)
-        overall = results.get("macro", {}).get("all")
-        if overall and stage == "val":
+            datasets |= {name: macro[name] for name in ("all", "math") if macro[name]["datasets"]}
+        values = {
+            f"{stage}/{dataset}/{metric}": float(metrics[metric])
+            for dataset, metrics in datasets.items()
+            for metric in METRIC_NAMES
+            if metrics[metric] is not None
+        }
+        self.write_metrics(values, self.global_step)
+        self.log_dict(values, logger=False, rank_zero_only=True)
+        if stage == "val" and macro:
             for name, metric in (("val_acc", "accuracy"), ("turns", "turns")):
-                value = float(overall[metric])
-                self.log(name, value, prog_bar=True, logger=False, rank_zero_only=True)
+                self.log(name, macro["all"][metric], prog_bar=True, logger=False)
 
     @property
     def _datamodule(self) -> Any:
@@ -127,3 +163,13 @@ def gather_records(records: Sequence[Record]) -> list[Record]:
         torch.distributed.all_gather_object(gathered, list(records))
     unique = {(r["dataset"], r["id"]): r for shard in gathered for r in shard}
     return list(unique.values())
+
+
+def mean_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
+    """The mean of each value over the ranks that have it."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return dict(values)
+    gathered: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(gathered, dict(values))
+    keys = dict.fromkeys(key for shard in gathered for key in shard)
+    return {k: fmean(shard[k] for shard in gathered if k in shard) for k in keys}

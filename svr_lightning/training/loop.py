@@ -89,6 +89,22 @@ class RolloutFitLoop(_FitLoop):
         module = self.trainer.lightning_module
         return int(self.trainer.accumulate_grad_batches * module.updates_per_rollout)
 
+    def run(self) -> None:
+        """Train; a resumed run first makes up for a validation that an interruption cost it.
+
+        Checkpoints are saved before the validation of their step, and Lightning takes that
+        validation for done.
+        """
+        self.setup_data()
+        module = self.trainer.lightning_module
+        due = self.restarting and self.epoch_loop._should_check_val_fx(self._data_fetcher)
+        if due and not module.validation_is_on_disk():
+            self.epoch_loop.val_loop.restarting = False
+            self.trainer.validating = True
+            self.epoch_loop.val_loop.run()
+            self.trainer.training = True
+        super().run()
+
     def setup_data(self) -> None:
         """Wrap the problems' fetcher and count in micro-batches from here on."""
         before = self._data_fetcher

@@ -31,7 +31,8 @@ from svr_lightning.training.config import (
     SamplingConfig,
     require,
 )
-from svr_lightning.training.evaluating import AdaptiveEvaluation
+from svr_lightning.training.csv_log import CSVLog
+from svr_lightning.training.evaluating import AdaptiveEvaluation, mean_over_ranks
 from svr_lightning.training.experience import Group, roll_out, samples_of, with_resampling
 from svr_lightning.training.logprobs import completion_logprobs
 from svr_lightning.training.optimizer import make_optimizer, mix_reference, total_norm
@@ -130,6 +131,12 @@ class SVRModule(AdaptiveEvaluation):
         total = int(self.trainer.estimated_stepping_batches)
         return make_optimizer(self.policy, self.optimizer_config, total)
 
+    def on_train_start(self) -> None:
+        """Let the logs of a resumed run forget what the checkpoint does not vouch for."""
+        for logger in self.trainer.loggers:
+            if isinstance(logger, CSVLog):
+                logger.rewind(self.global_step)
+
     # --- training ---------------------------------------------------------------------------
 
     def collect(self, problems: list[Problem]) -> list[TrainBatch]:
@@ -196,9 +203,10 @@ class SVRModule(AdaptiveEvaluation):
         stats["train/lr"] = optimizer.param_groups[0]["lr"]
         stats["time/rollout"] = self._phase_seconds.get("rollout", 0.0)
         stats |= rollout_stats(self.groups)
-        self.log_dict(stats, batch_size=1)
-        self.log("reward", stats["train/reward/mean"], prog_bar=True, logger=False, batch_size=1)
-        self.log("accuracy", stats["train/accuracy"], prog_bar=True, logger=False, batch_size=1)
+        stats = mean_over_ranks(stats)
+        self.write_metrics(stats, self.global_step + 1)
+        for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
+            self.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Step, then let the reference follow after every N-th step."""

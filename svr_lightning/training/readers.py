@@ -9,6 +9,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,7 +131,9 @@ def _parsed(raw: bytes) -> Any:
     try:
         return json.loads(raw.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        return ValueError(f"invalid JSON: {error}")
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        reason = error.msg.removesuffix(" starting at")
+        return ValueError(f"invalid JSON at {line}column {error.colno}: {reason}")
     except UnicodeDecodeError as error:
         return ValueError(f"not UTF-8: {error}")
     except (ValueError, RecursionError) as error:
@@ -142,7 +145,7 @@ def _json_lines(file: Path, name: str) -> list[RawRow]:
     with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as lines:
         for line_number, line in enumerate(lines, start=1):
             if line.strip():
-                rows.append(RawRow(len(rows), f"{name}:{line_number}", _parsed(line)))
+                rows.append(RawRow(len(rows), f"{name}:{line_number}", _parsed(line.rstrip())))
     return rows
 
 
@@ -157,7 +160,7 @@ def _json_list(file: Path, name: str) -> list[RawRow]:
 
 def _parquet(file: Path, name: str) -> list[RawRow]:
     try:
-        from pyarrow import parquet
+        parquet = import_module("pyarrow.parquet")
     except ImportError:
         raise ValueError(f"{name}: reading parquet needs pyarrow: pip install pyarrow") from None
     try:

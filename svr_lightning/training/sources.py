@@ -65,7 +65,15 @@ class DataSource:
     max_completion_tokens: int | None = None
     """Completion limit when this set is evaluated; None takes the one all sets share."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse settings that no data could satisfy, before anything is read.
+
+        Not done on construction: inside an optional field, the configuration parser would bury
+        the message in its own.
+
+        Raises:
+            ConfigError: naming the source and the setting.
+        """
         problem = ""
         if not _NAME.fullmatch(self.name):
             problem = "a name is made of letters, digits, '_', '.' and '-'"
@@ -77,6 +85,8 @@ class DataSource:
             problem = f"max_completion_tokens={self.max_completion_tokens} must be positive"
         if problem:
             raise ConfigError(f"data source {self.name!r}: {problem}")
+        if self.generate is not None:
+            self.generate.check()
 
     @property
     def label(self) -> str:
@@ -98,6 +108,7 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
         ConfigError: one line that names the source, what was tried or which rows are bad, and
             how to mend it.
     """
+    source.check()
     try:
         task = get_task(source.task)
         rows = _read(source)

@@ -28,7 +28,7 @@ _PIECES = {
 }
 
 
-@pytest.fixture(params=_PIECES.values(), ids=_PIECES.keys())
+@pytest.fixture(params=list(_PIECES.values()), ids=list(_PIECES))
 def hostile_text(request: pytest.FixtureRequest) -> str:
     """One piece, repeated to a million characters."""
     piece = str(request.param)

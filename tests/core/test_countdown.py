@@ -121,7 +121,7 @@ def test_an_equation_that_uses_every_number_once_and_hits_the_target_is_correct(
         "3//1*7",
         "3*(7.0+1)",
         "3x(7+1)",
-        "3×(7+1)",
+        "3\u00d7(7+1)",
         "3*(7+1);",
         "3*(7+1)#",
         "3\n*(7+1)",

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_a_malformed_row_is_refused_in_one_line_that_names_the_field(
         (r"<answer>\boxed{42}</answer></answer>", "42"),
         (r"<answer>\boxed{42}</answer><answer>", "42"),
         (r"\boxed{42}", "42"),  # no block
-        (r"#### $1,042.50 in all", "$1,042.50"),
+        (r"#### $1,042.50 in all", "1,042.50"),
         (r"<answer>\boxed{42", None),  # never closed
         (r"<answer>42</answer>", None),
         (r"\boxed{42} <answer>42</answer>", "42"),  # a block with nothing to extract
@@ -149,6 +150,7 @@ def test_superficial_formatting_does_not_matter(answer: str) -> None:
         "1234.00001",  # 1e-5 away: not below the tolerance
         "12,34",
         "1234 or 1235",
+        "1234 and a half",
         "1234, 5",
         "1234e1",
         "1234 + 1",
@@ -225,10 +227,9 @@ def test_any_text_is_graded_without_an_error(text: str) -> None:
 
 def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> None:
     start = time.perf_counter()
-    for text in (hostile_text, boxed(hostile_text)):
+    for text in (hostile_text, f"<answer>{hostile_text}</answer>"):
         TASK.grade(text, problem("42"))
-        TASK.format_score(text)
-    assert time.perf_counter() - start < 4.0
+    assert time.perf_counter() - start < 2.0
 
 
 # --- real problems -------------------------------------------------------------------------
@@ -239,8 +240,7 @@ def test_every_real_problem_accepts_its_gold_alone(shared_data: Path, name: str)
     for line in (shared_data / f"{name}.jsonl").read_text().splitlines():
         row = json.loads(line)
         hub = TASK.from_row({"question": row["question"], "answer": row["solution"]})
-        real = TASK.from_row(row)
-        assert (hub.question, hub.reference) == (real.question, real.reference)
-        assert TASK.grade(boxed(row["answer"]), real)
-        assert TASK.grade(f"<answer>{row['solution']}</answer>", real)
-        assert not TASK.grade(boxed(row["answer"] + "7"), real)
+        assert hub == replace(TASK.from_row(row), id="")
+        assert TASK.grade(f"<answer>{row['solution']}</answer>", hub)
+        assert TASK.grade(boxed(row["answer"]), hub)
+        assert not TASK.grade(boxed(row["answer"] + "7"), hub)

@@ -261,6 +261,12 @@ def test_numbers_are_read_exactly(text: str, value: Fraction | None) -> None:
     assert read_number(text) == value
 
 
+def test_the_tolerance_is_absolute_so_golds_far_below_it_accept_zero_as_in_the_paper() -> None:
+    assert equivalent("0", "2.88e-19")
+    assert not equivalent("0", "1e-5")
+    assert not equivalent("4.5e33", "4.500001e33")
+
+
 def test_an_answer_longer_than_the_bound_is_never_correct() -> None:
     assert equivalent("x" * MAX_ANSWER, "x" * MAX_ANSWER)
     assert not equivalent("x" * (MAX_ANSWER + 1), "x" * (MAX_ANSWER + 1))
@@ -283,6 +289,8 @@ def test_the_grader_has_a_name() -> None:
         (r"<answer>\boxed{}</answer>", 0.3),
         (r"<answer>\boxed{5</answer>", 0.3),
         (r"\boxed{5} <answer>5</answer>", 0.3),
+        (r"<answer>5</answer> \boxed{5} </answer>", 0.3),  # the block ends at its first close
+        (r"<answer>\boxed{5} <answer>5</answer>", 0.3),
         (r"\boxed{5}", 0.0),
         (r"<answer>\boxed{5}", 0.0),
         (r"\boxed{5}</answer>", 0.0),
@@ -330,10 +338,9 @@ def test_the_longest_answers_are_compared_in_bounded_time(piece: str) -> None:
 
 def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> None:
     start = time.perf_counter()
-    for text in (hostile_text, boxed(hostile_text)):
+    for text in (hostile_text, f"<answer>{hostile_text}</answer>"):
         TASK.grade(text, problem("42"))
-        TASK.format_score(text)
-    assert time.perf_counter() - start < 4.0
+    assert time.perf_counter() - start < 2.0
 
 
 def test_a_hundred_thousand_nested_braces_are_matched() -> None:
@@ -361,7 +368,6 @@ def test_every_real_problem_accepts_its_gold_alone(shared_data: Path, name: str)
         assert real.reference == row["answer"].strip()
         assert TASK.grade(boxed(row["answer"]), real)
         assert not TASK.grade(boxed(row["answer"] + " + \\text{wrong}"), real)
-        assert not TASK.grade(boxed("17" + row["answer"] + "7"), real)
 
 
 @pytest.mark.parametrize("name", ["math_train", "math500", "minerva_math"])

@@ -36,12 +36,12 @@ from svr_lightning.metrics import (
     VerdictAccuracy,
 )
 
-C, I, U = (VERDICT_CODES[v] for v in (Verdict.CORRECT, Verdict.INCORRECT, Verdict.UNSURE))
+C, N, U = (VERDICT_CODES[v] for v in (Verdict.CORRECT, Verdict.INCORRECT, Verdict.UNSURE))
 
 # The six trajectories of trajectories.py, per example and per observed turn.
 FINAL = tensor([True, False, True, True, False, False])
 EARLY = tensor([True, True, True, False, False, False])
-VERDICT = tensor([C, C, C, C, I, U, C, C, I, U, C, I, C])
+VERDICT = tensor([C, C, C, C, N, U, C, C, N, U, C, N, C])
 CONFIDENCE = tensor(
     [0.95, 0.9, 1.0, 0.85, 0.2, 0.5, 0.99, 0.8, 0.3, 0.5, 0.8, 0.6, 0.9], dtype=torch.float64
 )
@@ -167,7 +167,7 @@ def test_undefined_metrics_are_nan() -> None:
     no_commitment = VerdictAccuracy()
     no_commitment.update(tensor([U, U]), tensor([1, 0]))
     assert math.isnan(no_commitment.compute())
-    no_commitment.update(tensor([I]), tensor([0]))
+    no_commitment.update(tensor([N]), tensor([0]))
     assert no_commitment.compute() == 1.0
 
 

@@ -325,11 +325,12 @@ def test_what_was_read_reads_the_same_when_written_out(text: str) -> None:
     assert again.confidence == pytest.approx(parsed.confidence, abs=1e-15)
 
 
-@pytest.mark.parametrize("prefix", ["", "<self_check>", "VERDICT: CORRECT", "CONFIDENCE: 0.9"])
+@pytest.mark.parametrize("prefix", ["", "<self_check>CONFIDENCE: 0.9 VERDICT: CORRECT"])
 def test_a_megabyte_of_anything_is_read_in_bounded_time(hostile_text: str, prefix: str) -> None:
+    text = prefix + hostile_text
     start = time.perf_counter()
-    parsed = parse_self_check(prefix + hostile_text)
-    self_check_format_score(prefix + hostile_text)
-    without_spans(prefix + hostile_text, OPEN_TAG, CLOSE_TAG)
+    parsed = parse_self_check(text)
+    self_check_format_score(text)
+    without_spans(text, OPEN_TAG, CLOSE_TAG)
     assert time.perf_counter() - start < 2.0
     assert 0.0 <= parsed.confidence <= 1.0

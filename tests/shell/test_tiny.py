@@ -124,7 +124,7 @@ def test_a_wrong_answer_is_called_correct_most_of_the_time_with_confidence() -> 
     rng = random.Random(0)
     checks = [self_check(rng, correct=False) for _ in range(4000)]
     trusted = [confidence for verdict, confidence in checks if verdict is Verdict.CORRECT]
-    assert 0.75 <= len(trusted) / len(checks) <= 0.80
+    assert 0.70 <= len(trusted) / len(checks) <= 0.76  # TRUST_WRONG = 0.73
     assert sum(c >= 0.85 for c in trusted) / len(trusted) > 0.75
 
 

@@ -1,0 +1,185 @@
+"""Prompts, compared with goldens that were written from the paper's appendix by hand."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from svr_lightning.core.prompts import refine, shorten_draft
+from svr_lightning.core.types import Message, PolicyState, Problem, Verdict
+from svr_lightning.messages import first_turn_messages, refinement_messages
+from svr_lightning.tasks import TASKS, get_task
+
+GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "prompts"
+
+QUESTIONS = {
+    "countdown": "Using the numbers [44, 19, 35], create an equation that equals 98. You can use "
+    "basic arithmetic operations (+, -, *, /) and each number can only be used once.",
+    "gsm8k": "A robe takes 2 bolts of blue fiber and half that much white fiber.  How many bolts "
+    "in total does it take?",
+    "math": "What is $\\frac{1}{2}$ of $7$?",
+}
+DRAFTS = {
+    "countdown": "<think>44 + 19 = 63, 63 + 35 = 98</think>\n<answer>44 + 19 + 35</answer>",
+    "gsm8k": "<think>2 + 1 = 3</think>\n<answer>\\boxed{3}</answer>",
+    "math": "<think>7/2</think>\n<answer>\\boxed{\\frac{7}{2}}</answer>",
+}
+# golden: turn, verdict, confidence as parsed, whether the previous generation was truncated
+BRANCHES = {
+    "truncated": (2, Verdict.CORRECT, 0.99, True),
+    "correct": (3, Verdict.CORRECT, 0.8, False),
+    "incorrect": (10, Verdict.INCORRECT, 0.1249, False),
+    "unsure": (2, Verdict.UNSURE, 0.5, False),
+}
+TASK_NAMES = sorted(TASKS)
+
+
+def problem(name: str) -> Problem:
+    return Problem(id="1", task=name, question=QUESTIONS[name], reference="a gold answer")
+
+
+def rendered(messages: list[Message]) -> str:
+    return "".join(f"[{message['role']}]\n{message['content']}\n" for message in messages)
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_the_first_turn_is_the_system_message_and_the_raw_question(name: str) -> None:
+    messages = first_turn_messages(get_task(name), problem(name))
+    assert rendered(messages) == (GOLDENS / f"{name}-first.txt").read_text()
+    assert messages[0]["content"] == get_task(name).system_prompt
+    assert messages[1] == {"role": "user", "content": QUESTIONS[name]}
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_every_branch_reads_as_in_the_paper(name: str, branch: str) -> None:
+    turn, verdict, confidence, truncated = BRANCHES[branch]
+    messages = refinement_messages(
+        get_task(name),
+        problem(name),
+        previous=DRAFTS[name],
+        verdict=verdict,
+        confidence=confidence,
+        truncated=truncated,
+        turn=turn,
+    )
+    assert rendered(messages) == (GOLDENS / f"{name}-{branch}.txt").read_text()
+
+
+def test_every_golden_belongs_to_a_test() -> None:
+    expected = {f"{name}-{branch}" for name in TASK_NAMES for branch in ["first", *BRANCHES]}
+    assert {path.stem for path in GOLDENS.iterdir()} == expected
+
+
+def user_message(name: str, verdict: Verdict, confidence: float, truncated: bool = False) -> str:
+    state = PolicyState(draft="d", verdict=verdict, confidence=confidence, truncated=truncated)
+    return refine(get_task(name).style, "q", state, 2)[1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("confidence", "shown"),
+    [
+        (0.0, "0.00"),
+        (1.0, "1.00"),
+        (0.5, "0.50"),
+        (0.846, "0.85"),
+        (0.9949, "0.99"),
+        (1e-9, "0.00"),
+    ],
+)
+@pytest.mark.parametrize("verdict", Verdict)
+def test_a_confidence_has_two_decimals_wherever_it_stands(
+    verdict: Verdict, confidence: float, shown: str
+) -> None:
+    text = user_message("math", verdict, confidence)
+    assert f"last turn: {verdict.value} (conf {shown})\n" in text
+    assert f"(self-confidence {shown})" in text
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_truncation_takes_priority_and_hides_verdict_and_confidence(verdict: Verdict) -> None:
+    text = user_message("math", verdict, 0.77, truncated=True)
+    assert text.startswith("[T=2] Your self-verification last turn: TRUNCATED\n")
+    assert text.count("TRUNCATED") == 1
+    assert "CUT OFF" in text
+    assert "0.77" not in text
+    assert "CORRECT" not in text
+
+
+@pytest.mark.parametrize(("name", "limit"), [("countdown", 512), ("gsm8k", 640), ("math", 900)])
+def test_a_draft_is_cut_at_the_tasks_limit_and_marked_only_if_it_was_longer(
+    name: str, limit: int
+) -> None:
+    style = get_task(name).style
+    assert style.draft_limit == limit
+    whole, longer = "x" * limit, "x" * limit + "y"
+    for draft, kept in [(whole, whole), (longer, whole + "[...truncated]")]:
+        state = PolicyState(draft=draft, verdict=Verdict.UNSURE, confidence=0.5, truncated=False)
+        text = refine(style, "q", state, 2)[1]["content"]
+        assert f"\n\nYour previous solution:\n{kept}\n\nIn your previous attempt" in text
+
+
+def test_characters_are_counted_not_bytes() -> None:
+    assert shorten_draft("é" * 4, 4) == "é" * 4
+    assert shorten_draft("é" * 5, 4) == "é" * 4 + "[...truncated]"
+    assert shorten_draft("", 0) == ""
+
+
+@pytest.mark.parametrize("turn", [1, 0, -1])
+def test_the_first_turn_has_no_refinement(turn: int) -> None:
+    state = PolicyState(draft="d", verdict=Verdict.UNSURE, confidence=0.5, truncated=False)
+    with pytest.raises(ValueError, match="turn 2 or later"):
+        refine(get_task("math").style, "q", state, turn)
+
+
+def test_braces_and_percent_signs_of_the_policy_are_copied_as_they_are() -> None:
+    text = "{draft} {0} %s \\boxed{} $x"
+    state = PolicyState(draft=text, verdict=Verdict.UNSURE, confidence=0.5, truncated=False)
+    content = refine(get_task("math").style, text, state, 2)[1]["content"]
+    assert content.count(text) == 2
+
+
+def test_the_state_a_prompt_is_built_from_holds_no_label() -> None:
+    assert [field.name for field in fields(PolicyState)] == [
+        "draft",
+        "verdict",
+        "confidence",
+        "truncated",
+    ]
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_no_prompt_depends_on_the_reference_or_the_numbers(name: str) -> None:
+    task, one = get_task(name), problem(name)
+    other = Problem(
+        id="2", task=name, question=one.question, reference="another gold", numbers=(1, 2)
+    )
+    assert first_turn_messages(task, one) == first_turn_messages(task, other)
+    for turn, verdict, confidence, truncated in BRANCHES.values():
+        prompts = [
+            refinement_messages(
+                task,
+                each,
+                previous="d",
+                verdict=verdict,
+                confidence=confidence,
+                truncated=truncated,
+                turn=turn,
+            )
+            for each in (one, other)
+        ]
+        assert prompts[0] == prompts[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "completion", "scale"),
+    [("countdown", 800, 768), ("gsm8k", 1200, 1024), ("math", 2048, 1536)],
+)
+def test_generation_limits_are_the_papers(name: str, completion: int, scale: int) -> None:
+    task = get_task(name)
+    assert (task.max_completion_tokens, task.length_scale) == (completion, scale)
+
+
+def test_an_unknown_task_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="unknown task 'chess'; known: countdown, gsm8k, math"):
+        get_task("chess")

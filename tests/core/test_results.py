@@ -1,0 +1,282 @@
+"""samples.jsonl and results.json: what they hold, and that they are whole or not there."""
+
+import errno
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trajectories import EXPECTED, adaptive, failed, record, same, uncensored
+
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.results import (
+    MATH_5,
+    package_versions,
+    read_samples,
+    summarize,
+    wilson_interval,
+    write_results,
+)
+from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
+
+SCRIPT = Path(__file__).parents[1] / "recompute_results.py"
+
+
+def _right(name: str, dataset: str) -> dict[str, Any]:
+    return record(name, (True, "C", 0.9, 10), dataset=dataset, early=True)
+
+
+def _wrong(name: str, dataset: str) -> dict[str, Any]:
+    return record(name, (False, "U", 0.5, 30), dataset=dataset)
+
+
+def _mixed() -> list[dict[str, Any]]:
+    """Four data sets, with every kind of undefined value among them."""
+    return [
+        *adaptive("gsm8k"),
+        _right("x", "math500"),
+        _wrong("y", "math500"),
+        _wrong("p", "aime26"),
+        _wrong("q", "aime26"),
+        failed("r", "amc23"),
+    ]
+
+
+def _recompute(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), str(folder)], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_data_set_holds_the_metrics_that_validation_logs() -> None:
+    values = summarize(adaptive())["datasets"]["toy"]
+    low, high = values.pop("accuracy_ci95")
+    assert same(values, EXPECTED)
+    # Wilson at 3 of 6, z = 1.96: (.5 + .3201) / 1.6402 +- 1.96 sqrt(.25 / 6 + .0267) / 1.6402
+    assert (round(low, 4), round(high, 4)) == (0.1876, 0.8124)
+    live = TrajectoryMetrics()
+    live.update(adaptive())
+    assert live.compute() == values
+
+
+def test_the_macro_average_leaves_out_what_is_undefined_and_says_over_how_many_it_ran() -> None:
+    results = summarize(_mixed())
+    everything, math_only = results["macro"]["all"], results["macro"]["math"]
+    # Accuracies: gsm8k 1/2, math500 1/2, aime26 0, amc23 0 (its problem could not be run).
+    assert everything["accuracy"] == (0.5 + 0.5 + 0 + 0) / 4
+    assert math_only["accuracy"] == (0.5 + 0 + 0) / 3
+    # AUROC: math500 ranks .9 over .5; aime26 has one class and amc23 no turn.
+    assert math_only["auroc"] == 1.0
+    assert everything["auroc"] == (27.5 / 40 + 1.0) / 2
+    # Verdict accuracy: aime26 is UNSURE throughout. Brier: amc23 alone has no turn.
+    assert math_only["verdict_accuracy"] == 1.0
+    assert math_only["brier"] == pytest.approx(((0.01 + 0.25) / 2 + 0.25) / 2)
+    counts = math_only["n_datasets"]
+    assert (counts["accuracy"], counts["brier"], counts["auroc"]) == (3, 2, 1)
+    assert everything["n_datasets"]["auroc"] == 2
+    assert results["datasets"]["aime26"]["auroc"] is None
+    assert results["datasets"]["amc23"]["brier"] is None
+
+
+def test_the_math_average_names_what_is_missing_and_is_null_without_any() -> None:
+    math_only = summarize(_mixed())["macro"]["math"]
+    assert math_only["datasets"] == ["math500", "aime26", "amc23"]
+    assert math_only["missing"] == ["olympiadbench", "minerva_math"]
+    nothing = summarize(adaptive("gsm8k"))["macro"]["math"]
+    assert nothing["missing"] == list(MATH_5)
+    assert all(nothing[name] is None for name in METRIC_NAMES)
+    assert set(nothing["n_datasets"].values()) == {0}
+    assert summarize([])["datasets"] == {}
+
+
+def test_the_interval_of_a_proportion_is_wilsons() -> None:
+    # 8 of 10: (0.8 + 0.19207) / 1.38415 -+ 1.95996 sqrt(0.016 + 0.0096) / 1.38415
+    low, high = wilson_interval(0.8, 10) or []
+    assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
+    # 0 of 30 (AIME26): the upper bound is z^2 / (n + z^2) = 3.8415 / 33.8415
+    assert wilson_interval(0.0, 30) == [0.0, pytest.approx(0.11351, abs=1e-5)]
+    assert wilson_interval(1.0, 30) == [pytest.approx(0.88649, abs=1e-5), 1.0]
+    assert wilson_interval(math.nan, 0) is None
+
+
+def test_files_hold_one_line_per_problem_and_read_back_equal(tmp_path: Path) -> None:
+    rows = [*_mixed(), adaptive("gsm8k")[0], adaptive("gsm8k")[4]]
+    written = write_results(tmp_path / "eval" / "after", rows, {"seed": 1}, {"torch": "2"})
+    folder = tmp_path / "eval" / "after"
+    assert read_samples(folder / "samples.jsonl") == _mixed()
+    stored = json.loads((folder / "results.json").read_text())
+    assert stored == written
+    assert stored == {**summarize(_mixed()), "config": {"seed": 1}, "versions": {"torch": "2"}}
+    assert sorted(path.name for path in folder.iterdir()) == ["results.json", "samples.jsonl"]
+
+
+def test_model_text_of_any_kind_stays_on_its_line_and_reads_back(tmp_path: Path) -> None:
+    hostile = '\ud800 lone \udfff \0 \x1b[31m \r\n \u2028 \x85 </script> "\\ \U0001f600 NaN'
+    row = {**adaptive()[0], "question": hostile, "id": hostile}
+    row["turns"][0].update(text=hostile, answer=hostile)
+    write_results(tmp_path, [row], {}, {})
+    raw = (tmp_path / "samples.jsonl").read_bytes()
+    assert raw.isascii()
+    assert raw.count(b"\n") == 1
+    assert b"\r" not in raw
+    assert read_samples(tmp_path / "samples.jsonl") == [row]
+
+
+def test_results_are_valid_json_whatever_the_configuration_holds(tmp_path: Path) -> None:
+    class Mode(StrEnum):
+        ON = "on"
+
+    config = {
+        "limit": math.inf,
+        "nested": [{"x": math.nan, 3: (1, 2)}],
+        "path": Path("runs"),
+        "mode": Mode.ON,
+        "flag": True,
+    }
+    write_results(tmp_path, [failed("a")], config, {"absent": None})
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    stored = json.loads((tmp_path / "results.json").read_text(), parse_constant=refuse)
+    assert stored["config"] == {
+        "limit": None,
+        "nested": [{"x": None, "3": [1, 2]}],
+        "path": "runs",
+        "mode": "on",
+        "flag": True,
+    }
+    assert stored["datasets"]["toy"]["auroc"] is None
+
+
+def test_a_full_disk_leaves_the_files_that_were_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_results(tmp_path, adaptive(), {}, {})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_results(tmp_path, _mixed(), {}, {})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_samples_that_cannot_be_summarized_are_kept_without_stale_results(tmp_path: Path) -> None:
+    write_results(tmp_path, adaptive(), {}, {})
+    unlabelled = record("mine", (None, "C", 0.9, 10))
+    with pytest.raises(ValueError, match="'mine' of 'toy' has no label at turn 1"):
+        write_results(tmp_path, [unlabelled], {}, {})
+    assert read_samples(tmp_path / "samples.jsonl") == [unlabelled]
+    assert not (tmp_path / "results.json").exists()
+
+
+def _line(**changes: Any) -> str:
+    return json.dumps({**adaptive()[3], **changes})
+
+
+def _turn(**changes: Any) -> str:
+    turns = adaptive()[3]["turns"]
+    return _line(turns=[turns[0], {**turns[1], **changes}, turns[2]])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{'dataset'", "no JSON (Expecting property name"),
+        (_line()[:-20], "no JSON"),
+        ("[" * 100_000, "recursion"),
+        ("[1]", "the record is no JSON object"),
+        (_line(error=math.nan), "NaN is not JSON"),
+        (_line(dataset=None), "'dataset' of the record must be a string"),
+        (_line(stopped_early=0), "'stopped_early' of the record must be true or false"),
+        (_line(returned_turn=True), "'returned_turn' of the record must be a whole number"),
+        (_line(returned_turn=4), "returned_turn 4 is not among its turns"),
+        (_line(returned_turn=0), "returned_turn 0 is not among its turns"),
+        (_line(turns=[], returned_turn=0), "either turns or an 'error'"),
+        (_line(error="failed"), "either turns or an 'error'"),
+        (_line(turns=["text"]), "the turn 1 is no JSON object"),
+        (_turn(turn=3), "turn 2 says that it is turn 3"),
+        (_turn(verdict="MAYBE"), "'verdict' of the turn 2 must be one of CORRECT, INCORRECT"),
+        (_turn(verdict=[]), "'verdict' of the turn 2"),
+        (_turn(confidence=92), "'confidence' of the turn 2 must be a number in [0, 1]"),
+        (_turn(confidence=None), "'confidence' of the turn 2"),
+        (_turn(correct=1), "'correct' of the turn 2 must be true, false or null"),
+        (_turn(prompt_tokens=-1), "'prompt_tokens' of the turn 2"),
+        (json.dumps({"dataset": "toy"}), "the record has no 'id'"),
+        (json.dumps(adaptive()[0]), "repeats toy/a of line 1"),
+    ],
+)
+def test_a_line_that_is_no_sample_record_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.write_text(f"{json.dumps(adaptive()[0])}\n\n{line}\n")
+    with pytest.raises(ConfigError) as caught:
+        read_samples(path)
+    text = str(caught.value)
+    assert f"{path}, line 3: " in text
+    assert message in text
+    assert "\n" not in text
+
+
+def test_a_samples_file_from_elsewhere_is_read_or_named(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(adaptive()[0]).encode() + b"\r\n")
+    assert read_samples(path) == adaptive()[:1]
+    path.write_bytes(b"")
+    assert read_samples(path) == []
+    path.write_bytes(b'{"id": "\xff"}')
+    with pytest.raises(ConfigError, match=r"line 1: .*utf-8"):
+        read_samples(path)
+    with pytest.raises(ConfigError, match=r"absent\.jsonl: cannot be read \(No such file"):
+        read_samples(tmp_path / "absent.jsonl")
+
+
+def test_versions_name_what_a_result_depends_on() -> None:
+    versions = package_versions()
+    assert list(versions) == [
+        *("svr_lightning", "torch", "lightning", "transformers", "torchmetrics", "python")
+    ]
+    assert all(versions.values())
+
+
+def test_a_separate_script_recomputes_every_number(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    random_rows = [
+        record(
+            f"{dataset}-{index}",
+            *(
+                (rng.random() < 0.5, rng.choice("CIU"), rng.randrange(21) / 20, rng.randrange(999))
+                for _ in range(rng.randrange(1, 6))
+            ),
+            dataset=dataset,
+            early=rng.random() < 0.7,
+        )
+        for dataset in ("countdown", "olympiadbench", "minerva_math")
+        for index in range(40)
+    ]
+    whole = [{**row, "returned_turn": 2, "dataset": "whole"} for row in uncensored()]
+    write_results(tmp_path, [*_mixed(), *random_rows, *whole], {}, package_versions())
+    agreed = _recompute(tmp_path)
+    assert agreed.returncode == 0, agreed.stdout + agreed.stderr
+    stored = json.loads((tmp_path / "results.json").read_text())
+    stored["datasets"]["countdown"]["brier"] += 1e-6
+    stored["datasets"]["gsm8k"]["n"] = 5
+    del stored["macro"]["math"]["n_datasets"]["auroc"]
+    stored["macro"]["all"]["unknown"] = 1.0
+    (tmp_path / "results.json").write_text(json.dumps(stored))
+    differing = _recompute(tmp_path)
+    assert differing.returncode == 1
+    assert [line.split(" is ")[0] for line in differing.stdout.splitlines()] == [
+        "results.datasets.countdown.brier",
+        "results.datasets.gsm8k.n",
+        "results.macro.all.unknown",
+        "results.macro.math.n_datasets.auroc",
+    ]

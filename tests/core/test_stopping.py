@@ -1,0 +1,89 @@
+"""The stopping gate and the turn whose answer is returned."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svr_lightning.core.parsing import parse_self_check
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD, returned_turn, should_stop
+from svr_lightning.core.types import Verdict
+
+C = Verdict.CORRECT
+
+
+def test_the_default_threshold_is_the_papers() -> None:
+    assert DEFAULT_THRESHOLD == 0.85
+
+
+@pytest.mark.parametrize(
+    ("confidence", "stops"),
+    [(0.85, True), (0.8500001, True), (1.0, True), (0.8499999, False), (0.0, False)],
+)
+def test_a_complete_correct_verdict_stops_from_the_threshold_on(
+    confidence: float, stops: bool
+) -> None:
+    assert should_stop(C, confidence, truncated=False) is stops
+
+
+@pytest.mark.parametrize("verdict", [Verdict.INCORRECT, Verdict.UNSURE])
+def test_no_other_verdict_stops(verdict: Verdict) -> None:
+    assert not should_stop(verdict, 1.0, truncated=False)
+    assert not should_stop(verdict, 1.0, truncated=False, threshold=0.0)
+
+
+def test_a_truncated_turn_never_stops() -> None:
+    assert not should_stop(C, 1.0, truncated=True)
+    assert not should_stop(C, 1.0, truncated=True, threshold=0.0)
+
+
+def test_the_threshold_moves_the_gate() -> None:
+    assert should_stop(C, 0.65, truncated=False, threshold=0.65)
+    assert not should_stop(C, 0.9, truncated=False, threshold=0.95)
+    assert should_stop(C, 0.0, truncated=False, threshold=0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "stops"),
+    [
+        ("VERDICT: CORRECT; CONFIDENCE: 0.85", True),
+        ("VERDICT: CORRECT; CONFIDENCE: 85%", True),
+        ("VERDICT: CORRECT", False),  # the prior 0.8 lies under the threshold
+        ("VERDICT: CORRECT; CONFIDENCE: 9/10", False),
+        ("CONFIDENCE: 1.0", False),  # no verdict is no commitment
+        ("VERDICT: CORRECT, INCORRECT, or UNSURE; CONFIDENCE: 1", False),
+        ("", False),
+    ],
+)
+def test_what_was_not_said_clearly_does_not_stop(text: str, stops: bool) -> None:
+    check = parse_self_check(f"<self_check>{text}</self_check>")
+    assert should_stop(check.verdict, check.confidence, truncated=False) is stops
+
+
+@pytest.mark.parametrize(
+    ("gates", "max_turns", "turn"),
+    [
+        ([True], 10, 1),  # generation ended there: later turns never ran
+        ([False, True], 10, 2),
+        ([False, True, False, True], 10, 2),  # the first open gate
+        ([False] * 10, 10, 10),  # none opened: the last turn's answer
+        ([False] * 9 + [True], 10, 10),
+        ([False, False, True], 2, 2),  # what lies beyond the budget does not count
+        ([True, True, True], 1, 1),
+        ([False], 1, 1),
+    ],
+)
+def test_the_first_open_gate_or_else_the_last_turn_is_returned(
+    gates: list[bool], max_turns: int, turn: int
+) -> None:
+    assert returned_turn(gates, max_turns) == turn
+
+
+@pytest.mark.parametrize("gates", [[], [False], [False] * 9])
+def test_too_few_turns_without_a_stop_are_refused(gates: list[bool]) -> None:
+    with pytest.raises(ValueError, match=f"only {len(gates)} of 10 turns"):
+        returned_turn(gates, 10)
+
+
+@given(st.lists(st.booleans(), min_size=10, max_size=10), st.integers(1, 10))
+def test_a_longer_budget_never_returns_an_earlier_turn(gates: list[bool], budget: int) -> None:
+    assert returned_turn(gates, budget) == min(returned_turn(gates, 10), budget)

@@ -1,0 +1,106 @@
+"""Small trainings in processes of their own, and what two of them have to agree on."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ROOT / "tests" / "faults" / "small_run.yaml"
+
+
+def command(folder: Path, *extra: str) -> list[str]:
+    """The small training, writing to ``folder``."""
+    return [
+        *(sys.executable, "-m", "svr_lightning", "fit"),
+        *("--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
+        *("--config", str(SMALL)),
+        *("--trainer.default_root_dir", str(folder)),
+        *extra,
+    ]
+
+
+def start(folder: Path, *extra: str) -> subprocess.Popen[bytes]:
+    """Start the small training on one thread."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (folder.parent / f"{folder.name}.log").open("ab") as log:
+        return subprocess.Popen(
+            command(folder, *extra), cwd=ROOT, env=environment, stdout=log, stderr=log
+        )
+
+
+def resume(folder: Path) -> subprocess.Popen[bytes]:
+    """The same command with ``--ckpt_path last``."""
+    return start(folder, "--ckpt_path", "last")
+
+
+def run_to_end(folder: Path, *extra: str) -> None:
+    """Run the small training and insist that it succeeds."""
+    process = start(folder, *extra)
+    code = process.wait(timeout=600)
+    log = (folder.parent / f"{folder.name}.log").read_text(errors="replace")
+    assert code == 0, f"exit code {code}\n{log[-3000:]}"
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Everything in which the end states of two runs differ."""
+    found = []
+    states = [_checkpoint(folder) for folder in (one, other)]
+    for key in ("state_dict", "optimizer_states", "lr_schedulers", "loops", "global_step"):
+        _compare(f"checkpoint {key}", states[0][key], states[1][key], found)
+    if (one / "rollouts.jsonl").read_bytes() != (other / "rollouts.jsonl").read_bytes():
+        found.append("rollouts.jsonl")
+    if _metrics(one) != _metrics(other):
+        found.append("metrics.csv")
+    samples = [sorted(f.relative_to(d) for d in (one,) for f in d.glob("eval/*/*.json*"))]
+    for name in samples[0]:
+        left, right = (_evaluation(folder / name) for folder in (one, other))
+        if left != right:
+            found.append(str(name))
+    return found
+
+
+def _checkpoint(folder: Path) -> dict[str, Any]:
+    path = folder / "checkpoints" / "last.ckpt"
+    return dict(torch.load(path, map_location="cpu", weights_only=True))
+
+
+def _metrics(folder: Path) -> list[tuple[str, ...]]:
+    """All logged values but the wall times."""
+    with (folder / "metrics.csv").open(newline="") as stream:
+        return sorted(tuple(row) for row in csv.reader(stream) if not row[1].startswith("time/"))
+
+
+def _evaluation(path: Path) -> Any:
+    """An evaluation file without the configuration, which names the folder."""
+    if not path.is_file():
+        return None
+    if path.suffix == ".jsonl":
+        return path.read_text()
+    return {k: v for k, v in json.loads(path.read_text()).items() if k != "config"}
+
+
+def _compare(name: str, left: Any, right: Any, found: list[str]) -> None:
+    if isinstance(left, torch.Tensor):
+        if not torch.equal(left, right):
+            found.append(name)
+    elif isinstance(left, dict):
+        if left.keys() != right.keys():
+            found.append(f"{name}: keys")
+            return
+        for key in left:
+            _compare(f"{name}.{key}", left[key], right[key], found)
+    elif isinstance(left, list | tuple):
+        if len(left) != len(right):
+            found.append(f"{name}: length")
+            return
+        for index, (a, b) in enumerate(zip(left, right, strict=True)):
+            _compare(f"{name}[{index}]", a, b, found)
+    elif left != right:
+        found.append(f"{name}: {left!r} != {right!r}")

@@ -1,0 +1,52 @@
+"""kill -9 at any moment, the same command with --ckpt_path last: the end state is the same."""
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.runs import differences, resume, run_to_end, start
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """The end state to reach, and how long the run takes from its first metric to its end."""
+    folder = tmp_path_factory.mktemp("resume") / "whole"
+    process = start(folder)
+    _wait_for(folder / "metrics.csv", process)
+    began = time.monotonic()
+    assert process.wait(timeout=600) == 0
+    return folder, time.monotonic() - began
+
+
+@pytest.mark.parametrize("point", [0.1, 0.45, 0.8])
+def test_a_run_killed_and_resumed_ends_like_one_that_was_not(
+    uninterrupted: tuple[Path, float], tmp_path: Path, point: float
+) -> None:
+    whole, seconds = uninterrupted
+    folder = tmp_path / "killed"
+    process = start(folder)
+    _wait_for(folder / "metrics.csv", process)
+    time.sleep(point * seconds * random.Random(int(100 * point)).uniform(0.8, 1.2))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert resume(folder).wait(timeout=600) == 0
+    assert differences(whole, folder) == []
+
+
+def test_two_runs_from_one_seed_are_equal(
+    uninterrupted: tuple[Path, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "again"
+    run_to_end(folder)
+    assert differences(uninterrupted[0], folder) == []
+
+
+def _wait_for(path: Path, process: "object") -> None:
+    for _ in range(6000):
+        if path.exists():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} never appeared")

@@ -1,0 +1,345 @@
+"""Which problems each process sees, in which order."""
+
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+from lightning.pytorch import LightningModule, Trainer
+from torch.utils.data import DistributedSampler
+
+from svr_lightning.core.types import Problem
+from svr_lightning.errors import ConfigError
+from svr_lightning.tasks.countdown_problems import CountdownGenerator
+from svr_lightning.training.data import EvaluationShare, SVRDataModule, TrainingOrder
+from svr_lightning.training.sources import DataSource
+
+
+def made(name: str = "made", count: int = 37, seed: int = 1, **settings: Any) -> DataSource:
+    generator = CountdownGenerator(count=count, seed=seed, sizes=(3,))
+    return DataSource(name=name, task="countdown", generate=generator, **settings)
+
+
+def module(rank: int = 0, ranks: int = 1, **settings: Any) -> SVRDataModule:
+    """A data module as process ``rank`` of ``ranks`` holds it."""
+    data = SVRDataModule(**{"train": made(), "problems_per_step": 8, **settings})
+    data.trainer = SimpleNamespace(global_rank=rank, world_size=ranks)  # type: ignore[assignment]
+    return data
+
+
+def epoch(data: SVRDataModule, number: int = 0) -> list[list[str]]:
+    loader = data.train_dataloader()
+    loader.sampler.set_epoch(number)  # type: ignore[attr-defined]
+    return [[problem.id for problem in batch] for batch in loader]
+
+
+def numbered(size: int) -> list[Problem]:
+    return [Problem(id=str(i), task="math", question="q", reference="1") for i in range(size)]
+
+
+# Training order
+
+
+def test_the_order_follows_from_seed_and_epoch_alone() -> None:
+    first = epoch(module())
+    torch.manual_seed(123)
+    assert epoch(module()) == first
+    assert epoch(module(), number=1) != first
+    assert epoch(module(seed=43)) != first
+    assert epoch(module(), number=1) == epoch(module(), number=1)
+    # default_rng([42, 0]).permutation(37), recorded once: a numpy that draws differently would
+    # make a resumed run see other problems.
+    assert first[0] == [f"made/{number}" for number in (27, 18, 26, 5, 4, 23, 36, 7)]
+
+
+def test_reading_data_leaves_the_global_generator_alone() -> None:
+    data = module(val=[made("held-out", seed=2)])
+    before = torch.get_rng_state()
+    epoch(data)
+    for loader in data.val_dataloader():
+        list(loader)
+    data.fresh_problems(0, 5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_epoch_drops_the_last_incomplete_batch_and_repeats_nothing() -> None:
+    batches = epoch(module())
+    assert [len(batch) for batch in batches] == [8, 8, 8, 8]  # 37 = 4 * 8 + 5
+    assert len({id_ for batch in batches for id_ in batch}) == 32
+    assert len(module().train_dataloader()) == 4
+
+
+@pytest.mark.parametrize(("size", "steps"), [(50_000, 3125), (7_473, 467), (7_500, 468)])
+def test_the_papers_epochs_have_their_number_of_steps(size: int, steps: int) -> None:
+    for ranks in (1, 4):
+        order = TrainingOrder(numbered(size), batch_size=16, seed=42, rank=0, ranks=ranks)
+        assert len(order) // (16 // ranks) == steps
+        assert len(list(order)) == len(order)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_ranks_cut_every_global_batch_into_contiguous_slices(ranks: int) -> None:
+    whole = epoch(module(), number=3)
+    shares = [epoch(module(rank, ranks), number=3) for rank in range(ranks)]
+    joined = [[id_ for share in shares for id_ in share[step]] for step in range(len(whole))]
+    assert joined == whole
+
+
+def test_the_loaders_batches_are_lists_of_problems_read_in_this_process() -> None:
+    loader = module().train_dataloader()
+    batch = next(iter(loader))
+    assert isinstance(batch, list)
+    assert all(isinstance(problem, Problem) for problem in batch)
+    assert loader.num_workers == 0
+
+
+def test_a_batch_that_does_not_divide_among_the_processes_is_refused() -> None:
+    data = module(rank=1, ranks=3)
+    with pytest.raises(ConfigError, match=r"problems_per_step=8 must be a multiple of the 3 proc"):
+        data.setup("fit")
+    with pytest.raises(ConfigError, match="multiple of the 3"):
+        data.train_dataloader()
+
+
+def test_a_training_set_of_less_than_one_batch_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"37 problems are less than one batch of data\.prob"):
+        module(problems_per_step=64).setup("fit")
+
+
+def test_training_without_data_says_what_to_set() -> None:
+    with pytest.raises(ConfigError, match=r"nothing to train on: set data\.train"):
+        SVRDataModule().setup("fit")
+
+
+# Fresh problems
+
+
+def test_a_fresh_draw_depends_on_its_arguments_alone() -> None:
+    data = module()
+    excluded = {problem.id for batch in [data.problems("train")[0][:30]] for problem in batch}
+    draw = data.fresh_problems(5, 4, excluded)
+    assert len({problem.id for problem in draw}) == 4
+    assert not {problem.id for problem in draw} & excluded
+    data.fresh_problems(6, 4)
+    assert data.fresh_problems(5, 4, excluded) == draw
+    assert module(rank=1, ranks=2).fresh_problems(5, 4, excluded) == draw
+    assert data.fresh_problems(6, 4, excluded) != draw
+
+
+def test_a_fresh_draw_gives_what_is_left() -> None:
+    data = module()
+    excluded = {problem.id for problem in data.problems("train")[0][3:]}
+    assert {problem.id for problem in data.fresh_problems(0, 8, excluded)} == {
+        "made/0",
+        "made/1",
+        "made/2",
+    }
+
+
+# Evaluation
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_ranks_cover_an_evaluation_set_exactly_once_in_file_order(ranks: int) -> None:
+    sources = [made("one", 23, max_completion_tokens=99), made("two", 7)]
+    shares = []
+    for rank in range(ranks):
+        data = module(rank, ranks, val=sources, eval_batch_size=4)
+        loaders = data.val_dataloader()
+        assert [source.name for source in data.val_sources] == ["one", "two"]
+        assert data.val_sources[0].max_completion_tokens == 99
+        shares.append([[problem.id for batch in loader for problem in batch] for loader in loaders])
+        assert max(len(batch) for loader in loaders for batch in loader) <= 4
+        assert len(loaders[0]) == len(list(loaders[0]))
+    for index, size in ((0, 23), (1, 7)):
+        whole = [problem.id for problem in module(val=sources).problems("val")[index]]
+        assert len(whole) == size
+        assert [share[index] for share in shares] == [whole[rank::ranks] for rank in range(ranks)]
+
+
+def test_a_set_smaller_than_the_number_of_processes_is_refused() -> None:
+    data = module(rank=0, ranks=4, test=[made("few", 3)])
+    with pytest.raises(ConfigError, match=r"3 problems cannot .* set trainer\.devices to at most 3"):
+        data.test_dataloader()
+
+
+def test_lightning_will_not_replace_these_samplers() -> None:
+    # It injects a DistributedSampler of its own, which pads, only where none is.
+    assert issubclass(TrainingOrder, DistributedSampler)
+    assert issubclass(EvaluationShare, DistributedSampler)
+
+
+def test_validation_and_test_sets_may_be_absent() -> None:
+    data = module()
+    data.setup("fit")
+    assert data.val_dataloader() == []
+    assert data.test_dataloader() == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "key"), [("validate", "data.val"), ("test", "data.test"), ("predict", "data.pred")]
+)
+def test_a_stage_without_data_says_what_to_set(stage: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"nothing to {stage}: set {key}"):
+        module().setup(stage)
+
+
+def test_two_sets_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"data\.val: the names \['x', 'x'\] must differ"):
+        SVRDataModule(val=[made("x"), made("x", seed=2)])
+
+
+@pytest.mark.parametrize("name", ["problems_per_step", "eval_batch_size"])
+def test_sizes_must_be_positive(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"data.{name}=0 must be at least 1"):
+        SVRDataModule(**{name: 0})
+
+
+def test_setup_reads_what_its_stage_needs_and_logs_a_fingerprint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = DataSource(name="gone", task="math", path=str(tmp_path / "gone.jsonl"))
+    data = module(test=[missing])
+    with caplog.at_level(logging.INFO):
+        data.setup("fit")
+    assert "data.train: 37 countdown problems of data source 'made'" in caplog.text
+    assert "sha256 " in caplog.text
+    with pytest.raises(ConfigError, match="gone"):
+        data.setup("test")
+
+
+def test_bad_rows_of_every_part_are_skipped_where_asked(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "1 + 1?", "answer": "#### 2"}\n{"question": "2 + 2?"}\n')
+    source = DataSource(name="toy", task="gsm8k", path=str(path))
+    with pytest.raises(ConfigError, match="1 of 2 rows cannot be used"):
+        SVRDataModule(val=[source]).setup("validate")
+    data = SVRDataModule(val=[source], on_bad_row="skip")
+    data.setup("validate")
+    assert [problem.id for problem in data.problems("val")[0]] == ["toy/0"]
+
+
+# Prediction
+
+
+def test_questions_of_the_users_own_become_problems_without_a_reference() -> None:
+    data = module(questions=["What is 6 * 7?", "And 7 * 6?"], questions_task="gsm8k")
+    data.setup("predict")
+    (loader,) = data.predict_dataloader()
+    assert [problem for batch in loader for problem in batch] == [
+        Problem(id="questions/0", task="gsm8k", question="What is 6 * 7?", reference=""),
+        Problem(id="questions/1", task="gsm8k", question="And 7 * 6?", reference=""),
+    ]
+    assert data.predict_sources[0].name == "questions"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"questions": ["fine", " "]}, "question 1 is empty"),
+        ({"questions": ["x" * 100_001]}, "the question 0 has 100001 characters"),
+        ({"questions": ["x"], "questions_task": "chess"}, "unknown task 'chess'"),
+    ],
+)
+def test_questions_are_checked(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        module(**settings).setup("predict")
+
+
+def test_questions_and_a_data_set_at_once_are_refused() -> None:
+    with pytest.raises(ConfigError, match="give one of them"):
+        SVRDataModule(predict=made(), questions=["x"])
+
+
+# Within Lightning, and within a configuration
+
+
+class Recorder(LightningModule):
+    """Writes down the ids it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen: dict[str, list[str]] = {"train": [], "val": [], "predict": []}
+
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        return batch  # Lightning's own way assigns to fields, and a problem's are frozen.
+
+    def training_step(self, batch: list[Problem], batch_idx: int) -> torch.Tensor:
+        self.seen["train"] += [problem.id for problem in batch]
+        return self.weight * 1.0
+
+    def validation_step(
+        self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self.seen["val"] += [f"{dataloader_idx}:{problem.id}" for problem in batch]
+
+    def predict_step(self, batch: list[Problem], batch_idx: int) -> list[str]:
+        self.seen["predict"] += [problem.id for problem in batch]
+        return [problem.id for problem in batch]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+def trainer(tmp_path: Path, **settings: Any) -> Trainer:
+    return Trainer(
+        accelerator="cpu",
+        logger=False,
+        default_root_dir=tmp_path,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **{"enable_checkpointing": False, **settings},
+    )
+
+
+def test_lightning_runs_every_stage_in_these_orders(tmp_path: Path) -> None:
+    data = SVRDataModule(
+        train=made(),
+        val=[made("v1", 5), made("v2", 3)],
+        predict=made("p", 9),
+        problems_per_step=8,
+        eval_batch_size=4,
+    )
+    model = Recorder()
+    trainer(tmp_path, max_epochs=2, num_sanity_val_steps=0, check_val_every_n_epoch=2).fit(
+        model, datamodule=data
+    )
+    flat = [id_ for number in (0, 1) for batch in epoch(module(), number) for id_ in batch]
+    assert model.seen["train"] == flat
+    held_out = [f"0:v1/{i}" for i in range(5)] + [f"1:v2/{i}" for i in range(3)]
+    assert model.seen["val"] == held_out
+    trainer(tmp_path).predict(model, datamodule=data)
+    assert model.seen["predict"] == [f"p/{i}" for i in range(9)]
+
+
+def test_lightning_trains_without_validation_data(tmp_path: Path) -> None:
+    model = Recorder()
+    data = SVRDataModule(train=made(), problems_per_step=8)
+    trainer(tmp_path, max_epochs=1).fit(model, datamodule=data)
+    assert len(model.seen["train"]) == 32
+    assert model.seen["val"] == []
+
+
+def test_the_data_module_is_configured_from_plain_values() -> None:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(SVRDataModule, "data")
+    config = {
+        "train": {"name": "a", "task": "countdown", "generate": {"count": 20, "sizes": [3, 4]}},
+        "val": [{"name": "b", "task": "math", "path": "x/y", "max_completion_tokens": 2048}],
+        "on_bad_row": "skip",
+    }
+    parsed = parser.parse_args(["--data", json.dumps(config), "--data.train.limit=16"])
+    data = parser.instantiate_classes(parsed).data
+    assert data.val_sources == [
+        DataSource(name="b", task="math", path="x/y", max_completion_tokens=2048)
+    ]
+    assert len(data.problems("train")[0]) == 16
+    wrong = parser.parse_args(["--data.train", '{"name": "a", "task": "math"}'])
+    # The message arrives as it was written, not inside one of the parser's own.
+    with pytest.raises(ConfigError, match="give either path or generate"):
+        parser.instantiate_classes(wrong)

@@ -1,0 +1,399 @@
+"""Every form a data set comes in, and every fault it may have."""
+
+import gzip
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.errors import ConfigError
+from svr_lightning.tasks.countdown_problems import CountdownGenerator
+from svr_lightning.training.sources import (
+    DataSource,
+    load_problems,
+    problems_digest,
+)
+
+ROWS: list[dict[str, Any]] = [
+    {"id": "a", "question": "What is 1 + 1?", "answer": "It is 2.\n#### 2"},
+    {"question": "What is 2 + 2?", "answer": "#### 4"},
+    {"question": "Is the sign \u2028 kept?", "answer": "#### 1,234"},
+]
+NAN = float("nan")
+
+
+def gsm8k(path: Path | str, **settings: Any) -> DataSource:
+    return DataSource(name="toy", task="gsm8k", path=str(path), **settings)
+
+
+def write_lines(path: Path, rows: list[Any]) -> Path:
+    lines = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def write_json(path: Path) -> Path:
+    path.write_text(json.dumps(ROWS))
+    return path
+
+
+def write_gzip(path: Path) -> Path:
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.write("\n\n".join(json.dumps(row) for row in ROWS))
+    return path
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
+    arrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(arrow.Table.from_pylist(rows), path)
+    return path
+
+
+def error_of(source: DataSource, on_bad_row: Any = "error") -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_problems(source, on_bad_row)
+    message = str(caught.value)
+    assert message.splitlines() == [message], "an error is one line"
+    assert message.startswith(f"data source '{source.name}' (")
+    return message
+
+
+# Formats
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("rows.json", write_json),
+        ("rows.jsonl", lambda path: write_lines(path, ROWS)),
+        ("rows.JSONL", lambda path: write_lines(path, ["", *ROWS, "  "])),
+        ("rows.jsonl.gz", write_gzip),
+        ("rows.parquet", write_parquet),
+    ],
+)
+def test_every_file_format_gives_the_same_problems(tmp_path: Path, name: str, write: Any) -> None:
+    problems = load_problems(gsm8k(write(tmp_path / name)))
+    assert [problem.id for problem in problems] == ["a", "toy/1", "toy/2"]
+    assert [problem.reference for problem in problems] == ["2", "4", "1,234"]
+    assert problems[2].question == "Is the sign \u2028 kept?"
+    assert {problem.task for problem in problems} == {"gsm8k"}
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(ROWS[0]).encode() + b"\r\n")
+    assert load_problems(gsm8k(path))[0].id == "a"
+
+
+def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path: Path) -> None:
+    write_lines(tmp_path / "data" / "train-00001-of-00002.jsonl", ROWS[1:2])
+    write_lines(tmp_path / "data" / "train-00000-of-00002.jsonl", ROWS[2:])
+    write_lines(tmp_path / "data" / "test.jsonl", ROWS[:1])
+    write_lines(tmp_path / ".cache" / "train.jsonl", ["not for us"])
+    (tmp_path / "README.md").write_text("train")
+    train = load_problems(gsm8k(tmp_path))
+    assert [(problem.id, problem.reference) for problem in train] == [
+        ("toy/0", "1,234"),
+        ("toy/1", "4"),
+    ]
+    assert [problem.id for problem in load_problems(gsm8k(tmp_path, split="test"))] == ["a"]
+    assert "no file named for split 'dev', only data/test.jsonl" in error_of(
+        gsm8k(tmp_path, split="dev")
+    )
+
+
+def test_a_folder_whose_files_name_no_split_is_read_whole(tmp_path: Path) -> None:
+    write_lines(tmp_path / "b.jsonl", ROWS[1:2])
+    write_lines(tmp_path / "a.jsonl", ROWS[:1])
+    assert [problem.id for problem in load_problems(gsm8k(tmp_path))] == ["a", "toy/1"]
+
+
+def test_subset_is_a_sub_folder_of_a_folder(tmp_path: Path) -> None:
+    write_lines(tmp_path / "main" / "train.jsonl", ROWS[:1])
+    write_lines(tmp_path / "socratic" / "train.jsonl", ROWS)
+    assert len(load_problems(gsm8k(tmp_path, subset="main"))) == 1
+    assert "no sub-folder 'other'" in error_of(gsm8k(tmp_path, subset="other"))
+
+
+def test_limit_takes_the_first_rows(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", ROWS)
+    assert [problem.id for problem in load_problems(gsm8k(path, limit=2))] == ["a", "toy/1"]
+    assert len(load_problems(gsm8k(path, limit=99))) == 3
+
+
+def test_the_embedded_problems_load_by_split() -> None:
+    def source(split: str) -> DataSource:
+        return DataSource(
+            name="tiny", task="countdown", path="embedded:countdown-tiny", split=split
+        )
+
+    train, test = load_problems(source("train")), load_problems(source("test"))
+    assert len(train) > len(test) > 100
+    assert not {problem.id for problem in train} & {problem.id for problem in test}
+    assert "one of train, dev, test" in error_of(source("validation"))
+    other = DataSource(name="tiny", task="countdown", path="embedded:gsm8k")
+    assert "the only embedded data set is embedded:countdown-tiny" in error_of(other)
+
+
+# The hub
+
+
+class Hub:
+    """Stands in for the hub, which tests cannot reach: a real table, and what was asked for."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+        self.asked: dict[str, Any] = {}
+
+    def load_dataset(self, path: str, **asked: Any) -> Any:
+        self.asked = {"path": path, **asked}
+        return pytest.importorskip("datasets").Dataset.from_list(self.rows)
+
+
+def test_a_hub_data_set_is_asked_for_by_name_split_and_revision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub = Hub([{key: row[key] for key in ("question", "answer")} for row in ROWS])
+    monkeypatch.setattr(pytest.importorskip("datasets"), "load_dataset", hub.load_dataset)
+    source = DataSource(
+        name="gsm8k",
+        task="gsm8k",
+        path="openai/gsm8k",
+        subset="main",
+        split="test",
+        revision="abc",
+        limit=2,
+    )
+    assert [problem.id for problem in load_problems(source)] == ["gsm8k/0", "gsm8k/1"]
+    assert hub.asked == {
+        "path": "openai/gsm8k",
+        "name": "main",
+        "split": "test",
+        "revision": "abc",
+    }, "and never trust_remote_code"
+
+
+def test_an_unreachable_hub_is_one_line_that_says_what_was_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    message = error_of(DataSource(name="g", task="gsm8k", path="nobody/no-such-set", subset="main"))
+    assert "load_dataset('nobody/no-such-set', name='main', split='train', revision=None)" in message
+    assert "raised ConnectionError: Couldn't reach 'nobody/no-such-set' on the Hub" in message
+    assert message.endswith("or point path at a local copy")
+
+
+def test_without_the_datasets_package_local_lines_load_and_the_hub_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert len(load_problems(gsm8k(write_lines(tmp_path / "rows.jsonl", ROWS)))) == 3
+    assert "pip install datasets" in error_of(gsm8k("openai/gsm8k"))
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    assert "pip install pyarrow" in error_of(gsm8k(tmp_path / "rows.parquet"))
+
+
+@pytest.mark.parametrize("path", ["./missing", "data/missing.jsonl", "/a/b/c", "a/b/c", "x\0y"])
+def test_a_path_that_can_be_no_hub_id_is_reported_without_asking_the_hub(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert "there is no such file or folder (looked from " in error_of(gsm8k(path))
+
+
+# Faults of files
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("question,answer\n")
+    assert "rows.csv is none of .json, .jsonl, .jsonl.gz, .parquet" in error_of(
+        gsm8k(tmp_path / "rows.csv")
+    )
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b"{}" * 99)[:-9])
+    assert "cannot read cut.jsonl.gz: Compressed file ended" in error_of(
+        gsm8k(tmp_path / "cut.jsonl.gz")
+    )
+    (tmp_path / "no.jsonl.gz").write_bytes(b"plain text")
+    assert "cannot read no.jsonl.gz: Not a gzipped file" in error_of(
+        gsm8k(tmp_path / "no.jsonl.gz")
+    )
+    (tmp_path / "empty").mkdir()
+    assert "the folder holds no .json, .jsonl, .jsonl.gz, .parquet file" in error_of(
+        gsm8k(tmp_path / "empty")
+    )
+
+
+def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "rows.parquet").write_bytes(b"plain text")
+    assert "cannot read rows.parquet: " in error_of(gsm8k(tmp_path / "rows.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b'{"question": 1}\n{"question": 2}', "rows.json: invalid JSON at line 2, column 1: Extra data"),
+        (b'{"rows": []}', "rows.json: expected a list of objects, found dict"),
+        (b"\xff\xfe", "rows.json: not UTF-8: "),
+        (b"[" * 100_000, "rows.json: invalid JSON: "),
+    ],
+)
+def test_a_json_file_must_hold_a_list(tmp_path: Path, text: bytes, reason: str) -> None:
+    (tmp_path / "rows.json").write_bytes(text)
+    assert reason in error_of(gsm8k(tmp_path / "rows.json"))
+
+
+# Faults of rows
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ('{"question": "cut off', "rows.jsonl:2: invalid JSON at column 14: Unterminated string"),
+        ('["a", "list"]', "rows.jsonl:2: expected an object, found list"),
+        ('{"question": "\\ud800?", "answer": "#### 1"}', "the question is not valid Unicode"),
+        ({"answer": "#### 1"}, "rows.jsonl:2: missing field 'question'; the row has ['answer']"),
+        ({"question": " \n", "answer": "#### 1"}, "field 'question' must be text that is not blank"),
+        ({"question": "q", "answer": NAN}, "missing field 'answer'"),
+        ({"question": "q", "answer": NAN}, "(NaN in 'answer')"),
+        ({"question": "q" * 100_001, "answer": "#### 1"}, "the question has 100001 characters"),
+        ({"question": "q", "answer": "#### \x1b[31mred"}, "must end with a number"),
+    ],
+)
+def test_a_bad_row_is_named_with_its_reason_or_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, row: Any, reason: str
+) -> None:
+    source = gsm8k(write_lines(tmp_path / "rows.jsonl", [ROWS[0], row, ROWS[1]]))
+    message = error_of(source)
+    assert reason in message
+    assert "1 of 3 rows cannot be used: rows.jsonl:2: " in message
+    assert message.endswith("or leave them out with data.on_bad_row: skip")
+    assert message.isprintable()
+
+    with caplog.at_level(logging.WARNING):
+        problems = load_problems(source, "skip")
+    # The second good row keeps the number it has in the file.
+    assert [problem.id for problem in problems] == ["a", "toy/2"]
+    assert len(caplog.messages) == 1
+    assert reason in caplog.messages[0]
+    assert "left out" in caplog.messages[0]
+
+
+def test_nan_in_a_column_nobody_reads_is_no_fault(tmp_path: Path) -> None:
+    rows = [{**row, "score": NAN} for row in ROWS[1:]]
+    assert len(load_problems(gsm8k(write_parquet(tmp_path / "rows.parquet", rows)))) == 2
+
+
+def test_only_the_first_five_bad_rows_are_listed(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", [ROWS[0]] + [{"question": "q"}] * 7)
+    message = error_of(gsm8k(path))
+    assert "7 of 8 rows cannot be used" in message
+    assert re.findall(r"rows\.jsonl:(\d+)", message) == ["2", "3", "4", "5", "6"]
+    assert "; and 2 more." in message
+
+
+def test_repeated_ids_are_an_error_even_where_bad_rows_are_skipped(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", [ROWS[0], ROWS[1], ROWS[0]])
+    message = error_of(gsm8k(path), "skip")
+    assert "1 rows repeat an id: rows.jsonl:3 has the id 'a' of rows.jsonl:1" in message
+
+
+def test_a_source_without_usable_rows_is_an_error(tmp_path: Path) -> None:
+    assert "there are no rows in it" in error_of(gsm8k(write_lines(tmp_path / "a.jsonl", [])))
+    bad = gsm8k(write_lines(tmp_path / "b.jsonl", [{"nums": [1]}]))
+    assert "No row is left: check the task and the columns" in error_of(bad, "skip")
+
+
+def test_an_unknown_task_names_the_known_ones(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", ROWS)
+    source = DataSource(name="toy", task="chess", path=str(path))
+    assert "unknown task 'chess'; known: countdown, gsm8k, math" in error_of(source)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"path": "x", "name": "../evil"}, "a name is made of letters"),
+        ({"path": "x", "limit": 0}, "limit=0 must be positive"),
+        ({"path": "x", "max_completion_tokens": 0}, "max_completion_tokens=0 must be positive"),
+        ({}, "give either path or generate"),
+        ({"path": "x", "generate": CountdownGenerator()}, "give either path or generate"),
+        ({"generate": CountdownGenerator(count=0)}, "count=0 must be positive"),
+        ({"generate": CountdownGenerator(sizes=(9,))}, r"sizes=\[9\] must hold numbers from 2"),
+        ({"generate": CountdownGenerator(max_number=0)}, "max_number=0 must be positive"),
+        ({"generate": CountdownGenerator(min_target=200)}, "min_target=200 must lie in"),
+    ],
+)
+def test_settings_are_checked_before_anything_is_read(
+    settings: dict[str, Any], reason: str
+) -> None:
+    source = DataSource(**{"name": "toy", "task": "gsm8k", **settings})
+    with pytest.raises(ConfigError, match=reason):
+        load_problems(source)
+
+
+def test_selected_rows_keep_their_number_in_the_whole_data_set(tmp_path: Path) -> None:
+    path = tmp_path / "pool.jsonl"
+    path.write_text("".join(f'{{"nums": [{i}, 1], "target": {i}}}\n' for i in range(51_000)))
+    source = DataSource(
+        name="cd", task="countdown", path=str(path), select="countdown_eval", limit=3
+    )
+    problems = load_problems(source)
+    assert [problem.id for problem in problems] == [f"cd/{p.reference}" for p in problems]
+    small = gsm8k(write_lines(tmp_path / "rows.jsonl", ROWS), select="countdown_train")
+    assert "at least 51000 rows and there are 3; point path at the whole data set" in error_of(
+        small
+    )
+
+
+# Fingerprint, and real data
+
+
+def test_the_fingerprint_follows_content_and_order(tmp_path: Path) -> None:
+    problems = load_problems(gsm8k(write_lines(tmp_path / "rows.jsonl", ROWS)))
+    digest = problems_digest(problems)
+    assert re.fullmatch("[0-9a-f]{64}", digest)
+    assert digest == problems_digest(load_problems(gsm8k(write_gzip(tmp_path / "r.jsonl.gz"))))
+    assert digest != problems_digest(problems[::-1])
+    assert digest != problems_digest(problems[:2])
+
+
+@pytest.mark.parametrize(
+    ("file", "task", "rows"),
+    [
+        ("countdown", "countdown", 10_240),
+        ("gsm8k_train", "gsm8k", 7_473),
+        ("gsm8k_test", "gsm8k", 1_319),
+        ("math500", "math", 500),
+        ("aime26", "math", 30),
+        ("amc23", "math", 40),
+        ("olympiadbench", "math", 674),
+        ("minerva_math", "math", 272),
+    ],
+)
+def test_real_benchmark_files_load_whole(
+    shared_data: Path, file: str, task: str, rows: int
+) -> None:
+    source = DataSource(name=file, task=task, path=str(shared_data / f"{file}.jsonl"))
+    assert len(load_problems(source)) == rows
+
+
+def test_the_two_empty_golds_of_math_train_are_found(
+    shared_data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = shared_data / "math_train.jsonl"
+    source = DataSource(name="math", task="math", path=str(path))
+    assert "2 of 7500 rows cannot be used: math_train.jsonl:5342: the gold" in error_of(source)
+    with caplog.at_level(logging.WARNING):
+        problems = load_problems(source, "skip")
+    assert len(problems) == 7_498
+    assert "math_train.jsonl:5342" in caplog.text
+    assert "math_train.jsonl:5344" in caplog.text
