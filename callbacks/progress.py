@@ -7,11 +7,28 @@ from lightning.pytorch.callbacks import RichProgressBar
 
 
 class Progress(RichProgressBar):
-    """Lightning's rich progress bar, counting optimizer steps of the whole run.
+    """Lightning's rich progress bar, counting optimizer steps instead of micro-batches.
 
     ``reward`` and ``accuracy`` are means over the turns of the last rollout; ``turns`` and
     ``val_acc`` are what adaptive inference took and got at the last validation.
     """
+
+    @property
+    def total_train_batches(self) -> int:
+        """Optimizer steps that are left."""
+        planned = int(self.trainer.estimated_stepping_batches)
+        return planned - self.trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Advance when an optimizer step is complete."""
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        if not self.is_disabled and self.train_progress_bar_id is not None:
+            self._update(self.train_progress_bar_id, trainer.global_step)
+            self._update_metrics(trainer, pl_module)
+            self.refresh()
 
     def _get_train_description(self, current_epoch: int) -> str:
         return "training"

@@ -1,12 +1,22 @@
-"""Messages to token ids and token ids to text, through the tokenizer's own chat template."""
+"""Messages to token ids and token ids to text, through the tokenizer's own chat template.
 
-from collections.abc import Sequence
+A message's content is text and nothing else. Where it spells out a control token, as a draft
+ending its turn with a forged ``<|im_end|>`` does, the letters are encoded and not the token.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
+from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG
 from svr_lightning.core.types import Message
 from svr_lightning.errors import ConfigError
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+_METHOD_TAGS = {THINK_OPEN, THINK_CLOSE, "<answer>", "</answer>", OPEN_TAG, CLOSE_TAG}
+"""What completions are written in, and therefore text even where a tokenizer calls it special."""
+_PRIVATE_USE = range(0xF0000, 0xFFFFE)
 
 
 class Renderer:
@@ -39,6 +49,9 @@ class Renderer:
         self.max_prompt_tokens = max_prompt_tokens
         self.max_model_len = max_model_len
         self._kwargs = chat_template_kwargs or {}
+        control = _control_tokens(tokenizer)
+        self._control_ids = frozenset(control.values())
+        self._spelt_out = _at_any_of(control)
         self.text_prefix = self._open_think()
 
     def text(self, messages: Sequence[Message]) -> str:
@@ -65,7 +78,7 @@ class Renderer:
             *before, user = messages
             if not user["content"]:
                 raise ConfigError(
-                    f"model.max_prompt_tokens={self.max_prompt_tokens} (context "
+                    f"model.policy.max_prompt_tokens={self.max_prompt_tokens} (context "
                     f"{self.max_model_len}) cannot hold the system message alone, which takes "
                     f"{len(ids)} tokens; raise it"
                 )
@@ -74,14 +87,30 @@ class Renderer:
         return tuple(ids)
 
     def completion_text(self, token_ids: Sequence[int]) -> str:
-        """Decode a completion as parsers and drafts see it."""
-        decoded = self.tokenizer.decode(
-            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return self.text_prefix + decoded
+        """Decode a completion as parsers and drafts see it: without control tokens."""
+        written = [token for token in token_ids if token not in self._control_ids]
+        return self.text_prefix + self._decode(written)
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
-        return list(self.tokenizer.encode(self.text(messages), add_special_tokens=False))
+        """Render and encode, cutting the text within every control token that content spells out.
+
+        The rest is encoded as ever: a tokenizer splits the text at such places anyway.
+        """
+        contents = [message["content"] for message in messages]
+        if not any(map(self._spelt_out.search, contents)):
+            return self._encode_pieces([self.text(messages)])
+        mark = next(c for c in map(chr, _PRIVATE_USE) if not any(c in text for text in contents))
+        marked = [
+            {**m, "content": self._spelt_out.sub(rf"\1{mark}", m["content"])} for m in messages
+        ]
+        return self._encode_pieces(self.text(marked).split(mark))
+
+    def _encode_pieces(self, pieces: Sequence[str]) -> list[int]:
+        encode = self.tokenizer.encode
+        return [token for piece in pieces for token in encode(piece, add_special_tokens=False)]
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(token_ids), clean_up_tokenization_spaces=False))
 
     def _template(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         rendered = self.tokenizer.apply_chat_template(
@@ -94,12 +123,11 @@ class Renderer:
 
     def _cut(self, content: str, overshoot: int) -> str:
         """Drop characters that make up at least ``overshoot`` tokens from the left."""
-        ids = self.tokenizer.encode(content, add_special_tokens=False)
-        if overshoot >= len(ids):
-            return ""
-        kept = str(self.tokenizer.decode(ids[overshoot:], clean_up_tokenization_spaces=False))
+        cuts = [0, *(match.end() for match in self._spelt_out.finditer(content)), len(content)]
+        ids = self._encode_pieces([content[a:b] for a, b in pairwise(cuts)])
         # Decoding may split a character or add a space: take the same length from the original.
-        return content[-min(len(kept), len(content) - 1) :]
+        kept = min(len(self._decode(ids[overshoot:])), len(content) - 1)
+        return content[len(content) - kept :]
 
     def _open_think(self) -> str:
         """``<think>`` and a newline where the template leaves one open before the completion."""
@@ -108,3 +136,16 @@ class Renderer:
         suffix = prompt.removeprefix(self._template(probe, add_generation_prompt=False))
         is_open = suffix.rfind(THINK_OPEN) > suffix.rfind(THINK_CLOSE)
         return f"{THINK_OPEN}\n" if is_open else ""
+
+
+def _control_tokens(tokenizer: Any) -> dict[str, int]:
+    """The tokens that structure a chat, by the text that stands for them."""
+    special = {t.content: i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+    special |= dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+    return {text: token for text, token in special.items() if text not in _METHOD_TAGS}
+
+
+def _at_any_of(control: Mapping[str, int]) -> re.Pattern[str]:
+    """Matches the first character of every control token's text, overlapping ones too."""
+    texts = [re.escape(text) for text in control if len(text) > 1]
+    return re.compile(rf"(?=(?:{'|'.join(texts)}))(.)" if texts else "(?!)", re.DOTALL)

@@ -92,6 +92,7 @@ class Driver:
                     self._deliver(output, finish)
         except BaseException:
             self._engine.cancel()
+            self._waiting.clear()
             raise
         return [results[index] for index in sorted(results)]
 
@@ -145,9 +146,11 @@ class Driver:
                 run_seed,
                 step=step,
                 problem_id=running.job.problem.id,
-                sample=running.job.sample + position,
+                sample=running.job.sample,
                 turn=running.round,
                 attempt=attempt,
+                # A program's other prompts of the same round draw apart from every other sample.
+                purpose=f"generate {position}" if position else "generate",
             ),
         )
 

@@ -26,6 +26,6 @@ def warmup_stable_decay(
     if step < warmup:
         return floor + (1.0 - floor) * step / warmup
     left = total_steps - step
-    if left < decay:
-        return floor + (1.0 - floor) * max(left, 0) / decay
-    return 1.0
+    if left <= 0:
+        return floor
+    return floor + (1.0 - floor) * left / decay if left < decay else 1.0

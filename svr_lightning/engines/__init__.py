@@ -1,0 +1,1 @@
+"""What samples completions: a protocol and its implementations."""

@@ -11,23 +11,32 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import (
+    DynamicLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionLayer,
+)
 
 from svr_lightning.errors import ConfigError
+
+_SERVED = (DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
 
 
 def new_cache(config: Any) -> DynamicCache:
     """An empty cache for a model configuration.
 
     Raises:
-        ConfigError: for sliding-window attention, whose cache forgets columns on its own.
+        ConfigError: for a layer whose cache holds more than keys, values and recurrent states, or
+            forgets columns on its own, as that of sliding-window attention does.
     """
     cache = DynamicCache(config=config)
-    if any(isinstance(layer, DynamicSlidingWindowLayer) for layer in cache.layers):
-        raise ConfigError(
-            f"engine: the transformers engine cannot serve {config.model_type!r}, which uses "
-            "sliding-window attention; use the vLLM engine or a model with full attention"
-        )
+    for layer in cache.layers:
+        if type(layer) not in _SERVED:
+            kind = type(layer).__name__.removeprefix("Dynamic").removesuffix("Layer")
+            raise ConfigError(
+                f"engine: the transformers engine cannot serve {config.model_type!r}, whose cache "
+                f"has {kind} layers; use the vLLM engine or a model with full attention"
+            )
     return cache
 
 

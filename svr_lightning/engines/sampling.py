@@ -1,5 +1,6 @@
 """Drawing one token per row of a batch, each row from its own seed."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -52,16 +53,18 @@ def _invert(probs: Tensor, draws: Sequence[float]) -> Tensor:
 
 def _restrict(logp: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """[B, V] probabilities with what top-k and top-p exclude set to zero."""
-    probs = logp.exp()
     if all(p.top_p >= 1.0 and p.top_k <= 0 for p in params):
-        return probs
-    ordered, order = probs.sort(dim=-1, descending=True)
-    ranks = torch.arange(probs.shape[-1], device=probs.device).unsqueeze(0)
-    top_k = torch.tensor(
-        [p.top_k if p.top_k > 0 else probs.shape[-1] for p in params], device=probs.device
-    ).unsqueeze(1)
+        return logp.exp()
+    size, device = logp.shape[-1], logp.device
+    ordered, order = logp.sort(dim=-1, descending=True, stable=True)
+    ordered = ordered.exp()
+    ranks = torch.arange(size, device=device).unsqueeze(0)
+    limits = [p.top_k if p.top_k > 0 else size for p in params]
+    top_k = torch.tensor(limits, device=device).unsqueeze(1)
     ordered = torch.where(ranks < top_k, ordered, 0.0)
-    top_p = torch.tensor([p.top_p for p in params], device=probs.device).unsqueeze(1)
+    # Rounding must not cut the tail of a row that keeps all: it would depend on its batch mates.
+    masses = [p.top_p if p.top_p < 1.0 else math.inf for p in params]
+    top_p = torch.tensor(masses, device=device).unsqueeze(1)
     mass_before = ordered.cumsum(dim=-1) - ordered
     ordered = torch.where(mass_before < top_p * ordered.sum(dim=-1, keepdim=True), ordered, 0.0)
-    return torch.zeros_like(probs).scatter(1, order, ordered)
+    return torch.zeros_like(logp).scatter(1, order, ordered)

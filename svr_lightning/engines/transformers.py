@@ -18,6 +18,9 @@ from svr_lightning.engines import batch_cache
 from svr_lightning.engines.base import Output, Request
 from svr_lightning.engines.sampling import draw_tokens, uniforms
 
+MAX_WAIT = 8
+"""Steps that a request waits at most, where there is room, for others to be prefilled with it."""
+
 
 @dataclass(slots=True)
 class _Row:
@@ -48,6 +51,7 @@ class TransformersEngine:
         self._queue: deque[Request] = deque()
         self._rows: list[_Row] = []
         self._cache: Any = None
+        self._waited = 0
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """Serve ``model``; its context was checked against ``max_model_len`` by the caller."""
@@ -76,14 +80,15 @@ class TransformersEngine:
             return self._admit() + self._decode()
 
     def _admit(self) -> list[Output]:
-        """Prefill queued requests, several at a time: a prefill costs as much for one as for many."""
+        """Prefill queued requests, several at a time: one costs nearly as much as many."""
         room = min(self.max_batch - len(self._rows), len(self._queue))
         worthwhile = not self._rows or room >= max(1, self.max_batch // 8)
-        if not room or not worthwhile:
+        self._waited = self._waited + 1 if room else 0
+        if not room or not (worthwhile or self._waited > MAX_WAIT):
             return []
-        rows = []
-        for request in (self._queue.popleft() for _ in range(room)):
-            rows.append(_Row(request, uniforms(request.sampling.seed, request.sampling.max_tokens)))
+        self._waited = 0
+        requests = [self._queue.popleft() for _ in range(room)]
+        rows = [_Row(r, uniforms(r.sampling.seed, r.sampling.max_tokens)) for r in requests]
         cache = batch_cache.new_cache(self._model.config)
         width = max(row.length for row in rows)
         ids = [[0] * (width - row.length) + list(row.request.prompt_ids) for row in rows]
@@ -106,7 +111,9 @@ class TransformersEngine:
         self._take(logits, self._rows)
         return self._retire(range(len(self._rows)))
 
-    def _forward(self, ids: list[list[int]], rows: Sequence[_Row], cache: Any, width: int) -> Tensor:
+    def _forward(
+        self, ids: list[list[int]], rows: Sequence[_Row], cache: Any, width: int
+    ) -> Tensor:
         """[B, V] scores of the next token; ``width`` is the padded length, new tokens included."""
         device = self._model.device
         input_ids = torch.tensor(ids, device=device)

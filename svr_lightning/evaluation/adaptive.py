@@ -45,7 +45,9 @@ def run_adaptive(
     Args:
         problems: of one data set.
         dataset: its name in the records.
-        driver, renderer, decoding: how completions are made.
+        driver: runs the trajectories.
+        renderer: says which problems fit.
+        decoding: how completions are drawn.
         max_turns: T_max.
         threshold: gamma; None runs every turn and returns the last.
         on_turn: told of each turn as it ends.

@@ -83,8 +83,7 @@ def micro_batches(
             key=lambda s: len(s.prompt_ids) + len(s.completion_ids),
         )
         size = per_step // accumulate
-        for first in range(0, per_step, size):
-            batches.append(pad(step[first : first + size], weight=1.0 / size))
+        batches += [pad(step[i : i + size], weight=1.0 / size) for i in range(0, per_step, size)]
     return batches
 
 

@@ -123,7 +123,7 @@ class EvaluationConfig:
     adaptive: bool = True
     """False runs every turn and returns the last one (fixed-budget inference)."""
     max_completion_tokens: int | None = None
-    """Completion limit where a data set gives none of its own; None takes the task's."""
+    """Upper bound on the completion limit of every data set; None leaves each its own."""
     temperature: float = 0.0
     """0 is greedy decoding."""
     top_p: float = 1.0

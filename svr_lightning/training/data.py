@@ -4,7 +4,9 @@ Nothing here draws from a global generator. The order of an epoch follows from (
 fresh draw from the seed it is given, so that a resumed run sees what an uninterrupted one does.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -92,6 +94,8 @@ class SVRDataModule(LightningDataModule):
         questions_task: the task whose prompts and answer syntax ``questions`` take.
         problems_per_step: problems behind one optimizer step, over all processes together.
         eval_batch_size: problems that one process evaluates at a time.
+        local_files: for data sets named here, a local file or folder that stands for them: it is
+            read whole, so ``split``, ``subset``, ``revision`` and ``select`` do not apply.
         seed: with the epoch, decides the order of training problems.
         on_bad_row: ``error`` ends the run when a row of any data set cannot be used; ``skip``
             leaves such rows out with a warning that counts them.
@@ -107,6 +111,7 @@ class SVRDataModule(LightningDataModule):
         questions_task: str = "math",
         problems_per_step: int = 16,
         eval_batch_size: int = 64,
+        local_files: dict[str, str] | None = None,
         seed: int = 42,
         on_bad_row: OnBadRow = "error",
     ) -> None:
@@ -134,12 +139,21 @@ class SVRDataModule(LightningDataModule):
             "predict": [predict] if predict else [],
         }
         for part, sources in self._sources.items():
+            sources[:] = [_with_local_file(source, local_files or {}) for source in sources]
             for source in sources:
                 source.check()
             names = [source.name for source in sources]
             if len(set(names)) < len(names):
                 raise ConfigError(f"data.{part}: the names {names} must differ from each other")
         self._problems: dict[Part, list[list[Problem]]] = {}
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        """Problems stay where they are; only micro-batches of tensors move."""
+        if isinstance(batch, list):
+            return batch
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     @property
     def val_sources(self) -> list[DataSource]:
@@ -267,6 +281,18 @@ class SVRDataModule(LightningDataModule):
         if self.trainer is None:
             return 0, 1
         return self.trainer.global_rank, self.trainer.world_size
+
+
+def _with_local_file(source: DataSource, local_files: Mapping[str, str]) -> DataSource:
+    if source.name not in local_files:
+        return source
+    path = local_files[source.name]
+    if not Path(path).expanduser().exists():
+        raise ConfigError(
+            f"data.local_files: {path} for {source.name!r} does not exist; correct the path, or "
+            "leave the entry out to read the data set where the configuration says"
+        )
+    return replace(source, path=path, generate=None, subset=None, revision=None, select=None)
 
 
 def _loader(problems: list[Problem], sampler: Any, batch_size: int) -> DataLoader[Problem]:

@@ -38,14 +38,6 @@ class AdaptiveEvaluation(LightningModule):
         """Adaptive inference on problems of one data set."""
         raise TypeError("a subclass of AdaptiveEvaluation brings run_adaptive")
 
-    def transfer_batch_to_device(
-        self, batch: Any, device: torch.device, dataloader_idx: int
-    ) -> Any:
-        """Problems stay where they are; only micro-batches of tensors move."""
-        if isinstance(batch, list):
-            return batch
-        return super().transfer_batch_to_device(batch, device, dataloader_idx)
-
     def on_validation_epoch_start(self) -> None:
         """Begin a fresh set of records."""
         self._records = []

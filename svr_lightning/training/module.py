@@ -241,15 +241,15 @@ class SVRModule(AdaptiveEvaluation):
         )
 
     def _fresh_problems(self, attempt: int, count: int, exclude: frozenset[str]) -> list[Problem]:
+        """This rank's share of a draw that is the same on all ranks, so that none meets twice."""
         seed = derive_seed(
-            self.seed,
-            step=self.global_step,
-            problem_id=f"rank {self.global_rank}",
-            attempt=attempt,
-            purpose="resample",
+            self.seed, step=self.global_step, problem_id="", attempt=attempt, purpose="resample"
         )
+        ranks = int(self.trainer.world_size)
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        return data.fresh_problems(seed, count, exclude)  # type: ignore[no-any-return]
+        drawn = data.fresh_problems(seed, (count + len(exclude)) * ranks)
+        share = [p for p in drawn[self.global_rank :: ranks] if p.id not in exclude]
+        return share[:count]
 
     def _driver(self, attempt: int = 0) -> Driver:
         return Driver(
@@ -276,15 +276,17 @@ class SVRModule(AdaptiveEvaluation):
         max_completion_tokens: int | None = None,
         on_turn: OnTurn | None = None,
     ) -> list[Record]:
-        """Adaptive inference on problems of one data set, as ``evaluation`` says."""
+        """Adaptive inference on problems of one data set, as ``evaluation`` says.
+
+        The completion limit is the data set's own, else the task's, and never above
+        ``evaluation.max_completion_tokens``.
+        """
         config = self.evaluation
         if not problems:
             return []
-        limit = (
-            max_completion_tokens
-            or config.max_completion_tokens
-            or get_task(problems[0].task).max_completion_tokens
-        )
+        limit = max_completion_tokens or get_task(problems[0].task).max_completion_tokens
+        if config.max_completion_tokens is not None:
+            limit = min(limit, config.max_completion_tokens)
         decoding = Decoding(
             max_completion_tokens=limit,
             temperature=config.temperature,

@@ -1,4 +1,4 @@
-"""AdamW with fp32 masters, no decay on norms and biases, and the schedule as a Lightning scheduler."""
+"""AdamW without decay on norms and biases, its schedule, and the reference that follows."""
 
 from typing import Any
 
@@ -26,6 +26,9 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) 
     """What ``configure_optimizers`` returns for ``total_steps`` optimizer steps."""
     groups = [group for group in parameter_groups(model, config.weight_decay) if group["params"]]
     optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    # A fused optimizer offers to undo a gradient scale itself. Nothing here needs that, and under
+    # mixed precision Lightning would refuse to clip gradients because of it.
+    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
 
     def factor(step: int) -> float:
         return warmup_stable_decay(
@@ -42,7 +45,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) 
 
 @torch.no_grad()
 def mix_reference(reference: nn.Module, policy: nn.Module, mix: float) -> None:
-    """ref = (1 - mix) ref + mix policy, computed in fp32 whatever the weights are stored in.
+    """Set ref = (1 - mix) ref + mix policy, in fp32 whatever the weights are stored in.
 
     Example: with mix 0.6 a reference weight 1.0 and a policy weight 2.0 give 1.6.
     """

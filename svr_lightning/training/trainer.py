@@ -20,7 +20,23 @@ class SVRTrainer(Trainer):
     a run on several processes sees the same problems as a run on one.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        limit_train_batches: int | float | None = None,
+        limit_val_batches: int | float | None = None,
+        limit_test_batches: int | float | None = None,
+        limit_predict_batches: int | float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # The limits are spelled out because the configuration parser takes Lightning's own for
+        # floats, and 1.0 means everything where 1 means one batch.
+        kwargs |= {
+            "limit_train_batches": limit_train_batches,
+            "limit_val_batches": limit_val_batches,
+            "limit_test_batches": limit_test_batches,
+            "limit_predict_batches": limit_predict_batches,
+        }
         root = kwargs.get("default_root_dir") or "runs/default"
         kwargs["default_root_dir"] = root
         kwargs["use_distributed_sampler"] = False

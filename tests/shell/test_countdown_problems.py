@@ -32,6 +32,20 @@ def test_the_countdown_split_of_the_whole_hub_data_set_stays_what_it_is() -> Non
     assert held_out[:5] == [148720, 207440, 460362, 154607, 398162]
 
 
+def test_selected_rows_keep_their_number_in_the_whole_data_set(tmp_path: Path) -> None:
+    path = tmp_path / "pool.jsonl"
+    path.write_text("".join(f'{{"nums": [{i}, 1], "target": {i}}}\n' for i in range(51_000)))
+    source = DataSource(
+        name="cd", task="countdown", path=str(path), select="countdown_eval", limit=3
+    )
+    problems = load_problems(source)
+    assert [problem.id for problem in problems] == [f"cd/{p.reference}" for p in problems]
+    path.write_text('{"nums": [1, 2], "target": 3}\n' * 2)
+    few = DataSource(name="few", task="countdown", path=str(path), select="countdown_train")
+    with pytest.raises(ConfigError, match="at least 51000 rows and there are 2; point path at"):
+        load_problems(few)
+
+
 def solve(numbers: list[int], target: int) -> str | None:
     """An expression for the target by brute force, over every order, operator and shape."""
     shapes = {
@@ -84,12 +98,8 @@ def test_real_problems_lie_within_what_the_generator_can_reach(shared_data: Path
 
 
 def test_a_generator_that_runs_out_of_problems_says_so() -> None:
-    source = DataSource(
-        name="made",
-        task="countdown",
-        generate=CountdownGenerator(count=99, sizes=(2,), max_number=3, min_target=3, max_target=9),
-    )
+    generator = CountdownGenerator(count=99, sizes=(2,), max_number=3, min_target=3, max_target=9)
+    source = DataSource(name="made", task="countdown", generate=generator)
     # 1,2: 3 - 1,3: 4 3 - 2,2: 4 - 2,3: 5 6 - 3,3: 6 9 are all there is.
-    message = error_of(source)
-    assert "found 8 different problems and then no further one" in message
-    assert "these settings do not allow start + count = 99" in message
+    with pytest.raises(ConfigError, match=r"'made' .*found 8 different problems and then no furth"):
+        load_problems(source)

@@ -163,7 +163,9 @@ def test_ranks_cover_an_evaluation_set_exactly_once_in_file_order(ranks: int) ->
 
 def test_a_set_smaller_than_the_number_of_processes_is_refused() -> None:
     data = module(rank=0, ranks=4, test=[made("few", 3)])
-    with pytest.raises(ConfigError, match=r"3 problems cannot .* set trainer\.devices to at most 3"):
+    with pytest.raises(
+        ConfigError, match=r"3 problems cannot .* set trainer\.devices to at most 3"
+    ):
         data.test_dataloader()
 
 

@@ -185,7 +185,9 @@ def test_an_unreachable_hub_is_one_line_that_says_what_was_tried(
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     message = error_of(DataSource(name="g", task="gsm8k", path="nobody/no-such-set", subset="main"))
-    assert "load_dataset('nobody/no-such-set', name='main', split='train', revision=None)" in message
+    assert (
+        "load_dataset('nobody/no-such-set', name='main', split='train', revision=None)" in message
+    )
     assert "raised ConnectionError: Couldn't reach 'nobody/no-such-set' on the Hub" in message
     assert message.endswith("or point path at a local copy")
 
@@ -194,7 +196,7 @@ def test_without_the_datasets_package_local_lines_load_and_the_hub_says_what_to_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     assert len(load_problems(gsm8k(write_lines(tmp_path / "rows.jsonl", ROWS)))) == 3
     assert "pip install datasets" in error_of(gsm8k("openai/gsm8k"))
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
@@ -240,7 +242,10 @@ def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b'{"question": 1}\n{"question": 2}', "rows.json: invalid JSON at line 2, column 1: Extra data"),
+        (
+            b'{"question": 1}\n{"question": 2}',
+            "rows.json: invalid JSON at line 2, column 1: Extra data",
+        ),
         (b'{"rows": []}', "rows.json: expected a list of objects, found dict"),
         (b"\xff\xfe", "rows.json: not UTF-8: "),
         (b"[" * 100_000, "rows.json: invalid JSON: "),
@@ -261,7 +266,10 @@ def test_a_json_file_must_hold_a_list(tmp_path: Path, text: bytes, reason: str) 
         ('["a", "list"]', "rows.jsonl:2: expected an object, found list"),
         ('{"question": "\\ud800?", "answer": "#### 1"}', "the question is not valid Unicode"),
         ({"answer": "#### 1"}, "rows.jsonl:2: missing field 'question'; the row has ['answer']"),
-        ({"question": " \n", "answer": "#### 1"}, "field 'question' must be text that is not blank"),
+        (
+            {"question": " \n", "answer": "#### 1"},
+            "field 'question' must be text that is not blank",
+        ),
         ({"question": "q", "answer": NAN}, "missing field 'answer'"),
         ({"question": "q", "answer": NAN}, "(NaN in 'answer')"),
         ({"question": "q" * 100_001, "answer": "#### 1"}, "the question has 100001 characters"),
@@ -338,20 +346,6 @@ def test_settings_are_checked_before_anything_is_read(
     source = DataSource(**{"name": "toy", "task": "gsm8k", **settings})
     with pytest.raises(ConfigError, match=reason):
         load_problems(source)
-
-
-def test_selected_rows_keep_their_number_in_the_whole_data_set(tmp_path: Path) -> None:
-    path = tmp_path / "pool.jsonl"
-    path.write_text("".join(f'{{"nums": [{i}, 1], "target": {i}}}\n' for i in range(51_000)))
-    source = DataSource(
-        name="cd", task="countdown", path=str(path), select="countdown_eval", limit=3
-    )
-    problems = load_problems(source)
-    assert [problem.id for problem in problems] == [f"cd/{p.reference}" for p in problems]
-    small = gsm8k(write_lines(tmp_path / "rows.jsonl", ROWS), select="countdown_train")
-    assert "at least 51000 rows and there are 3; point path at the whole data set" in error_of(
-        small
-    )
 
 
 # Fingerprint, and real data

@@ -1,0 +1,106 @@
+"""What a user got wrong ends with exit code 2 and one line: what, where, how to mend it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from svr_lightning.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ["--config", str(ROOT / "configs" / "countdown_tiny.yaml")]
+POLICY = ROOT / "svr_lightning" / "tiny" / "countdown_policy"
+GOOD_ROW = {"nums": [3, 5, 8], "target": 16}
+
+
+def source(path: Path, **extra: object) -> str:
+    return json.dumps({"name": "mine", "task": "countdown", "path": str(path), **extra})
+
+
+def fails_with(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], *parts: str
+) -> None:
+    """The command exits with 2 and a single line that holds all ``parts``."""
+    code = main(["fit", *TINY, "--trainer.default_root_dir", str(tmp_path / "run"), *arguments])
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert code == 2, line
+    assert line.startswith("svr_lightning: error: ")
+    for part in parts:
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--model.recipee", "x"], ["model.recipee"]),
+        (["--model.optimizer.lr", "fast"], ["model.optimizer.lr", "fast"]),
+        (["--config", "nowhere.yaml"], ["nowhere.yaml"]),
+        (["--model.evaluation.threshold", "1.5"], ["threshold=1.5", "[0, 1]"]),
+        (["--model.evaluation.threshold", "-0.1"], ["threshold=-0.1", "[0, 1]"]),
+        (["--model.sampling.temperature", "0"], ["temperature=0", "above 0"]),
+        (["--model.policy.max_model_len", "100"], ["max_prompt_tokens=512", "max_model_len=100"]),
+        (["--model.policy.max_model_len", "99999"], ["max_model_len=99999", "at most"]),
+        (["--model.policy.path", "./no/such/folder"], ["./no/such/folder", "not a folder"]),
+        (["--model.policy.path", "embedded:nothing"], ["embedded:nothing", "known"]),
+        (
+            ["--trainer.accumulate_grad_batches", "3"],
+            ["64 samples", "do not divide", "accumulate_grad_batches=3"],
+        ),
+        (["--data.train.task", "chess"], ["chess", "countdown, gsm8k, math"]),
+        (["--data.train.path", "./no/such/file.jsonl"], ["./no/such/file.jsonl"]),
+        (["--ckpt_path", "no.ckpt"], ["no.ckpt", "--ckpt_path"]),
+        (["--trainer.precision", "bf16-true"], ["bf16-true", "fp32 masters"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_a_wrong_setting_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], parts: list[str]
+) -> None:
+    fails_with(capsys, tmp_path, arguments, *parts)
+
+
+def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train"]) == 2
+    assert "fit, validate, test, predict" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "parts"),
+    [
+        ([], ["no rows"]),
+        ([json.dumps(GOOD_ROW), json.dumps({"nums": [1, 2]})], ["rows.jsonl:2", "target"]),
+        ([json.dumps(GOOD_ROW), "{not json"], ["rows.jsonl:2"]),
+        ([json.dumps({**GOOD_ROW, "nums": "3 5 8"})], ["rows.jsonl:1", "nums"]),
+        ([json.dumps({**GOOD_ROW, "id": "a"})] * 2, ["id", "'a'"]),
+        ([json.dumps(GOOD_ROW)], ["1 problems", "problems_per_step=8"]),
+    ],
+    ids=["empty", "missing-field", "broken-json", "wrong-type", "same-id", "too-few"],
+)
+def test_a_faulty_data_file_is_named_with_its_rows(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, lines: list[str], parts: list[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    fails_with(capsys, tmp_path, ["--data.train", source(path)], "mine", *parts)
+
+
+def test_a_model_folder_without_a_chat_template_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "plain"
+    shutil.copytree(POLICY, folder)
+    (folder / "chat_template.jinja").unlink()
+    fails_with(
+        capsys, tmp_path, ["--model.policy.path", str(folder)], str(folder), "chat template"
+    )
+
+
+def test_a_damaged_weights_file_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "broken"
+    shutil.copytree(POLICY, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    fails_with(capsys, tmp_path, ["--model.policy.path", str(folder)], str(folder), "cannot be read")
