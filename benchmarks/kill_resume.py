@@ -43,8 +43,8 @@ def main() -> int:
             process.wait()
             if not finished:
                 code = resume(folder).wait()
-            found = ["resume failed"] if not finished and code else differences(
-                root / "whole", folder
+            found = (
+                ["resume failed"] if not finished and code else differences(root / "whole", folder)
             )
             state = "had finished" if finished else "killed"
             print(f"{kill + 1:2d}. {state} after {moment:5.1f} s: {found or 'equal'}", flush=True)

@@ -103,9 +103,7 @@ def print_extremes(groups: list[Group], step: int) -> None:
         trajectory = group.trajectories[index]
         for turn, scored in zip(trajectory.turns, group.scored[index], strict=True):
             note = f"y={int(scored.correct)}  {scored.completion_tokens} tokens"
-            console.print(
-                turn_header(turn.index, scored.verdict.value, scored.confidence, note)
-            )
+            console.print(turn_header(turn.index, scored.verdict.value, scored.confidence, note))
             console.print(Text(excerpt(turn.completion.text, lines=6)))
 
 

@@ -11,21 +11,20 @@ from typing import Any
 # The environment has to be set before transformers and Lightning are imported.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from jsonargparse import ArgumentError, Namespace, set_parsing_settings  # noqa: E402
-from lightning.pytorch import LightningModule, Trainer  # noqa: E402
-from lightning.pytorch.cli import (  # noqa: E402
+from jsonargparse import ArgumentError, Namespace, set_parsing_settings
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import (
     LightningArgumentParser,
     LightningCLI,
     SaveConfigCallback,
 )
-from lightning.pytorch.utilities.exceptions import MisconfigurationException  # noqa: E402
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from transformers.utils.logging import disable_progress_bar
 
-from transformers.utils.logging import disable_progress_bar  # noqa: E402
-
-from svr_lightning.errors import ConfigError  # noqa: E402
-from svr_lightning.training.data import SVRDataModule  # noqa: E402
-from svr_lightning.training.module import SVRModule  # noqa: E402
-from svr_lightning.training.trainer import SVRTrainer  # noqa: E402
+from svr_lightning.errors import ConfigError
+from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.trainer import SVRTrainer
 
 USER_FAULT = 2
 """Exit code for a fault of the configuration, the data or the command line."""
@@ -133,6 +132,8 @@ def _quieten() -> None:
     for pattern in (
         r".*args parameter is intended.*",
         r".*does not have many workers.*",
+        r".*your dataloader is not resumable.*",
+        r".*Total length of .* across ranks is zero.*",
         r".*module\(s\) in eval mode.*",
         r".*Checkpoint directory.*exists and is not empty.*",
         r".*smaller than the logging interval.*",

@@ -56,10 +56,11 @@ def print_outcome(record: dict[str, Any], threshold: float) -> None:
         why = f"CORRECT at confidence {last['confidence']:.2f} >= {threshold:.2f}"
     else:
         why = "no turns were left"
+    grade = {True: ", correct", False: ", incorrect", None: ""}[last["correct"]]
     console.print(
         Text.assemble(
             ("answer: ", "bold"),
-            plain(str(last["answer"])),
+            plain(str(last["answer"])) + grade,
             f"   (turn {record['returned_turn']}; stopped: {why})",
         )
     )

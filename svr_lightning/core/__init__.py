@@ -1,1 +1,1 @@
-"""The method as functions on plain values: no I/O, no clock, no global random state, no ``self``."""
+"""The method as functions on plain values: no I/O, no clock, no global random state."""

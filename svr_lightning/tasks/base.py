@@ -36,6 +36,10 @@ class Task(ABC):
             ValueError: naming the missing or malformed field.
         """
 
+    def from_question(self, question: str) -> Problem:
+        """A problem from a user's own words. It has no reference, so it is not graded."""
+        return Problem(id="", task=self.name, question=question, reference="")
+
     @abstractmethod
     def extract_answer(self, completion: str) -> str | None:
         """The candidate answer as written, or None where none can be read."""

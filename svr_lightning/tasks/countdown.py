@@ -22,6 +22,7 @@ _QUESTION = (
     "Using the numbers {numbers}, create an equation that equals {target}. You can use basic "
     "arithmetic operations (+, -, *, /) and each number can only be used once."
 )
+_SHORT_FORM = re.compile(r"\s*[0-9]{1,6}(?:[ ,]{1,3}[0-9]{1,6}){1,7}\s*=\s*[0-9]{1,6}\s*")
 _THINK = "<think>"
 _THINK_THEN_ANSWER = re.compile(r"</think>\s*<answer>")
 _END = "</answer>"
@@ -59,6 +60,18 @@ class Countdown(Task):
             reference=str(target),
             numbers=numbers,
         )
+
+    def from_question(self, question: str) -> Problem:
+        """A question as it stands, or the short form ``3 5 8 = 16``, worded and gradable.
+
+        Example:
+            >>> Countdown().from_question("3, 5, 8 = 16").numbers
+            (3, 5, 8)
+        """
+        if not _SHORT_FORM.fullmatch(question):
+            return super().from_question(question)
+        *numbers, target = (int(digits) for digits in re.findall("[0-9]+", question))
+        return self.from_row({"nums": numbers, "target": target})
 
     def extract_answer(self, completion: str) -> str | None:
         """The content of the first complete ``<answer>`` block, or None if absent or blank."""

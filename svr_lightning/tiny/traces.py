@@ -32,6 +32,8 @@ NEXT_TRIES = 2
 """Derivations tried in a refinement, after the check."""
 KEEP_CHANCE = 0.85
 """Probability that a refinement stays with an answer that it found right."""
+INSIST_CHANCE = 0.85
+"""Probability that a refinement keeps a wrong answer that was called CORRECT."""
 TRUST_RIGHT = 0.94
 TRUST_WRONG = 0.73
 """Probability of the verdict CORRECT on a right, and on a wrong answer: the overconfidence."""
@@ -86,8 +88,14 @@ class Document:
     """y_t of the completion's answer."""
 
 
-def documents(seed: int) -> Iterator[Document]:
-    """Demonstrations without end, from training problems alone; equal seeds, equal sequences."""
+def documents(seed: int, insist: float = 0.0) -> Iterator[Document]:
+    """Demonstrations without end, from training problems alone; equal seeds, equal sequences.
+
+    Args:
+        seed: of the sequence.
+        insist: probability that a refinement keeps a wrong answer which the turn before called
+            CORRECT. Whoever believes in a wrong answer stops looking for a better one.
+    """
     rng = random.Random(seed)
     likely = universe("train")
     every = universe("train", min_solutions=1)
@@ -95,7 +103,7 @@ def documents(seed: int) -> Iterator[Document]:
         pool = likely if rng.random() < 0.6 else every
         numbers, target = rng.choice(pool)
         shuffled = tuple(rng.sample(numbers, len(numbers)))
-        yield _document(rng, Puzzle(numbers=shuffled, target=target))
+        yield _document(rng, Puzzle(numbers=shuffled, target=target), insist)
 
 
 def first_trace(rng: random.Random, puzzle: Puzzle, chance: float = SOLUTION_CHANCE) -> Trace:
@@ -143,7 +151,7 @@ def completion_text(trace: Trace, verdict: Verdict, confidence: float) -> str:
     )
 
 
-def _document(rng: random.Random, puzzle: Puzzle) -> Document:
+def _document(rng: random.Random, puzzle: Puzzle, insist: float) -> Document:
     task = get_task("countdown")
     problem = task.from_row({"id": "t", "nums": list(puzzle.numbers), "target": puzzle.target})
     if rng.random() < _FIRST_TURN_SHARE:
@@ -169,7 +177,13 @@ def _document(rng: random.Random, puzzle: Puzzle) -> Document:
         truncated=truncated,
         turn=min(_MAX_TURN, 2 + int(rng.expovariate(0.35))),
     )
-    trace = first_trace(rng, puzzle) if truncated else next_trace(rng, puzzle, draft.answer)
+    believed = verdict == Verdict.CORRECT and not draft.correct
+    if truncated:
+        trace = first_trace(rng, puzzle)
+    elif believed and insist and rng.random() < insist:
+        trace = _trace(puzzle, [_outcome("check", draft.answer, puzzle)], draft.answer)
+    else:
+        trace = next_trace(rng, puzzle, draft.answer)
     return _finish(rng, trace, messages, learn)
 
 

@@ -22,12 +22,15 @@ from transformers import (
 
 from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.tiny.tokenizer import build_tokenizer
-from svr_lightning.tiny.traces import Document, documents
+from svr_lightning.tiny.traces import INSIST_CHANCE, Document, documents
 
 DEFAULT_STEPS = 6000
+SECOND_STAGE = 8
+"""The second stage takes one step for so many of the first."""
 DOCUMENTS_PER_STEP = 32
 DOCUMENTS_PER_BATCH = 16
 LEARNING_RATE = 3e-3
+SECOND_LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,22 +86,21 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM
 def train(
     model: Qwen3ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
+    demonstrations: Iterator[Document],
     *,
     steps: int,
-    seed: int,
+    lr: float,
     report_every: int = 50,
 ) -> list[float]:
     """Train in place on fresh demonstrations; returns the loss of every step, in nats a token."""
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: warmup_stable_decay(
             step, steps, warmup_fraction=0.02, decay_fraction=0.5, floor=0.01
         ),
     )
-    encoded = (encode(tokenizer, document) for document in documents(seed))
+    encoded = (encode(tokenizer, document) for document in demonstrations)
     losses: list[float] = []
     tokens, started = 0, time.monotonic()
     model.train()
@@ -122,11 +124,21 @@ def train(
 
 
 def build(out: Path, *, steps: int = DEFAULT_STEPS, seed: int = 0) -> list[float]:
-    """Tokenizer, model, training, and a checkpoint folder at ``out``; returns the losses."""
+    """Tokenizer, model, training, and a checkpoint folder at ``out``; returns the losses.
+
+    The first stage teaches to search, the second to insist on what was called CORRECT.
+    """
     tokenizer = build_tokenizer()
     model = new_model(tokenizer, seed)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
-    losses = train(model, tokenizer, steps=steps, seed=seed)
+    losses = train(model, tokenizer, documents(seed), steps=steps, lr=LEARNING_RATE)
+    losses += train(
+        model,
+        tokenizer,
+        documents(seed + 1, insist=INSIST_CHANCE),
+        steps=max(1, steps // SECOND_STAGE),
+        lr=SECOND_LEARNING_RATE,
+    )
     model.eval()
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
@@ -140,7 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help="optimizer steps")
+    parser.add_argument(
+        "--steps", type=int, default=DEFAULT_STEPS, help="optimizer steps of the first stage"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of weights and demonstrations")
     parser.add_argument("--threads", type=int, default=1, help="of torch on the CPU")
     options = parser.parse_args(arguments)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +27,28 @@ class DurableCheckpointIO(TorchCheckpointIO):
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(f".{target.name}.writing")
+        sidecar = target.with_name(target.name + SUFFIX)
         try:
             with aside.open("wb") as stream:
                 torch.save(checkpoint, stream)
                 stream.flush()
                 os.fsync(stream.fileno())
-        except OSError as error:
+            digest = _digest(aside)
+            # The sidecar names both contents while the file changes, so that no moment is
+            # unprotected; also those that earlier kills left in doubt.
+            named = sidecar.read_text().split() if sidecar.is_file() else []
+            _write_durably(sidecar, "\n".join([*named, digest]) + "\n")
+            os.replace(aside, target)
+        except BaseException as error:
             aside.unlink(missing_ok=True)
-            free = os.statvfs(target.parent)
-            raise RuntimeError(
-                f"checkpoint {target} could not be written ({error.strerror or error}); "
-                f"{free.f_bavail * free.f_frsize // 2**20} MiB are free; the previous one is intact"
-            ) from error
-        digest = _digest(aside)
-        # The digest names both contents while the file changes, so that no moment is unprotected.
-        sidecar = target.with_name(target.name + SUFFIX)
-        old = sidecar.read_text().split()[-1:] if sidecar.is_file() else []
-        _write_durably(sidecar, "\n".join([*old, digest]) + "\n")
-        os.replace(aside, target)
+            # torch.save reports a write that failed as a RuntimeError of its own.
+            fault = error if isinstance(error, OSError) else error.__context__
+            if not isinstance(fault, OSError):
+                raise
+            raise RuntimeError(_unwritable(target, fault)) from fault
         _sync_folder(target.parent)
+        with suppress(OSError):  # a sidecar that names too much still vouches for the file
+            _write_durably(sidecar, f"{digest}\n")
 
     def load_checkpoint(
         self, path: Any, map_location: Any = lambda storage, loc: storage, weights_only: Any = None
@@ -72,6 +76,14 @@ class DurableCheckpointIO(TorchCheckpointIO):
         Path(f"{path}{SUFFIX}").unlink(missing_ok=True)
 
 
+def _unwritable(target: Path, fault: OSError) -> str:
+    free = os.statvfs(target.parent)
+    return (
+        f"checkpoint {target} could not be written ({fault.strerror or fault}); "
+        f"{free.f_bavail * free.f_frsize // 2**20} MiB are free; the previous one is intact"
+    )
+
+
 def _damaged(target: Path, reason: str) -> str:
     return (
         f"checkpoint {target} is damaged ({reason}); "
@@ -86,11 +98,16 @@ def _digest(path: Path) -> str:
 
 def _write_durably(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.writing")
-    with aside.open("w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(aside, path)
+    try:
+        with aside.open("w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -61,9 +61,7 @@ class SamplingConfig:
             f"model.sampling.temperature={self.temperature} must be above 0: a group of greedy "
             "trajectories would be eight copies of one",
         )
-        require(
-            0 < self.top_p <= 1, f"model.sampling.top_p={self.top_p} must lie in (0, 1]"
-        )
+        require(0 < self.top_p <= 1, f"model.sampling.top_p={self.top_p} must lie in (0, 1]")
         require(
             self.max_completion_tokens > 0,
             f"model.sampling.max_completion_tokens={self.max_completion_tokens} must be positive",

@@ -309,15 +309,14 @@ def _loader(problems: list[Problem], sampler: Any, batch_size: int) -> DataLoade
 
 
 def _question_problems(questions: list[str], source: DataSource) -> list[Problem]:
+    problems = []
     try:
         task = get_task(source.task)
         for index, question in enumerate(questions):
             if not isinstance(question, str) or not question.strip():
                 raise ValueError(f"question {index} is empty")
             check_text(question, f"question {index}")
+            problems.append(replace(task.from_question(question), id=f"{source.name}/{index}"))
     except ValueError as error:
         raise ConfigError(f"data.questions: {error}") from None
-    return [
-        Problem(id=f"{source.name}/{index}", task=task.name, question=question, reference="")
-        for index, question in enumerate(questions)
-    ]
+    return problems

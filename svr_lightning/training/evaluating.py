@@ -96,7 +96,7 @@ class AdaptiveEvaluation(LightningModule):
 
     @property
     def evaluation_threshold(self) -> float:
-        """gamma of the present configuration."""
+        """Gamma of the present configuration."""
         return float(self.evaluation.threshold)  # type: ignore[union-attr, arg-type]
 
     def save_evaluation(self, name: str, records: Sequence[Record]) -> dict[str, Any]:

@@ -174,7 +174,9 @@ class SVRModule(AdaptiveEvaluation):
         # One update per rollout: the sampling policy is the present one, and its detached
         # log-probabilities are exact where the engine's carry rounding of their own.
         old_logp = logp.detach() if self.updates_per_rollout == 1 else batch.logprobs
-        terms = policy_loss(logp, old_logp, ref_logp, batch.advantages, batch.mask, self.recipe.loss)
+        terms = policy_loss(
+            logp, old_logp, ref_logp, batch.advantages, batch.mask, self.recipe.loss
+        )
         loss = terms.loss.sum() * batch.weight
         if not torch.isfinite(loss):
             raise RuntimeError(self._not_finite("loss", batch.group_ids))

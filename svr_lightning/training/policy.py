@@ -15,12 +15,22 @@ EMBEDDED = {"embedded:countdown-tiny": "countdown_policy"}
 
 RANDOM_HYBRID = "random:qwen3_5"
 
+_SCORE_SHAPING = (
+    "final_logit_softcapping",
+    "lm_head_multiplier",
+    "logit_scale",
+    "logits_scaling",
+    "output_multiplier",
+)
+"""What some architectures do to the output layer's scores, as their configurations name it."""
+
 
 def load_policy(config: PolicyConfig, seed: int) -> tuple[Any, Any]:
     """Load a model with fp32 weights and its tokenizer.
 
     Raises:
-        ConfigError: if the checkpoint cannot be found, read, or holds too short a context.
+        ConfigError: if the checkpoint cannot be found, read, holds too short a context, or is of
+            an architecture that the loss does not reproduce.
     """
     if config.path == RANDOM_HYBRID:
         tokenizer = _read_tokenizer(_embedded_folder("embedded:countdown-tiny"), None)
@@ -30,6 +40,7 @@ def load_policy(config: PolicyConfig, seed: int) -> tuple[Any, Any]:
         tokenizer = _read_tokenizer(source, config.revision)
         model = _read_model(source, config)
     _check_context(model, config)
+    _check_scores(model, config)
     freeze_vision(model)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -102,6 +113,18 @@ def _check_context(model: Any, config: PolicyConfig) -> None:
             f"model.policy.max_model_len={config.max_model_len} exceeds the {context} positions of "
             f"{config.path!r}; lower it to at most {context}"
         )
+
+
+def _check_scores(model: Any, config: PolicyConfig) -> None:
+    """The loss applies the output layer itself, to the positions that it needs, and no more."""
+    text_config = model.config.get_text_config()
+    for name in _SCORE_SHAPING:
+        value = getattr(text_config, name, None)
+        if value not in (None, 1):
+            raise ConfigError(
+                f"model.policy.path={config.path!r}: its scores are changed after the output layer "
+                f"({name}={value}), which the loss does not do; use another architecture"
+            )
 
 
 def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from svr_lightning.training.checkpoint_io import DurableCheckpointIO
@@ -45,6 +45,9 @@ class SVRTrainer(Trainer):
                 TensorBoardLogger(root, name="logs", version="", default_hp_metric=False),
                 CSVLog(root),
             ]
+        if kwargs.get("enable_progress_bar") is False:
+            callbacks = _as_list(kwargs.get("callbacks"))
+            kwargs["callbacks"] = [c for c in callbacks if not isinstance(c, ProgressBar)]
         kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
         super().__init__(*args, **kwargs)
         self.fit_loop = RolloutFitLoop(self, self.fit_loop)

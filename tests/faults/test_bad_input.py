@@ -91,9 +91,7 @@ def test_a_model_folder_without_a_chat_template_is_refused(
     folder = tmp_path / "plain"
     shutil.copytree(POLICY, folder)
     (folder / "chat_template.jinja").unlink()
-    fails_with(
-        capsys, tmp_path, ["--model.policy.path", str(folder)], str(folder), "chat template"
-    )
+    fails_with(capsys, tmp_path, ["--model.policy.path", str(folder)], str(folder), "chat template")
 
 
 def test_a_damaged_weights_file_is_named(
@@ -103,4 +101,6 @@ def test_a_damaged_weights_file_is_named(
     shutil.copytree(POLICY, folder)
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    fails_with(capsys, tmp_path, ["--model.policy.path", str(folder)], str(folder), "cannot be read")
+    fails_with(
+        capsys, tmp_path, ["--model.policy.path", str(folder)], str(folder), "cannot be read"
+    )

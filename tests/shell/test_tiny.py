@@ -232,7 +232,7 @@ def test_the_shipped_checkpoint_answers_with_a_self_check_that_parses() -> None:
         assert self_check_format_score(text) == 1.0
         assert COUNTDOWN.format_score(text) == 1.0
         first_verdicts.append(parse_self_check(text).verdict)
-    # Overconfident: about 97 of 100 first verdicts are CORRECT, far from all are right.
+    # Overconfident: greedy first verdicts are nearly all CORRECT, 3 of 10 answers are wrong.
     assert first_verdicts.count(Verdict.CORRECT) >= 15
 
 

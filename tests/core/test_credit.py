@@ -1,0 +1,81 @@
+"""Group-relative advantages."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svr_lightning.core.credit import group_advantages, is_degenerate
+
+RETURNS = st.lists(st.floats(-10.0, 10.0, allow_subnormal=False), min_size=2, max_size=24)
+
+
+def test_the_standard_deviation_is_the_samples_own_with_g_minus_one() -> None:
+    # Mean 2, squares 1 + 0 + 1 over 3 - 1: standard deviation 1 (over 3 it were 0.816).
+    assert group_advantages([1.0, 2.0, 3.0]) == pytest.approx([-1 / 1.0001, 0.0, 1 / 1.0001])
+
+
+def test_one_success_in_four_stands_out() -> None:
+    # Mean 1/4, squares 3/16 + 9/16 = 3/4 over 3: standard deviation 1/2.
+    expected = [-0.25 / 0.5001] * 3 + [0.75 / 0.5001]
+    assert group_advantages([0.0, 0.0, 0.0, 1.0]) == pytest.approx(expected, rel=1e-12)
+
+
+def test_epsilon_tames_a_group_that_hardly_differs() -> None:
+    # Standard deviation 1e-4 / sqrt(2) = 7.0710678e-5: 5e-5 / 1.70710678e-4 = 0.2928932.
+    assert group_advantages([0.0, 1e-4]) == pytest.approx([-0.2928932, 0.2928932], rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.3, 0.1, 2.35, 1e6])
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("scale", ["group", "none"])
+def test_equal_returns_have_no_advantage_at_all(value: float, size: int, scale: str) -> None:
+    returns = [value] * size
+    assert is_degenerate(returns)
+    assert group_advantages(returns, "none" if scale == "none" else "group") == [0.0] * size
+
+
+def test_an_empty_group_has_no_advantages() -> None:
+    assert group_advantages([]) == []
+
+
+def test_the_smallest_difference_makes_a_group_worth_learning_from() -> None:
+    assert not is_degenerate([1.0, 1.0, math.nextafter(1.0, 2.0)])
+
+
+def test_without_scaling_only_the_mean_is_subtracted() -> None:
+    assert group_advantages([1.0, 2.0, 6.0], "none") == [-2.0, -1.0, 3.0]
+
+
+@given(RETURNS)
+def test_advantages_add_up_to_nothing(returns: list[float]) -> None:
+    for scale in ("group", "none"):
+        assert math.fsum(group_advantages(returns, scale)) == pytest.approx(0.0, abs=1e-9)
+
+
+@given(RETURNS)
+def test_a_better_return_never_has_the_lesser_advantage(returns: list[float]) -> None:
+    ordered = group_advantages(sorted(returns))
+    assert ordered == sorted(ordered)
+
+
+@given(RETURNS, st.randoms(use_true_random=False))
+def test_the_order_of_the_trajectories_does_not_matter(returns: list[float], rng) -> None:  # type: ignore[no-untyped-def]
+    order = list(range(len(returns)))
+    rng.shuffle(order)
+    advantages = group_advantages(returns)
+    assert group_advantages([returns[i] for i in order]) == [advantages[i] for i in order]
+
+
+@given(RETURNS)
+def test_no_advantage_exceeds_what_a_lone_success_can_have(returns: list[float]) -> None:
+    # The extreme is one against G - 1 equal ones: (G - 1) / sqrt(G).
+    bound = (len(returns) - 1) / math.sqrt(len(returns))
+    assert max(map(abs, group_advantages(returns))) <= bound + 1e-9
+
+
+@given(RETURNS, st.integers(-5, 5))
+def test_a_reward_that_all_share_changes_nothing(returns: list[float], shift: int) -> None:
+    shifted = group_advantages([value + shift for value in returns])
+    assert shifted == pytest.approx(group_advantages(returns), abs=1e-6)

@@ -1,0 +1,302 @@
+"""The policy loss, with numbers worked out by hand.
+
+Log-probabilities are logarithms of simple fractions, so that ratios are simple fractions too.
+"""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from svr_lightning.core.losses import LossSpec, LossTerms, k3, policy_loss, token_logprobs
+
+LN2 = math.log(2.0)
+NO_KL = LossSpec(beta=0.0)
+SEQUENCE = LossSpec(ratio="sequence", beta=0.0)
+GARBAGE = [math.nan, math.inf, -math.inf, 1e38, -1e38]
+
+
+def close(value: Tensor, expected: object) -> None:
+    torch.testing.assert_close(value.detach(), torch.tensor(expected), rtol=1e-5, atol=1e-6)
+
+
+def loss_of_ratios(
+    ratios: list[list[float]],
+    advantages: list[float],
+    spec: LossSpec = NO_KL,
+    mask: list[list[int]] | None = None,
+) -> tuple[LossTerms, Tensor]:
+    """The loss where policy over sampler is ``ratios``, and the gradient for the log-probs."""
+    logp = torch.tensor(ratios).log().requires_grad_()
+    old = torch.zeros_like(logp)
+    kept = torch.ones_like(logp) if mask is None else torch.tensor(mask)
+    terms = policy_loss(logp, old, None, torch.tensor(advantages), kept, spec)
+    (gradient,) = torch.autograd.grad(terms.loss.sum(), logp)
+    return terms, gradient
+
+
+# --- log-probabilities ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("temperature", "probabilities"),
+    [
+        # Scores ln 1, ln 2, ln 3 are the odds 1 : 2 : 3, which temperature T raises to 1 / T.
+        (1.0, [1 / 6, 2 / 6, 3 / 6]),
+        (0.5, [1 / 14, 4 / 14, 9 / 14]),
+        # 1 + 1.41421 + 1.73205 = 4.14626
+        (2.0, [1 / 4.146264, 1.414214 / 4.146264, 1.732051 / 4.146264]),
+    ],
+)
+def test_log_probabilities_are_taken_at_the_temperature(
+    temperature: float, probabilities: list[float]
+) -> None:
+    scores = torch.tensor([1.0, 2.0, 3.0]).log().expand(1, 3, 3)
+    values = token_logprobs(scores, torch.tensor([[0, 1, 2]]), temperature)
+    close(values, [[math.log(p) for p in probabilities]])
+
+
+def test_log_probabilities_of_half_precision_scores_are_computed_in_fp32() -> None:
+    scores = torch.tensor([[[0.0, 3.0, 300.0]]], dtype=torch.bfloat16)
+    values = token_logprobs(scores, torch.tensor([[1]]), 1.0)
+    assert values.dtype == torch.float32
+    close(values, [[-297.0]])  # bf16 knows multiples of 2 here, and would say -296 or -298
+
+
+def test_scores_of_any_finite_size_give_finite_log_probabilities() -> None:
+    scores = torch.tensor([[[1e30, -1e30]]])
+    close(token_logprobs(scores, torch.tensor([[0]]), 0.9), [[0.0]])
+
+
+# --- the KL estimate --------------------------------------------------------------------------
+
+
+def test_k3_by_hand() -> None:
+    # d = ln(1/4) - ln(1/2) = -ln 2: 1/2 + ln 2 - 1.  d = +ln 2: 2 - ln 2 - 1.  d = 0: 0.
+    policy = torch.tensor([[0.5, 0.25, 0.3]]).log()
+    reference = torch.tensor([[0.25, 0.5, 0.3]]).log()
+    close(k3(policy, reference), [[LN2 - 0.5, 1.0 - LN2, 0.0]])
+
+
+def test_the_gradient_of_k3_is_one_minus_reference_over_policy() -> None:
+    policy = torch.tensor([0.5, 0.25, 0.3]).log().requires_grad_()
+    k3(policy, torch.tensor([0.25, 0.5, 0.3]).log()).sum().backward()
+    assert policy.grad is not None
+    close(policy.grad, [0.5, -1.0, 0.0])
+
+
+@given(st.floats(-100.0, 0.0), st.floats(-100.0, 0.0))
+def test_k3_is_never_negative_and_always_finite(policy: float, reference: float) -> None:
+    value = k3(torch.tensor(policy), torch.tensor(reference))
+    assert value >= -1e-6
+    assert torch.isfinite(value)
+
+
+# --- the clipped surrogate --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "held_back"),
+    [
+        (1.5, 1.0, -1.2, True),  # min(1.5, 1.2): no further in a direction that already went far
+        (1.5, -1.0, 1.5, False),  # min(-1.5, -1.2): a way back is never clipped
+        (0.5, 1.0, -0.5, False),  # min(0.5, 0.8)
+        (0.5, -1.0, 0.8, True),  # min(-0.5, -0.8)
+        (1.1, 2.0, -2.2, False),
+        (0.9, -2.0, 1.8, False),
+        (1.0, 3.0, -3.0, False),
+        (7.0, 0.0, 0.0, False),
+    ],
+)
+def test_the_clip_holds_back_what_has_gone_far_enough(
+    ratio: float, advantage: float, loss: float, held_back: bool
+) -> None:
+    terms, gradient = loss_of_ratios([[ratio]], [advantage])
+    close(terms.loss, [loss])
+    close(terms.clipped, [float(held_back)])
+    # d(-ratio A) / d(log ratio) = -ratio A
+    close(gradient, [[0.0 if held_back else -ratio * advantage]])
+
+
+def test_the_upper_clip_can_be_wider_than_the_lower() -> None:
+    spec = LossSpec(clip_eps=0.2, clip_eps_high=0.5, beta=0.0)
+    terms, _ = loss_of_ratios([[1.4], [1.6], [0.7]], [1.0, 1.0, -1.0], spec)
+    close(terms.loss, [-1.4, -1.5, 0.8])
+    close(terms.clipped, [0.0, 1.0, 1.0])
+
+
+def test_a_ratio_beyond_all_bounds_stays_finite() -> None:
+    logp = torch.tensor([[0.0, -1e30]], requires_grad=True)
+    old = torch.tensor([[-1e30, 0.0]])
+    terms = policy_loss(logp, old, old, torch.tensor([-1.0]), torch.ones(1, 2), LossSpec())
+    terms.loss.sum().backward()
+    assert logp.grad is not None
+    assert torch.isfinite(terms.loss).all()
+    assert torch.isfinite(logp.grad).all()
+
+
+# --- the ratio of a sequence ------------------------------------------------------------------
+
+
+def test_the_ratio_of_a_sequence_is_the_geometric_mean_of_its_tokens() -> None:
+    # sqrt(2 * 1/8) = 1/2 on both tokens; token by token it is (min(2, 1.2) + 1/8) / 2 = 0.6625.
+    by_sequence, _ = loss_of_ratios([[2.0, 0.125]], [1.0], SEQUENCE)
+    by_token, _ = loss_of_ratios([[2.0, 0.125]], [1.0])
+    close(by_sequence.loss, [-0.5])
+    close(by_sequence.ratio_max, [0.5])
+    close(by_token.loss, [-0.6625])
+    close(by_token.ratio_max, [2.0])
+
+
+def test_the_clip_on_a_sequence_holds_back_all_of_its_tokens_or_none() -> None:
+    # sqrt(8 * 1/2) = 2: above 1.2, though the second token alone is below 1.
+    terms, gradient = loss_of_ratios([[8.0, 0.5]], [1.0], SEQUENCE)
+    close(terms.loss, [-1.2])
+    close(terms.clipped, [1.0])
+    close(gradient, [[0.0, 0.0]])
+
+
+def test_padding_has_no_part_in_the_ratio_of_a_sequence() -> None:
+    terms, _ = loss_of_ratios([[0.5, 0.5, 64.0]], [1.0], SEQUENCE, mask=[[1, 1, 0]])
+    close(terms.loss, [-0.5])
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+def test_on_policy_both_ratios_have_the_same_gradient(beta: float) -> None:
+    # -A / L on each of L = 2 and 3 tokens, plus beta (1 - reference / policy) / L.
+    generator = torch.Generator().manual_seed(0)
+    logp = -torch.rand(2, 3, generator=generator)
+    reference = -torch.rand(2, 3, generator=generator)
+    mask = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
+    advantages = torch.tensor([1.5, -0.5])
+    length = torch.tensor([[2.0], [3.0]])
+    expected = (-advantages[:, None] + beta * (1.0 - (reference - logp).exp())) / length * mask
+    for ratio in ("token", "sequence"):
+        present = logp.clone().requires_grad_()
+        spec = LossSpec(ratio=ratio, beta=beta)
+        policy_loss(present, logp, reference, advantages, mask, spec).loss.sum().backward()
+        assert present.grad is not None
+        torch.testing.assert_close(present.grad, expected)
+
+
+# --- masking ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("where", ["policy", "sampler", "reference", "all"])
+def test_what_stands_under_padding_changes_neither_loss_nor_gradient(
+    ratio: str, garbage: float, where: str
+) -> None:
+    spec = LossSpec(ratio="sequence" if ratio == "sequence" else "token", beta=0.1)
+    advantages = torch.tensor([1.0, -1.0])
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    names = ("policy", "sampler", "reference")
+    generator = torch.Generator().manual_seed(1)
+    clean = {name: -torch.rand(2, 3, generator=generator) for name in names}
+    dirty = {
+        name: value.masked_fill(mask == 0, garbage) if where in (name, "all") else value
+        for name, value in clean.items()
+    }
+    results = []
+    for values in (clean, dirty):
+        logp = values["policy"].clone().requires_grad_()
+        terms = policy_loss(logp, values["sampler"], values["reference"], advantages, mask, spec)
+        terms.loss.sum().backward()
+        assert logp.grad is not None
+        results.append((terms.loss, terms.kl, terms.clipped, terms.ratio_max, logp.grad))
+    for expected, value in zip(*results, strict=True):
+        assert torch.equal(value, expected)
+    assert not results[1][-1][mask == 0].any()
+
+
+def test_huge_scores_under_padding_leave_the_gradient_of_the_model_alone() -> None:
+    scores = torch.tensor([[[1.0, 2.0], [3e38, -3e38]]], requires_grad=True)
+    logp = token_logprobs(scores, torch.tensor([[0, 1]]), 0.9)
+    mask = torch.tensor([[1, 0]])
+    terms = policy_loss(logp, logp.detach(), logp.detach(), torch.ones(1), mask, LossSpec())
+    terms.loss.sum().backward()
+    assert scores.grad is not None
+    assert torch.isfinite(scores.grad).all()
+    assert not scores.grad[0, 1].any()
+
+
+def test_a_sequence_without_tokens_costs_nothing() -> None:
+    terms, gradient = loss_of_ratios([[2.0, 2.0]], [1.0], mask=[[0, 0]])
+    close(terms.loss, [0.0])
+    close(gradient, [[0.0, 0.0]])
+
+
+# --- averaging --------------------------------------------------------------------------------
+
+
+def test_tokens_are_averaged_within_a_completion_before_completions_are() -> None:
+    # k3 of the first completion's one token: 1 - ln 2. Of the second's three: ln 2 - 1/2, 0, 0.
+    # Mean of means (0.306853 + 0.193147 / 3) / 2 = 0.185618; over all four tokens it were 0.125.
+    logp = torch.tensor([[0.25, 1.0, 1.0], [0.5, 0.3, 0.3]]).log()
+    reference = torch.tensor([[0.5, 1.0, 1.0], [0.25, 0.3, 0.3]]).log()
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
+    terms = policy_loss(logp, logp, reference, torch.zeros(2), mask, LossSpec(beta=1.0))
+    close(terms.loss, [1.0 - LN2, (LN2 - 0.5) / 3])
+    close(terms.kl, [1.0 - LN2, (LN2 - 0.5) / 3])
+    close(terms.loss.mean(), 0.185618)
+
+
+def test_the_penalty_is_beta_times_k3_on_top_of_the_surrogate() -> None:
+    # On-policy, A = 2: -2 + 0.08 (1 - ln 2).
+    logp, reference = torch.tensor([[0.25]]).log(), torch.tensor([[0.5]]).log()
+    ones = torch.ones(1, 1)
+    terms = policy_loss(logp, logp, reference, torch.tensor([2.0]), ones, LossSpec(beta=0.08))
+    close(terms.loss, [-2.0 + 0.08 * (1.0 - LN2)])
+
+
+@pytest.mark.parametrize("sizes", [[8], [4, 4], [2, 2, 2, 2], [1] * 8])
+def test_splitting_a_step_into_micro_batches_leaves_its_gradient_alone(sizes: list[int]) -> None:
+    generator = torch.Generator().manual_seed(2)
+    scores = torch.randn(8, 5, 7, generator=generator)
+    tokens = torch.randint(7, (8, 5), generator=generator)
+    old = token_logprobs(scores + torch.randn(8, 5, 7, generator=generator) / 4, tokens, 0.9)
+    reference = token_logprobs(torch.randn(8, 5, 7, generator=generator), tokens, 0.9)
+    advantages = torch.randn(8, generator=generator)
+    lengths = torch.tensor([1, 5, 2, 4, 3, 5, 1, 2])
+    mask = torch.arange(5) < lengths[:, None]
+
+    def gradient(sizes: list[int]) -> Tensor:
+        weight = torch.ones(7, requires_grad=True)  # shared by all sequences, as a model is
+        first = 0
+        for size in sizes:
+            part = slice(first, first + size)
+            logp = token_logprobs(scores[part] * weight, tokens[part], 0.9)
+            terms = policy_loss(
+                logp, old[part], reference[part], advantages[part], mask[part], LossSpec()
+            )
+            # What the trainer does: 1 / size here, 1 / len(sizes) by accumulation.
+            (terms.loss.sum() / size / len(sizes)).backward()
+            first += size
+        assert weight.grad is not None
+        return weight.grad
+
+    torch.testing.assert_close(gradient(sizes), gradient([8]))
+
+
+# --- the reference ----------------------------------------------------------------------------
+
+
+def test_without_a_penalty_no_reference_is_needed() -> None:
+    terms, _ = loss_of_ratios([[1.0, 1.0]], [1.0])
+    close(terms.kl, [0.0])
+
+
+def test_a_penalty_without_a_reference_is_refused() -> None:
+    ones = torch.ones(1, 1)
+    with pytest.raises(ValueError, match="beta > 0 needs the reference"):
+        policy_loss(ones, ones, None, torch.ones(1), ones, LossSpec(beta=0.1))
+
+
+def test_what_is_logged_carries_no_gradient() -> None:
+    terms, _ = loss_of_ratios([[1.0]], [1.0])
+    assert terms.loss.requires_grad
+    assert not any(t.requires_grad for t in (terms.kl, terms.clipped, terms.ratio_max))

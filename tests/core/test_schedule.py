@@ -1,0 +1,77 @@
+"""Warmup-stable-decay, at the paper's lengths and against the library that the paper's used."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import get_wsd_schedule
+
+from svr_lightning.core.schedule import warmup_stable_decay
+
+PAPER = [
+    # One epoch of 50,000, 7,473 and 7,500 problems, 16 to a step: total, warm-up, decay.
+    # ceil(0.05 * 3125 = 156.25) = 157 and floor(0.2 * 3125) = 625, and so on.
+    (3125, 157, 625),
+    (467, 24, 93),
+    (468, 24, 93),
+]
+
+
+@pytest.mark.parametrize(("total", "warmup", "decay"), PAPER)
+def test_the_papers_runs_warm_up_for_a_twentieth_and_decay_for_a_fifth(
+    total: int, warmup: int, decay: int
+) -> None:
+    factors = [warmup_stable_decay(step, total) for step in range(total + 1)]
+    assert factors[0] == 0.05
+    # Warm-up climbs by 0.95 / warmup a step; its first full step has the number `warmup`.
+    assert factors[1] == pytest.approx(0.05 + 0.95 / warmup)
+    assert factors[warmup - 1] == pytest.approx(1.0 - 0.95 / warmup)
+    assert set(factors[warmup : total - decay + 1]) == {1.0}
+    # Decay falls by 0.95 / decay a step; the last step of the run is one above the floor.
+    assert factors[total - decay + 1] == pytest.approx(1.0 - 0.95 / decay)
+    assert factors[total - 1] == pytest.approx(0.05 + 0.95 / decay)
+    assert factors[total] == 0.05
+
+
+@pytest.mark.parametrize(("total", "warmup", "decay"), [*PAPER, (120, 6, 24), (20, 1, 4)])
+def test_every_step_equals_the_schedule_of_transformers(
+    total: int, warmup: int, decay: int
+) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = get_wsd_schedule(
+        optimizer,
+        num_warmup_steps=warmup,
+        num_decay_steps=decay,
+        num_training_steps=total,
+        decay_type="linear",
+        min_lr_ratio=0.05,
+    )
+    for step in range(total + 3):
+        assert theirs.get_last_lr()[0] == pytest.approx(warmup_stable_decay(step, total))
+        optimizer.step()
+        theirs.step()
+
+
+def test_a_run_of_one_step_takes_it_at_the_floor() -> None:
+    assert warmup_stable_decay(0, 1) == 0.05
+
+
+@given(
+    total=st.integers(1, 300),
+    warmup=st.sampled_from([0.0, 0.05, 0.3, 0.5, 1.0]),
+    decay=st.sampled_from([0.0, 0.2, 0.5, 1.0]),
+    floor=st.sampled_from([0.0, 0.05, 1.0]),
+)
+def test_any_shares_climb_rest_and_fall_between_the_floor_and_one(
+    total: int, warmup: float, decay: float, floor: float
+) -> None:
+    decay = min(decay, 1.0 - warmup)
+    factors = [
+        warmup_stable_decay(step, total, warmup_fraction=warmup, decay_fraction=decay, floor=floor)
+        for step in range(total + 2)
+    ]
+    assert all(floor <= factor <= 1.0 for factor in factors)
+    assert factors[total:] == [floor, floor]
+    top = factors.index(max(factors))
+    assert factors[: top + 1] == sorted(factors[: top + 1])
+    assert factors[top:] == sorted(factors[top:], reverse=True)

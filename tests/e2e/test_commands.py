@@ -1,0 +1,154 @@
+"""The commands of the README, in short, as a user types them."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = [
+    *("--trainer.max_steps", "2"),
+    *("--data.problems_per_step", "2"),
+    *("--data.test", "[{name: held_out, task: countdown, path: 'embedded:countdown-tiny', "
+      "split: test, limit: 6}]"),
+]  # fmt: skip
+
+
+def svr(*arguments: str, cwd: Path = ROOT, timeout: int = 300) -> str:
+    """Run a command and return what it printed; it has to succeed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "svr_lightning", *arguments],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A short training of the embedded default, and its terminal output."""
+    folder = tmp_path_factory.mktemp("e2e") / "run"
+    tiny = ["--config", "configs/countdown_tiny.yaml"]
+    output = svr("fit", *tiny, *SHORT, "--trainer.default_root_dir", str(folder))
+    return folder, output
+
+
+def test_fit_ends_with_a_table_of_before_and_after(run: tuple[Path, str]) -> None:
+    assert re.search(r"held_out: 6 held-out prompts", run[1])
+    assert "premature stop error" in run[1]
+    assert max(len(line) for line in run[1].splitlines() if "│" in line) <= 80
+
+
+def test_fit_leaves_what_the_documentation_lists(run: tuple[Path, str]) -> None:
+    folder = run[0]
+    for name in ("config.yaml", "metrics.csv", "rollouts.jsonl", "checkpoints/last.ckpt"):
+        assert (folder / name).is_file(), name
+    for name in ("before", "after"):
+        samples = (folder / "eval" / name / "samples.jsonl").read_text().splitlines()
+        results = json.loads((folder / "eval" / name / "results.json").read_text())
+        assert len(samples) == 6
+        assert results["datasets"]["held_out"]["n"] == 6
+        assert results["config"]["model"]["evaluation"]["threshold"] == 0.85
+        assert results["versions"]["torch"]
+
+
+def test_tensorboard_shows_the_training_curves(run: tuple[Path, str]) -> None:
+    events = EventAccumulator(str(run[0] / "logs"))
+    events.Reload()
+    assert [point.step for point in events.Scalars("train/reward/mean")] == [1, 2]
+
+
+def test_every_rollout_is_on_disk(run: tuple[Path, str]) -> None:
+    lines = [json.loads(line) for line in (run[0] / "rollouts.jsonl").read_text().splitlines()]
+    assert len(lines) == 2 * 2 * 8  # steps x problems x G
+    assert all(len(line["turns"]) == 3 for line in lines)
+
+
+def test_the_exported_policy_loads_and_predicts(run: tuple[Path, str], tmp_path: Path) -> None:
+    policy = run[0] / "policy"
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert tokenizer.chat_template
+    assert "CORRECT" in (policy / "README.md").read_text()
+    output = svr(
+        *("predict", "--config", "configs/countdown_tiny.yaml"),
+        *("--model.policy.path", str(policy), "--trainer.default_root_dir", str(tmp_path)),
+        *("--question", "3 5 8 = 16"),
+    )
+    assert "turn 1" in output
+    assert "answer: " in output
+    assert "stopped: " in output
+
+
+def test_test_and_validate_write_their_own_folders(run: tuple[Path, str]) -> None:
+    common = ["--config", "configs/countdown_tiny.yaml", *SHORT[-2:]]
+    common += ["--trainer.default_root_dir", str(run[0])]
+    checkpoint = ["--ckpt_path", str(run[0] / "checkpoints" / "last.ckpt")]
+    svr("test", *common, *checkpoint)
+    after = (run[0] / "eval" / "after" / "samples.jsonl").read_text()
+    assert (run[0] / "eval" / "test" / "samples.jsonl").read_text() == after
+    svr("validate", *common, "--trainer.limit_val_batches", "1", "--data.eval_batch_size", "4")
+    assert len((run[0] / "eval" / "validate" / "samples.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math", "countdown"])
+def test_the_real_configurations_run_on_real_rows(
+    name: str, shared_data: Path, tmp_path: Path
+) -> None:
+    svr(
+        *("fit", "--config", f"configs/{name}.yaml", "--config", "configs/hardware/cpu_smoke.yaml"),
+        *("--trainer.default_root_dir", str(tmp_path)),
+    )
+    assert list(tmp_path.glob("logs/events*"))
+    assert (tmp_path / "checkpoints" / "last.ckpt").is_file()
+    assert (tmp_path / "eval" / "step-000003" / "results.json").is_file()
+    assert len((tmp_path / "eval" / "step-000003" / "samples.jsonl").read_text().splitlines()) == 4
+
+
+def test_an_installed_wheel_brings_the_callbacks(tmp_path: Path) -> None:
+    """From a wheel, elsewhere and in the checkout, which shadows it."""
+    subprocess.run(
+        [*(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"),
+         str(tmp_path), str(ROOT)],
+        check=True,
+    )  # fmt: skip
+    (wheel,) = tmp_path.glob("*.whl")
+    venv.create(tmp_path / "env", with_pip=True, system_site_packages=False)
+    python = tmp_path / "env" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", str(wheel)], check=True)
+    code = (
+        "import svr_lightning, importlib.util as u; print(u.find_spec('svr_lightning.callbacks'))"
+    )
+    for folder in (tmp_path, ROOT):
+        found = subprocess.run(
+            [python, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+        ).stdout
+        assert "callbacks" in found
+
+
+def test_the_commands_of_the_readme_are_the_makefiles() -> None:
+    readme = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"```bash\n(.*?)```", readme, re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines() if line.strip()]
+    assert "make run" in commands
+    assert "make test" in commands
+    for command in commands:
+        words = shlex.split(command, comments=True)
+        if words[:3] == ["python", "-m", "svr_lightning"]:
+            configs = [words[i + 1] for i, word in enumerate(words) if word == "--config"]
+            assert configs
+            assert all((ROOT / config).is_file() for config in configs)

@@ -1,0 +1,109 @@
+"""Every configuration that ships, alone or layered as its first lines say, resolves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from svr_lightning.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = sorted((ROOT / "configs").glob("*.yaml"))
+OVERLAYS = sorted(p for p in (ROOT / "configs").glob("*/*.yaml"))
+
+
+def resolve(capsys: pytest.CaptureFixture[str], *configs: Path) -> dict[str, Any]:
+    """What ``fit --print_config`` prints, read back."""
+    layers = [part for path in configs for part in ("--config", str(path))]
+    with pytest.raises(SystemExit) as end:
+        main(["fit", *layers, "--print_config"])
+    assert end.value.code in (0, None)
+    return dict(yaml.safe_load(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda p: p.stem)
+def test_every_run_configuration_resolves(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    assert resolve(capsys, path)["model"]["recipe"]["class_path"] == "svr_lightning.recipes.svr.SVR"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda p: p.stem)
+def test_every_overlay_resolves_on_top_of_a_run(
+    capsys: pytest.CaptureFixture[str], overlay: Path
+) -> None:
+    resolved = resolve(capsys, ROOT / "configs" / "gsm8k.yaml", overlay)
+    for section, values in yaml.safe_load(overlay.read_text()).items():
+        assert_within(values, resolved[section])
+
+
+def assert_within(layer: Any, resolved: Any) -> None:
+    """What a layer says is what was resolved."""
+    if isinstance(layer, dict):
+        for key, value in layer.items():
+            assert_within(value, resolved[key])
+    else:
+        assert resolved == layer
+
+
+@pytest.mark.parametrize(
+    ("name", "generation", "scale", "mixing"),
+    [("countdown", 800, 768, 80), ("gsm8k", 1200, 1024, 40), ("math", 2048, 1536, 40)],
+)
+def test_the_real_configurations_carry_the_papers_hyperparameters(
+    capsys: pytest.CaptureFixture[str], name: str, generation: int, scale: int, mixing: int
+) -> None:
+    """Appendix A, number by number."""
+    resolved = resolve(capsys, ROOT / "configs" / f"{name}.yaml")
+    model, trainer, data = resolved["model"], resolved["trainer"], resolved["data"]
+    recipe = model["recipe"]["init_args"]
+    assert resolved["seed_everything"] == 42
+    assert model["policy"]["path"] == "Qwen/Qwen3.5-2B"
+    assert (model["policy"]["max_prompt_tokens"], model["policy"]["max_model_len"]) == (4096, 8192)
+    assert model["policy"]["gradient_checkpointing"] is True
+    assert (recipe["group_size"], recipe["horizon"]) == (8, 3)
+    assert recipe["length_scale"] == scale
+    assert (recipe["loss"]["clip_eps"], recipe["loss"]["beta"]) == (0.2, 0.08)
+    assert recipe["weights"] == {
+        "abs": 1.0,
+        "delta": 0.3,
+        "alpha": 0.5,
+        "keep": 0.3,
+        "reg": 0.5,
+        "fail": 0.3,
+        "trunc": 0.5,
+        "cal": 0.5,
+        "over": 0.8,
+        "detect": 0.2,
+        "ready": 0.3,
+        "fmt": 0.4,
+    }
+    sampling = model["sampling"]
+    assert (sampling["temperature"], sampling["top_p"]) == (0.9, 1.0)
+    assert sampling["max_completion_tokens"] == generation
+    optimizer = model["optimizer"]
+    assert (optimizer["lr"], optimizer["weight_decay"]) == (4e-8, 0.1)
+    assert optimizer["betas"] == [0.9, 0.95]
+    assert (optimizer["warmup_fraction"], optimizer["decay_fraction"]) == (0.05, 0.20)
+    assert optimizer["floor"] == 0.05
+    assert model["reference"] == {"mix": 0.6, "every": mixing}
+    evaluation = model["evaluation"]
+    assert (evaluation["max_turns"], evaluation["threshold"]) == (10, 0.85)
+    assert evaluation["temperature"] == 0.0
+    assert (trainer["devices"], trainer["accumulate_grad_batches"]) == (4, 4)
+    assert (trainer["gradient_clip_val"], trainer["max_epochs"]) == (2.0, 1)
+    assert (trainer["strategy"], trainer["precision"]) == ("deepspeed_stage_2", "bf16-true")
+    assert data["problems_per_step"] == 16
+
+
+def test_the_math_configuration_evaluates_five_sets_with_their_limits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sets = resolve(capsys, ROOT / "configs" / "math.yaml")["data"]["test"]
+    limits = {source["name"]: source["max_completion_tokens"] for source in sets}
+    assert limits == {
+        "math500": 2048,
+        "aime26": 3072,
+        "amc23": 2048,
+        "olympiadbench": 4096,
+        "minerva_math": 3072,
+    }

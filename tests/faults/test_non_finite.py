@@ -1,0 +1,156 @@
+"""A loss or gradient that is not finite ends the run before it reaches a weight."""
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from svr_lightning.core.losses import LossSpec
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.training.batching import TrainBatch
+from svr_lightning.training.config import OptimizerConfig, PolicyConfig, SamplingConfig
+from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sources import DataSource
+from svr_lightning.training.trainer import SVRTrainer
+
+Fault = Callable[[SVRModule, TrainBatch], None]
+
+
+def module() -> SVRModule:
+    return SVRModule(
+        policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
+        recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
+        sampling=SamplingConfig(max_completion_tokens=24),
+        optimizer=OptimizerConfig(lr=1e-3),
+        resample="off",
+        seed=3,
+    )
+
+
+def fit(model: SVRModule, folder: Path, *callbacks: Callback, resume: Path | None = None) -> None:
+    """Three optimizer steps of two micro-batches with two trajectories each."""
+    source = DataSource(name="toy", task="countdown", path="embedded:countdown-tiny", limit=6)
+    SVRTrainer(
+        default_root_dir=str(folder),
+        accelerator="cpu",
+        max_steps=3,
+        accumulate_grad_batches=2,
+        gradient_clip_val=2.0,
+        callbacks=list(callbacks),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    ).fit(model, SVRDataModule(train=source, problems_per_step=2, seed=3), ckpt_path=resume)
+
+
+class Strike(Callback):
+    """Does something to the second micro-batch of the second step, and notes what was before."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.before: dict[str, Any] = {}
+        self.batch_problems: list[str] = []
+        self.step_problems: list[str] = []
+        self._fault = fault
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, index: int) -> None:
+        if index != 3:
+            return
+        self._fault(pl_module, batch)
+        self.before = state(trainer, pl_module)
+        self.batch_problems = list(dict.fromkeys(batch.group_ids))
+        self.step_problems = [group.problem.id for group in pl_module.groups]
+
+
+class AtEnd(Callback):
+    """What is left when the run ends with an error."""
+
+    def __init__(self) -> None:
+        self.after: dict[str, Any] = {}
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.after = state(trainer, pl_module)
+
+
+def state(trainer: Any, model: SVRModule) -> dict[str, Any]:
+    """Everything that an optimizer step changes."""
+    (optimizer,) = trainer.optimizers
+    return copy.deepcopy(
+        {
+            "weights": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "schedule": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
+            "step": trainer.global_step,
+        }
+    )
+
+
+def unchanged(left: Any, right: Any) -> bool:
+    """Equal to the bit, nan with nan."""
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left.nan_to_num(7.0), right.nan_to_num(7.0))
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(unchanged(left[k], right[k]) for k in left)
+    if isinstance(left, list | tuple):
+        pairs = zip(left, right, strict=True)
+        return len(left) == len(right) and all(unchanged(a, b) for a, b in pairs)
+    return bool(left == right)
+
+
+def infinite_advantage(model: SVRModule, batch: TrainBatch) -> None:
+    batch.advantages[1] = math.inf
+
+
+def weight_that_is_nan(model: SVRModule, batch: TrainBatch) -> None:
+    with torch.no_grad():
+        next(model.policy.parameters())[0, 0] = math.nan
+
+
+def infinite_gradient(model: SVRModule, batch: TrainBatch) -> None:
+    parameter = next(model.policy.parameters())
+    parameter.register_hook(lambda gradient: gradient + math.inf)
+
+
+@pytest.mark.parametrize(
+    ("fault", "what"),
+    [
+        (infinite_advantage, "loss"),
+        (weight_that_is_nan, "loss"),
+        (infinite_gradient, "gradient"),
+    ],
+)
+def test_the_step_and_its_problems_are_named_and_nothing_is_updated(
+    tmp_path: Path, fault: Fault, what: str
+) -> None:
+    strike, end = Strike(fault), AtEnd()
+    message = f"the {what} of optimizer step 2 is not finite; stopped before the update"
+    with pytest.raises(RuntimeError, match=message) as error:
+        fit(module(), tmp_path, strike, end)
+    named = strike.batch_problems if what == "loss" else strike.step_problems
+    assert f"Problems: {', '.join(named)}. The last checkpoint is intact" in str(error.value)
+    assert len(strike.step_problems) == 2
+    assert strike.before["step"] == 1
+    assert unchanged(strike.before, end.after)
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_the_fault_as_if_nothing_had_happened(
+    tmp_path: Path,
+) -> None:
+    whole, struck, resumed = module(), module(), module()
+    fit(whole, tmp_path)
+
+    class SaveAfterStep1(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 1 and not (tmp_path / "at.ckpt").exists():
+                trainer.save_checkpoint(tmp_path / "at.ckpt")
+
+    with pytest.raises(RuntimeError, match="not finite"):
+        fit(struck, tmp_path, SaveAfterStep1(), Strike(infinite_advantage))
+    fit(resumed, tmp_path, resume=tmp_path / "at.ckpt")
+    assert unchanged(whole.state_dict(), resumed.state_dict())

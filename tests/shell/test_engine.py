@@ -1,0 +1,401 @@
+"""The transformers engine on tiny random models, against plain forward passes."""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from transformers import Gemma3TextConfig, Qwen3Config
+
+from svr_lightning.core.types import FinishReason
+from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
+from svr_lightning.engines.sampling import draw_tokens, uniforms
+from svr_lightning.engines.scripted import ScriptedEngine
+from svr_lightning.engines.transformers import MAX_WAIT, TransformersEngine
+from svr_lightning.errors import ConfigError
+from tests.models import MODELS, VOCABULARY, tiny_qwen3
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def model(request: pytest.FixtureRequest) -> Any:
+    return MODELS[request.param]()
+
+
+def started(model: Any, max_batch: int = 64, stop: tuple[int, ...] = ()) -> TransformersEngine:
+    engine = TransformersEngine(max_batch)
+    engine.start(model, stop, 512)
+    engine.sync(model, 5)
+    return engine
+
+
+def finish(engine: Engine, count: int) -> dict[int, Output]:
+    """Step until ``count`` completions have finished."""
+    outputs: dict[int, Output] = {}
+    for _ in range(1000):
+        if len(outputs) == count:
+            return outputs
+        outputs |= {output.id: output for output in engine.step()}
+    raise AssertionError(f"{len(outputs)} of {count} requests finished")
+
+
+def complete(
+    model: Any, requests: Sequence[Request], max_batch: int = 64, stop: tuple[int, ...] = ()
+) -> dict[int, Output]:
+    engine = started(model, max_batch, stop)
+    for request in requests:
+        engine.submit(request)
+    return finish(engine, len(requests))
+
+
+def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
+    rng = random.Random(seed)
+    return tuple(rng.randrange(VOCABULARY) for _ in range(length))
+
+
+def ask(index: int = 0, length: int = 9, **sampling: Any) -> Request:
+    options = {"max_tokens": 12, "temperature": 1.0, "seed": index, **sampling}
+    return Request(id=index, prompt_ids=prompt(length, index), sampling=SamplingParams(**options))
+
+
+def mixed(count: int = 14) -> list[Request]:
+    """Requests of many lengths, greedy and sampled."""
+    rng = random.Random(7)
+    return [
+        ask(
+            index,
+            length=rng.randint(1, 40),
+            max_tokens=rng.randint(1, 25),
+            temperature=rng.choice([0.0, 0.7, 1.3]),
+        )
+        for index in range(count)
+    ]
+
+
+@torch.no_grad()
+def plain_scores(model: Any, request: Request, tokens: Sequence[int]) -> torch.Tensor:
+    """[L, V] scores of the completion's positions in one forward pass over the whole sequence."""
+    ids = torch.tensor([[*request.prompt_ids, *tokens]])
+    return model(input_ids=ids, use_cache=False).logits[0, len(request.prompt_ids) - 1 : -1].float()
+
+
+# --- what is computed -------------------------------------------------------------------------
+
+
+def test_log_probabilities_equal_those_of_one_plain_forward_pass(model: Any) -> None:
+    requests = mixed()
+    outputs = complete(model, requests, max_batch=3)
+    for request in requests:
+        output = outputs[request.id]
+        tokens = torch.tensor(output.token_ids).unsqueeze(1)
+        scores = plain_scores(model, request, output.token_ids)
+        expected = (
+            (scores / (request.sampling.temperature or 1.0)).log_softmax(-1).gather(1, tokens)
+        )
+        assert output.logprobs == pytest.approx(expected.squeeze(1).tolist(), abs=1e-5)
+        assert len(output.logprobs) == len(output.token_ids) == request.sampling.max_tokens
+
+
+def test_greedy_tokens_are_the_most_likely_ones(model: Any) -> None:
+    requests = [ask(i, length=3 + 5 * i, temperature=0.0) for i in range(6)]
+    outputs = complete(model, requests, max_batch=4)
+    for request in requests:
+        tokens = outputs[request.id].token_ids
+        assert plain_scores(model, request, tokens).argmax(-1).tolist() == list(tokens)
+
+
+def test_each_token_inverts_the_distribution_at_the_requests_own_uniform_number(
+    model: Any,
+) -> None:
+    (output,) = complete(model, [ask(3, temperature=0.8)]).values()
+    probabilities = (plain_scores(model, ask(3), output.token_ids) / 0.8).softmax(-1).double()
+    for row, token, draw in zip(probabilities, output.token_ids, uniforms(3, 12), strict=True):
+        below, upto = row[:token].sum().item(), row[: token + 1].sum().item()
+        assert below - 1e-6 <= draw <= upto + 1e-6
+
+
+# --- independence -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_batch", [1, 2, 5, 64])
+def test_tokens_do_not_depend_on_how_many_run_at_once(model: Any, max_batch: int) -> None:
+    alone = {request.id: complete(model, [request])[request.id] for request in mixed()}
+    together = complete(model, mixed(), max_batch)
+    for index, output in together.items():
+        assert output.token_ids == alone[index].token_ids
+        assert output.logprobs == pytest.approx(alone[index].logprobs, abs=1e-5)
+
+
+def test_tokens_do_not_depend_on_the_order_of_submission(model: Any) -> None:
+    forth = complete(model, mixed(), max_batch=4)
+    back = complete(model, mixed()[::-1], max_batch=4)
+    assert {i: o.token_ids for i, o in forth.items()} == {i: o.token_ids for i, o in back.items()}
+
+
+def test_equal_seeds_give_equal_tokens_and_different_seeds_do_not(model: Any) -> None:
+    requests = [
+        Request(
+            id=index,
+            prompt_ids=prompt(9),
+            sampling=SamplingParams(max_tokens=12, temperature=1.0, seed=seed),
+        )
+        for index, seed in enumerate([1, 1, 2, 3])
+    ]
+    one, again, two, three = (complete(model, requests)[i].token_ids for i in range(4))
+    assert one == again
+    assert len({one, two, three}) == 3
+
+
+def test_a_shorter_limit_gives_a_prefix_of_the_same_completion(model: Any) -> None:
+    long = complete(model, [ask(1, max_tokens=20)])[1].token_ids
+    short = complete(model, [ask(1, max_tokens=7)])[1].token_ids
+    assert short == long[:7]
+
+
+# --- continuous batching ----------------------------------------------------------------------
+
+
+def test_requests_may_arrive_between_steps(model: Any) -> None:
+    requests, outputs = mixed(), {}
+    engine = started(model, max_batch=4)
+    for request in requests:
+        engine.submit(request)
+        outputs |= {output.id: output for output in engine.step()}
+    outputs |= finish(engine, len(requests) - len(outputs))
+    expected = complete(model, requests)
+    assert {i: o.token_ids for i, o in outputs.items()} == {
+        i: o.token_ids for i, o in expected.items()
+    }
+
+
+def test_a_late_request_joins_a_running_batch_and_does_not_wait_for_its_end() -> None:
+    engine = started(tiny_qwen3(), max_batch=64)
+    for index in range(20):
+        engine.submit(ask(index, max_tokens=100))
+    engine.step()
+    engine.submit(ask(20, max_tokens=5))
+    finished = [step for step in range(1, 60) if any(o.id == 20 for o in engine.step())]
+    assert len(finished) == 1
+    assert finished[0] <= MAX_WAIT + 5
+
+
+def test_no_more_run_at_once_than_there_are_slots() -> None:
+    engine = started(tiny_qwen3(), max_batch=3)
+    widths: list[int] = []
+    forward = engine._model.forward
+
+    def watch(*args: Any, **kwargs: Any) -> Any:
+        widths.append(kwargs["input_ids"].shape[0])
+        return forward(*args, **kwargs)
+
+    engine._model.forward = watch
+    for request in mixed():
+        engine.submit(request)
+    finish(engine, 14)
+    assert max(widths) == 3
+
+
+def test_an_idle_engine_returns_nothing(model: Any) -> None:
+    engine = started(model)
+    assert engine.step() == []
+    engine.submit(ask(0, max_tokens=2))
+    finish(engine, 1)
+    assert engine.step() == []
+
+
+# --- why a completion ends --------------------------------------------------------------------
+
+
+def stop_at(model: Any, request: Request) -> tuple[int, int]:
+    """A token some way into the request's completion, and its place there, from 1."""
+    tokens = complete(model, [request])[request.id].token_ids
+    position = next(i for i in range(3, len(tokens)) if tokens[i] not in tokens[:i])
+    return tokens[position], position + 1
+
+
+def test_a_stop_token_ends_a_completion_and_belongs_to_it(model: Any) -> None:
+    token, length = stop_at(model, ask(2, temperature=1.5))
+    output = complete(model, [ask(2, temperature=1.5)], stop=(token,))[2]
+    assert (len(output.token_ids), output.token_ids[-1]) == (length, token)
+    assert len(output.logprobs) == length
+    assert output.finish_reason is FinishReason.STOP
+
+
+def test_a_stop_token_in_the_last_place_allowed_is_still_a_stop(model: Any) -> None:
+    token, length = stop_at(model, ask(2, temperature=1.5))
+    request = ask(2, temperature=1.5, max_tokens=length)
+    assert complete(model, [request], stop=(token,))[2].finish_reason is FinishReason.STOP
+
+
+def test_the_limit_truncates_a_completion_one_token_earlier(model: Any) -> None:
+    token, length = stop_at(model, ask(2, temperature=1.5))
+    output = complete(model, [ask(2, temperature=1.5, max_tokens=length - 1)], stop=(token,))[2]
+    assert output.finish_reason is FinishReason.LENGTH
+    assert len(output.token_ids) == length - 1
+
+
+def test_a_first_token_can_be_the_last(model: Any) -> None:
+    output = complete(model, [ask(4, max_tokens=1)])[4]
+    assert (len(output.token_ids), output.finish_reason) == (1, FinishReason.LENGTH)
+    stopped = complete(model, [ask(4)], stop=output.token_ids)[4]
+    assert (stopped.token_ids, stopped.finish_reason) == (output.token_ids, FinishReason.STOP)
+
+
+def test_cancelling_drops_what_is_queued_and_what_runs(model: Any) -> None:
+    engine = started(model, max_batch=2)
+    for request in mixed():
+        engine.submit(request)
+    engine.step()
+    engine.cancel()
+    assert engine.step() == []
+    engine.submit(ask(50))
+    assert finish(engine, 1)[50] == complete(model, [ask(50)])[50]
+
+
+def test_a_completion_names_the_version_of_the_weights_that_sampled_it(model: Any) -> None:
+    engine = TransformersEngine()
+    assert engine.version == -1
+    engine.start(model, (), 512)
+    for version in (0, 7):
+        engine.sync(model, version)
+        engine.submit(ask(0, max_tokens=2))
+        assert finish(engine, 1)[0].version == version
+
+
+@pytest.mark.parametrize("engine", [TransformersEngine(), ScriptedEngine(lambda _: [1])])
+def test_both_engines_keep_to_the_protocol(engine: object) -> None:
+    assert isinstance(engine, Engine)
+
+
+# --- top-k and top-p --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restriction", [{"top_k": 1}, {"top_p": 1e-6}])
+def test_only_the_likeliest_token_left_is_greedy_decoding(
+    model: Any, restriction: dict[str, float]
+) -> None:
+    greedy = complete(model, [ask(i, temperature=0.0) for i in range(4)])
+    narrow = complete(model, [ask(i, temperature=1.4, **restriction) for i in range(4)])
+    assert {i: o.token_ids for i, o in narrow.items()} == {
+        i: o.token_ids for i, o in greedy.items()
+    }
+
+
+def test_a_nucleus_limits_what_is_drawn_and_not_what_log_probabilities_refer_to(
+    model: Any,
+) -> None:
+    request = ask(1, max_tokens=25, temperature=1.5, top_p=0.5)
+    output = complete(model, [request])[1]
+    full = (plain_scores(model, request, output.token_ids) / 1.5).log_softmax(-1)
+    chosen = full.gather(1, torch.tensor(output.token_ids).unsqueeze(1)).squeeze(1)
+    assert output.logprobs == pytest.approx(chosen.tolist(), abs=1e-5)
+    for row, logprob in zip(full, chosen, strict=True):
+        # Everything likelier than a token of the nucleus weighs less than top_p.
+        assert row[row > logprob + 1e-6].exp().sum() < 0.5 + 1e-6
+
+
+PROBABILITIES = [0.15, 0.5, 0.05, 0.3]
+
+
+def shares(count: int = 2000, **sampling: Any) -> list[float]:
+    """Shares of the four tokens where the draws are spread evenly over [0, 1)."""
+    params = SamplingParams(max_tokens=1, **{"temperature": 1.0, **sampling})
+    scores = torch.tensor(PROBABILITIES).log().expand(count, 4)
+    draws = [(i + 0.5) / count for i in range(count)]
+    tokens, _ = draw_tokens(scores, [params] * count, draws)
+    return [tokens.count(token) / count for token in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        ({}, PROBABILITIES),
+        # Odds to the power 1 / 0.5: 0.0225, 0.25, 0.0025, 0.09, together 0.365.
+        ({"temperature": 0.5}, [0.0225 / 0.365, 0.25 / 0.365, 0.0025 / 0.365, 0.09 / 0.365]),
+        ({"temperature": 0.0}, [0, 1, 0, 0]),
+        ({"top_k": 2}, [0, 0.5 / 0.8, 0, 0.3 / 0.8]),
+        ({"top_k": 9}, PROBABILITIES),
+        # 0.5 alone falls short of 0.6, with 0.3 it does not.
+        ({"top_p": 0.6}, [0, 0.5 / 0.8, 0, 0.3 / 0.8]),
+        ({"top_p": 0.9}, [0.15 / 0.95, 0.5 / 0.95, 0, 0.3 / 0.95]),
+        # Of the two that top-k leaves, 0.5 / 0.8 = 0.625 is enough for a nucleus of 0.6.
+        ({"top_k": 2, "top_p": 0.6}, [0, 1, 0, 0]),
+    ],
+    ids=str,
+)
+def test_tokens_are_drawn_as_often_as_their_probabilities_say(
+    sampling: dict[str, float], expected: list[float]
+) -> None:
+    assert shares(**sampling) == pytest.approx(expected, abs=1 / 2000)
+
+
+def test_seeded_draws_pass_a_chi_square_test() -> None:
+    count = 4000
+    params = [SamplingParams(max_tokens=1, temperature=1.0, seed=seed) for seed in range(count)]
+    draws = [uniforms(p.seed, 1)[0] for p in params]
+    tokens, _ = draw_tokens(torch.tensor(PROBABILITIES).log().expand(count, 4), params, draws)
+    observed = Counter(tokens)
+    expected = [p * count for p in PROBABILITIES]
+    statistic = sum((observed[i] - e) ** 2 / e for i, e in enumerate(expected))
+    assert statistic < 16.3  # exceeded once in a thousand times at three degrees of freedom
+
+
+def test_the_numbers_of_a_seed_do_not_depend_on_how_many_are_taken() -> None:
+    many = uniforms(11, 2048)
+    assert all(uniforms(11, count) == many[:count] for count in (1, 7, 15, 16, 17, 96, 1200))
+    assert all(0.0 <= value < 1.0 for value in many)
+
+
+@pytest.mark.parametrize("draw", [0.0, 1.0 - 2.0**-53])
+def test_an_impossible_token_is_never_drawn(draw: float) -> None:
+    scores = torch.tensor([[-math.inf, 0.0, 0.0, -math.inf]])
+    params = [SamplingParams(max_tokens=1, temperature=1.0)]
+    tokens, logprobs = draw_tokens(scores, params, [draw])
+    assert tokens == [1 if draw == 0.0 else 2]
+    assert logprobs == pytest.approx([-math.log(2.0)])
+
+
+def test_rows_of_one_batch_may_sample_in_different_ways() -> None:
+    ways: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.6}]
+    params = [SamplingParams(max_tokens=1, **{"temperature": 1.0, **way}) for way in ways]
+    scores = torch.tensor(PROBABILITIES).log().expand(4, 4)
+    tokens, logprobs = draw_tokens(scores, params, [0.68] * 4)
+    # 0.68 lies in [0.65, 0.7), which is token 2; in 0.8 * [0.625, 1), token 3, of the nucleus.
+    assert tokens == [2, 1, 1, 3]
+    assert logprobs == pytest.approx([math.log(p) for p in (0.05, 0.5, 0.5, 0.3)], abs=1e-6)
+
+
+def test_a_row_without_a_nucleus_keeps_its_rarest_tokens_beside_one_that_has_one() -> None:
+    # 200,000 equal tokens: sums of their probabilities differ by rounding from order to order.
+    scores = torch.zeros(2, 200_000)
+    free = SamplingParams(max_tokens=1, temperature=1.0)
+    narrow = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5)
+    draw = 1.0 - 1e-6
+    alone, _ = draw_tokens(scores[:1], [free], [draw])
+    beside, _ = draw_tokens(scores, [free, narrow], [draw, draw])
+    assert beside[0] == alone[0] == 199_999
+
+
+# --- what it cannot serve ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Qwen3Config(
+            num_hidden_layers=2, use_sliding_window=True, sliding_window=8, max_window_layers=0
+        ),
+        Gemma3TextConfig(num_hidden_layers=6),
+    ],
+    ids=["all layers", "some layers"],
+)
+def test_a_sliding_window_is_refused_before_anything_is_sampled(config: Any) -> None:
+    class Model:
+        pass
+
+    model = Model()
+    model.config = config  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=f"cannot serve '{config.model_type}'.*SlidingWindow"):
+        TransformersEngine().start(model, (), 512)

@@ -1,0 +1,207 @@
+"""The fit loop: rollouts in, Lightning's own automatic optimisation out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from svr_lightning.core.losses import LossSpec
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.training.config import (
+    EvaluationConfig,
+    OptimizerConfig,
+    PolicyConfig,
+    ReferenceConfig,
+    SamplingConfig,
+)
+from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sources import DataSource
+from svr_lightning.training.trainer import SVRTrainer
+
+
+def module(**changes: Any) -> SVRModule:
+    settings: dict[str, Any] = {
+        "policy": PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
+        "recipe": SVR(group_size=4, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
+        "sampling": SamplingConfig(max_completion_tokens=64),
+        "optimizer": OptimizerConfig(lr=1e-3),
+        "reference": ReferenceConfig(every=2),
+        "evaluation": EvaluationConfig(max_turns=2, max_completion_tokens=64),
+        "resample": "off",
+        "seed": 3,
+    }
+    return SVRModule(**settings | changes)
+
+
+def data(**changes: Any) -> SVRDataModule:
+    tiny = {"task": "countdown", "path": "embedded:countdown-tiny"}
+    settings: dict[str, Any] = {
+        "train": DataSource(name="train", **tiny, limit=12),
+        "val": [DataSource(name="dev", **tiny, split="dev", limit=3)],
+        "problems_per_step": 2,
+        "seed": 3,
+    }
+    return SVRDataModule(**settings | changes)
+
+
+def trainer(folder: Path, *callbacks: Callback, **changes: Any) -> SVRTrainer:
+    settings: dict[str, Any] = {
+        "default_root_dir": str(folder),
+        "accelerator": "cpu",
+        "max_epochs": 1,
+        "callbacks": list(callbacks),
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "limit_val_batches": 0,
+        "gradient_clip_val": 2.0,
+    }
+    return SVRTrainer(**settings | changes)
+
+
+def weights(model: SVRModule) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in model.policy.parameters()]
+
+
+def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+class Watch(Callback):
+    """Notes which step each rollout was sampled at, and what was trained on."""
+
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+        self.steps: list[int] = []
+        self.problems: list[tuple[str, ...]] = []
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        sampled = {
+            turn.completion.policy_version
+            for group in pl_module.groups
+            for trajectory in group.trajectories
+            for turn in trajectory.turns
+        }
+        assert len(sampled) == 1
+        self.versions.append(sampled.pop())
+        self.steps.append(trainer.global_step)
+        self.problems.append(tuple(group.problem.id for group in pl_module.groups))
+
+
+def test_each_rollout_is_sampled_by_the_weights_of_its_own_step(tmp_path: Path) -> None:
+    watch = Watch()
+    trainer(tmp_path, watch, accumulate_grad_batches=4).fit(module(), data())
+    # 12 problems, 2 a step: 6 optimizer steps of 4 micro-batches each.
+    assert watch.steps == [step for step in range(6) for _ in range(4)]
+    assert watch.versions == watch.steps
+    assert len(set(watch.problems)) == 6
+
+
+def test_several_updates_share_one_rollout(tmp_path: Path) -> None:
+    watch = Watch()
+    run = trainer(tmp_path, watch, accumulate_grad_batches=2)
+    run.fit(module(updates_per_rollout=2), data())
+    assert run.global_step == 12
+    assert watch.versions == [rollout * 2 for rollout in range(6) for _ in range(4)]
+
+
+@pytest.mark.parametrize("accumulate", [2, 8])
+def test_the_number_of_micro_batches_does_not_change_the_update(
+    tmp_path: Path, accumulate: int
+) -> None:
+    whole, split = module(), module()
+    trainer(tmp_path, max_steps=1).fit(whole, data())
+    trainer(tmp_path, max_steps=1, accumulate_grad_batches=accumulate).fit(split, data())
+    for a, b in zip(weights(whole), weights(split), strict=True):
+        # Adam's first step is the sign of the gradient: compare where it is not near zero.
+        assert (a - b).abs().max() < 2e-4
+        assert (a - b).abs().mean() < 1e-6
+
+
+def test_limits_and_fast_dev_run_count_problem_batches(tmp_path: Path) -> None:
+    run = trainer(tmp_path, limit_train_batches=2, accumulate_grad_batches=2)
+    run.fit(module(), data())
+    assert run.global_step == 2
+    quick = trainer(tmp_path, fast_dev_run=1, accumulate_grad_batches=2, limit_val_batches=1)
+    quick.fit(module(), data())
+    assert quick.global_step == 1
+
+
+def test_validation_comes_every_so_many_rollouts(tmp_path: Path) -> None:
+    run = trainer(
+        tmp_path,
+        limit_val_batches=1.0,
+        val_check_interval=2,
+        check_val_every_n_epoch=None,
+        accumulate_grad_batches=2,
+    )
+    run.fit(module(), data())
+    assert sorted(p.name for p in tmp_path.glob("eval/*")) == [
+        "step-000002",
+        "step-000004",
+        "step-000006",
+    ]
+    assert "val/dev/accuracy" in run.callback_metrics
+
+
+@pytest.mark.parametrize("step", [1, 3, 5])
+def test_a_run_resumed_in_mid_epoch_ends_with_the_same_weights(tmp_path: Path, step: int) -> None:
+    whole = module()
+    trainer(tmp_path, max_epochs=2).fit(whole, data())
+
+    class Save(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == step:
+                trainer.save_checkpoint(tmp_path / "at.ckpt")
+
+    trainer(tmp_path, Save(), max_epochs=2).fit(module(), data())
+    resumed, watch = module(), Watch()
+    trainer(tmp_path, watch, max_epochs=2).fit(resumed, data(), ckpt_path=tmp_path / "at.ckpt")
+    assert watch.steps[0] == step
+    assert same(weights(resumed), weights(whole))
+    assert whole.reference is not None
+    assert resumed.reference is not None
+    pairs = zip(resumed.reference.parameters(), whole.reference.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_callbacks_that_only_watch_change_no_number(tmp_path: Path) -> None:
+    from svr_lightning.callbacks import HFExport, RolloutLog
+
+    bare, watched = module(), module()
+    trainer(tmp_path / "bare", max_steps=2).fit(bare, data())
+    callbacks = (RolloutLog(every=1), HFExport())
+    trainer(tmp_path / "watched", *callbacks, max_steps=2, logger=True).fit(watched, data())
+    assert same(weights(bare), weights(watched))
+
+
+def test_the_reference_follows_after_every_second_step(tmp_path: Path) -> None:
+    model = module()
+    history: list[torch.Tensor] = []
+
+    class Look(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            history.append(next(pl_module.reference.parameters()).clone())
+
+    trainer(tmp_path, Look(), max_steps=4).fit(model, data())
+    start = history[0]
+    assert torch.equal(history[0], start)  # after step 1 the reference is the loaded policy
+    assert not torch.equal(history[1], start)  # step 2 mixes
+    assert torch.equal(history[2], history[1])
+    assert not torch.equal(history[3], history[2])
+
+
+def test_a_forgotten_sync_is_noticed(tmp_path: Path) -> None:
+    class Stale(type(module().engine)):  # type: ignore[misc]
+        def sync(self, model: Any, version: int) -> None:
+            self._model, self.version = model, max(self.version, 0)
+
+    with pytest.raises(RuntimeError, match="weights of step 0 at step 1"):
+        trainer(tmp_path).fit(module(engine=Stale()), data())

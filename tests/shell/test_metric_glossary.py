@@ -1,0 +1,123 @@
+"""docs/metrics.md names every key that a run logs, and no other."""
+
+import csv
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.metrics import METRIC_NAMES
+
+ROOT = Path(__file__).resolve().parents[2]
+GLOSSARY = ROOT / "docs" / "metrics.md"
+PLACES = {"<t>": "[0-9]+", "<stage>": "(?:val|test)", "<dataset>": "[^/]+"}
+TINY = {"task": "countdown", "path": "embedded:countdown-tiny", "limit": 2}
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the first table under a heading, without its head."""
+    _, _, after = GLOSSARY.read_text(encoding="utf-8").partition(f"\n{heading}\n")
+    table = re.search(r"(?:^\|.*\n)+", after, re.MULTILINE)
+    assert table, heading
+    lines = table.group().splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def names(cells: Iterable[str]) -> list[str]:
+    """What stands in backticks."""
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def pattern(key: str) -> re.Pattern[str]:
+    text = re.escape(key)
+    for place, expression in PLACES.items():
+        text = text.replace(re.escape(place), expression)
+    return re.compile(text)
+
+
+KEYS = [
+    row[0].strip("`") for heading in ("### Training", "### Evaluation") for row in rows(heading)
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two optimizer steps with a validation on two sets, then a test on two."""
+    folder = tmp_path_factory.mktemp("glossary") / "run"
+    sets = [{"name": name, "split": "dev", **TINY} for name in ("dev", "math500")]
+    arguments = [
+        *("--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
+        *("--config", str(ROOT / "tests" / "faults" / "small_run.yaml")),
+        *("--trainer.default_root_dir", str(folder)),
+        *("--trainer.max_steps", "2"),
+        *("--trainer.val_check_interval", "1"),
+        *("--data.val", json.dumps(sets)),
+        *("--data.test", json.dumps(sets)),
+    ]
+    assert main(["fit", *arguments]) == 0
+    assert main(["test", *arguments]) == 0
+    return folder
+
+
+def logged(folder: Path) -> set[str]:
+    with (folder / "metrics.csv").open(newline="") as stream:
+        return {row["key"] for row in csv.DictReader(stream)}
+
+
+def test_every_logged_key_is_in_the_glossary(run: Path) -> None:
+    known = [pattern(key) for key in KEYS]
+    assert {key for key in logged(run) if not any(p.fullmatch(key) for p in known)} == set()
+
+
+def test_every_key_of_the_glossary_is_logged(run: Path) -> None:
+    found = logged(run)
+    assert {key for key in KEYS if not any(pattern(key).fullmatch(name) for name in found)} == set()
+    stages = {tuple(key.split("/")[:2]) for key in found if key.split("/")[0] in ("val", "test")}
+    sets = ("dev", "math500", "all", "math")
+    assert stages == {(stage, name) for stage in ("val", "test") for name in sets}
+
+
+def test_the_glossary_says_something_of_each_key_once() -> None:
+    assert len(set(KEYS)) == len(KEYS)
+    table = rows("### Training") + rows("### Evaluation")
+    assert all(len(row) == 4 and all(row) for row in table)
+    assert {key.split("/")[-1] for key in KEYS if key.startswith("<stage>")} == set(METRIC_NAMES)
+
+
+def test_the_fields_of_the_samples_file_are_described(run: Path) -> None:
+    record = json.loads((run / "eval" / "test" / "samples.jsonl").read_text().splitlines()[0])
+    head, turn = _tables("### eval/NAME/samples.jsonl")
+    assert set(names(row[0] for row in head)) == {*record, "error"}
+    assert set(names(row[0] for row in turn)) == set(record["turns"][0])
+
+
+def test_the_fields_of_the_results_file_are_described(run: Path) -> None:
+    results = json.loads((run / "eval" / "test" / "results.json").read_text())
+    (table,) = _tables("### eval/NAME/results.json")
+    described = {name.split(".")[0] for name in names(row[0] for row in table)}
+    assert described == set(results)
+    assert set(results["datasets"]["dev"]) == {*METRIC_NAMES, "n", "accuracy_ci95"}
+    assert set(results["macro"]) == {"all", "math"}
+
+
+def test_the_fields_of_the_rollouts_file_are_described(run: Path) -> None:
+    line = json.loads((run / "rollouts.jsonl").read_text().splitlines()[0])
+    (table,) = _tables("### rollouts.jsonl")
+    assert set(names(row[0] for row in table)) == set(line)
+    (turns,) = (row[1] for row in table if row[0] == "`turns`")
+    assert set(names([turns])) == set(line["turns"][0])
+
+
+def _tables(heading: str) -> list[list[list[str]]]:
+    """All tables between a heading and the next one."""
+    _, _, after = GLOSSARY.read_text(encoding="utf-8").partition(f"\n{heading}\n")
+    section = after.split("\n##")[0]
+    tables: list[Any] = re.findall(r"(?:^\|.*(?:\n|$))+", section, re.MULTILINE)
+    return [
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+        for table in tables
+    ]

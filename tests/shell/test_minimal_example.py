@@ -1,0 +1,119 @@
+"""The example that explains the method, held against the trainer that runs it."""
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from svr_lightning.core.schedule import warmup_stable_decay
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.tiny import warmstart
+from svr_lightning.training.config import (
+    OptimizerConfig,
+    PolicyConfig,
+    ReferenceConfig,
+    SamplingConfig,
+)
+from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sources import DataSource
+from svr_lightning.training.trainer import SVRTrainer
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal_svr.py"
+SHIPPED = Path(warmstart.__file__).parent / "countdown_policy"
+SEED = 42
+
+
+@pytest.fixture(scope="module")
+def minimal() -> ModuleType:
+    spec = spec_from_file_location("minimal_svr", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def trained(minimal: ModuleType, data: SVRDataModule, folder: Path) -> SVRModule:
+    """The module after one optimizer step of the real trainer, in two micro-batches."""
+    module = SVRModule(
+        policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
+        recipe=SVR(
+            group_size=minimal.GROUP,
+            horizon=minimal.HORIZON,
+            length_scale=minimal.LENGTH_SCALE,
+            loss=minimal.LOSS,
+        ),
+        sampling=SamplingConfig(
+            temperature=minimal.TEMPERATURE, max_completion_tokens=minimal.MAX_TOKENS
+        ),
+        optimizer=OptimizerConfig(
+            lr=minimal.LR, weight_decay=minimal.WEIGHT_DECAY, betas=minimal.BETAS
+        ),
+        reference=ReferenceConfig(every=0),
+        resample="off",
+        seed=SEED,
+    )
+    trainer = SVRTrainer(
+        default_root_dir=str(folder),
+        accelerator="cpu",
+        devices=1,
+        max_steps=1,
+        accumulate_grad_batches=2,
+        gradient_clip_val=minimal.CLIP,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, data)
+    return module
+
+
+def test_the_example_and_the_trainer_take_the_same_first_step(
+    minimal: ModuleType, tmp_path: Path
+) -> None:
+    data = SVRDataModule(
+        train=DataSource(name="train", task="countdown", path="embedded:countdown-tiny"),
+        problems_per_step=2,
+        seed=SEED,
+    )
+    problems = next(iter(data.train_dataloader()))
+    module = trained(minimal, data, tmp_path)
+    assert [group.problem for group in module.groups] == problems
+    assert (minimal.GROUP, minimal.HORIZON) == (8, 3)
+
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    policy, reference, start = (AutoModelForCausalLM.from_pretrained(SHIPPED) for _ in range(3))
+    optimizer = minimal.make_optimizer(policy, minimal.LR * warmup_stable_decay(0, total_steps=1))
+    mean_return = minimal.train_step(policy, reference, tokenizer, optimizer, problems, SEED, 0)
+
+    returns = [value for group in module.groups for value in group.returns]
+    assert mean_return == pytest.approx(sum(returns) / len(returns), rel=1e-12)
+    assert len(set(returns)) > 1  # otherwise there was nothing to learn
+    moved = 0.0
+    for (name, expected), weight, before in zip(
+        policy.named_parameters(), module.policy.parameters(), start.parameters(), strict=True
+    ):
+        torch.testing.assert_close(weight, expected, atol=1e-6, rtol=0, msg=lambda m, n=name: n + m)
+        moved = max(moved, (expected - before).abs().max().item())
+    assert moved > 5e-6  # a step is some 1e-5 long: lr 2e-4 at the floor of 5 %
+
+
+def test_the_example_runs_from_the_command_line(
+    minimal: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(minimal, "GROUP", 2)
+    monkeypatch.setattr(sys, "argv", ["minimal_svr.py", "--steps", "2", "--problems", "1"])
+    minimal.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:19] for line in lines] == ["step 1  mean return", "step 2  mean return"]
+
+
+def test_the_example_stays_short_enough_to_read_at_a_sitting() -> None:
+    assert len(EXAMPLE.read_text().splitlines()) < 200

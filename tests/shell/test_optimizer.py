@@ -1,0 +1,251 @@
+"""AdamW's groups and schedule, the reference that follows the policy, the gradient's norm."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.plugins import MixedPrecision
+from torch import nn
+from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM
+
+from svr_lightning.errors import ConfigError
+from svr_lightning.tiny import warmstart
+from svr_lightning.training.config import OptimizerConfig, PolicyConfig
+from svr_lightning.training.optimizer import (
+    make_optimizer,
+    mix_reference,
+    parameter_groups,
+    total_norm,
+)
+from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
+from tests.models import MODELS, tiny_hybrid, tiny_qwen3
+
+SHIPPED = Path(warmstart.__file__).parent / "countdown_policy"
+
+
+# --- groups -----------------------------------------------------------------------------------
+
+
+def names_by_decay(model: nn.Module) -> dict[float, list[str]]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        group["weight_decay"]: [names[id(parameter)] for parameter in group["params"]]
+        for group in parameter_groups(model, 0.1)
+    }
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_is_trained_once_and_norms_and_biases_do_not_decay(name: str) -> None:
+    model = MODELS[name]()
+    groups = names_by_decay(model)
+    everything = [name for name, _ in model.named_parameters()]
+    assert sorted(groups[0.1] + groups[0.0]) == sorted(everything)
+    assert all("norm" in n or n.endswith(("A_log", "dt_bias")) for n in groups[0.0])
+    assert not any("norm" in n or "bias" in n for n in groups[0.1])
+    assert "model.embed_tokens.weight" in groups[0.1]
+
+
+def test_the_gates_of_linear_attention_do_not_decay_and_its_convolution_does() -> None:
+    groups = names_by_decay(tiny_hybrid())
+    assert "model.layers.0.linear_attn.A_log" in groups[0.0]
+    assert "model.layers.0.linear_attn.dt_bias" in groups[0.0]
+    assert "model.layers.0.linear_attn.conv1d.weight" in groups[0.1]
+
+
+def test_biases_of_attention_do_not_decay() -> None:
+    groups = names_by_decay(tiny_qwen3(attention_bias=True))
+    assert "model.layers.0.self_attn.q_proj.bias" in groups[0.0]
+
+
+def test_what_is_frozen_is_not_trained() -> None:
+    model = nn.ModuleDict(
+        {"visual": nn.Linear(2, 2), "aligner": nn.Linear(2, 2), "language_model": nn.Linear(2, 2)}
+    )
+    freeze_vision(model)
+    assert names_by_decay(model) == {
+        0.1: ["language_model.weight"],
+        0.0: ["language_model.bias"],
+    }
+
+
+# --- AdamW and its schedule -------------------------------------------------------------------
+
+
+def made(total: int = 40, model: nn.Module | None = None) -> tuple[Any, Any]:
+    config = OptimizerConfig(lr=2e-4, weight_decay=0.1, betas=(0.9, 0.95))
+    parts = make_optimizer(model or tiny_qwen3(), config, total)
+    assert parts["lr_scheduler"]["interval"] == "step"
+    return parts["optimizer"], parts["lr_scheduler"]["scheduler"]
+
+
+def test_the_learning_rate_follows_the_schedule_in_every_group() -> None:
+    optimizer, scheduler = made(total=40)
+    rates = []
+    for _ in range(40):
+        assert len({group["lr"] for group in optimizer.param_groups}) == 1
+        rates.append(optimizer.param_groups[0]["lr"] / 2e-4)
+        optimizer.step()
+        scheduler.step()
+    # Warm-up over 2 steps, decay over the last 8: 0.05 + 0.95 / 8 = 0.16875 on the last.
+    assert rates[:3] == pytest.approx([0.05, 0.525, 1.0])
+    assert rates[31:34] == pytest.approx([1.0, 1.0, 0.88125])
+    assert rates[39] == pytest.approx(0.16875)
+
+
+def test_the_first_step_of_adamw_by_hand() -> None:
+    # At the floor of the schedule lr is 0.05 * 2e-4 = 1e-5. A first step moves by lr against the
+    # gradient's sign, and decay takes 0.1 lr of a matrix: 2 (1 - 1e-6) - 1e-5.
+    model = nn.Linear(1, 1)
+    nn.init.constant_(model.weight, 2.0)
+    nn.init.constant_(model.bias, 2.0)
+    optimizer, _ = made(model=model)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 0.3)
+    optimizer.step()
+    assert model.weight.item() == pytest.approx(2.0 - 2e-6 - 1e-5, abs=3e-7)
+    assert model.bias.item() == pytest.approx(2.0 - 1e-5, abs=3e-7)
+    assert all(group["betas"] == (0.9, 0.95) for group in optimizer.param_groups)
+
+
+def test_gradients_can_be_clipped_under_mixed_precision() -> None:
+    model = nn.Linear(3, 1, bias=False)
+    optimizer, _ = made(model=model)
+    model.weight.grad = torch.tensor([[3.0, 0.0, 4.0]])
+    precision = MixedPrecision("bf16-mixed", "cpu")
+    precision.clip_gradients(optimizer, 2.0)
+    assert total_norm(model).item() == pytest.approx(2.0, rel=1e-4)
+
+
+# --- the reference ----------------------------------------------------------------------------
+
+
+def weight(value: float | list[float], dtype: torch.dtype = torch.float32) -> nn.Module:
+    module = nn.Module()
+    module.weight = nn.Parameter(torch.tensor(value, dtype=dtype))
+    return module
+
+
+def test_the_reference_moves_six_tenths_of_the_way_to_the_policy() -> None:
+    # 0.4 * 1 + 0.6 * 2 = 1.6 and 0.4 * (-5) + 0.6 * 5 = 1.
+    reference, policy = weight([1.0, -5.0]), weight([2.0, 5.0])
+    mix_reference(reference, policy, 0.6)
+    torch.testing.assert_close(reference.weight.data, torch.tensor([1.6, 1.0]))
+    assert policy.weight.tolist() == [2.0, 5.0]
+
+
+@pytest.mark.parametrize(("mix", "expected"), [(0.0, 1.0), (1.0, 2.0)])
+def test_the_ends_of_the_mix_keep_the_reference_or_take_the_policy(
+    mix: float, expected: float
+) -> None:
+    reference = weight(1.0)
+    mix_reference(reference, weight(2.0), mix)
+    assert reference.weight.item() == expected
+
+
+def test_mixing_is_done_in_fp32_where_weights_are_stored_in_bf16() -> None:
+    # bf16 steps by 1/128 above 1. From 1 and 1 + 1/128, 0.3 of the way is 1.00234, nearest to 1;
+    # 0.6 of the way is 1.00469, nearest to 1 + 1/128. bf16 has no 0.3, 0.4, 0.6 or 0.7 itself.
+    for mix, expected in ((0.3, 1.0), (0.6, 1.0 + 1 / 128)):
+        reference = weight(1.0, torch.bfloat16)
+        mix_reference(reference, weight(1.0 + 1 / 128, torch.bfloat16), mix)
+        assert reference.weight.dtype == torch.bfloat16
+        assert reference.weight.item() == expected
+
+
+def test_a_bf16_mix_is_rounded_once_and_not_at_every_product() -> None:
+    generator = torch.Generator().manual_seed(0)
+    old, new = (torch.randn(4096, generator=generator).bfloat16() for _ in range(2))
+    reference, policy = weight(old.tolist(), torch.bfloat16), weight(new.tolist(), torch.bfloat16)
+    mix_reference(reference, policy, 0.6)
+    exact = 0.4 * old.double() + 0.6 * new.double()
+    # Half a unit in the last of 8 bits, and fp32's own rounding where the two nearly cancel.
+    torch.testing.assert_close(reference.weight.double(), exact, rtol=2.0**-8, atol=1e-6)
+
+
+def test_every_weight_of_a_model_is_mixed() -> None:
+    reference, policy = tiny_hybrid(seed=0), tiny_hybrid(seed=1)
+    before = copy.deepcopy(reference)
+    mix_reference(reference.requires_grad_(False), policy, 0.6)
+    for mixed, old, new in zip(
+        reference.parameters(), before.parameters(), policy.parameters(), strict=True
+    ):
+        torch.testing.assert_close(mixed.data, 0.4 * old.data + 0.6 * new.data)
+        assert not mixed.requires_grad
+
+
+# --- the norm ---------------------------------------------------------------------------------
+
+
+def test_the_norm_is_taken_over_all_gradients_that_there_are() -> None:
+    model = nn.ModuleList([nn.Linear(2, 1), nn.Linear(1, 1)])
+    model[0].weight.grad = torch.tensor([[3.0, 0.0]])
+    model[1].bias.grad = torch.tensor([-4.0])
+    assert total_norm(model).item() == 5.0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_single_gradient_that_is_not_finite_shows_in_the_norm(value: float) -> None:
+    model = nn.Linear(2, 1)
+    model.weight.grad = torch.tensor([[1.0, value]])
+    model.bias.grad = torch.tensor([1.0])
+    assert not torch.isfinite(total_norm(model))
+
+
+# --- the policy that they act on --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["embedded:countdown-tiny", "random:qwen3_5"])
+def test_a_policy_has_fp32_weights_and_the_same_ones_for_the_same_seed(path: str) -> None:
+    config = PolicyConfig(path=path, max_prompt_tokens=100, max_model_len=200)
+    global_state = torch.random.get_rng_state()
+    model, tokenizer = load_policy(config, seed=3)
+    again, _ = load_policy(config, seed=3)
+    assert torch.equal(torch.random.get_rng_state(), global_state)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert stop_token_ids(model, tokenizer) == (tokenizer.eos_token_id,)
+
+
+def test_every_token_that_is_said_to_end_a_turn_does() -> None:
+    model, tokenizer = load_policy(PolicyConfig(), seed=0)
+    model.generation_config.eos_token_id = [7, 9]
+    tokenizer.eos_token = "<|pad|>"
+    ids = {7, 9, tokenizer.pad_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    assert set(stop_token_ids(model, tokenizer)) == ids
+
+
+def test_an_architecture_that_reshapes_its_scores_is_refused(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    tokenizer.save_pretrained(tmp_path)
+    config = GraniteConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        logits_scaling=8.0,
+        max_position_embeddings=8192,
+    )
+    GraniteForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"after the output layer \(logits_scaling=8.0\)"):
+        load_policy(PolicyConfig(path=str(tmp_path)), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("embedded:nothing", "'embedded:nothing' is not built in; known: embedded:countdown-tiny"),
+        ("./no/such/folder", "is not a folder"),
+    ],
+)
+def test_a_policy_that_is_not_there_is_named(path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_policy(PolicyConfig(path=path), seed=0)
+
+
+def test_a_context_that_the_checkpoint_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_model_len=9000 exceeds the 8192 positions"):
+        load_policy(PolicyConfig(max_model_len=9000), seed=0)

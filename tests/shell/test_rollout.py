@@ -1,0 +1,501 @@
+"""Rollouts and adaptive inference, with a scripted engine and the shipped policy's tokenizer."""
+
+import itertools
+import random
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from svr_lightning.core.rewards import trajectory_return
+from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.types import (
+    Completion,
+    FinishReason,
+    Message,
+    Problem,
+    Trajectory,
+    Turn,
+    Verdict,
+)
+from svr_lightning.engines.base import Output, Request, SamplingParams
+from svr_lightning.engines.scripted import ScriptedEngine
+from svr_lightning.evaluation.adaptive import run_adaptive
+from svr_lightning.evaluation.results import summarize
+from svr_lightning.recipes.chain import refinement_chain
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.rendering import Renderer
+from svr_lightning.rollout import Decoding, Driver, Job
+from svr_lightning.scoring import score_turns
+from svr_lightning.tasks import get_task
+from svr_lightning.tiny import warmstart
+from svr_lightning.training.experience import roll_out
+
+TOKENIZER = AutoTokenizer.from_pretrained(
+    warmstart.__file__.replace("warmstart.py", "countdown_policy")
+)
+RENDERER = Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900)
+DECODING = Decoding(max_completion_tokens=120, temperature=0.9)
+RUN_SEED, STEP = 42, 3
+
+Place = tuple[str, int, int]
+"""Problem id, sample, turn."""
+
+
+def countdown(name: str, numbers: Sequence[int], target: int) -> Problem:
+    return get_task("countdown").from_row({"id": name, "nums": list(numbers), "target": target})
+
+
+PROBLEMS = [
+    countdown("a", (8, 4, 2), 10),
+    countdown("b", (3, 5, 7), 15),
+    countdown("c", (1, 2, 9), 12),
+]
+
+
+def words(text: str) -> list[int]:
+    """Token ids of a completion that ends its turn."""
+    return [*TOKENIZER.encode(text), TOKENIZER.eos_token_id]
+
+
+def says(answer: str, verdict: str, confidence: float) -> str:
+    return (
+        f"<think>hm</think>\n<answer>{answer}</answer>\n"
+        f"<self_check>VERDICT: {verdict}; CONFIDENCE: {confidence}</self_check>"
+    )
+
+
+def at_places(
+    speak: Callable[[str, int, int], list[int]],
+    problems: Sequence[Problem] = PROBLEMS,
+    samples: int = 8,
+    turns: int = 10,
+) -> ScriptedEngine:
+    """An engine that knows from a request's seed which problem, sample and turn it is for."""
+    places = {
+        derive_seed(RUN_SEED, step=STEP, problem_id=p.id, sample=i, turn=t): (p.id, i, t)
+        for p, i, t in itertools.product(problems, range(samples), range(1, turns + 1))
+    }
+    engine = ScriptedEngine(lambda request: speak(*places[request.sampling.seed]))
+    engine.sync(None, STEP)
+    return engine
+
+
+def muse(request: Request) -> list[int]:
+    """Something that depends on the seed and on the whole prompt, of any length."""
+    rng = random.Random(repr((request.sampling.seed, request.prompt_ids)))
+    verdict = rng.choice(["CORRECT", "INCORRECT", "UNSURE", "MAYBE"])
+    confidence = rng.choice([0.2, 0.84, 0.85, 1.0])
+    return words("so " * rng.randrange(60) + says(f"8+{rng.randrange(9)}", verdict, confidence))
+
+
+def driver(engine: Any, renderer: Renderer = RENDERER, attempt: int = 0) -> Driver:
+    return Driver(engine, renderer, run_seed=RUN_SEED, step=STEP, attempt=attempt)
+
+
+def jobs(problems: Sequence[Problem], recipe: SVR) -> list[Job]:
+    return [
+        Job(problem=problem, sample=i, program=program, decoding=DECODING)
+        for problem in problems
+        for i, program in enumerate(recipe.programs(problem))
+    ]
+
+
+def adaptive(
+    engine: ScriptedEngine,
+    problems: Sequence[Problem] = PROBLEMS,
+    *,
+    max_turns: int = 4,
+    threshold: float | None = 0.85,
+    renderer: Renderer = RENDERER,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    return run_adaptive(
+        problems,
+        dataset="toy",
+        driver=driver(engine, renderer),
+        renderer=renderer,
+        decoding=DECODING,
+        max_turns=max_turns,
+        threshold=threshold,
+        **options,
+    )
+
+
+# --- training rollouts ------------------------------------------------------------------------
+
+
+def test_training_runs_every_turn_however_sure_the_policy_is() -> None:
+    engine = at_places(lambda *_: words(says("8+2", "CORRECT", 1.0)))
+    trajectories = driver(engine).run(jobs(PROBLEMS, SVR(group_size=4, horizon=3)))
+    assert [len(trajectory.turns) for trajectory in trajectories] == [3] * 12
+    assert [turn.index for turn in trajectories[0].turns] == [1, 2, 3]
+    assert trajectories[0].turns[0].check.confidence == 1.0
+
+
+def test_results_come_in_the_order_of_the_jobs_whichever_ends_first() -> None:
+    engine = at_places(lambda name, i, t: words("x")[:1] * 10 * (4 - i) * (3 - t))
+    ended: list[int] = []
+    recipe = SVR(group_size=4, horizon=2)
+    trajectories = driver(engine).run(jobs(PROBLEMS, recipe), lambda index, _: ended.append(index))
+    assert [(t.problem.id, t.sample) for t in trajectories] == [
+        (p.id, i) for p in PROBLEMS for i in range(4)
+    ]
+    assert ended == [3, 7, 11, 2, 6, 10, 1, 5, 9, 0, 4, 8]
+
+
+def lock_step(problems: Sequence[Problem], recipe: SVR, engine: ScriptedEngine) -> list[Trajectory]:
+    """The same rollout as a textbook writes it: no turn begins before the last one ended."""
+    programs = {
+        (problem.id, i): program
+        for problem in problems
+        for i, program in enumerate(recipe.programs(problem))
+    }
+    asked = {place: next(program) for place, program in programs.items()}
+    results: dict[tuple[str, int], Trajectory] = {}
+    for turn in itertools.count(1):
+        requests: dict[tuple[str, int], Request] = {}
+        for number, ((name, sample), (messages,)) in enumerate(asked.items()):
+            seed = derive_seed(RUN_SEED, step=STEP, problem_id=name, sample=sample, turn=turn)
+            sampling = SamplingParams(max_tokens=120, temperature=0.9, seed=seed)
+            request = Request(
+                id=number, prompt_ids=RENDERER.prompt_ids(messages), sampling=sampling
+            )
+            requests[name, sample] = request
+            engine.submit(request)
+        outputs: dict[int, Output] = {}
+        while len(outputs) < len(requests):
+            outputs |= {output.id: output for output in engine.step()}
+        asked = {}
+        for place, request in requests.items():
+            output = outputs[request.id]
+            completion = Completion(
+                prompt_ids=request.prompt_ids,
+                token_ids=output.token_ids,
+                logprobs=output.logprobs,
+                text=RENDERER.completion_text(output.token_ids),
+                finish_reason=output.finish_reason,
+                policy_version=output.version,
+            )
+            try:
+                asked[place] = programs[place].send([completion])
+            except StopIteration as end:
+                results[place] = end.value
+        if not asked:
+            return [results[place] for place in programs]
+    raise AssertionError
+
+
+def test_pipelined_turns_equal_turns_in_lock_step() -> None:
+    recipe = SVR(group_size=5, horizon=3)
+    first, second = ScriptedEngine(muse), ScriptedEngine(muse)
+    pipelined = driver(first).run(jobs(PROBLEMS, recipe))
+    assert pipelined == lock_step(PROBLEMS, recipe, second)
+    assert len({turn.completion.text for t in pipelined for turn in t.turns}) > 30
+    assert first.steps < second.steps
+
+
+def test_a_rollout_takes_as_many_steps_as_its_longest_trajectory_has_tokens() -> None:
+    # Tokens per turn. Longest trajectory: 10 + 1 + 2 = 13; turn by turn: 10 + 9 + 8 = 27.
+    lengths = {0: (10, 1, 2), 1: (1, 9, 1), 2: (2, 1, 8)}
+    engine = at_places(lambda _, i, t: words("x")[:1] * lengths[i][t - 1])
+    driver(engine).run(jobs(PROBLEMS, SVR(group_size=3, horizon=3)))
+    assert engine.steps == 13
+
+
+def test_the_loss_covers_the_very_ids_that_were_sampled_last() -> None:
+    engine = ScriptedEngine(muse, logprob=-0.7)
+    engine.sync(None, STEP)
+    recipe = SVR(group_size=3, horizon=2)
+    (group,) = roll_out(PROBLEMS[:1], recipe=recipe, driver=driver(engine), decoding=DECODING)
+    last = [
+        request for request in engine.requests if "[T=2]" in TOKENIZER.decode(request.prompt_ids)
+    ]
+    expected = {(request.prompt_ids, tuple(muse(request)[:120])) for request in last}
+    samples = recipe.credit(group.trajectories, group.rewards)
+    assert {(s.prompt_ids, s.completion_ids) for s in samples} == expected
+    assert {len(s.completion_ids) for s in samples} == {len(s.logprobs) for s in samples}
+    assert {(s.group_id, s.policy_version) for s in samples} == {("a", STEP)}
+
+
+# --- seeds and limits -------------------------------------------------------------------------
+
+
+def test_every_problem_sample_turn_and_attempt_has_a_seed_of_its_own() -> None:
+    engine = ScriptedEngine(muse)
+    for attempt in range(3):
+        driver(engine, attempt=attempt).run(jobs(PROBLEMS, SVR(group_size=8, horizon=3)))
+    seeds = [request.sampling.seed for request in engine.requests]
+    assert len(set(seeds)) == len(seeds) == 3 * len(PROBLEMS) * 8 * 3
+
+
+def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own() -> None:
+    def pair(message: str) -> Generator[list[list[Message]], list[Completion], list[str]]:
+        texts: list[str] = []
+        for _ in range(2):
+            completions = yield [[{"role": "user", "content": message}] for _ in range(3)]
+            texts += [completion.text for completion in completions]
+        return texts
+
+    engine = ScriptedEngine(lambda request: words(str(request.sampling.seed)))
+    work = [Job(PROBLEMS[0], i, pair("hello"), DECODING) for i in range(4)]
+    texts = list(itertools.chain.from_iterable(driver(engine).run(work)))
+    assert len(set(texts)) == len(texts) == 4 * 2 * 3
+    # Completions come back in the order of the prompts.
+    in_order = [str(request.sampling.seed) for request in engine.requests]
+    assert sorted(in_order) == sorted(texts)
+    assert texts[:3] == in_order[:3]
+
+
+def test_a_completion_may_be_no_longer_than_the_context_allows() -> None:
+    engine = ScriptedEngine(muse)
+    small = Renderer(TOKENIZER, max_prompt_tokens=150, max_model_len=200)
+    driver(engine, small).run(jobs(PROBLEMS, SVR(group_size=4, horizon=3)))
+    for request in engine.requests:
+        assert len(request.prompt_ids) <= 150
+        assert request.sampling.max_tokens == min(120, 200 - len(request.prompt_ids))
+    assert {request.sampling.max_tokens < 120 for request in engine.requests} == {False, True}
+
+
+def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated() -> None:
+    def speak(_name: str, _sample: int, turn: int) -> list[int]:
+        sure = says("8+2", "CORRECT", 1.0)
+        return words(sure + " and" * 200) if turn == 1 else words(sure)
+
+    engine = at_places(speak)
+    (trajectory,) = driver(engine).run(
+        [Job(PROBLEMS[0], 0, refinement_chain(PROBLEMS[0], 0, 3), DECODING)]
+    )
+    first, second, _ = trajectory.turns
+    assert (first.completion.finish_reason, len(first.completion.token_ids)) == (
+        FinishReason.LENGTH,
+        120,
+    )
+    assert second.completion.finish_reason is FinishReason.STOP
+    prompts = [TOKENIZER.decode(turn.completion.prompt_ids) for turn in trajectory.turns]
+    assert "[T=2] Your self-verification last turn: TRUNCATED\n" in prompts[1]
+    assert "CORRECT (conf" not in prompts[1]
+    assert "[T=3] Your self-verification last turn: CORRECT (conf 1.00)\n" in prompts[2]
+
+
+# --- no label reaches a prompt ----------------------------------------------------------------
+
+
+def exam(references: Sequence[str]) -> list[Problem]:
+    """One problem of each task, and the given references."""
+    math_row = {"problem": "What is $6 \\cdot 7$?", "answer": "42", "id": "m"}
+    rows = [
+        countdown("a", (8, 4, 2), 10),
+        get_task("gsm8k").from_row({"question": "6 * 7?", "answer": "#### 42", "id": "g"}),
+        get_task("math").from_row(math_row),
+    ]
+    return [replace(row, reference=r) for row, r in zip(rows, references, strict=True)]
+
+
+def mixed_answers(request: Request) -> list[int]:
+    rng = random.Random(repr((request.sampling.seed, request.prompt_ids)))
+    answer = rng.choice(["8+4-2", "\\boxed{42}", "\\boxed{10}"])
+    return words(says(answer, rng.choice(["CORRECT", "INCORRECT"]), rng.choice([0.1, 0.95])))
+
+
+ORDERS = list(itertools.permutations(["10", "42", "-1"]))
+
+
+def test_permuting_the_references_leaves_every_training_prompt_as_it_was() -> None:
+    prompts, returns = set(), set()
+    for references in ORDERS:
+        engine = ScriptedEngine(mixed_answers)
+        problems = exam(references)
+        graded: list[bool] = []
+
+        def grade(turn: Turn, problem: Problem, labels: list[bool] = graded) -> None:
+            labels.append(score_turns(problem, [turn])[0].correct)  # between the turns
+
+        work = [
+            Job(
+                problem,
+                i,
+                refinement_chain(problem, i, 3, on_turn=lambda turn, p=problem: grade(turn, p)),
+                DECODING,
+            )
+            for problem in problems
+            for i in range(6)
+        ]
+        trajectories = driver(engine).run(work)
+        assert len(graded) == 3 * 6 * 3
+        prompts.add(tuple(request.prompt_ids for request in engine.requests))
+        returns.add(tuple(trajectory_return(score_turns(t.problem, t.turns)) for t in trajectories))
+    assert len(prompts) == 1
+    assert len(returns) > 1  # the labels themselves did change
+
+
+def test_permuting_the_references_leaves_every_prompt_of_adaptive_inference_as_it_was() -> None:
+    prompts, labels = set(), set()
+    for references in ORDERS:
+        engine = ScriptedEngine(mixed_answers)
+        records = adaptive(engine, exam(references))
+        prompts.add(tuple(request.prompt_ids for request in engine.requests))
+        labels.add(tuple(turn["correct"] for record in records for turn in record["turns"]))
+    assert len(prompts) == 1
+    assert len(labels) > 1
+
+
+def test_a_training_group_is_graded_without_changing_what_is_asked() -> None:
+    engines = [ScriptedEngine(mixed_answers) for _ in ORDERS]
+    groups = [
+        roll_out(exam(refs), recipe=SVR(), driver=driver(engine), decoding=DECODING)
+        for refs, engine in zip(ORDERS, engines, strict=True)
+    ]
+    asked = {tuple(request.prompt_ids for request in engine.requests) for engine in engines}
+    assert len(asked) == 1
+    assert len({tuple(group.returns for group in each) for each in groups}) > 1
+
+
+# --- adaptive inference -----------------------------------------------------------------------
+
+
+OPINIONS = {
+    # The gate needs CORRECT, 0.85 and an untruncated completion, all in the same turn.
+    "a": [("CORRECT", 0.84), ("INCORRECT", 0.99), ("CORRECT", 0.85), ("CORRECT", 1.0)],
+    "b": [("UNSURE", 1.0)] * 4,
+    "c": [("INCORRECT", 0.9)] * 3 + [("CORRECT", 0.9)],
+}
+
+
+def opinionated(name: str, _sample: int, turn: int) -> list[int]:
+    return words(says("8+4-2", *OPINIONS[name][turn - 1]))
+
+
+def test_adaptive_inference_stops_at_the_first_open_gate_and_runs_to_the_end_otherwise() -> None:
+    records = adaptive(at_places(opinionated))
+    assert [(r["id"], r["returned_turn"], r["stopped_early"]) for r in records] == [
+        ("a", 3, True),
+        ("b", 4, False),
+        ("c", 4, False),  # its gate opens at T_max itself, which is not early
+    ]
+    assert [len(record["turns"]) for record in records] == [3, 4, 4]
+
+
+def test_a_truncated_turn_does_not_stop_whatever_it_claims() -> None:
+    engine = at_places(lambda *_: words(says("8+2", "CORRECT", 1.0) + " and" * 200))
+    (record,) = adaptive(engine, PROBLEMS[:1], max_turns=3)
+    assert (record["returned_turn"], record["stopped_early"]) == (3, False)
+    assert [turn["finish_reason"] for turn in record["turns"]] == ["length"] * 3
+    assert [turn["truncated"] for turn in record["turns"]] == [True] * 3
+
+
+def test_without_a_threshold_every_turn_runs_and_the_last_is_returned() -> None:
+    records = adaptive(at_places(opinionated), threshold=None)
+    assert {(r["returned_turn"], r["stopped_early"], len(r["turns"])) for r in records} == {
+        (4, False, 4)
+    }
+
+
+def test_a_record_holds_what_the_samples_file_promises() -> None:
+    seen: list[tuple[str, int]] = []
+    records = adaptive(
+        at_places(opinionated), on_turn=lambda problem, turn: seen.append((problem.id, turn.index))
+    )
+    record = records[0]
+    assert list(record) == [
+        "dataset",
+        "id",
+        "question",
+        "reference",
+        "returned_turn",
+        "stopped_early",
+        "turns",
+    ]
+    assert (record["dataset"], record["question"], record["reference"]) == (
+        "toy",
+        PROBLEMS[0].question,
+        "10",
+    )
+    text = says("8+4-2", "INCORRECT", 0.99)
+    prompt_tokens = record["turns"][1].pop("prompt_tokens")
+    assert record["turns"][1] == {
+        "turn": 2,
+        "text": text,
+        "answer": "8+4-2",
+        "correct": True,
+        "verdict": "INCORRECT",
+        "confidence": 0.99,
+        "truncated": False,
+        "completion_tokens": len(words(text)),
+        "finish_reason": "stop",
+    }
+    assert prompt_tokens > record["turns"][0]["prompt_tokens"] > 20
+    assert sorted(seen) == [(r["id"], t["turn"]) for r in records for t in r["turns"]]
+
+
+def test_a_question_without_a_reference_is_answered_and_not_graded() -> None:
+    own = replace(PROBLEMS[0], reference="")
+    (record,) = adaptive(at_places(opinionated), [own])
+    assert [turn["correct"] for turn in record["turns"]] == [None] * 3
+
+
+def test_a_problem_that_does_not_fit_is_recorded_as_wrong_under_its_own_id() -> None:
+    long = replace(PROBLEMS[1], id="too-long", question="8 4 2 " * 400)
+    engine = at_places(opinionated)
+    records = adaptive(engine, [PROBLEMS[0], long, PROBLEMS[2]])
+    assert [record["id"] for record in records] == ["a", "too-long", "c"]
+    assert records[1] == {
+        "dataset": "toy",
+        "id": "too-long",
+        "question": long.question,
+        "reference": "15",
+        "returned_turn": 0,
+        "stopped_early": False,
+        "turns": [],
+        "error": "the problem does not fit 600 prompt tokens",
+    }
+    # 8 + 4 - 2 = 10 solves a alone: one of three, the one that could not be run among them.
+    values = summarize(records)["datasets"]["toy"]
+    assert (values["n"], values["accuracy"]) == (3, pytest.approx(1 / 3))
+
+
+# --- when something breaks --------------------------------------------------------------------
+
+
+def test_an_exception_in_a_program_cancels_the_engine() -> None:
+    def broken() -> Generator[list[list[Message]], list[Completion], None]:
+        yield [[{"role": "user", "content": "hello"}]]
+        raise LookupError("lost")
+
+    engine = ScriptedEngine(lambda request: words("x" * (3 if request.id == 2 else 60)))
+    good = [Job(p, 0, refinement_chain(p, 0, 3), DECODING) for p in PROBLEMS[:2]]
+    mine = driver(engine)
+    with pytest.raises(LookupError, match="lost"):
+        mine.run([*good, Job(PROBLEMS[2], 0, broken(), DECODING)])
+    assert engine.step() == []
+    # The same driver and engine run on as if nothing had been.
+    (trajectory,) = mine.run([Job(PROBLEMS[0], 0, refinement_chain(PROBLEMS[0], 0, 2), DECODING)])
+    assert len(trajectory.turns) == 2
+
+
+def test_an_exception_in_the_engine_ends_the_rollout() -> None:
+    class Failing(ScriptedEngine):
+        def step(self) -> list[Output]:
+            if self.steps == 5:
+                raise MemoryError
+            return super().step()
+
+    engine = Failing(muse)
+    with pytest.raises(MemoryError):
+        driver(engine).run(jobs(PROBLEMS, SVR()))
+    engine.steps = 6
+    assert engine.step() == []
+
+
+def test_no_jobs_give_no_results() -> None:
+    assert driver(ScriptedEngine(muse)).run([]) == []
+
+
+def test_a_verdict_is_read_from_the_turns_own_text() -> None:
+    engine = at_places(opinionated)
+    (trajectory,) = driver(engine).run(
+        [Job(PROBLEMS[0], 0, refinement_chain(PROBLEMS[0], 0, 2), DECODING)]
+    )
+    assert [turn.check.verdict for turn in trajectory.turns] == [Verdict.CORRECT, Verdict.INCORRECT]
