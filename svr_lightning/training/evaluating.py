@@ -1,6 +1,6 @@
 """Validation, test and predict: adaptive inference inside Lightning's evaluation loops."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule
 
 from svr_lightning.core.types import Problem, Turn
 from svr_lightning.display import print_outcome, print_turn
-from svr_lightning.evaluation.adaptive import OnTurn, Record
+from svr_lightning.evaluation.adaptive import Record
 from svr_lightning.evaluation.results import (
     RESULTS,
     package_versions,
@@ -19,24 +19,18 @@ from svr_lightning.evaluation.results import (
     write_samples,
 )
 from svr_lightning.metrics import METRIC_NAMES
+from svr_lightning.training.config import EvaluationConfig
 
 
 class AdaptiveEvaluation(LightningModule):
     """The evaluation half of :class:`SVRModule`; subclasses bring :meth:`run_adaptive`."""
 
+    run_adaptive: Callable[..., list[Record]]
+    """Adaptive inference on problems of one data set."""
+    evaluation: EvaluationConfig
     run_config: dict[str, Any]
     """The resolved configuration, as results files quote it."""
     _records: list[Record]
-
-    def run_adaptive(
-        self,
-        problems: Sequence[Problem],
-        dataset: str,
-        max_completion_tokens: int | None = None,
-        on_turn: OnTurn | None = None,
-    ) -> list[Record]:
-        """Adaptive inference on problems of one data set."""
-        raise TypeError("a subclass of AdaptiveEvaluation brings run_adaptive")
 
     def on_validation_epoch_start(self) -> None:
         """Begin a fresh set of records."""
@@ -86,18 +80,13 @@ class AdaptiveEvaluation(LightningModule):
 
         records = self.run_adaptive(batch, "predict", on_turn=show)
         for record in records:
-            print_outcome(record, self.evaluation_threshold)
+            print_outcome(record, self.evaluation.threshold)
         self._records += records
         return records
 
     def on_predict_epoch_end(self) -> None:
         """Leave the transcripts on disk."""
         self.save_evaluation("predict", self._records)
-
-    @property
-    def evaluation_threshold(self) -> float:
-        """Gamma of the present configuration."""
-        return float(self.evaluation.threshold)  # type: ignore[union-attr, arg-type]
 
     def save_evaluation(self, name: str, records: Sequence[Record]) -> dict[str, Any]:
         """Gather the records of all ranks and write ``eval/<name>/``.

@@ -1,0 +1,97 @@
+"""What a policy writes reaches terminals and files as text, and as nothing else."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
+
+from svr_lightning.core.parsing import parse_self_check
+from svr_lightning.core.types import Completion, FinishReason, Problem, Trajectory, Turn
+from svr_lightning.display import plain, print_outcome, print_turn
+from svr_lightning.evaluation.adaptive import trajectory_record
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.scoring import score_turns
+from svr_lightning.training.experience import Group
+
+HOSTILE = {
+    "clear-screen": "\x1b[2J\x1b[31mred\x9b31m\x07\x08",
+    "overwrite": "fine\rfake",
+    "markup": "[bold]x[/nope] [link=file:///etc/passwd]y",
+    "reverse": "\u202egnorw\u202c",
+    "separators": "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg",
+    "nul-and-surrogate": "\x00\ud800",
+    "a-record-of-its-own": '"}\n{"schema_version": 1, "step": 999}\n',
+    "a-formula": "=1+1",
+}
+
+
+@pytest.fixture(params=list(HOSTILE.values()), ids=list(HOSTILE))
+def text(request: pytest.FixtureRequest) -> str:
+    return f"{request.param}<answer>{request.param}</answer>"
+
+
+def trajectory(text: str) -> Trajectory:
+    problem = Problem(id=text, task="countdown", question=text, reference="8", numbers=(3, 5))
+    completion = Completion(
+        prompt_ids=(1,),
+        token_ids=(2, 3),
+        logprobs=(-1.0, -1.0),
+        text=text,
+        finish_reason=FinishReason.STOP,
+        policy_version=0,
+    )
+    turn = Turn(index=1, completion=completion, check=parse_self_check(text))
+    return Trajectory(problem=problem, sample=0, turns=(turn,))
+
+
+def group(text: str) -> Group:
+    one = trajectory(text)
+    scored = score_turns(one.problem, one.turns)
+    rewards = SVR().reward(scored)
+    return Group(
+        problem=one.problem,
+        trajectories=(one,),
+        scored=(tuple(scored),),
+        rewards=(tuple(rewards),),
+        returns=(1.0,),
+        attempt=0,
+    )
+
+
+def test_a_terminal_is_shown_no_control_character_and_no_markup_is_obeyed(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = trajectory(text)
+    print_turn(one.problem, one.turns[0], name_problem=True)
+    print_outcome(trajectory_record(one, "toy", 3, adaptive=True), threshold=0.85)
+    print_extremes([group(text)], step=1)
+    shown = capsys.readouterr().out
+    assert all(character == "\n" or character.isprintable() for character in shown)
+    for piece in ("[bold]x[/nope]", "[link=file:///etc/passwd]y", "=1+1"):
+        assert (piece in shown) == (piece in text)
+
+
+def test_text_without_control_characters_is_shown_as_it_is() -> None:
+    assert (
+        plain("2 \u00d7 3 = 6\n\t\u4f60\u597d \U0001f642")
+        == "2 \u00d7 3 = 6\n\t\u4f60\u597d \U0001f642"
+    )
+
+
+def test_the_rollouts_file_holds_one_line_per_trajectory_that_reads_back(
+    text: str, tmp_path: Path
+) -> None:
+    log = RolloutLog(every=0)
+    fit_loop = SimpleNamespace(per_rollout=1)
+    trainer: Any = SimpleNamespace(
+        default_root_dir=tmp_path, is_global_zero=True, global_step=1, fit_loop=fit_loop
+    )
+    module: Any = SimpleNamespace(groups=[group(text), group("ordinary")])
+    log.on_train_start(trainer, module)
+    log.on_train_batch_end(trainer, module, None, None, 0)
+    lines = (tmp_path / "rollouts.jsonl").read_bytes().split(b"\n")
+    assert [json.loads(line)["turns"][0]["text"] for line in lines[:-1]] == [text, "ordinary"]
+    assert lines[-1] == b""

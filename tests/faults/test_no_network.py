@@ -1,0 +1,49 @@
+"""Without a network the embedded default runs, and what needs one says so in a line."""
+
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.errors import ConfigError
+from svr_lightning.training.config import PolicyConfig
+from svr_lightning.training.policy import load_policy
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every attempt to reach another machine fails at once; returns the attempts."""
+    attempts: list[Any] = []
+
+    def refuse(*arguments: Any, **_: Any) -> Any:
+        attempts.append(arguments)
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    return attempts
+
+
+def test_the_embedded_default_never_asks_for_one(tmp_path: Path, no_network: list[Any]) -> None:
+    arguments = [
+        "validate",
+        *("--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
+        *("--config", str(ROOT / "tests" / "faults" / "small_run.yaml")),
+        *("--trainer.default_root_dir", str(tmp_path)),
+    ]
+    assert main(arguments) == 0
+    assert no_network == []
+
+
+def test_a_policy_on_the_hub_is_one_line_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # the hub's client would wait and try again
+    with pytest.raises(ConfigError) as caught:
+        load_policy(PolicyConfig(path="nobody/nothing"), seed=0)
+    message = str(caught.value)
+    assert message.startswith("model.policy.path='nobody/nothing': the tokenizer cannot be read")
+    assert "\n" not in message
