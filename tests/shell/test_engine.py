@@ -368,14 +368,15 @@ def test_rows_of_one_batch_may_sample_in_different_ways() -> None:
 
 
 def test_a_row_without_a_nucleus_keeps_its_rarest_tokens_beside_one_that_has_one() -> None:
-    # 200,000 equal tokens: sums of their probabilities differ by rounding from order to order.
-    scores = torch.zeros(2, 200_000)
+    # Probabilities add up to a little more or less than one, depending on how they are added.
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.randn(50_021, generator=generator).mul(2).sort(descending=True).values
     free = SamplingParams(max_tokens=1, temperature=1.0)
     narrow = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5)
-    draw = 1.0 - 1e-6
-    alone, _ = draw_tokens(scores[:1], [free], [draw])
-    beside, _ = draw_tokens(scores, [free, narrow], [draw, draw])
-    assert beside[0] == alone[0] == 199_999
+    draw = 1.0 - 2.0**-53
+    alone, _ = draw_tokens(scores.expand(1, -1), [free], [draw])
+    beside, _ = draw_tokens(scores.expand(2, -1), [free, narrow], [draw, draw])
+    assert beside[0] == alone[0] == 50_020
 
 
 # --- what it cannot serve ---------------------------------------------------------------------

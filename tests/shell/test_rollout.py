@@ -33,56 +33,6 @@ from svr_lightning.tasks import get_task
 from svr_lightning.tiny import warmstart
 from svr_lightning.training.experience import roll_out
 
-TOKENIZER = AutoTokenizer.from_pretrained(
-    warmstart.__file__.replace("warmstart.py", "countdown_policy")
-)
-RENDERER = Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900)
-DECODING = Decoding(max_completion_tokens=120, temperature=0.9)
-RUN_SEED, STEP = 42, 3
-
-Place = tuple[str, int, int]
-"""Problem id, sample, turn."""
-
-
-def countdown(name: str, numbers: Sequence[int], target: int) -> Problem:
-    return get_task("countdown").from_row({"id": name, "nums": list(numbers), "target": target})
-
-
-PROBLEMS = [
-    countdown("a", (8, 4, 2), 10),
-    countdown("b", (3, 5, 7), 15),
-    countdown("c", (1, 2, 9), 12),
-]
-
-
-def words(text: str) -> list[int]:
-    """Token ids of a completion that ends its turn."""
-    return [*TOKENIZER.encode(text), TOKENIZER.eos_token_id]
-
-
-def says(answer: str, verdict: str, confidence: float) -> str:
-    return (
-        f"<think>hm</think>\n<answer>{answer}</answer>\n"
-        f"<self_check>VERDICT: {verdict}; CONFIDENCE: {confidence}</self_check>"
-    )
-
-
-def at_places(
-    speak: Callable[[str, int, int], list[int]],
-    problems: Sequence[Problem] = PROBLEMS,
-    samples: int = 8,
-    turns: int = 10,
-) -> ScriptedEngine:
-    """An engine that knows from a request's seed which problem, sample and turn it is for."""
-    places = {
-        derive_seed(RUN_SEED, step=STEP, problem_id=p.id, sample=i, turn=t): (p.id, i, t)
-        for p, i, t in itertools.product(problems, range(samples), range(1, turns + 1))
-    }
-    engine = ScriptedEngine(lambda request: speak(*places[request.sampling.seed]))
-    engine.sync(None, STEP)
-    return engine
-
-
 def muse(request: Request) -> list[int]:
     """Something that depends on the seed and on the whole prompt, of any length."""
     rng = random.Random(repr((request.sampling.seed, request.prompt_ids)))
@@ -91,37 +41,12 @@ def muse(request: Request) -> list[int]:
     return words("so " * rng.randrange(60) + says(f"8+{rng.randrange(9)}", verdict, confidence))
 
 
-def driver(engine: Any, renderer: Renderer = RENDERER, attempt: int = 0) -> Driver:
-    return Driver(engine, renderer, run_seed=RUN_SEED, step=STEP, attempt=attempt)
-
-
 def jobs(problems: Sequence[Problem], recipe: SVR) -> list[Job]:
     return [
         Job(problem=problem, sample=i, program=program, decoding=DECODING)
         for problem in problems
         for i, program in enumerate(recipe.programs(problem))
     ]
-
-
-def adaptive(
-    engine: ScriptedEngine,
-    problems: Sequence[Problem] = PROBLEMS,
-    *,
-    max_turns: int = 4,
-    threshold: float | None = 0.85,
-    renderer: Renderer = RENDERER,
-    **options: Any,
-) -> list[dict[str, Any]]:
-    return run_adaptive(
-        problems,
-        dataset="toy",
-        driver=driver(engine, renderer),
-        renderer=renderer,
-        decoding=DECODING,
-        max_turns=max_turns,
-        threshold=threshold,
-        **options,
-    )
 
 
 # --- training rollouts ------------------------------------------------------------------------
@@ -283,26 +208,6 @@ def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated() -> 
 # --- no label reaches a prompt ----------------------------------------------------------------
 
 
-def exam(references: Sequence[str]) -> list[Problem]:
-    """One problem of each task, and the given references."""
-    math_row = {"problem": "What is $6 \\cdot 7$?", "answer": "42", "id": "m"}
-    rows = [
-        countdown("a", (8, 4, 2), 10),
-        get_task("gsm8k").from_row({"question": "6 * 7?", "answer": "#### 42", "id": "g"}),
-        get_task("math").from_row(math_row),
-    ]
-    return [replace(row, reference=r) for row, r in zip(rows, references, strict=True)]
-
-
-def mixed_answers(request: Request) -> list[int]:
-    rng = random.Random(repr((request.sampling.seed, request.prompt_ids)))
-    answer = rng.choice(["8+4-2", "\\boxed{42}", "\\boxed{10}"])
-    return words(says(answer, rng.choice(["CORRECT", "INCORRECT"]), rng.choice([0.1, 0.95])))
-
-
-ORDERS = list(itertools.permutations(["10", "42", "-1"]))
-
-
 def test_permuting_the_references_leaves_every_training_prompt_as_it_was() -> None:
     prompts, returns = set(), set()
     for references in ORDERS:
@@ -331,17 +236,6 @@ def test_permuting_the_references_leaves_every_training_prompt_as_it_was() -> No
     assert len(returns) > 1  # the labels themselves did change
 
 
-def test_permuting_the_references_leaves_every_prompt_of_adaptive_inference_as_it_was() -> None:
-    prompts, labels = set(), set()
-    for references in ORDERS:
-        engine = ScriptedEngine(mixed_answers)
-        records = adaptive(engine, exam(references))
-        prompts.add(tuple(request.prompt_ids for request in engine.requests))
-        labels.add(tuple(turn["correct"] for record in records for turn in record["turns"]))
-    assert len(prompts) == 1
-    assert len(labels) > 1
-
-
 def test_a_training_group_is_graded_without_changing_what_is_asked() -> None:
     engines = [ScriptedEngine(mixed_answers) for _ in ORDERS]
     groups = [
@@ -351,109 +245,6 @@ def test_a_training_group_is_graded_without_changing_what_is_asked() -> None:
     asked = {tuple(request.prompt_ids for request in engine.requests) for engine in engines}
     assert len(asked) == 1
     assert len({tuple(group.returns for group in each) for each in groups}) > 1
-
-
-# --- adaptive inference -----------------------------------------------------------------------
-
-
-OPINIONS = {
-    # The gate needs CORRECT, 0.85 and an untruncated completion, all in the same turn.
-    "a": [("CORRECT", 0.84), ("INCORRECT", 0.99), ("CORRECT", 0.85), ("CORRECT", 1.0)],
-    "b": [("UNSURE", 1.0)] * 4,
-    "c": [("INCORRECT", 0.9)] * 3 + [("CORRECT", 0.9)],
-}
-
-
-def opinionated(name: str, _sample: int, turn: int) -> list[int]:
-    return words(says("8+4-2", *OPINIONS[name][turn - 1]))
-
-
-def test_adaptive_inference_stops_at_the_first_open_gate_and_runs_to_the_end_otherwise() -> None:
-    records = adaptive(at_places(opinionated))
-    assert [(r["id"], r["returned_turn"], r["stopped_early"]) for r in records] == [
-        ("a", 3, True),
-        ("b", 4, False),
-        ("c", 4, False),  # its gate opens at T_max itself, which is not early
-    ]
-    assert [len(record["turns"]) for record in records] == [3, 4, 4]
-
-
-def test_a_truncated_turn_does_not_stop_whatever_it_claims() -> None:
-    engine = at_places(lambda *_: words(says("8+2", "CORRECT", 1.0) + " and" * 200))
-    (record,) = adaptive(engine, PROBLEMS[:1], max_turns=3)
-    assert (record["returned_turn"], record["stopped_early"]) == (3, False)
-    assert [turn["finish_reason"] for turn in record["turns"]] == ["length"] * 3
-    assert [turn["truncated"] for turn in record["turns"]] == [True] * 3
-
-
-def test_without_a_threshold_every_turn_runs_and_the_last_is_returned() -> None:
-    records = adaptive(at_places(opinionated), threshold=None)
-    assert {(r["returned_turn"], r["stopped_early"], len(r["turns"])) for r in records} == {
-        (4, False, 4)
-    }
-
-
-def test_a_record_holds_what_the_samples_file_promises() -> None:
-    seen: list[tuple[str, int]] = []
-    records = adaptive(
-        at_places(opinionated), on_turn=lambda problem, turn: seen.append((problem.id, turn.index))
-    )
-    record = records[0]
-    assert list(record) == [
-        "dataset",
-        "id",
-        "question",
-        "reference",
-        "returned_turn",
-        "stopped_early",
-        "turns",
-    ]
-    assert (record["dataset"], record["question"], record["reference"]) == (
-        "toy",
-        PROBLEMS[0].question,
-        "10",
-    )
-    text = says("8+4-2", "INCORRECT", 0.99)
-    prompt_tokens = record["turns"][1].pop("prompt_tokens")
-    assert record["turns"][1] == {
-        "turn": 2,
-        "text": text,
-        "answer": "8+4-2",
-        "correct": True,
-        "verdict": "INCORRECT",
-        "confidence": 0.99,
-        "truncated": False,
-        "completion_tokens": len(words(text)),
-        "finish_reason": "stop",
-    }
-    assert prompt_tokens > record["turns"][0]["prompt_tokens"] > 20
-    assert sorted(seen) == [(r["id"], t["turn"]) for r in records for t in r["turns"]]
-
-
-def test_a_question_without_a_reference_is_answered_and_not_graded() -> None:
-    own = replace(PROBLEMS[0], reference="")
-    (record,) = adaptive(at_places(opinionated), [own])
-    assert [turn["correct"] for turn in record["turns"]] == [None] * 3
-
-
-def test_a_problem_that_does_not_fit_is_recorded_as_wrong_under_its_own_id() -> None:
-    long = replace(PROBLEMS[1], id="too-long", question="8 4 2 " * 400)
-    engine = at_places(opinionated)
-    records = adaptive(engine, [PROBLEMS[0], long, PROBLEMS[2]])
-    assert [record["id"] for record in records] == ["a", "too-long", "c"]
-    assert records[1] == {
-        "dataset": "toy",
-        "id": "too-long",
-        "question": long.question,
-        "reference": "15",
-        "returned_turn": 0,
-        "stopped_early": False,
-        "turns": [],
-        "error": "the problem does not fit 600 prompt tokens",
-    }
-    # 8 + 4 - 2 = 10 solves a alone: one of three, the one that could not be run among them.
-    values = summarize(records)["datasets"]["toy"]
-    assert (values["n"], values["accuracy"]) == (3, pytest.approx(1 / 3))
 
 
 # --- when something breaks --------------------------------------------------------------------

@@ -1,0 +1,84 @@
+"""A scripted engine that speaks through the shipped policy's tokenizer, and its drivers."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.types import Problem
+from svr_lightning.engines.scripted import ScriptedEngine
+from svr_lightning.rendering import Renderer
+from svr_lightning.rollout import Decoding, Driver
+from svr_lightning.tasks import get_task
+from svr_lightning.tiny import warmstart
+
+TOKENIZER = AutoTokenizer.from_pretrained(
+    warmstart.__file__.replace("warmstart.py", "countdown_policy")
+)
+RENDERER = Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900)
+DECODING = Decoding(max_completion_tokens=120, temperature=0.9)
+RUN_SEED, STEP = 42, 3
+
+def countdown(name: str, numbers: Sequence[int], target: int) -> Problem:
+    return get_task("countdown").from_row({"id": name, "nums": list(numbers), "target": target})
+
+
+PROBLEMS = [
+    countdown("a", (8, 4, 2), 10),
+    countdown("b", (3, 5, 7), 15),
+    countdown("c", (1, 2, 9), 12),
+]
+
+
+def words(text: str) -> list[int]:
+    """Token ids of a completion that ends its turn."""
+    return [*TOKENIZER.encode(text), TOKENIZER.eos_token_id]
+
+
+def says(answer: str, verdict: str, confidence: float) -> str:
+    return (
+        f"<think>hm</think>\n<answer>{answer}</answer>\n"
+        f"<self_check>VERDICT: {verdict}; CONFIDENCE: {confidence}</self_check>"
+    )
+
+
+def at_places(
+    speak: Callable[[str, int, int], list[int]],
+    problems: Sequence[Problem] = PROBLEMS,
+    samples: int = 8,
+    turns: int = 10,
+) -> ScriptedEngine:
+    """An engine that knows from a request's seed which problem, sample and turn it is for."""
+    places = {
+        derive_seed(RUN_SEED, step=STEP, problem_id=p.id, sample=i, turn=t): (p.id, i, t)
+        for p, i, t in itertools.product(problems, range(samples), range(1, turns + 1))
+    }
+    engine = ScriptedEngine(lambda request: speak(*places[request.sampling.seed]))
+    engine.sync(None, STEP)
+    return engine
+
+
+def driver(engine: Any, renderer: Renderer = RENDERER, attempt: int = 0) -> Driver:
+    return Driver(engine, renderer, run_seed=RUN_SEED, step=STEP, attempt=attempt)
+
+
+def exam(references: Sequence[str]) -> list[Problem]:
+    """One problem of each task, and the given references."""
+    math_row = {"problem": "What is $6 \\cdot 7$?", "answer": "42", "id": "m"}
+    rows = [
+        countdown("a", (8, 4, 2), 10),
+        get_task("gsm8k").from_row({"question": "6 * 7?", "answer": "#### 42", "id": "g"}),
+        get_task("math").from_row(math_row),
+    ]
+    return [replace(row, reference=r) for row, r in zip(rows, references, strict=True)]
+
+
+def mixed_answers(request: Request) -> list[int]:
+    rng = random.Random(repr((request.sampling.seed, request.prompt_ids)))
+    answer = rng.choice(["8+4-2", "\\boxed{42}", "\\boxed{10}"])
+    return words(says(answer, rng.choice(["CORRECT", "INCORRECT"]), rng.choice([0.1, 0.95])))
+
+
+ORDERS = list(itertools.permutations(["10", "42", "-1"]))

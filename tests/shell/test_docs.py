@@ -1,0 +1,236 @@
+"""What the documentation points at exists, and what it states as a table is so."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from svr_lightning.core.parsing import parse_self_check
+from svr_lightning.core.types import Completion, FinishReason, ScoredTurn, Trajectory, Turn, Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+CODE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
+FIDELITY = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
+EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+
+
+def links(page: Path) -> Iterator[tuple[str, str]]:
+    """Text and target of every link outside code blocks."""
+    yield from LINK.findall(CODE.sub("", page.read_text(encoding="utf-8")))
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_relative_link_resolves(page: Path) -> None:
+    broken = []
+    for _, target in links(page):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, fragment = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        found = file.exists() and file.is_relative_to(ROOT)
+        if found and fragment:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            found = fragment in map(anchor, headings)
+        if not found:
+            broken.append(target)
+    assert broken == []
+
+
+def named() -> Iterator[tuple[str, str]]:
+    """Every name in backticks that is the text of a link to a Python file, and that file."""
+    for page in PAGES:
+        for text, target in links(page):
+            if (
+                target.endswith(".py")
+                and re.fullmatch(r"`\w+(\.\w+)?`", text)
+                and ".py" not in text
+            ):
+                yield text.strip("`"), target.removeprefix("../")
+
+
+def test_every_name_is_in_the_file_it_links_to() -> None:
+    found = set(named())
+    assert len(found) > 150
+    assert {pair for pair in found if not exists(*pair)} == set()
+
+
+def exists(name: str, file: str) -> bool:
+    """Whether a file of the package, imported, has a name; or another file, read, defines it."""
+    if file.startswith(("examples/", "tests/")):
+        return name in definitions(ROOT / file)
+    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    found: Any = import_module(module.replace("callbacks.", "svr_lightning.callbacks."))
+    for part in name.split("."):
+        if is_dataclass(found) and part in found.__dataclass_fields__:
+            return True
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return True
+
+
+def definitions(file: Path) -> set[str]:
+    """Functions, classes and variables at the top of a file."""
+    names: set[str] = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
+
+
+# The mapping from the paper
+
+
+def table(text: str, head: str) -> list[list[str]]:
+    """The rows of all tables with this head."""
+    found = re.findall(rf"^{re.escape(head)}\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for rows in found
+        for line in rows.splitlines()
+    ]
+
+
+def test_each_part_of_the_paper_has_code_and_a_test_or_is_said_not_to_be_there() -> None:
+    rows = table(FIDELITY, "| paper | code | held by |")
+    assert len(rows) > 80
+    for paper, code, held_by in rows:
+        assert paper
+        absent = "not in this release" in code
+        assert held_by or absent or "no configuration" in code, paper
+        assert LINK.search(held_by) or held_by in ("", "the same"), paper
+
+
+def test_each_choice_says_what_was_done() -> None:
+    rows = table(FIDELITY, "| the paper says | we do | why |")
+    assert len(rows) > 50
+    assert all(len(row) == 3 and row[0] and row[1] for row in rows)
+
+
+def test_the_embedded_default_departs_from_the_paper_where_the_table_says_it_does() -> None:
+    paper, tiny = (
+        _leaves(yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text()))
+        for name in ("countdown", "countdown_tiny")
+    )
+    rows = table(FIDELITY, "| key | appendix A | embedded default | why |")
+    listed = {row[0].strip("`"): (row[1], row[2]) for row in rows}
+    for key, values in listed.items():
+        stated = [yaml.safe_load(cell.strip("`")) if cell else None for cell in values]
+        assert stated == [paper.get(key), tiny.get(key)], key
+    departures = {
+        key
+        for key, value in tiny.items()
+        if key.startswith("model.") and not key.startswith("model.engine.")
+        if paper.get(key) != value
+    }
+    assert departures <= set(listed)
+
+
+def _leaves(node: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested mapping by dotted keys."""
+    if not isinstance(node, dict):
+        return {prefix.removesuffix("."): node}
+    return {
+        k: v for key, value in node.items() for k, v in _leaves(value, f"{prefix}{key}.").items()
+    }
+
+
+# The guide to extending
+
+
+def test_imports_run_downwards_as_the_diagram_says() -> None:
+    diagram = CODE.findall(EXTENDING)[0][1]
+    floors = [re.split(r" {2,}", line)[0].split(", ") for line in diagram.splitlines()]
+    height = {name: -number for number, names in enumerate(floors) for name in names}
+    files = [*(ROOT / "svr_lightning").rglob("*.py"), *(ROOT / "callbacks").glob("*.py")]
+    upwards = []
+    for file in files:
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        unit = parts[0] if parts[0] == "callbacks" else parts[1]
+        if unit == "__init__":
+            continue
+        upwards += [
+            f"{'/'.join(parts)} imports {imported}"
+            for imported in _imports(file) - {unit}
+            if height[imported] >= height[unit]
+        ]
+    assert upwards == []
+
+
+def _imports(file: Path) -> set[str]:
+    """The parts of this package that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("svr_lightning"):
+            path = [*str(node.module).split("."), *(alias.name for alias in node.names)]
+            found.add(path[1])
+    return found - {"__version__"}
+
+
+def examples() -> dict[str, Any]:
+    namespace: dict[str, Any] = {"__name__": "examples"}
+    for language, text in CODE.findall(EXTENDING):
+        if language == "python":
+            exec(text, namespace)
+    return namespace
+
+
+def test_the_example_of_a_recipe_works() -> None:
+    recipe = examples()["LastTurnReward"](group_size=2, horizon=2)
+    labels = [(False, True), (True, False)]
+    scored = [[_scored(correct) for correct in pair] for pair in labels]
+    rewards = [recipe.reward(turns) for turns in scored]
+    assert recipe.returns(rewards) == [rewards[0][1].total, rewards[1][1].total]
+    problem = examples()["YesNo"]().from_row({"id": "a", "question": "?", "answer": "yes"})
+    completion = Completion(
+        prompt_ids=(1,),
+        token_ids=(2,),
+        logprobs=(-1.0,),
+        text="",
+        finish_reason=FinishReason.STOP,
+        policy_version=0,
+    )
+    turn = Turn(index=1, completion=completion, check=parse_self_check(""))
+    trajectories = [Trajectory(problem=problem, sample=i, turns=(turn, turn)) for i in (0, 1)]
+    first, second = recipe.credit(trajectories, rewards)
+    assert first.advantage == -second.advantage
+    assert first.advantage > 0  # right at the end
+
+
+def _scored(correct: bool) -> ScoredTurn:
+    return ScoredTurn(
+        correct=correct,
+        truncated=False,
+        verdict=Verdict.UNSURE,
+        confidence=0.5,
+        completion_tokens=10,
+        task_format=1.0,
+        self_check_format=1.0,
+    )
+
+
+def test_the_example_of_a_task_works() -> None:
+    task = examples()["YesNo"]()
+    problem = task.from_row({"question": "Is 2 even?", "answer": "Yes"})
+    assert problem.reference == "yes"
+    assert task.grade("<answer> YES </answer>", problem)
+    assert not task.grade("<answer>no</answer>", problem)
+    assert not task.grade("yes", problem)
+    assert (task.format_score("<answer></answer>"), task.format_score("yes")) == (1.0, 0.0)
+    assert "<answer>YES_OR_NO</answer>." in task.system_prompt
+    with pytest.raises(ValueError, match="'answer' must be yes or no"):
+        task.from_row({"question": "?", "answer": "maybe"})
