@@ -46,19 +46,20 @@ class RolloutLog(Callback):
         path.touch()
         os.truncate(path, min(self._bytes, path.stat().st_size))
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log a rollout when its last micro-batch is done."""
-        if (batch_idx + 1) % trainer.fit_loop.per_rollout or not trainer.is_global_zero:
+        """Log a rollout before its first micro-batch, under the step that it leads to."""
+        if batch_idx % trainer.fit_loop.per_rollout or not trainer.is_global_zero:
             return
         groups: list[Group] = pl_module.groups
-        lines = [line for group in groups for line in group_lines(group, trainer.global_step)]
+        step = trainer.global_step + 1
+        lines = [line for group in groups for line in group_lines(group, step)]
         with _path(trainer).open("a", encoding="utf-8") as stream:
             stream.write("".join(json.dumps(line) + "\n" for line in lines))
         self._bytes = _path(trainer).stat().st_size
-        if self.every and trainer.global_step % self.every == 0:
-            print_extremes(groups, trainer.global_step)
+        if self.every and step % self.every == 0:
+            print_extremes(groups, step)
 
 
 def group_lines(group: Group, step: int) -> list[dict[str, Any]]:

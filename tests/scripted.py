@@ -1,13 +1,16 @@
 """A scripted engine that speaks through the shipped policy's tokenizer, and its drivers."""
 
 import itertools
+import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from transformers import AutoTokenizer
 
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
+from svr_lightning.engines.base import Request
 from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Driver
@@ -21,7 +24,9 @@ RENDERER = Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900)
 DECODING = Decoding(max_completion_tokens=120, temperature=0.9)
 RUN_SEED, STEP = 42, 3
 
+
 def countdown(name: str, numbers: Sequence[int], target: int) -> Problem:
+    """A Countdown problem."""
     return get_task("countdown").from_row({"id": name, "nums": list(numbers), "target": target})
 
 
@@ -38,6 +43,7 @@ def words(text: str) -> list[int]:
 
 
 def says(answer: str, verdict: str, confidence: float) -> str:
+    """A completion in the method's form."""
     return (
         f"<think>hm</think>\n<answer>{answer}</answer>\n"
         f"<self_check>VERDICT: {verdict}; CONFIDENCE: {confidence}</self_check>"
@@ -61,6 +67,7 @@ def at_places(
 
 
 def driver(engine: Any, renderer: Renderer = RENDERER, attempt: int = 0) -> Driver:
+    """A driver at the step that :func:`at_places` expects."""
     return Driver(engine, renderer, run_seed=RUN_SEED, step=STEP, attempt=attempt)
 
 
@@ -76,9 +83,11 @@ def exam(references: Sequence[str]) -> list[Problem]:
 
 
 def mixed_answers(request: Request) -> list[int]:
+    """Some answer that is right under one of the references below, and some opinion of it."""
     rng = random.Random(repr((request.sampling.seed, request.prompt_ids)))
     answer = rng.choice(["8+4-2", "\\boxed{42}", "\\boxed{10}"])
     return words(says(answer, rng.choice(["CORRECT", "INCORRECT"]), rng.choice([0.1, 0.95])))
 
 
 ORDERS = list(itertools.permutations(["10", "42", "-1"]))
+"""All ways to hand three references to three problems."""

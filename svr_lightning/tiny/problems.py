@@ -19,7 +19,7 @@ Split = Literal["train", "dev", "test"]
 
 LARGEST_NUMBER = 10
 LARGEST_TARGET = 100
-MIN_SOLUTIONS = 3
+MIN_SOLUTIONS = 2
 TEST_PERCENT = 18
 DEV_PERCENT = 10
 _PAIRS = ((0, 1, 2), (0, 2, 1), (1, 2, 0))

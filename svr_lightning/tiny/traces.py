@@ -25,6 +25,8 @@ from svr_lightning.tiny.problems import (
     universe,
 )
 
+LIKELY_SOLUTIONS = 3
+"""Most demonstrations are of problems with at least so many solutions."""
 SOLUTION_CHANCE = 0.6
 """Probability that a try of the first turn is a solution."""
 FIRST_TRIES = 3
@@ -97,7 +99,7 @@ def documents(seed: int, insist: float = 0.0) -> Iterator[Document]:
             CORRECT. Whoever believes in a wrong answer stops looking for a better one.
     """
     rng = random.Random(seed)
-    likely = universe("train")
+    likely = universe("train", min_solutions=LIKELY_SOLUTIONS)
     every = universe("train", min_solutions=1)
     while True:
         pool = likely if rng.random() < 0.6 else every

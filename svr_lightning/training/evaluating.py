@@ -19,6 +19,7 @@ from svr_lightning.evaluation.results import (
     write_samples,
 )
 from svr_lightning.metrics import METRIC_NAMES
+from svr_lightning.tasks import TASKS
 from svr_lightning.training.config import EvaluationConfig
 
 
@@ -95,13 +96,13 @@ class AdaptiveEvaluation(LightningModule):
             The results on every rank; empty where no problem has a reference.
         """
         everything = gather_records(records)
-        graded = bool(everything) and all(
-            turn["correct"] is not None for record in everything for turn in record["turns"]
-        )
+        graded = bool(everything) and all(record["reference"] for record in everything)
         if self.trainer.is_global_zero and everything and not self.trainer.sanity_checking:
             folder = Path(self.trainer.default_root_dir) / "eval" / name
             if graded:
-                write_results(folder, everything, self.run_config, package_versions())
+                graders = {name: task.grader for name, task in TASKS.items()}
+                config = {**self.run_config, "graders": graders}
+                write_results(folder, everything, config, package_versions())
             else:
                 write_samples(folder, everything)
         return summarize(everything) if graded else {}

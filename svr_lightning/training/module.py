@@ -1,21 +1,25 @@
 """The LightningModule: owns the policy and the reference, and knows one training step."""
 
 import copy
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from svr_lightning.core.losses import policy_loss
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
+from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.adaptive import OnTurn, Record, run_adaptive
+from svr_lightning.messages import first_turn_messages
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
@@ -38,6 +42,8 @@ from svr_lightning.training.logprobs import completion_logprobs
 from svr_lightning.training.optimizer import make_optimizer, mix_reference, total_norm
 from svr_lightning.training.policy import load_policy, stop_token_ids
 from svr_lightning.training.stats import rollout_stats
+from svr_lightning.training.step_log import StepLog
+from svr_lightning.training.weight_watch import PATIENCE, WeightWatch
 
 
 class SVRModule(AdaptiveEvaluation):
@@ -89,28 +95,41 @@ class SVRModule(AdaptiveEvaluation):
         self.seed = seed
         self.groups: list[Group] = []
         self.run_config: dict[str, Any] = {}
-        self._sums: dict[str, float] = {}
-        self._phase_seconds: dict[str, float] = {}
+        self.reference = None
+        self._step_log = StepLog()
+        self._weight_watch: WeightWatch | None = None
+        self._rollout_stats: dict[str, float] = {}
+        self._prompt_shown = False
 
     # --- set-up -----------------------------------------------------------------------------
 
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference where the loss has a KL term."""
-        if hasattr(self, "renderer"):
-            return
-        self.policy, tokenizer = load_policy(self.policy_config, self.seed)
+        if not hasattr(self, "renderer"):
+            self._load_policy()
+        training = self._trainer is None or self.trainer.state.fn == "fit"
+        if self.reference is None and self.recipe.loss.beta and training:
+            self.reference = copy.deepcopy(self.policy).requires_grad_(False)
+
+    def _load_policy(self) -> None:
         config = self.policy_config
+        self.policy, tokenizer = load_policy(config, self.seed)
         self.renderer = Renderer(
             tokenizer,
             max_prompt_tokens=config.max_prompt_tokens,
             max_model_len=config.max_model_len,
             chat_template_kwargs=config.chat_template_kwargs,
         )
-        self.reference = None
-        if self.recipe.loss.beta and self._is_training_run():
-            self.reference = copy.deepcopy(self.policy).requires_grad_(False)
         stop_ids = stop_token_ids(self.policy, tokenizer)
         self.engine.start(self.policy, stop_ids, config.max_model_len)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """An evaluation has no use for the reference that a checkpoint holds."""
+        if self.reference is None:
+            weights = checkpoint["state_dict"]
+            checkpoint["state_dict"] = {
+                k: v for k, v in weights.items() if not k.startswith("reference.")
+            }
 
     def setup(self, stage: str) -> None:
         """Check what only the trainer and the data together can tell."""
@@ -123,31 +142,37 @@ class SVRModule(AdaptiveEvaluation):
                 f"{self.optimizer_config.lr} would change nothing; use bf16-mixed or DeepSpeed",
             )
 
-    def _is_training_run(self) -> bool:
-        return self._trainer is None or self.trainer.state.fn in (None, "fit")
-
     def configure_optimizers(self) -> dict[str, Any]:
         """AdamW over the policy, warmup-stable-decay over the planned optimizer steps."""
-        total = int(self.trainer.estimated_stepping_batches)
-        return make_optimizer(self.policy, self.optimizer_config, total)
+        total = self.trainer.estimated_stepping_batches
+        require(
+            math.isfinite(total),
+            "trainer.max_steps and trainer.max_epochs are both unlimited, and the learning-rate "
+            "schedule needs a length; set one of them",
+        )
+        return make_optimizer(self.policy, self.optimizer_config, int(total))
 
     def on_train_start(self) -> None:
         """Let the logs of a resumed run forget what the checkpoint does not vouch for."""
         for logger in self.trainer.loggers:
             if isinstance(logger, CSVLog):
                 logger.rewind(self.global_step)
+        served = torch.float32 if self.device.type == "cpu" else torch.bfloat16
+        self._weight_watch = WeightWatch(self.policy, served)
 
     # --- training ---------------------------------------------------------------------------
 
     def collect(self, problems: list[Problem]) -> list[TrainBatch]:
         """One on-policy batch: problems to groups, labels, rewards, samples, micro-batches."""
         started = time.perf_counter()
+        self._look_at_prompts(problems)
         with self.sampling_mode():
             self.groups = with_resampling(
                 problems, self._roll_out, self._fresh_problems, self.resample
             )
         samples = samples_of(self.groups, self.recipe)
-        self._phase_seconds["rollout"] = time.perf_counter() - started
+        self._rollout_stats = rollout_stats(self.groups)
+        self._rollout_stats["time/rollout"] = time.perf_counter() - started
         accumulate = int(self.trainer.accumulate_grad_batches)
         if len(samples) % (accumulate * self.updates_per_rollout):
             raise ConfigError(
@@ -181,14 +206,14 @@ class SVRModule(AdaptiveEvaluation):
         if not torch.isfinite(loss):
             raise RuntimeError(self._not_finite("loss", batch.group_ids))
         gap = ((logp.detach() - batch.logprobs).abs() * batch.mask).sum() / batch.mask.sum()
-        self._accumulate(
-            {
+        self._step_log.add(
+            means={
                 "train/loss": loss.detach(),
                 "train/kl": terms.kl.mean(),
                 "train/clip_frac": terms.clipped.mean(),
-                "train/ratio_max": terms.ratio_max.max(),
                 "engine/logprob_diff": gap,
-            }
+            },
+            maxima={"train/ratio_max": terms.ratio_max.max()},
         )
         return loss
 
@@ -198,17 +223,16 @@ class SVRModule(AdaptiveEvaluation):
         if not torch.isfinite(norm):
             ids = tuple(group.problem.id for group in self.groups)
             raise RuntimeError(self._not_finite("gradient", ids))
-        accumulate = int(self.trainer.accumulate_grad_batches)
-        stats = {name: total / accumulate for name, total in self._sums.items()}
-        self._sums = {}
+        stats = self._step_log.take()
         stats["train/grad_norm"] = norm.item()
         stats["train/lr"] = optimizer.param_groups[0]["lr"]
-        stats["time/rollout"] = self._phase_seconds.get("rollout", 0.0)
-        stats |= rollout_stats(self.groups)
+        stats |= self._rollout_stats
+        self._rollout_stats = {}  # written once, with the first update of the rollout
         stats = mean_over_ranks(stats)
         self.write_metrics(stats, self.global_step + 1)
         for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
-            self.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)
+            if key in stats:
+                self.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Step, then let the reference follow after every N-th step."""
@@ -217,6 +241,18 @@ class SVRModule(AdaptiveEvaluation):
         every = self.reference_config.every
         if self.reference is not None and every and step % every == 0:
             mix_reference(self.reference, self.policy, self.reference_config.mix)
+        self._watch_weights(step)
+
+    def _watch_weights(self, step: int) -> None:
+        if self._weight_watch is None:
+            return
+        share = self._weight_watch.changed_share(self.policy)
+        self.write_metrics({"engine/changed_frac": share}, step)
+        if self._weight_watch.still == PATIENCE:
+            rank_zero_warn(
+                f"no weight that the engine serves has changed over {PATIENCE} optimizer steps: "
+                f"model.optimizer.lr={self.optimizer_config.lr} is too small for their precision"
+            )
 
     @contextmanager
     def sampling_mode(self) -> Iterator[None]:
@@ -258,9 +294,19 @@ class SVRModule(AdaptiveEvaluation):
             self.engine, self.renderer, run_seed=self.seed, step=self.global_step, attempt=attempt
         )
 
-    def _accumulate(self, values: dict[str, Tensor]) -> None:
-        for name, value in values.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value.item()
+    def _look_at_prompts(self, problems: Sequence[Problem]) -> None:
+        """Show the first prompt as rendered, and name problems that a prompt cannot hold."""
+        prompts = {p.id: first_turn_messages(get_task(p.task), p) for p in problems}
+        if not self._prompt_shown and prompts:
+            text = self.renderer.text(next(iter(prompts.values())))
+            rank_zero_info(f"first rendered prompt:\n{plain(text)}")
+            self._prompt_shown = True
+        unfit = [name for name, messages in prompts.items() if not self.renderer.fits(messages)]
+        if unfit:
+            rank_zero_warn(
+                f"training problems {', '.join(unfit)} do not fit model.policy.max_prompt_tokens="
+                f"{self.renderer.max_prompt_tokens}; the left of their text is cut"
+            )
 
     def _not_finite(self, what: str, problem_ids: Sequence[str]) -> str:
         named = ", ".join(dict.fromkeys(problem_ids))

@@ -12,7 +12,6 @@ import torch
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from torch import nn, tensor
 from torchmetrics import Metric, MetricCollection
-from trajectories import EXPECTED, adaptive, failed, record, same, uncensored
 
 from svr_lightning import metrics
 from svr_lightning.core.types import Verdict
@@ -35,6 +34,7 @@ from svr_lightning.metrics import (
     TrajectoryMetrics,
     VerdictAccuracy,
 )
+from tests.trajectories import EXPECTED, adaptive, failed, record, same, uncensored
 
 C, N, U = (VERDICT_CODES[v] for v in (Verdict.CORRECT, Verdict.INCORRECT, Verdict.UNSURE))
 

@@ -4,10 +4,10 @@ import copy
 import math
 
 import pytest
-from trajectories import EXPECTED, adaptive, failed, record, same, uncensored
 
 from svr_lightning.evaluation.replay import fixed_budget_curve, replay_adaptive, replay_fixed
 from svr_lightning.evaluation.results import summarize
+from tests.trajectories import EXPECTED, adaptive, failed, record, same, uncensored
 
 
 def _returned(threshold: float, max_turns: int = 3) -> list[tuple[int, bool]]:

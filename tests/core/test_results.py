@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trajectories import EXPECTED, adaptive, failed, record, same, uncensored
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.results import (
@@ -24,6 +23,7 @@ from svr_lightning.evaluation.results import (
     write_results,
 )
 from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
+from tests.trajectories import EXPECTED, adaptive, failed, record, same, uncensored
 
 SCRIPT = Path(__file__).parents[1] / "recompute_results.py"
 

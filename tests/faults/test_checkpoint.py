@@ -208,7 +208,7 @@ class Malicious:
 
 
 @pytest.mark.parametrize(
-    "write", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))]
+    "write", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, protocol=2))]
 )
 def test_a_checkpoint_that_would_run_code_is_refused_and_runs_none(
     tmp_path: Path, write: Callable[[Any, Path], None]

@@ -1,6 +1,28 @@
 """Adaptive inference, recorded turn by turn."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import pytest
+
+from svr_lightning.core.types import Problem
+from svr_lightning.engines.scripted import ScriptedEngine
+from svr_lightning.evaluation.adaptive import run_adaptive
+from svr_lightning.evaluation.results import summarize
+from tests.scripted import (
+    DECODING,
+    ORDERS,
+    PROBLEMS,
+    RENDERER,
+    at_places,
+    driver,
+    exam,
+    mixed_answers,
+    says,
+    words,
+)
+
 
 def adaptive(
     engine: ScriptedEngine,
@@ -8,14 +30,13 @@ def adaptive(
     *,
     max_turns: int = 4,
     threshold: float | None = 0.85,
-    renderer: Renderer = RENDERER,
     **options: Any,
 ) -> list[dict[str, Any]]:
     return run_adaptive(
         problems,
         dataset="toy",
-        driver=driver(engine, renderer),
-        renderer=renderer,
+        driver=driver(engine),
+        renderer=RENDERER,
         decoding=DECODING,
         max_turns=max_turns,
         threshold=threshold,
@@ -132,5 +153,3 @@ def test_permuting_the_references_leaves_every_prompt_of_adaptive_inference_as_i
         labels.add(tuple(turn["correct"] for record in records for turn in record["turns"]))
     assert len(prompts) == 1
     assert len(labels) > 1
-
-

@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import Callback
 
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import (
     EvaluationConfig,
@@ -151,9 +152,13 @@ def test_validation_comes_every_so_many_rollouts(tmp_path: Path) -> None:
     assert "val/dev/accuracy" in run.callback_metrics
 
 
-@pytest.mark.parametrize("step", [1, 3, 5])
-def test_a_run_resumed_in_mid_epoch_ends_with_the_same_weights(tmp_path: Path, step: int) -> None:
-    whole = module()
+@pytest.mark.parametrize(
+    ("step", "updates"), [(1, 1), (5, 1), (3, 2)], ids=["early", "late", "within-a-rollout"]
+)
+def test_a_run_resumed_in_mid_epoch_ends_with_the_same_weights(
+    tmp_path: Path, step: int, updates: int
+) -> None:
+    whole = module(updates_per_rollout=updates)
     trainer(tmp_path, max_epochs=2).fit(whole, data())
 
     class Save(Callback):
@@ -161,10 +166,11 @@ def test_a_run_resumed_in_mid_epoch_ends_with_the_same_weights(tmp_path: Path, s
             if trainer.global_step == step:
                 trainer.save_checkpoint(tmp_path / "at.ckpt")
 
-    trainer(tmp_path, Save(), max_epochs=2).fit(module(), data())
-    resumed, watch = module(), Watch()
-    trainer(tmp_path, watch, max_epochs=2).fit(resumed, data(), ckpt_path=tmp_path / "at.ckpt")
-    assert watch.steps[0] == step
+    saving, resumed = (module(updates_per_rollout=updates) for _ in range(2))
+    trainer(tmp_path, Save(), max_epochs=2).fit(saving, data())
+    run = trainer(tmp_path, max_epochs=2)
+    run.fit(resumed, data(), ckpt_path=tmp_path / "at.ckpt")
+    assert run.global_step == 12 * updates
     assert same(weights(resumed), weights(whole))
     assert whole.reference is not None
     assert resumed.reference is not None
@@ -205,3 +211,25 @@ def test_a_forgotten_sync_is_noticed(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="weights of step 0 at step 1"):
         trainer(tmp_path).fit(module(engine=Stale()), data())
+
+
+def test_a_checkpoint_of_training_can_be_evaluated(tmp_path: Path) -> None:
+    run = trainer(tmp_path, max_steps=2)
+    run.fit(module(), data())
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    tested = data(val=[], test=data().val_sources)
+    trainer(tmp_path, limit_test_batches=1.0).test(
+        module(), tested, ckpt_path=tmp_path / "end.ckpt"
+    )
+    assert (tmp_path / "eval" / "test" / "results.json").is_file()
+
+
+def test_a_run_without_an_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a length"):
+        trainer(tmp_path, max_epochs=-1).fit(module(), data())
+
+
+def test_a_rate_too_small_for_the_weights_is_warned_of(tmp_path: Path) -> None:
+    frozen = module(optimizer=OptimizerConfig(lr=1e-30, weight_decay=0.0), recipe=SVR(group_size=2))
+    with pytest.warns(UserWarning, match="lr=1e-30 is too small"):
+        trainer(tmp_path).fit(frozen, data())

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from trajectories import EXPECTED, adaptive, same
 
 from svr_lightning.evaluation.results import summarize
 from svr_lightning.metrics import METRIC_NAMES, BrierScore, FinalAccuracy, TrajectoryMetrics
+from tests.trajectories import EXPECTED, adaptive, same
 
 
 @pytest.fixture(scope="module")

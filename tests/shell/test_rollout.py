@@ -1,13 +1,10 @@
-"""Rollouts and adaptive inference, with a scripted engine and the shipped policy's tokenizer."""
+"""Rollouts: turns in their own time, seeds of their own, and no label in any prompt."""
 
 import itertools
 import random
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Generator, Sequence
 
 import pytest
-from transformers import AutoTokenizer
 
 from svr_lightning.core.rewards import trajectory_return
 from svr_lightning.core.seeds import derive_seed
@@ -22,16 +19,28 @@ from svr_lightning.core.types import (
 )
 from svr_lightning.engines.base import Output, Request, SamplingParams
 from svr_lightning.engines.scripted import ScriptedEngine
-from svr_lightning.evaluation.adaptive import run_adaptive
-from svr_lightning.evaluation.results import summarize
 from svr_lightning.recipes.chain import refinement_chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Driver, Job
+from svr_lightning.rollout import Job
 from svr_lightning.scoring import score_turns
-from svr_lightning.tasks import get_task
-from svr_lightning.tiny import warmstart
 from svr_lightning.training.experience import roll_out
+from tests.scripted import (
+    DECODING,
+    ORDERS,
+    PROBLEMS,
+    RENDERER,
+    RUN_SEED,
+    STEP,
+    TOKENIZER,
+    at_places,
+    driver,
+    exam,
+    mixed_answers,
+    says,
+    words,
+)
+
 
 def muse(request: Request) -> list[int]:
     """Something that depends on the seed and on the whole prompt, of any length."""
@@ -285,7 +294,9 @@ def test_no_jobs_give_no_results() -> None:
 
 
 def test_a_verdict_is_read_from_the_turns_own_text() -> None:
-    engine = at_places(opinionated)
+    engine = at_places(
+        lambda _name, _sample, turn: words(says("8+2", "INCORRECT" if turn == 2 else "RIGHT", 0.5))
+    )
     (trajectory,) = driver(engine).run(
         [Job(PROBLEMS[0], 0, refinement_chain(PROBLEMS[0], 0, 2), DECODING)]
     )
