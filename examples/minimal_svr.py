@@ -23,7 +23,7 @@ from svr_lightning.core.types import Problem, ScoredTurn
 from svr_lightning.tiny.problems import generate
 
 GROUP, HORIZON, TEMPERATURE, MAX_TOKENS, LENGTH_SCALE = 8, 3, 0.9, 96, 256
-LR, WEIGHT_DECAY, BETAS, CLIP = 4e-4, 0.1, (0.9, 0.95), 2.0
+LR, WEIGHT_DECAY, BETAS, CLIP = 6e-4, 0.1, (0.9, 0.95), 2.0
 LOSS = LossSpec(clip_eps=0.2, beta=0.1)
 
 Tokens = list[int]
