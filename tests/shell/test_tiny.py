@@ -59,11 +59,11 @@ def test_an_unknown_split_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
-def test_every_problem_has_three_solutions_that_the_task_accepts(split: str) -> None:
+def test_every_problem_has_several_solutions_that_the_task_accepts(split: str) -> None:
     for row in generate(split, orders=1):
         problem = COUNTDOWN.from_row(row)
         solutions = [option for option in derivations(row["nums"]) if option.value == row["target"]]
-        assert len(solutions) >= 3
+        assert len(solutions) >= 2
         for option in solutions:
             assert COUNTDOWN.grade(f"<answer>{option.expression}</answer>", problem)
 
