@@ -101,8 +101,6 @@ class SVRModule(AdaptiveEvaluation):
         self._rollout_stats: dict[str, float] = {}
         self._prompt_shown = False
 
-    # --- set-up -----------------------------------------------------------------------------
-
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference where the loss has a KL term."""
         if not hasattr(self, "renderer"):
@@ -159,8 +157,6 @@ class SVRModule(AdaptiveEvaluation):
                 logger.rewind(self.global_step)
         served = torch.float32 if self.device.type == "cpu" else torch.bfloat16
         self._weight_watch = WeightWatch(self.policy, served)
-
-    # --- training ---------------------------------------------------------------------------
 
     def collect(self, problems: list[Problem]) -> list[TrainBatch]:
         """One on-policy batch: problems to groups, labels, rewards, samples, micro-batches."""
@@ -314,8 +310,6 @@ class SVRModule(AdaptiveEvaluation):
             f"the {what} of optimizer step {self.global_step + 1} is not finite; stopped before "
             f"the update. Problems: {named}. The last checkpoint is intact"
         )
-
-    # --- evaluation -------------------------------------------------------------------------
 
     def run_adaptive(
         self,

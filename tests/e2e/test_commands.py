@@ -13,6 +13,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from svr_lightning.__main__ import main
+
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = [
     *("--trainer.max_steps", "2"),
@@ -140,15 +142,32 @@ def test_an_installed_wheel_brings_the_callbacks(tmp_path: Path) -> None:
         assert "callbacks" in found
 
 
-def test_the_commands_of_the_readme_are_the_makefiles() -> None:
-    readme = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```bash\n(.*?)```", readme, re.DOTALL)
-    commands = [line for block in blocks for line in block.splitlines() if line.strip()]
-    assert "make run" in commands
-    assert "make test" in commands
-    for command in commands:
-        words = shlex.split(command, comments=True)
-        if words[:3] == ["python", "-m", "svr_lightning"]:
-            configs = [words[i + 1] for i, word in enumerate(words) if word == "--config"]
-            assert configs
-            assert all((ROOT / config).is_file() for config in configs)
+def readme_commands() -> list[list[str]]:
+    """Every command of the README, as words."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return [shlex.split(line) for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def test_the_readme_has_two_commands_that_do_all_the_set_up() -> None:
+    """They are run as they stand by the continuous integration script."""
+    assert [words for words in readme_commands() if words[0] == "make"] == [
+        ["make", "run"],
+        ["make", "test"],
+    ]
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "make run" in script
+    assert "make test" in script
+
+
+@pytest.mark.parametrize(
+    "words", [w for w in readme_commands() if w[0] == "python"], ids=lambda w: " ".join(w[3:6])
+)
+def test_every_other_command_of_the_readme_resolves(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert words[:3] == ["python", "-m", "svr_lightning"]
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as end:
+        main([*words[3:], "--print_config"])
+    assert end.value.code in (0, None)
+    assert "trainer:" in capsys.readouterr().out
