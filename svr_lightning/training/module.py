@@ -17,7 +17,6 @@ from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.adaptive import OnTurn, Record, run_adaptive
 from svr_lightning.messages import first_turn_messages
 from svr_lightning.recipes.base import Recipe
@@ -139,6 +138,22 @@ class SVRModule(AdaptiveEvaluation):
                 f"trainer.precision={precision} keeps no fp32 masters, so that a learning rate of "
                 f"{self.optimizer_config.lr} would change nothing; use bf16-mixed or DeepSpeed",
             )
+        if stage == "fit":
+            self._check_batch()
+
+    def _check_batch(self) -> None:
+        """Every optimizer step has to consist of equally many samples."""
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        problems = data.problems_per_step // self.trainer.world_size
+        samples = problems * self.recipe.samples_per_problem
+        accumulate = int(self.trainer.accumulate_grad_batches)
+        require(
+            samples % (accumulate * self.updates_per_rollout) == 0,
+            f"{samples} samples per rollout ({problems} problems per process x "
+            f"{self.recipe.samples_per_problem} of the recipe) do not divide into "
+            f"trainer.accumulate_grad_batches={accumulate} x model.updates_per_rollout="
+            f"{self.updates_per_rollout} micro-batches; change one of them",
+        )
 
     def configure_optimizers(self) -> dict[str, Any]:
         """AdamW over the policy, warmup-stable-decay over the planned optimizer steps."""
@@ -169,17 +184,9 @@ class SVRModule(AdaptiveEvaluation):
         samples = samples_of(self.groups, self.recipe)
         self._rollout_stats = rollout_stats(self.groups)
         self._rollout_stats["time/rollout"] = time.perf_counter() - started
-        accumulate = int(self.trainer.accumulate_grad_batches)
-        if len(samples) % (accumulate * self.updates_per_rollout):
-            raise ConfigError(
-                f"{len(samples)} samples per rollout (problems per rank x "
-                f"{self.recipe.samples_per_problem} of the recipe) do not divide into "
-                f"trainer.accumulate_grad_batches={accumulate} x model.updates_per_rollout="
-                f"{self.updates_per_rollout} micro-batches; change one of them"
-            )
         return micro_batches(
             samples,
-            accumulate=accumulate,
+            accumulate=int(self.trainer.accumulate_grad_batches),
             updates=self.updates_per_rollout,
             version=self.global_step,
         )

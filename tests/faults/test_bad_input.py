@@ -44,8 +44,8 @@ def fails_with(
         (["--model.policy.path", "./no/such/folder"], ["./no/such/folder", "not a folder"]),
         (["--model.policy.path", "embedded:nothing"], ["embedded:nothing", "known"]),
         (
-            ["--trainer.accumulate_grad_batches", "3"],
-            ["64 samples", "do not divide", "accumulate_grad_batches=3"],
+            ["--trainer.accumulate_grad_batches", "5"],
+            ["96 samples", "do not divide", "accumulate_grad_batches=5"],
         ),
         (["--data.train.task", "chess"], ["chess", "countdown, gsm8k, math"]),
         (["--data.train.path", "./no/such/file.jsonl"], ["./no/such/file.jsonl"]),
@@ -73,7 +73,7 @@ def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[s
         ([json.dumps(GOOD_ROW), "{not json"], ["rows.jsonl:2"]),
         ([json.dumps({**GOOD_ROW, "nums": "3 5 8"})], ["rows.jsonl:1", "nums"]),
         ([json.dumps({**GOOD_ROW, "id": "a"})] * 2, ["id", "'a'"]),
-        ([json.dumps(GOOD_ROW)], ["1 problems", "problems_per_step=8"]),
+        ([json.dumps(GOOD_ROW)], ["1 problems", "problems_per_step=12"]),
     ],
     ids=["empty", "missing-field", "broken-json", "wrong-type", "same-id", "too-few"],
 )
