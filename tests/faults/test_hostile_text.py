@@ -91,7 +91,7 @@ def test_the_rollouts_file_holds_one_line_per_trajectory_that_reads_back(
     )
     module: Any = SimpleNamespace(groups=[group(text), group("ordinary")])
     log.on_train_start(trainer, module)
-    log.on_train_batch_end(trainer, module, None, None, 0)
+    log.on_train_batch_start(trainer, module, None, 0)
     lines = (tmp_path / "rollouts.jsonl").read_bytes().split(b"\n")
     assert [json.loads(line)["turns"][0]["text"] for line in lines[:-1]] == [text, "ordinary"]
     assert lines[-1] == b""
