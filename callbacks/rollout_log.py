@@ -11,6 +11,7 @@ from rich.text import Text
 
 from svr_lightning.display import excerpt, plain, turn_header
 from svr_lightning.training.experience import Group
+from svr_lightning.training.ranks import gather_lists
 
 SCHEMA_VERSION = 1
 
@@ -50,11 +51,13 @@ class RolloutLog(Callback):
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log a rollout before its first micro-batch, under the step that it leads to."""
-        if batch_idx % trainer.fit_loop.per_rollout or not trainer.is_global_zero:
+        if batch_idx % trainer.fit_loop.per_rollout:
             return
         groups: list[Group] = pl_module.groups
         step = trainer.global_step + 1
-        lines = [line for group in groups for line in group_lines(group, step)]
+        lines = gather_lists([line for group in groups for line in group_lines(group, step)])
+        if not trainer.is_global_zero:
+            return
         with _path(trainer).open("a", encoding="utf-8") as stream:
             stream.write("".join(json.dumps(line) + "\n" for line in lines))
         self._bytes = _path(trainer).stat().st_size

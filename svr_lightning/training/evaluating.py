@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule
 
 from svr_lightning.core.types import Problem, Turn
@@ -21,6 +19,7 @@ from svr_lightning.evaluation.results import (
 from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.tasks import TASKS
 from svr_lightning.training.config import EvaluationConfig
+from svr_lightning.training.ranks import gather_lists
 
 
 class AdaptiveEvaluation(LightningModule):
@@ -127,10 +126,11 @@ class AdaptiveEvaluation(LightningModule):
             if metrics[metric] is not None
         }
         self.write_metrics(values, self.global_step)
-        self.log_dict(values, logger=False, rank_zero_only=True)
+        # Equal on all ranks already; Lightning advises to say so.
+        self.log_dict(values, logger=False, sync_dist=True)
         if stage == "val" and macro:
             for name, metric in (("val_acc", "accuracy"), ("turns", "turns")):
-                self.log(name, macro["all"][metric], prog_bar=True, logger=False)
+                self.log(name, macro["all"][metric], prog_bar=True, logger=False, sync_dist=True)
 
     @property
     def _datamodule(self) -> Any:
@@ -139,19 +139,4 @@ class AdaptiveEvaluation(LightningModule):
 
 def gather_records(records: Sequence[Record]) -> list[Record]:
     """The records of all ranks, each problem of a data set once, in a stable order."""
-    gathered = [list(records)]
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        gathered = [[] for _ in range(torch.distributed.get_world_size())]
-        torch.distributed.all_gather_object(gathered, list(records))
-    unique = {(r["dataset"], r["id"]): r for shard in gathered for r in shard}
-    return list(unique.values())
-
-
-def mean_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
-    """The mean of each value over the ranks that have it."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return dict(values)
-    gathered: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(gathered, dict(values))
-    keys = dict.fromkeys(key for shard in gathered for key in shard)
-    return {k: fmean(shard[k] for shard in gathered if k in shard) for k in keys}
+    return list({(r["dataset"], r["id"]): r for r in gather_lists(records)}.values())

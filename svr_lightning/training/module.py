@@ -35,11 +35,12 @@ from svr_lightning.training.config import (
     require,
 )
 from svr_lightning.training.csv_log import CSVLog
-from svr_lightning.training.evaluating import AdaptiveEvaluation, mean_over_ranks
+from svr_lightning.training.evaluating import AdaptiveEvaluation
 from svr_lightning.training.experience import Group, roll_out, samples_of, with_resampling
 from svr_lightning.training.logprobs import completion_logprobs
 from svr_lightning.training.optimizer import make_optimizer, mix_reference, total_norm
 from svr_lightning.training.policy import load_policy, stop_token_ids
+from svr_lightning.training.ranks import mean_over_ranks
 from svr_lightning.training.stats import rollout_stats
 from svr_lightning.training.step_log import StepLog
 from svr_lightning.training.weight_watch import PATIENCE, WeightWatch

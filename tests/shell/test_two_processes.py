@@ -1,0 +1,33 @@
+"""A whole training on two processes: every problem once, every trajectory on disk."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = "[{{name: {0}, task: countdown, path: 'embedded:countdown-tiny', split: {0}, limit: {1}}}]"
+
+
+def test_two_processes_share_the_work_and_write_one_run(tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "svr_lightning", "fit"),
+        *("--config", "configs/countdown_tiny.yaml", "--trainer.default_root_dir", str(tmp_path)),
+        *("--trainer.devices", "2", "--trainer.strategy", "ddp", "--trainer.max_steps", "2"),
+        *("--trainer.val_check_interval", "2", "--trainer.enable_progress_bar", "false"),
+        *("--data.problems_per_step", "4", "--data.val", SOURCE.format("dev", 7)),
+        *("--data.test", SOURCE.format("test", 5)),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rollouts = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").open()]
+    # 2 steps, 4 problems over both processes, 8 trajectories of each.
+    assert len(rollouts) == 2 * 4 * 8
+    assert len({(line["step"], line["id"]) for line in rollouts}) == 2 * 4
+    for name, count in (("step-000002", 7), ("after", 5)):
+        results = json.loads((tmp_path / "eval" / name / "results.json").read_text())
+        assert [values["n"] for values in results["datasets"].values()] == [count]
