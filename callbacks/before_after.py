@@ -30,9 +30,8 @@ class BeforeAfter(Callback):
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Evaluate the untrained policy, unless that was done before an interruption."""
-        done = (_folder(trainer, "before") / "results.json").is_file()
-        if _test_sources(trainer) and not done:
+        """Evaluate the untrained policy; a resumed run did so when it began."""
+        if trainer.ckpt_path is None and _test_sources(trainer):
             self._evaluate(trainer, pl_module, "before")
 
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -40,11 +39,9 @@ class BeforeAfter(Callback):
         if trainer.interrupted or not _test_sources(trainer):
             return
         self._evaluate(trainer, pl_module, "after")
-        if trainer.is_global_zero:
-            before, after = (
-                json.loads((_folder(trainer, name) / "results.json").read_text())["datasets"]
-                for name in ("before", "after")
-            )
+        files = [_folder(trainer, name) / "results.json" for name in ("before", "after")]
+        if trainer.is_global_zero and all(file.is_file() for file in files):
+            before, after = (json.loads(file.read_text())["datasets"] for file in files)
             for dataset in after:
                 print_comparison(dataset, before[dataset], after[dataset])
 
