@@ -42,7 +42,7 @@ class BeforeAfter(Callback):
         files = [_folder(trainer, name) / "results.json" for name in ("before", "after")]
         if trainer.is_global_zero and all(file.is_file() for file in files):
             before, after = (json.loads(file.read_text())["datasets"] for file in files)
-            for dataset in after:
+            for dataset in sorted(before.keys() & after.keys()):
                 print_comparison(dataset, before[dataset], after[dataset])
 
     def _evaluate(self, trainer: Trainer, pl_module: Any, name: str) -> None:
