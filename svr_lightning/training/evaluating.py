@@ -46,13 +46,18 @@ class AdaptiveEvaluation(LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Log and write what the records say."""
         fitting = self.trainer.state.fn == "fit"
-        name = f"step-{self.global_step:06d}" if fitting else "validate"
+        name = self._step_name() if fitting else "validate"
         self._log_results("val", self.save_evaluation(name, self._records))
 
     def validation_is_on_disk(self) -> bool:
         """Whether the present step's validation was finished before an interruption."""
-        folder = Path(self.trainer.default_root_dir) / "eval" / f"step-{self.global_step:06d}"
-        return (folder / RESULTS).is_file()
+        return (self._evaluation_folder(self._step_name()) / RESULTS).is_file()
+
+    def _step_name(self) -> str:
+        return f"step-{self.global_step:06d}"
+
+    def _evaluation_folder(self, name: str) -> Path:
+        return Path(self.trainer.default_root_dir) / "eval" / name
 
     def on_test_epoch_start(self) -> None:
         """Begin a fresh set of records."""
@@ -97,7 +102,7 @@ class AdaptiveEvaluation(LightningModule):
         everything = gather_records(records)
         graded = bool(everything) and all(record["reference"] for record in everything)
         if self.trainer.is_global_zero and everything and not self.trainer.sanity_checking:
-            folder = Path(self.trainer.default_root_dir) / "eval" / name
+            folder = self._evaluation_folder(name)
             if graded:
                 graders = {name: task.grader for name, task in TASKS.items()}
                 config = {**self.run_config, "graders": graders}
