@@ -20,7 +20,9 @@ one-turn-full  the same without stop tokens, so that every completion has exactl
 
 Tokens are counted on both sides and printed. In the first two the sides sample freely, so that the
 counts agree but for chance. Processes alternate (ours, TRL, ours, ...); a pair's ratio is that of
-its two medians over the steps after the warm-up; below 1 ours is faster.
+its two medians over the steps after the warm-up; below 1 ours is faster. Processor seconds tell
+more than seconds where the machine has other work. TRL's colocated vLLM is not among the sides: on
+a CPU it cannot push weights, because vLLM has packed its linear layers by then.
 """
 
 import argparse
