@@ -107,11 +107,12 @@ class SVRModule(AdaptiveEvaluation):
             self._load_policy()
         training = self._trainer is None or self.trainer.state.fn == "fit"
         if self.reference is None and self.recipe.loss.beta and training:
-            self.reference = copy.deepcopy(self.policy).requires_grad_(False)
+            self.reference = copy.deepcopy(self.policy).requires_grad_(False).eval()
 
     def _load_policy(self) -> None:
         config = self.policy_config
-        self.policy, tokenizer = load_policy(config, self.seed)
+        device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
+        self.policy, tokenizer = load_policy(config, self.seed, device)
         self.renderer = Renderer(
             tokenizer,
             max_prompt_tokens=config.max_prompt_tokens,
@@ -158,17 +159,24 @@ class SVRModule(AdaptiveEvaluation):
             self._check_batch()
 
     def _check_batch(self) -> None:
-        """Every optimizer step has to consist of equally many samples."""
+        """Every optimizer step needs equally many samples, and one for each micro-batch."""
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         problems = data.problems_per_step // self.trainer.world_size
         samples = problems * self.recipe.samples_per_problem
         accumulate = int(self.trainer.accumulate_grad_batches)
-        require(
-            samples % (accumulate * self.updates_per_rollout) == 0,
+        made = (
             f"{samples} samples per rollout ({problems} problems per process x "
-            f"{self.recipe.samples_per_problem} of the recipe) do not divide into "
-            f"trainer.accumulate_grad_batches={accumulate} x model.updates_per_rollout="
-            f"{self.updates_per_rollout} micro-batches; change one of them",
+            f"{self.recipe.samples_per_problem} of the recipe)"
+        )
+        require(
+            samples % self.updates_per_rollout == 0,
+            f"{made} do not divide into model.updates_per_rollout={self.updates_per_rollout} "
+            "optimizer steps; change one of them",
+        )
+        require(
+            samples // self.updates_per_rollout >= accumulate,
+            f"{made} over model.updates_per_rollout={self.updates_per_rollout} optimizer steps are "
+            f"fewer than trainer.accumulate_grad_batches={accumulate}; lower that one",
         )
 
     def configure_optimizers(self) -> dict[str, Any]:
@@ -206,16 +214,17 @@ class SVRModule(AdaptiveEvaluation):
             accumulate=int(self.trainer.accumulate_grad_batches),
             updates=self.updates_per_rollout,
             version=self.global_step,
+            max_tokens=self.policy_config.max_tokens_per_forward,
         )
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
         """The policy loss of one micro-batch."""
         temperature = self.sampling.temperature
-        logp = completion_logprobs(self.policy, batch, temperature)
         ref_logp = None
-        if self.reference is not None:
+        if self.reference is not None:  # before the policy's activations take their memory
             with torch.no_grad():
                 ref_logp = completion_logprobs(self.reference, batch, temperature)
+        logp = completion_logprobs(self.policy, batch, temperature)
         # One update per rollout: the sampling policy is the present one, and its detached
         # log-probabilities are exact where the engine's carry rounding of their own.
         old_logp = logp.detach() if self.updates_per_rollout == 1 else batch.logprobs
@@ -229,8 +238,8 @@ class SVRModule(AdaptiveEvaluation):
         self._step_log.add(
             means={
                 "train/loss": loss.detach(),
-                "train/kl": terms.kl.mean(),
-                "train/clip_frac": terms.clipped.mean(),
+                "train/kl": terms.kl.sum() * batch.weight,
+                "train/clip_frac": terms.clipped.sum() * batch.weight,
                 "engine/logprob_diff": gap,
             },
             maxima={"train/ratio_max": terms.ratio_max.max()},
