@@ -125,11 +125,8 @@ class SVRModule(AdaptiveEvaluation):
             self._engine,
             stop_token_ids=stop_token_ids(self.policy, tokenizer),
             max_model_len=config.max_model_len,
-            device_type="cpu" if self._trainer is None else self._device_type(),
+            device_type=device,
         )
-
-    def _device_type(self) -> str:
-        return str(self.trainer.strategy.root_device.type)
 
     @property
     def ranks_per_engine(self) -> int:
@@ -234,13 +231,13 @@ class SVRModule(AdaptiveEvaluation):
         loss = terms.loss.sum() * batch.weight
         if not torch.isfinite(loss):
             raise RuntimeError(self._not_finite("loss", batch.group_ids))
-        gap = ((logp.detach() - batch.logprobs).abs() * batch.mask).sum() / batch.mask.sum()
+        gap = ((logp.detach() - batch.logprobs).abs() * batch.mask).sum(1) / batch.mask.sum(1)
         self._step_log.add(
             means={
                 "train/loss": loss.detach(),
                 "train/kl": terms.kl.sum() * batch.weight,
                 "train/clip_frac": terms.clipped.sum() * batch.weight,
-                "engine/logprob_diff": gap,
+                "engine/logprob_diff": gap.sum() * batch.weight,
             },
             maxima={"train/ratio_max": terms.ratio_max.max()},
         )
