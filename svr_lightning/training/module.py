@@ -100,6 +100,7 @@ class SVRModule(AdaptiveEvaluation):
         self._weight_watch: WeightWatch | None = None
         self._rollout_stats: dict[str, float] = {}
         self._prompt_shown = False
+        self._grad_norm = math.nan
 
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference where the loss has a KL term."""
@@ -123,7 +124,7 @@ class SVRModule(AdaptiveEvaluation):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """An evaluation has no use for the reference that a checkpoint holds."""
-        if self.reference is None:
+        if self.reference is None and "state_dict" in checkpoint:  # DeepSpeed has its own way
             weights = checkpoint["state_dict"]
             checkpoint["state_dict"] = {
                 k: v for k, v in weights.items() if not k.startswith("reference.")
@@ -222,30 +223,43 @@ class SVRModule(AdaptiveEvaluation):
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an update that is not finite, and log the step."""
-        norm = total_norm(self.policy)
-        if not torch.isfinite(norm):
-            ids = tuple(group.problem.id for group in self.groups)
-            raise RuntimeError(self._not_finite("gradient", ids))
-        stats = self._step_log.take()
-        stats["train/grad_norm"] = norm.item()
-        stats["train/lr"] = optimizer.param_groups[0]["lr"]
-        stats |= self._rollout_stats
-        self._rollout_stats = {}  # written once, with the first update of the rollout
-        stats = mean_over_ranks(stats)
-        self.write_metrics(stats, self.global_step + 1)
-        for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
-            if key in stats:
-                self.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)
+        """Refuse an update that is not finite; DeepSpeed does so itself, within the step."""
+        if not self.trainer.strategy.handles_gradient_accumulation:
+            self._grad_norm = total_norm(self.policy).item()
+            self._require_finite_gradient()
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Step, then let the reference follow after every N-th step."""
+        """Step, log it, and let the reference follow after every N-th step."""
         super().optimizer_step(*args, **kwargs)
+        strategy: Any = self.trainer.strategy
+        if strategy.handles_gradient_accumulation:  # comes here after every micro-batch
+            if self.trainer.fit_loop.accumulating:  # type: ignore[attr-defined]
+                return
+            self._grad_norm = strategy.gradient_norm()
+            self._require_finite_gradient()
         step = self.global_step + 1
+        self._log_step(step)
         every = self.reference_config.every
         if self.reference is not None and every and step % every == 0:
             mix_reference(self.reference, self.policy, self.reference_config.mix)
         self._watch_weights(step)
+
+    def _require_finite_gradient(self) -> None:
+        if not math.isfinite(self._grad_norm):
+            ids = tuple(group.problem.id for group in self.groups)
+            raise RuntimeError(self._not_finite("gradient", ids))
+
+    def _log_step(self, step: int) -> None:
+        stats = self._step_log.take()
+        stats["train/grad_norm"] = self._grad_norm
+        stats["train/lr"] = self.trainer.optimizers[0].param_groups[0]["lr"]
+        stats |= self._rollout_stats
+        self._rollout_stats = {}  # written once, with the first update of the rollout
+        stats = mean_over_ranks(stats)
+        self.write_metrics(stats, step)
+        for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
+            if key in stats:
+                self.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)
 
     def _watch_weights(self, step: int) -> None:
         if self._weight_watch is None:
