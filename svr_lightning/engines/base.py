@@ -7,6 +7,8 @@ that a trajectory's next turn enters the batch the moment its previous turn ends
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import torch
+
 from svr_lightning.core.types import FinishReason
 
 
@@ -53,7 +55,12 @@ class Engine(Protocol):
     """Samples completions from one version of the policy's weights."""
 
     version: int
-    """Optimizer steps behind the weights now served; -1 before the first sync."""
+    """Optimizer steps behind the weights now served; -1 where there are none to serve."""
+    dtype: torch.dtype
+    """In which the weights are served; known from :meth:`start` on."""
+    ranks: int
+    """Neighbouring processes that share one engine. They submit the same requests in the same
+    order and step together."""
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """Get ready to serve ``model``, a transformers causal language model."""
@@ -69,3 +76,6 @@ class Engine(Protocol):
 
     def cancel(self) -> None:
         """Drop everything queued or running."""
+
+    def sleep(self) -> None:
+        """Release what only sampling needs. The next :meth:`sync` takes it back."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Output, Request
 
@@ -15,6 +17,9 @@ class ScriptedEngine:
 
     A completion longer than the request's limit is cut there and finishes with ``length``.
     """
+
+    dtype = torch.float32
+    ranks = 1
 
     def __init__(self, script: Script, logprob: float = -1.0) -> None:
         self.version = -1
@@ -64,3 +69,6 @@ class ScriptedEngine:
     def cancel(self) -> None:
         """Forget what runs."""
         self._running = []
+
+    def sleep(self) -> None:
+        """Nothing to release."""

@@ -43,9 +43,12 @@ class TransformersEngine:
         max_batch: completions that run at the same time.
     """
 
+    ranks = 1
+
     def __init__(self, max_batch: int = 64) -> None:
         self.max_batch = max_batch
         self.version = -1
+        self.dtype = torch.float32
         self._model: Any = None
         self._stop_ids: frozenset[int] = frozenset()
         self._queue: deque[Request] = deque()
@@ -57,11 +60,13 @@ class TransformersEngine:
         """Serve ``model``; its context was checked against ``max_model_len`` by the caller."""
         batch_cache.new_cache(model.config)
         self._model = model
+        self.dtype = model.dtype
         self._stop_ids = frozenset(stop_token_ids)
 
     def sync(self, model: Any, version: int) -> None:
         """Nothing to copy: take the module and note the version of its weights."""
         self._model = model
+        self.dtype = torch.bfloat16 if _computes_in_bf16(model) else model.dtype
         self.version = version
 
     def submit(self, request: Request) -> None:
@@ -72,6 +77,9 @@ class TransformersEngine:
         """Drop everything queued or running."""
         self._queue.clear()
         self._rows, self._cache = [], None
+
+    def sleep(self) -> None:
+        """Nothing to release: the weights are those that train."""
 
     @torch.no_grad()
     def step(self) -> list[Output]:
@@ -174,6 +182,10 @@ class TransformersEngine:
 
 def _autocast(model: Any) -> AbstractContextManager[Any]:
     """bf16 compute over fp32 masters on an accelerator, as the update does; fp32 on a CPU."""
-    if model.device.type == "cpu" or model.dtype != torch.float32:
-        return nullcontext()
-    return torch.autocast(model.device.type, torch.bfloat16)
+    if _computes_in_bf16(model):
+        return torch.autocast(model.device.type, torch.bfloat16)
+    return nullcontext()
+
+
+def _computes_in_bf16(model: Any) -> bool:
+    return model.device.type != "cpu" and model.dtype == torch.float32

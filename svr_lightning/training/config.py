@@ -54,6 +54,9 @@ class SamplingConfig:
     """Nucleus mass; below 1 the engine's log-probabilities no longer describe what was drawn."""
     max_completion_tokens: int = 1200
     """L_gen, per turn."""
+    max_logprob_diff: float = 0.05
+    """The run stops where the trainer's and the engine's log-probabilities of the sampled tokens
+    differ by more than this on average, in nats: the engine then serves other weights."""
 
     def __post_init__(self) -> None:
         require(

@@ -264,7 +264,8 @@ class SVRDataModule(LightningDataModule):
         return self.problems("train")[0]
 
     def _check_training(self) -> None:
-        problems, (_, ranks) = self._training(), self._place()
+        problems = self._training()
+        ranks = 1 if self.trainer is None else self.trainer.world_size
         if self.problems_per_step % ranks:
             raise ConfigError(
                 f"data.problems_per_step={self.problems_per_step} must be a multiple of the "
@@ -277,10 +278,11 @@ class SVRDataModule(LightningDataModule):
             )
 
     def _place(self) -> tuple[int, int]:
-        """This process's rank and the number of ranks."""
+        """Which share of the problems this process sees, of how many: one for each engine."""
         if self.trainer is None:
             return 0, 1
-        return self.trainer.global_rank, self.trainer.world_size
+        shared = getattr(self.trainer.lightning_module, "ranks_per_engine", 1)
+        return self.trainer.global_rank // shared, self.trainer.world_size // shared
 
 
 def _with_local_file(source: DataSource, local_files: Mapping[str, str]) -> DataSource:

@@ -3,8 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
-from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.evaluation.adaptive import OnTurn, Record, run_adaptive
 from svr_lightning.messages import first_turn_messages
 from svr_lightning.recipes.base import Recipe
@@ -41,9 +39,9 @@ from svr_lightning.training.logprobs import completion_logprobs
 from svr_lightning.training.optimizer import make_optimizer, mix_reference, total_norm
 from svr_lightning.training.policy import load_policy, stop_token_ids
 from svr_lightning.training.ranks import mean_over_ranks
+from svr_lightning.training.serving import Serving, require_agreement
 from svr_lightning.training.stats import rollout_stats
 from svr_lightning.training.step_log import StepLog
-from svr_lightning.training.weight_watch import PATIENCE, WeightWatch
 
 
 class SVRModule(AdaptiveEvaluation):
@@ -56,7 +54,8 @@ class SVRModule(AdaptiveEvaluation):
         optimizer: AdamW and its schedule.
         reference: how the reference follows the policy.
         evaluation: adaptive inference.
-        engine: what samples; None chooses the in-process transformers engine.
+        engine: what samples; None chooses vLLM where the policy is on a GPU and vLLM is there,
+            else the transformers engine.
         resample: what to do about problems whose trajectories all earn the same.
         updates_per_rollout: optimizer steps per rollout; above 1 the ratio and the clip act.
         seed: of every random draw; the command line sets it from ``seed_everything``.
@@ -64,6 +63,8 @@ class SVRModule(AdaptiveEvaluation):
 
     policy: torch.nn.Module
     reference: torch.nn.Module | None
+    serving: Serving
+    """The engine on the policy's weights, once the policy is loaded."""
 
     def __init__(
         self,
@@ -89,7 +90,6 @@ class SVRModule(AdaptiveEvaluation):
         self.optimizer_config = optimizer
         self.reference_config = reference
         self.evaluation = evaluation
-        self.engine = engine or TransformersEngine()
         self.resample = resample
         self.updates_per_rollout = updates_per_rollout
         self.seed = seed
@@ -97,7 +97,7 @@ class SVRModule(AdaptiveEvaluation):
         self.run_config: dict[str, Any] = {}
         self.reference = None
         self._step_log = StepLog()
-        self._weight_watch: WeightWatch | None = None
+        self._engine = engine
         self._rollout_stats: dict[str, float] = {}
         self._prompt_shown = False
         self._grad_norm = math.nan
@@ -119,11 +119,26 @@ class SVRModule(AdaptiveEvaluation):
             max_model_len=config.max_model_len,
             chat_template_kwargs=config.chat_template_kwargs,
         )
-        stop_ids = stop_token_ids(self.policy, tokenizer)
-        self.engine.start(self.policy, stop_ids, config.max_model_len)
+        # Before there is an optimizer: an engine may measure what memory is left for its cache.
+        self.serving = Serving(
+            self.policy,
+            self._engine,
+            stop_token_ids=stop_token_ids(self.policy, tokenizer),
+            max_model_len=config.max_model_len,
+            device_type="cpu" if self._trainer is None else self._device_type(),
+        )
+
+    def _device_type(self) -> str:
+        return str(self.trainer.strategy.root_device.type)
+
+    @property
+    def ranks_per_engine(self) -> int:
+        """Neighbouring processes that share an engine, and therefore see the same problems."""
+        return self._engine.ranks if self._engine is not None else 1
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """An evaluation has no use for the reference that a checkpoint holds."""
+        self.serving.weights_replaced()
         if self.reference is None and "state_dict" in checkpoint:  # DeepSpeed has its own way
             weights = checkpoint["state_dict"]
             checkpoint["state_dict"] = {
@@ -172,20 +187,21 @@ class SVRModule(AdaptiveEvaluation):
         for logger in self.trainer.loggers:
             if isinstance(logger, CSVLog):
                 logger.rewind(self.global_step)
-        served = torch.float32 if self.device.type == "cpu" else torch.bfloat16
-        self._weight_watch = WeightWatch(self.policy, served)
+        self.serving.start_watching()
 
     def collect(self, problems: list[Problem]) -> list[TrainBatch]:
         """One on-policy batch: problems to groups, labels, rewards, samples, micro-batches."""
         started = time.perf_counter()
         self._look_at_prompts(problems)
-        with self.sampling_mode():
-            self.groups = with_resampling(
-                problems, self._roll_out, self._fresh_problems, self.resample
-            )
+        with self.serving.sampling(self.global_step):
+            groups = with_resampling(problems, self._roll_out, self._fresh_problems, self.resample)
+        self.groups = self._own_share(groups)
         samples = samples_of(self.groups, self.recipe)
         self._rollout_stats = rollout_stats(self.groups)
         self._rollout_stats["time/rollout"] = time.perf_counter() - started
+        sync_seconds = self.serving.sync_seconds()
+        if sync_seconds is not None:
+            self._rollout_stats["time/sync"] = sync_seconds
         return micro_batches(
             samples,
             accumulate=int(self.trainer.accumulate_grad_batches),
@@ -223,67 +239,52 @@ class SVRModule(AdaptiveEvaluation):
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an update that is not finite; DeepSpeed does so itself, within the step."""
+        """Refuse an update that is not finite, and log the step."""
+        if self.trainer.fit_loop.accumulating:  # type: ignore[attr-defined]
+            return  # DeepSpeed comes here after every micro-batch
         if not self.trainer.strategy.handles_gradient_accumulation:
-            self._grad_norm = total_norm(self.policy).item()
-            self._require_finite_gradient()
-
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Step, log it, and let the reference follow after every N-th step."""
-        super().optimizer_step(*args, **kwargs)
-        strategy: Any = self.trainer.strategy
-        if strategy.handles_gradient_accumulation:  # comes here after every micro-batch
-            if self.trainer.fit_loop.accumulating:  # type: ignore[attr-defined]
-                return
-            self._grad_norm = strategy.gradient_norm()
-            self._require_finite_gradient()
-        step = self.global_step + 1
-        self._log_step(step)
-        every = self.reference_config.every
-        if self.reference is not None and every and step % every == 0:
-            mix_reference(self.reference, self.policy, self.reference_config.mix)
-        self._watch_weights(step)
-
-    def _require_finite_gradient(self) -> None:
-        if not math.isfinite(self._grad_norm):
-            ids = tuple(group.problem.id for group in self.groups)
-            raise RuntimeError(self._not_finite("gradient", ids))
-
-    def _log_step(self, step: int) -> None:
+            self._require_finite(total_norm(self.policy).item())
         stats = self._step_log.take()
-        stats["train/grad_norm"] = self._grad_norm
-        stats["train/lr"] = self.trainer.optimizers[0].param_groups[0]["lr"]
+        stats["train/lr"] = optimizer.param_groups[0]["lr"]
+        gap = stats["engine/logprob_diff"]
+        on_policy = bool(self._rollout_stats)  # the first update of its rollout
         stats |= self._rollout_stats
         self._rollout_stats = {}  # written once, with the first update of the rollout
         stats = mean_over_ranks(stats)
-        self.write_metrics(stats, step)
+        self.write_metrics(stats, self.global_step + 1)
+        if on_policy:
+            require_agreement(gap, self.sampling.max_logprob_diff, self.global_step + 1)
         for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
             if key in stats:
                 self.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)
 
-    def _watch_weights(self, step: int) -> None:
-        if self._weight_watch is None:
-            return
-        share = self._weight_watch.changed_share(self.policy)
-        self.write_metrics({"engine/changed_frac": share}, step)
-        if self._weight_watch.still == PATIENCE:
-            rank_zero_warn(
-                f"no weight that the engine serves has changed over {PATIENCE} optimizer steps: "
-                f"model.optimizer.lr={self.optimizer_config.lr} is too small for their precision"
-            )
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Step, then let the reference follow after every N-th step."""
+        super().optimizer_step(*args, **kwargs)
+        strategy: Any = self.trainer.strategy
+        if strategy.handles_gradient_accumulation:
+            if self.trainer.fit_loop.accumulating:  # type: ignore[attr-defined]
+                return
+            self._require_finite(strategy.gradient_norm())  # it left out one that is not
+        step = self.global_step + 1
+        every = self.reference_config.every
+        if self.reference is not None and every and step % every == 0:
+            mix_reference(self.reference, self.policy, self.reference_config.mix)
+        changed = self.serving.changed_share()
+        after = {"train/grad_norm": self._grad_norm, "engine/changed_frac": changed}
+        self.write_metrics(after, step)
 
-    @contextmanager
-    def sampling_mode(self) -> Iterator[None]:
-        """The policy in eval mode and the engine on its present weights."""
-        training = self.policy.training
-        self.policy.eval()
-        try:
-            if self.engine.version != self.global_step:
-                self.engine.sync(self.policy, self.global_step)
-            with torch.no_grad():
-                yield
-        finally:
-            self.policy.train(training)
+    def _require_finite(self, norm: float) -> None:
+        if not math.isfinite(norm):
+            ids = tuple(group.problem.id for group in self.groups)
+            raise RuntimeError(self._not_finite("gradient", ids))
+        self._grad_norm = norm
+
+    def _own_share(self, groups: list[Group]) -> list[Group]:
+        """What this process trains on of the groups that its engine's processes all rolled out."""
+        own = len(groups) // self.ranks_per_engine
+        first = self.global_rank % self.ranks_per_engine * own
+        return groups[first : first + own]
 
     def _roll_out(self, problems: Sequence[Problem], attempt: int) -> list[Group]:
         decoding = Decoding(
@@ -297,19 +298,24 @@ class SVRModule(AdaptiveEvaluation):
         )
 
     def _fresh_problems(self, attempt: int, count: int, exclude: frozenset[str]) -> list[Problem]:
-        """This rank's share of a draw that is the same on all ranks, so that none meets twice."""
+        """This engine's share of a draw that all ranks make alike, so that none meets twice."""
         seed = derive_seed(
             self.seed, step=self.global_step, problem_id="", attempt=attempt, purpose="resample"
         )
-        ranks = int(self.trainer.world_size)
+        engines = self.trainer.world_size // self.ranks_per_engine
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        drawn = data.fresh_problems(seed, (count + len(exclude)) * ranks)
-        share = [p for p in drawn[self.global_rank :: ranks] if p.id not in exclude]
+        drawn = data.fresh_problems(seed, (count + len(exclude)) * engines)
+        mine = drawn[self.global_rank // self.ranks_per_engine :: engines]
+        share = [p for p in mine if p.id not in exclude]
         return share[:count]
 
     def _driver(self, attempt: int = 0) -> Driver:
         return Driver(
-            self.engine, self.renderer, run_seed=self.seed, step=self.global_step, attempt=attempt
+            self.serving.engine,
+            self.renderer,
+            run_seed=self.seed,
+            step=self.global_step,
+            attempt=attempt,
         )
 
     def _look_at_prompts(self, problems: Sequence[Problem]) -> None:
@@ -357,7 +363,7 @@ class SVRModule(AdaptiveEvaluation):
             top_p=config.top_p,
             top_k=config.top_k,
         )
-        with self.sampling_mode():
+        with self.serving.sampling(self.global_step):
             return run_adaptive(
                 problems,
                 dataset=dataset,

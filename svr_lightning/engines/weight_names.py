@@ -1,0 +1,119 @@
+"""Where each weight of the policy belongs in an engine's model, told from names alone.
+
+Engines fuse projections (query, key and value become one matrix) and wrap the text decoder of a
+multimodal class. A weight that finds no place, or a place that gets no weight, would leave a model
+that still talks, so both are errors.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from svr_lightning.errors import ConfigError
+
+DECODER = "language_model"
+"""Path component that wraps the text decoder in conditional-generation classes."""
+VISION = ("visual", "vision_tower", "multi_modal_projector", "aligner")
+"""Path components of what a policy of text has no use for."""
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One weight's way from the policy into the engine."""
+
+    policy: str
+    """Name in the policy."""
+    checkpoint: str
+    """Name under which the engine's loader expects it."""
+    engine: str
+    """Name in the engine of the weight that it becomes, or becomes a part of."""
+
+
+def routes(
+    policy: Sequence[str],
+    engine: Collection[str],
+    fused: Mapping[str, Sequence[str]],
+    *,
+    tied: bool,
+) -> list[Route]:
+    """Match the weights of a policy with those of an engine.
+
+    Args:
+        policy: names of the policy's weights; those of a vision tower are left out.
+        engine: names of the engine's weights.
+        fused: modules that the engine makes of several, ``{"qkv_proj": ["q_proj", ...]}``.
+        tied: the policy's output layer is its embedding, so the engine's needs no weight.
+
+    Raises:
+        ConfigError: naming the weights that find no place, or get none.
+
+    Example:
+        >>> [(way.policy, way.engine)
+        ...  for way in routes(["a.k", "a.v", "b"], ["a.kv", "b"], {"kv": ["k", "v"]}, tied=False)]
+        [('a.k', 'a.kv'), ('a.v', 'a.kv'), ('b', 'b')]
+    """
+    wrapped = any(DECODER in name.split(".") for name in engine)
+    places = {_plain(name): name for name in engine}
+    whole = {part: module for module, parts in fused.items() for part in parts}
+    found: list[Route] = []
+    lost: list[str] = []
+    for name in policy:
+        plain = _plain(name)
+        if _is_vision(name):
+            continue
+        place = next((p for p in (plain, _fuse(plain, whole)) if p in places), None)
+        if place is None:
+            lost.append(name)
+            continue
+        found.append(Route(name, _wrap(plain) if wrapped else plain, places[place]))
+    if lost:
+        raise ConfigError(f"engine: it has no place for the policy's {_listed(lost)}; {_MEND}")
+    brought = {_plain(route.policy) for route in found}
+    empty = [
+        name
+        for plain, name in places.items()
+        if not (tied and plain.endswith("lm_head.weight"))
+        if not set(_parts(plain, fused)) <= brought and plain not in brought
+    ]
+    if empty:
+        raise ConfigError(f"engine: the policy has no weights for its {_listed(empty)}; {_MEND}")
+    return found
+
+
+_MEND = "serve this model with the transformers engine"
+
+
+def _plain(name: str) -> str:
+    """The name as a model of text alone has it."""
+    return ".".join(part for part in name.split(".") if part != DECODER)
+
+
+def _wrap(plain: str) -> str:
+    """A checkpoint's name of a decoder weight in a conditional-generation class."""
+    prefix = "model."
+    return f"{prefix}{DECODER}.{plain[len(prefix) :]}" if plain.startswith(prefix) else plain
+
+
+def _fuse(plain: str, whole: Mapping[str, str]) -> str:
+    return ".".join(whole.get(part, part) for part in plain.split("."))
+
+
+def _parts(plain: str, fused: Mapping[str, Sequence[str]]) -> list[str]:
+    """What a place is made of: itself, or each of the weights that are fused in it."""
+    components = plain.split(".")
+    for index, component in enumerate(components):
+        if component in fused:
+            return [
+                ".".join([*components[:index], part, *components[index + 1 :]])
+                for part in fused[component]
+            ]
+    return [plain]
+
+
+def _is_vision(name: str) -> bool:
+    return any(part in VISION for part in name.split("."))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
