@@ -100,6 +100,7 @@ class SVRModule(AdaptiveEvaluation):
         self._engine = engine
         self._rollout_stats: dict[str, float] = {}
         self._prompt_shown = False
+        self._grad_norm = math.nan
 
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference where the loss has a KL term."""
@@ -136,7 +137,7 @@ class SVRModule(AdaptiveEvaluation):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """An evaluation has no use for the reference that a checkpoint holds."""
         self.serving.weights_replaced()
-        if self.reference is None:
+        if self.reference is None and "state_dict" in checkpoint:  # DeepSpeed has its own way
             weights = checkpoint["state_dict"]
             checkpoint["state_dict"] = {
                 k: v for k, v in weights.items() if not k.startswith("reference.")
@@ -245,12 +246,11 @@ class SVRModule(AdaptiveEvaluation):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse an update that is not finite, and log the step."""
-        norm = total_norm(self.policy)
-        if not torch.isfinite(norm):
-            ids = tuple(group.problem.id for group in self.groups)
-            raise RuntimeError(self._not_finite("gradient", ids))
+        if self.trainer.fit_loop.accumulating:  # type: ignore[attr-defined]
+            return  # DeepSpeed comes here after every micro-batch
+        if not self.trainer.strategy.handles_gradient_accumulation:
+            self._require_finite(total_norm(self.policy).item())
         stats = self._step_log.take()
-        stats["train/grad_norm"] = norm.item()
         stats["train/lr"] = optimizer.param_groups[0]["lr"]
         gap = stats["engine/logprob_diff"]
         on_policy = bool(self._rollout_stats)  # the first update of its rollout
@@ -267,11 +267,24 @@ class SVRModule(AdaptiveEvaluation):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Step, then let the reference follow after every N-th step."""
         super().optimizer_step(*args, **kwargs)
+        strategy: Any = self.trainer.strategy
+        if strategy.handles_gradient_accumulation:
+            if self.trainer.fit_loop.accumulating:  # type: ignore[attr-defined]
+                return
+            self._require_finite(strategy.gradient_norm())  # it left out one that is not
         step = self.global_step + 1
         every = self.reference_config.every
         if self.reference is not None and every and step % every == 0:
             mix_reference(self.reference, self.policy, self.reference_config.mix)
-        self.write_metrics({"engine/changed_frac": self.serving.changed_share()}, step)
+        changed = self.serving.changed_share()
+        after = {"train/grad_norm": self._grad_norm, "engine/changed_frac": changed}
+        self.write_metrics(after, step)
+
+    def _require_finite(self, norm: float) -> None:
+        if not math.isfinite(norm):
+            ids = tuple(group.problem.id for group in self.groups)
+            raise RuntimeError(self._not_finite("gradient", ids))
+        self._grad_norm = norm
 
     def _own_share(self, groups: list[Group]) -> list[Group]:
         """What this process trains on of the groups that its engine's processes all rolled out."""

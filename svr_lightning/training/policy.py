@@ -94,7 +94,10 @@ def _read_model(source: str, config: PolicyConfig) -> Any:
     if config.attn_implementation is not None:
         options["attn_implementation"] = config.attn_implementation
     try:
-        return AutoModelForCausalLM.from_pretrained(source, **options)
+        # Lightning calls this with its device as the default one, for which transformers would
+        # want a package that is not needed otherwise.
+        with torch.device("cpu"):
+            return AutoModelForCausalLM.from_pretrained(source, **options)
     except Exception as error:
         raise ConfigError(_unreadable("model", source, error)) from error
 

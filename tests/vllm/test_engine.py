@@ -12,6 +12,7 @@ from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.engines.vllm import VLLMEngine, served_config
 from svr_lightning.errors import ConfigError
+from svr_lightning.training.config import PolicyConfig
 from tests.shell.test_engine import ask, finish, mixed, plain_scores, prompt
 from tests.vllm.conftest import STOP, Served, served_model, started
 
@@ -248,6 +249,12 @@ def test_starting_it_leaves_the_random_state_of_the_process_alone() -> None:
     random.seed(5)
     started(model)
     assert (torch.rand(3).tolist(), random.random()) == expected
+
+
+def test_the_defaults_are_the_papers() -> None:
+    engine = VLLMEngine()
+    assert (engine.gpu_memory_utilization, engine.ranks, engine.sleep_level) == (0.4, 1, 0)
+    assert PolicyConfig().max_model_len == 8192
 
 
 # --- what it refuses --------------------------------------------------------------------------
