@@ -84,6 +84,11 @@ class SVRModule(AdaptiveEvaluation):
             updates_per_rollout >= 1,
             f"model.updates_per_rollout={updates_per_rollout} must be at least 1",
         )
+        require(
+            updates_per_rollout == 1 or sampling.top_p == 1,
+            f"model.updates_per_rollout={updates_per_rollout} compares with the log-probabilities "
+            f"of the rollout, which model.sampling.top_p={sampling.top_p} distorts; set one to 1",
+        )
         self.policy_config = policy
         self.recipe = recipe or SVR()
         self.sampling = sampling
@@ -101,6 +106,7 @@ class SVRModule(AdaptiveEvaluation):
         self._rollout_stats: dict[str, float] = {}
         self._prompt_shown = False
         self._grad_norm = math.nan
+        self._update_began = time.perf_counter()
 
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference where the loss has a KL term."""
@@ -207,6 +213,7 @@ class SVRModule(AdaptiveEvaluation):
         sync_seconds = self.serving.sync_seconds()
         if sync_seconds is not None:
             self._rollout_stats["time/sync"] = sync_seconds
+        self._update_began = time.perf_counter()
         return micro_batches(
             samples,
             accumulate=int(self.trainer.accumulate_grad_batches),
@@ -251,14 +258,17 @@ class SVRModule(AdaptiveEvaluation):
         if not self.trainer.strategy.handles_gradient_accumulation:
             self._require_finite(total_norm(self.policy).item())
         stats = self._step_log.take()
+        stats["time/update"] = time.perf_counter() - self._update_began
+        self._update_began = time.perf_counter()
         stats["train/lr"] = optimizer.param_groups[0]["lr"]
         gap = stats["engine/logprob_diff"]
-        on_policy = bool(self._rollout_stats)  # the first update of its rollout
+        # Comparable at the first update of a rollout, and where nothing was left out of the draw.
+        comparable = bool(self._rollout_stats) and self.sampling.top_p == 1
         stats |= self._rollout_stats
         self._rollout_stats = {}  # written once, with the first update of the rollout
         stats = mean_over_ranks(stats)
         self.write_metrics(stats, self.global_step + 1)
-        if on_policy:
+        if comparable:
             require_agreement(gap, self.sampling.max_logprob_diff, self.global_step + 1)
         for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
             if key in stats:
