@@ -29,23 +29,26 @@ def tiny_qwen3(seed: int = 0, **changes: Any) -> Any:
     return Qwen3ForCausalLM(config).eval()
 
 
-def tiny_hybrid(seed: int = 0) -> Any:
+def tiny_hybrid(seed: int = 0, **changes: Any) -> Any:
     """Qwen3.5: three layers of linear attention with recurrent states, one of full attention."""
     config = Qwen3_5TextConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=4,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        linear_key_head_dim=8,
-        linear_value_head_dim=8,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        max_position_embeddings=512,
-        initializer_range=0.1,
-        tie_word_embeddings=True,
+        **{
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "max_position_embeddings": 512,
+            "initializer_range": 0.1,
+            "tie_word_embeddings": True,
+            **changes,
+        }
     )
     torch.manual_seed(seed)
     return Qwen3_5ForCausalLM(config).eval()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def choose_engine(device_type: str) -> tuple["Engine", str]:
-    """vLLM where it is installed and the policy is on a GPU, else the transformers engine.
+    """VLLM where it is installed and the policy is on a GPU, else the transformers engine.
 
     Args:
         device_type: where the policy trains, as torch names it.

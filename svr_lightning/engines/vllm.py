@@ -7,7 +7,7 @@ first sync it has no weights, and no base weights that it could fall back to lat
 import copy
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from tempfile import TemporaryDirectory
@@ -73,6 +73,8 @@ class VLLMEngine:
         for name in sorted(self.options.keys() & _OURS):
             raise ConfigError(f"model.engine.options.{name} is not free; the engine sets it itself")
         self._llm: Any = None
+        self._tied = False
+        self._eager: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._running: set[str] = set()
         self._stop_token_ids: list[int] = []
         self._folder: TemporaryDirectory[str] | None = None
@@ -88,9 +90,12 @@ class VLLMEngine:
         from vllm import LLM
         from vllm.platforms import current_platform
 
+        from svr_lightning.engines.vllm_weights import is_tied
+
+        self._tied = is_tied(model)
         self._stop_token_ids = list(stop_token_ids)
         self._folder = TemporaryDirectory(prefix="svr-engine-")
-        config = served_config(model, self._release)
+        config = served_config(model, self._release, tied=self._tied)
         config.save_pretrained(self._folder.name)
         on_cpu = current_platform.is_cpu()
         self.dtype = _dtype(config, on_cpu, self.options.get("dtype", "auto"))
@@ -126,7 +131,7 @@ class VLLMEngine:
         if self.sleep_level:
             self._llm.wake_up(tags=["weights"])
         self.version = -1
-        load_weights(self._llm, model)
+        load_weights(self._llm, model, tied=self._tied)
         if self.sleep_level:
             self._llm.wake_up(tags=["kv_cache"])
         if not self._llm.reset_prefix_cache():
@@ -241,7 +246,7 @@ def _processes() -> int:
     return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
-def served_config(model: Any, release: tuple[int, ...]) -> Any:
+def served_config(model: Any, release: tuple[int, ...], *, tied: bool) -> Any:
     """The configuration that vLLM builds its model from.
 
     A text-only Qwen3.5 is wrapped in its multimodal class, without the vision tower, for releases
@@ -249,11 +254,12 @@ def served_config(model: Any, release: tuple[int, ...]) -> Any:
     """
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
+    config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = tied
     if config.model_type == "qwen3_5_text" and release < TEXT_ONLY_QWEN3_5:
         from transformers import Qwen3_5Config
 
         wrapped = Qwen3_5Config(text_config=config.to_dict())
-        wrapped.tie_word_embeddings = config.tie_word_embeddings
+        wrapped.tie_word_embeddings = tied
         wrapped.architectures = ["Qwen3_5ForConditionalGeneration"]
         return wrapped
     return config
@@ -301,12 +307,12 @@ def _eager() -> AbstractContextManager[Any]:
 
 @contextmanager
 def _random_state_kept() -> Iterator[None]:
-    """vLLM seeds the generators of the process that it lives in."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    """VLLM seeds the generators of the process that it lives in."""
+    python, numpy = random.getstate(), np.random.get_state()
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         try:
             yield
         finally:
             random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+            np.random.set_state(numpy)

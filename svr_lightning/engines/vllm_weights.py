@@ -12,25 +12,33 @@ import torch
 from torch import Tensor
 
 from svr_lightning.engines.weight_names import routes
+from svr_lightning.errors import ConfigError
 
 Weights = Iterable[tuple[str, Tensor]]
 
 
+def is_tied(policy: Any) -> bool:
+    """Whether the output layer is the embedding, whatever the configuration says."""
+    return policy.get_output_embeddings().weight is policy.get_input_embeddings().weight
+
+
 @torch.no_grad()
-def load_weights(llm: Any, policy: Any) -> None:
+def load_weights(llm: Any, policy: Any, *, tied: bool) -> None:
     """Make ``llm`` serve exactly the weights of ``policy``.
 
     Args:
         llm: a ``vllm.LLM`` whose model lives in this process.
         policy: a transformers causal language model, whole on this process.
+        tied: whether the engine was built for tied embeddings.
 
     Raises:
         ConfigError: if a weight finds no place in the engine, or the engine has a weight that
             gets none.
         RuntimeError: if vLLM's loader passes over a weight that it was given.
     """
-    head, embedding = policy.get_output_embeddings(), policy.get_input_embeddings()
-    tied = head.weight is embedding.weight
+    if is_tied(policy) != tied:
+        # Both would end up in the one place that a tied engine has.
+        raise ConfigError("engine: the policy's embeddings were tied or untied after it started")
 
     def intercept(model: Any) -> None:
         stock = model.load_weights

@@ -48,10 +48,9 @@ def routes(
         ConfigError: naming the weights that find no place, or get none.
 
     Example:
-        >>> routes(["model.k.weight", "model.v.weight"], ["language_model.model.kv.weight"],
-        ...        {"kv": ["k", "v"]}, tied=False)[0]
-        Route(policy='model.k.weight', checkpoint='model.language_model.k.weight',
-              engine='language_model.model.kv.weight')
+        >>> [(way.policy, way.engine)
+        ...  for way in routes(["a.k", "a.v", "b"], ["a.kv", "b"], {"kv": ["k", "v"]}, tied=False)]
+        [('a.k', 'a.kv'), ('a.v', 'a.kv'), ('b', 'b')]
     """
     wrapped = any(DECODER in name.split(".") for name in engine)
     places = {_plain(name): name for name in engine}

