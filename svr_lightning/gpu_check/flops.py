@@ -41,7 +41,7 @@ def forward_flops(model: Any, lengths: Sequence[int], completions: Sequence[int]
     flops += 2.0 * config.num_attention_heads * config.head_dim * squares * full
     if linear:
         flops += 6.0 * _state_elements(config) * tokens * linear
-    return flops
+    return float(flops)
 
 
 def layer_counts(config: Any) -> tuple[int, int]:

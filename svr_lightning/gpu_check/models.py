@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
+
+from svr_lightning.gpu_check.settings import one_line
 
 PAD, END, START, UNKNOWN = "<|endoftext|>", "<|im_end|>", "<|im_start|>", "<|unknown|>"
 CHAT_TEMPLATE = (
@@ -138,8 +141,10 @@ def build_tokenizer(vocabulary: int) -> Any:
 
 def linear_attention_kernel(device: str) -> str:
     """Which code computes linear attention in the update."""
-    from importlib.util import find_spec
-
-    if device == "cuda" and find_spec("fla") is not None:
-        return "flash-linear-attention"
-    return "loop in torch; install flash-linear-attention for the real speed"
+    if device != "cuda":
+        return "loop in torch"
+    try:
+        import_module("fla.ops.gated_delta_rule")
+    except Exception as error:  # whatever it is, transformers then takes its own loop
+        return f"loop in torch, many times slower: flash-linear-attention ({one_line(error)})"
+    return "flash-linear-attention"

@@ -32,6 +32,7 @@ class Parity:
         self._emit, self._device = emit, settings.device
         self._model, self._engine = model, engine
         self._tokens = 8 if settings.small else 128
+        self._means: list[float] = []
         rng = np.random.default_rng(1)
         low, high = (5, 20) if settings.small else (200, 1000)
         self._prompts = [
@@ -47,8 +48,27 @@ class Parity:
         samples = [self._sample(p, o) for p, o in zip(self._prompts, outputs, strict=True)]
         engine = torch.tensor([x for s in samples for x in s.logprobs], device=self._device)
         trainer = workload.trainer_logprobs(self._model, samples, self._device, together=8)
-        self.difference(label, engine, trainer, note="engine against trainer, sampled tokens")
+        note = "engine against trainer, sampled tokens"
+        self._means.append(self.difference(label, engine, trainer, note))
         return samples
+
+    def judge(self, missed: float) -> None:
+        """Tell rounding from stale weights.
+
+        Args:
+            missed: the mean difference that a missed sync makes, in nats.
+
+        Raises:
+            RuntimeError: if one look found more than a quarter of it.
+        """
+        worst = max(self._means)
+        serves = worst < missed / 4
+        self._emit("serves_present_weights", serves, note="mean differences against missed_sync")
+        if not serves:
+            raise RuntimeError(
+                f"the engine's log-probabilities are {worst:.3g} nats off on average, a missed "
+                f"sync would make {missed:.3g}: it does not serve the trainer's weights"
+            )
 
     def difference(self, label: str, one: torch.Tensor, other: torch.Tensor, note: str) -> float:
         """Report how far two sets of log-probabilities lie apart, in nats; returns the mean."""
@@ -98,9 +118,16 @@ def run(emit: Emit, settings: Settings) -> None:
     old = workload.trainer_logprobs(model, before, device, together=8)
     change_weights(model)
     new = workload.trainer_logprobs(model, before, device, together=8)
-    parity.difference("missed_sync", old, new, note="what stale weights would show")
+    missed = parity.difference("missed_sync", old, new, note="what stale weights would show")
     parity.look("updated", version=1)
-    if not sleeps or not engine.sleep_level:
+    _after_sleep(emit, settings, parity, model, engine)
+    parity.judge(missed)
+
+
+def _after_sleep(emit: Emit, settings: Settings, parity: Parity, model: Any, engine: Any) -> None:
+    """Sleep, another update, sync and compare, at each level."""
+    device = settings.device
+    if settings.engine != "vllm" or device != "cuda" or not engine.sleep_level:
         emit("sleep", None, note="only vLLM on CUDA has memory to give back")
         return
     for level in (1, 2):

@@ -1,7 +1,7 @@
 """How fast SVR's rollouts are: turns in their own time, against a barrier after each turn."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,22 +111,30 @@ def run(emit: Emit, settings: Settings) -> None:
     completions = Decoding(max_completion_tokens=24 if small else 1200, temperature=0.9)
     median = 8 if small else 300
 
-    def roll(wrap: Callable[[Any], Any], some: list[Problem]) -> Rollout:
-        return roll_out(wrap(engine), renderer, recipe, some, completions, median, device)
+    brief = replace(completions, max_completion_tokens=8)
+    roll_out(engine, renderer, recipe, problems, brief, median, device)  # first uses cost extra
+    found = {}
+    for name, wrap in (("pipelined", _as_it_is), ("lock_step", LockStep)):
+        rollout = roll_out(wrap(engine), renderer, recipe, problems, completions, median, device)
+        _report(emit, name, rollout)
+        found[name] = rollout
+    speedup = found["lock_step"].seconds / found["pipelined"].seconds
+    emit("speedup", speedup, note="pipelined over lock-step")
+    _agreement(emit, model, found["pipelined"], device)
+    _bandwidth(emit, model, found, settings)
 
-    roll(lambda plain: plain, problems[:1])  # first uses of every shape cost extra
-    pipelined, lock_step = roll(lambda plain: plain, problems), roll(LockStep, problems)
-    count = len(pipelined.trajectories)
-    emit("trajectories", count, note="of 3 turns each")
-    for name, rollout in (("pipelined", pipelined), ("lock_step", lock_step)):
-        emit(f"{name}.seconds", rollout.seconds, "s")
-        emit(f"{name}.tokens", rollout.tokens / rollout.seconds, "tokens/s", "sampled")
-        places = rollout.steps * min(count, MAX_SEQUENCES)
-        emit(f"{name}.steps", rollout.steps, note="engine steps")
-        emit(f"{name}.idle", 1 - rollout.tokens / places, note="share of places without a token")
-    emit("speedup", lock_step.seconds / pipelined.seconds, note="pipelined over lock-step")
-    _agreement(emit, model, pipelined, device)
-    _bandwidth(emit, model, pipelined, lock_step, settings)
+
+def _as_it_is(engine: Any) -> Any:
+    return engine
+
+
+def _report(emit: Emit, name: str, rollout: Rollout) -> None:
+    count = len(rollout.trajectories)
+    emit(f"{name}.seconds", rollout.seconds, "s", f"{count} trajectories of 3 turns")
+    emit(f"{name}.tokens", rollout.tokens / rollout.seconds, "tokens/s", "sampled")
+    emit(f"{name}.steps", rollout.steps, note="engine steps")
+    places = rollout.steps * min(count, MAX_SEQUENCES)
+    emit(f"{name}.idle", 1 - rollout.tokens / places, note="share of places without a token")
 
 
 def roll_out(
@@ -189,9 +197,7 @@ def _agreement(emit: Emit, model: Any, rollout: Rollout, device: str) -> None:
     emit("logprob_difference_max", gap.max().item(), "nats")
 
 
-def _bandwidth(
-    emit: Emit, model: Any, pipelined: Rollout, lock_step: Rollout, settings: Settings
-) -> None:
+def _bandwidth(emit: Emit, model: Any, found: Mapping[str, Rollout], settings: Settings) -> None:
     """How near the rollouts come to the time that moving their bytes takes."""
     device = settings.device
     measured = copy_bandwidth(device, small=settings.small)
@@ -201,7 +207,7 @@ def _bandwidth(
     emit("bandwidth_stated", stated / 1e9 if stated else None, "GB/s", f"for {name}")
     width = 2 if settings.engine == "vllm" and device == "cuda" else 4
     weights = width * sum(p.numel() for p in model.parameters())
-    for label, rollout in (("pipelined", pipelined), ("lock_step", lock_step)):
+    for label, rollout in found.items():
         contexts = [
             len(turn.completion.prompt_ids) + position
             for trajectory in rollout.trajectories

@@ -26,7 +26,7 @@ def start_engine(
 
     Raises:
         SkippedError: if vLLM is not there, or of a release that is not served.
-        Exception: what vLLM raised at the plainest way.
+        RuntimeError: if vLLM cannot be started at all.
     """
     if settings.engine == "transformers":
         from svr_lightning.engines.transformers import TransformersEngine
@@ -37,24 +37,26 @@ def start_engine(
         return plain
     if find_spec("vllm") is None:
         raise SkippedError("vLLM is not installed; --engine transformers measures that engine")
-    failures: list[Exception] = []
     ways = [(sleep_level, False), (sleep_level, True)]
-    if sleep_level:
+    if settings.device == "cpu":
+        ways = [(0, True)]
+    elif sleep_level:
         ways.append((0, True))
-    for level, eager in ways:
+    failure = ""
+    for number, (level, eager) in enumerate(ways, start=1):
         engine = _vllm(level, eager)
         started = time.perf_counter()
         try:
             engine.start(model, stop_token_ids, max_model_len)
         except Exception as error:
-            emit(f"start_failed_{len(failures) + 1}", one_line(error), note=_way(level, eager))
-            failures.append(error)
-            release(settings.device)
-            continue
-        emit("engine", "vllm", note=_way(level, eager))
-        emit("start", time.perf_counter() - started, "s")
-        return engine
-    raise failures[-1]
+            failure = one_line(error)  # the error itself would keep what vLLM has allocated
+        else:
+            emit("engine", "vllm", note=_way(level, eager))
+            emit("start", time.perf_counter() - started, "s")
+            return engine
+        emit(f"start_failed_{number}", None, note=f"{_way(level, eager)}: {failure}")
+        release(settings.device)
+    raise RuntimeError(f"vLLM does not start: {failure}")
 
 
 def _vllm(sleep_level: int, eager: bool) -> Any:

@@ -1,6 +1,8 @@
 """A real training of a few steps under DeepSpeed ZeRO-2, through the command line."""
 
 import csv
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,16 +14,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
+from lightning.pytorch import Callback
 
 from svr_lightning.core.rewards import TurnReward
 from svr_lightning.core.types import Sample, Trajectory
 from svr_lightning.gpu_check.models import build_tokenizer, random_model, shapes
 from svr_lightning.gpu_check.settings import Emit, Settings, SkippedError
-from svr_lightning.gpu_check.workload import release
+from svr_lightning.gpu_check.workload import GIB, release, wait_for
 from svr_lightning.recipes.svr import SVR
 
 STEPS = 3
+ACCUMULATE = 2
+CLOCK = "clock.json"
 SHOWN = {
     "train/loss": "",
     "train/grad_norm": "",
@@ -46,6 +52,33 @@ class Alternating(SVR):
         """The samples of SVR with other advantages."""
         samples = super().credit(trajectories, rewards)
         return [replace(s, advantage=(-1.0) ** index) for index, s in enumerate(samples)]
+
+
+class StepClock(Callback):
+    """Writes down how long each micro-batch took, from its start to its end.
+
+    Args:
+        path: of a JSON file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._began = 0.0
+        self._seconds: list[float] = []
+
+    def on_train_batch_start(self, trainer: Any, *_: Any, **__: Any) -> None:
+        """The rollout is done, the update begins."""
+        wait_for(trainer.strategy.root_device.type)
+        self._began = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+        """Every second time the optimizer has made its step too."""
+        device = trainer.strategy.root_device.type
+        wait_for(device)
+        self._seconds.append(time.perf_counter() - self._began)
+        peak = torch.cuda.max_memory_allocated() / GIB if device == "cuda" else None
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps({"seconds": self._seconds, "peak_gib": peak}))
 
 
 def strategy() -> str | dict[str, Any]:
@@ -75,13 +108,13 @@ def run(emit: Emit, settings: Settings) -> None:
     failed = []
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         policy = Path(folder) / "policy"
-        _save_policy(policy, settings)
+        save_policy(policy, settings)
         for engine in engines:
             if engine == "vllm" and find_spec("vllm") is None:
                 emit("vllm", None, note="vLLM is not installed")
                 continue
             config = configuration(policy, Path(folder) / engine, engine, chosen, settings)
-            failed += [engine] if not _train(emit, engine, config, Path(folder)) else []
+            failed += [engine] if not train(emit, engine, config, Path(folder)) else []
     if failed:
         raise RuntimeError(f"the training failed with {' and '.join(failed)}; see the log")
 
@@ -101,7 +134,7 @@ def configuration(
         "precision": "bf16-true",
         "max_steps": STEPS,
         "max_epochs": -1,
-        "accumulate_grad_batches": 2,
+        "accumulate_grad_batches": ACCUMULATE,
         "gradient_clip_val": 2.0,
         "num_sanity_val_steps": 0,
         "limit_val_batches": 0,
@@ -109,6 +142,12 @@ def configuration(
         "enable_model_summary": False,
         "enable_progress_bar": False,
         "enable_checkpointing": False,
+        "callbacks": [
+            {
+                "class_path": "svr_lightning.gpu_check.training_run.StepClock",
+                "init_args": {"path": str(root / CLOCK)},
+            }
+        ],
     }
     model = {
         "policy": {
@@ -136,10 +175,8 @@ def configuration(
     return {"seed_everything": 42, "trainer": trainer, "model": model, "data": data}
 
 
-def _save_policy(folder: Path, settings: Settings) -> None:
+def save_policy(folder: Path, settings: Settings) -> None:
     """A shallow random policy in bf16, as a checkpoint folder."""
-    import torch
-
     shape = shapes(settings.small)["shallow"]
     model = random_model(shape, settings.device).to(torch.bfloat16)
     model.save_pretrained(folder)
@@ -148,24 +185,23 @@ def _save_policy(folder: Path, settings: Settings) -> None:
     release(settings.device)
 
 
-def _train(emit: Emit, name: str, config: dict[str, Any], folder: Path) -> bool:
-    """Run the command and report its metrics; whether it succeeded."""
+def train(emit: Emit, name: str, config: dict[str, Any], folder: Path) -> bool:
+    """Run the command and report what it left; whether it succeeded."""
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     command = [sys.executable, "-m", "svr_lightning", "fit", "--config", str(path)]
     started = time.perf_counter()
-    done = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    print(done.stdout, flush=True)
+    output = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            output.append(line.strip())
     emit(f"{name}.command", time.perf_counter() - started, "s", "start-up and all steps")
-    if done.returncode:
-        emit(f"{name}.steps", None, note=_reason(done.returncode, done.stdout))
+    if process.returncode:
+        emit(f"{name}.steps", None, note=reason(process.returncode, output))
         return False
     root = Path(config["trainer"]["default_root_dir"])
     with (root / "metrics.csv").open(newline="") as stream:
@@ -174,13 +210,16 @@ def _train(emit: Emit, name: str, config: dict[str, Any], folder: Path) -> bool:
     for key, unit in SHOWN.items():
         values = [float(row["value"]) for row in rows if row["key"] == key and row["value"]]
         emit(f"{name}.{key}", values[-1] if values else None, unit)
+    clock = json.loads((root / CLOCK).read_text())
+    emit(f"{name}.step", sum(clock["seconds"][-ACCUMULATE:]), "s", "the last, without rollout")
+    emit(f"{name}.peak_memory", clock["peak_gib"], "GiB", "of tensors, over the run")
     return True
 
 
-def _reason(code: int, output: str) -> str:
+def reason(code: int, output: list[str]) -> str:
     """The line that says what went wrong: the last that names an error, else the last."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    named = [line for line in lines if "rror" in line.split(":")[0]]
+    lines = [line for line in output if line]
+    named = [line for line in lines if re.search("[Ee]rror:", line)]
     return (named or lines or ["it wrote nothing"])[-1][:300]

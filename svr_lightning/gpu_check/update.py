@@ -49,9 +49,11 @@ def run(emit: Emit, settings: Settings) -> None:
     device, found = settings.device, shapes(settings.small)
     name = torch.cuda.get_device_name(0) if device == "cuda" else "cpu"
     peak = nominal(PEAKS, name)
+    emit("device", name)
     emit("peak_flops", peak, "FLOP/s", note=f"dense bf16, stated for {name}" if peak else "unknown")
     emit("flops_formula", FORMULA)
     emit("linear_attention", linear_attention_kernel(device))
+    failed = []
     for model in ("dense", "hybrid"):
         for checkpointing in (True, False):
             label = f"{model}.{'checkpointing' if checkpointing else 'all_activations'}"
@@ -59,8 +61,12 @@ def run(emit: Emit, settings: Settings) -> None:
                 timing = _fitting(found[model], checkpointing, settings)
             except RuntimeError as error:
                 emit(f"{label}.micro_batch", None, note=one_line(error))
-                continue
-            _report(emit, label, timing, peak)
+                failed.append(label)
+                workload.release(device)
+            else:
+                _report(emit, label, timing, peak)
+    if failed:
+        raise RuntimeError(f"no figures for {', '.join(failed)}")
 
 
 def _fitting(shape: Shape, checkpointing: bool, settings: Settings) -> Timing:
@@ -115,7 +121,8 @@ def _measure(shape: Shape, samples: list[Sample], checkpointing: bool, device: s
     optimizer_step()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    began, micro = time.perf_counter(), []
+    micro: list[float] = []
+    began = time.perf_counter()
     while len(micro) < REPETITIONS and time.perf_counter() - began < ENOUGH_SECONDS:
         micro.append(workload.seconds(micro_step, device))
     lengths = [len(s.prompt_ids) + len(s.completion_ids) for s in samples]
