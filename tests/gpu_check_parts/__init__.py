@@ -1,0 +1,1 @@
+"""Parts of a GPU check that end in every way a part can end."""
