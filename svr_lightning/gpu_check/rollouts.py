@@ -10,6 +10,7 @@ import torch
 
 from svr_lightning.core.types import Problem, Sample, Trajectory
 from svr_lightning.engines.base import Engine, Output, Request
+from svr_lightning.engines.lock_step import LockStep
 from svr_lightning.gpu_check import workload
 from svr_lightning.gpu_check.flops import BANDWIDTHS, decode_bytes, nominal
 from svr_lightning.gpu_check.models import END, build_tokenizer, random_model, shapes
@@ -20,37 +21,6 @@ from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Driver, Job
 
 
-class LockStep:
-    """An engine with a barrier between turns: requests wait until nothing runs."""
-
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-        self._held: list[Request] = []
-        self._running = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def submit(self, request: Request) -> None:
-        """Hold it back."""
-        self._held.append(request)
-
-    def step(self) -> list[Output]:
-        """Let in what was held back once all has finished, then step."""
-        if not self._running:
-            for request in self._held:
-                self._engine.submit(request)
-            self._running, self._held = len(self._held), []
-        outputs: list[Output] = self._engine.step()
-        self._running -= len(outputs)
-        return outputs
-
-    def cancel(self) -> None:
-        """Forget everything."""
-        self._running, self._held = 0, []
-        self._engine.cancel()
-
-
 class LongTailed:
     """An engine that counts its steps and cuts completions at lengths drawn from their seeds.
 
@@ -58,8 +28,8 @@ class LongTailed:
     has the same length whenever it is submitted.
     """
 
-    def __init__(self, engine: Any, median: float) -> None:
-        self._engine, self._median = engine, median
+    def __init__(self, engine: Any, median: float, spread: float = 0.7) -> None:
+        self._engine, self._median, self._spread = engine, median, spread
         self.steps = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -69,7 +39,7 @@ class LongTailed:
         """Hand it on with a limit of its own."""
         sampling = request.sampling
         rng = np.random.default_rng(sampling.seed)
-        limit = workload.long_tailed(rng, self._median, sampling.max_tokens)
+        limit = workload.long_tailed(rng, self._median, sampling.max_tokens, self._spread)
         self._engine.submit(replace(request, sampling=replace(sampling, max_tokens=limit)))
 
     def step(self) -> list[Output]:

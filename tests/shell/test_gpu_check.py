@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from svr_lightning.engines.base import Output, Request, SamplingParams
+from svr_lightning.engines.lock_step import LockStep
 from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.gpu_check import parity, rollouts
@@ -150,7 +151,7 @@ def test_lock_step_waits_for_the_slowest_of_each_turn() -> None:
         return [7] * {0: 1, 1: 3, 2: 3, 3: 1}[asked.id]
 
     assert turns(ScriptedEngine(script)) == 4  # the longer trajectory: 1 + 3 or 3 + 1
-    assert turns(rollouts.LockStep(ScriptedEngine(script))) == 6  # 3, then 3 again
+    assert turns(LockStep(ScriptedEngine(script))) == 6  # 3, then 3 again
 
 
 # --- processes --------------------------------------------------------------------------------
