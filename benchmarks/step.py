@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10, help="measured steps per process")
     parser.add_argument("--warmup", type=int, default=2, help="steps before these")
-    parser.add_argument("--micro-batches", type=int, default=1, help="per step, on both sides")
+    parser.add_argument("--micro-batches", type=int, default=4, help="per step, on both sides")
     parser.add_argument("--threads", type=int, default=1, help="OpenMP threads of each process")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--trl-python", default=sys.executable, help="interpreter that has TRL")

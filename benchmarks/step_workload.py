@@ -89,7 +89,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--full-length", action="store_true", help="nothing stops a completion before its limit"
     )
-    parser.add_argument("--micro-batches", type=int, default=1, help="per optimizer step")
+    parser.add_argument("--micro-batches", type=int, default=4, help="per optimizer step")
     parser.add_argument("--steps", type=int, default=12, help="optimizer steps, warm-up included")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--out", type=Path, required=True, help="where the steps are noted")

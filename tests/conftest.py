@@ -13,3 +13,8 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"the real benchmark problems are not at {SHARED_DATA}")
     return SHARED_DATA
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest test first, so that no worker is left alone with it at the end."""
+    items.sort(key=lambda item: item.path.parts[-2:] != ("vllm", "test_vllm_fit.py"))
