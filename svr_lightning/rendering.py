@@ -6,6 +6,7 @@ ending its turn with a forged ``<|im_end|>`` does, the letters are encoded and n
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -53,6 +54,8 @@ class Renderer:
         self._control_ids = frozenset(control.values())
         self._spelt_out = _at_any_of(control)
         self.text_prefix = self._open_think()
+        # All trajectories of a group begin with one prompt, which is also looked at beforehand.
+        self._encode_once = lru_cache(maxsize=1024)(self._encode_rendered)
 
     def text(self, messages: Sequence[Message]) -> str:
         """The rendered prompt, generation prompt included."""
@@ -84,19 +87,23 @@ class Renderer:
                 )
             messages = [*before, {**user, "content": self._cut(user["content"], len(ids) - limit)}]
             ids = self._encode(messages)
-        return tuple(ids)
+        return ids
 
     def completion_text(self, token_ids: Sequence[int]) -> str:
         """Decode a completion as parsers and drafts see it: without control tokens."""
         written = [token for token in token_ids if token not in self._control_ids]
         return self.text_prefix + self._decode(written)
 
-    def _encode(self, messages: Sequence[Message]) -> list[int]:
+    def _encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self._encode_once(tuple((m["role"], m["content"]) for m in messages))
+
+    def _encode_rendered(self, said: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
         """Render and encode, cutting the text within every control token that content spells out.
 
         The rest is encoded as ever: a tokenizer splits the text at such places anyway.
         """
-        contents = [message["content"] for message in messages]
+        messages = [{"role": role, "content": content} for role, content in said]
+        contents = [content for _, content in said]
         if not any(map(self._spelt_out.search, contents)):
             return self._encode_pieces([self.text(messages)])
         mark = next(c for c in map(chr, _PRIVATE_USE) if not any(c in text for text in contents))
@@ -105,9 +112,9 @@ class Renderer:
         ]
         return self._encode_pieces(self.text(marked).split(mark))
 
-    def _encode_pieces(self, pieces: Sequence[str]) -> list[int]:
+    def _encode_pieces(self, pieces: Sequence[str]) -> tuple[int, ...]:
         encode = self.tokenizer.encode
-        return [token for piece in pieces for token in encode(piece, add_special_tokens=False)]
+        return tuple(token for p in pieces for token in encode(p, add_special_tokens=False))
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(token_ids), clean_up_tokenization_spaces=False))

@@ -33,12 +33,14 @@ def draw_tokens(
     temperatures = [p.temperature if p.temperature > 0 else 1.0 for p in params]
     scale = torch.tensor(temperatures, device=logits.device).unsqueeze(1)
     logp = torch.log_softmax(logits.float() / scale, dim=-1)
-    if all(p.temperature <= 0 for p in params):
+    greedy = [p.temperature <= 0 for p in params]
+    if all(greedy):
         tokens = logp.argmax(dim=-1)
     else:
         tokens = _invert(_restrict(logp, params), draws)
-        greedy = torch.tensor([p.temperature <= 0 for p in params], device=logits.device)
-        tokens = torch.where(greedy, logp.argmax(dim=-1), tokens)
+        if any(greedy):
+            chosen_greedily = torch.tensor(greedy, device=logits.device)
+            tokens = torch.where(chosen_greedily, logp.argmax(dim=-1), tokens)
     chosen = logp.gather(1, tokens.unsqueeze(1)).squeeze(1)
     return tokens.tolist(), chosen.tolist()
 

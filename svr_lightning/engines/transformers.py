@@ -98,9 +98,7 @@ class TransformersEngine:
         requests = [self._queue.popleft() for _ in range(room)]
         rows = [_Row(r, uniforms(r.sampling.seed, r.sampling.max_tokens)) for r in requests]
         cache = batch_cache.new_cache(self._model.config)
-        width = max(row.length for row in rows)
-        ids = [[0] * (width - row.length) + list(row.request.prompt_ids) for row in rows]
-        logits = self._forward(ids, rows, cache, width)
+        logits = self._prefill(rows, cache)
         if self._cache is None:
             self._cache = cache
         else:
@@ -109,6 +107,20 @@ class TransformersEngine:
         self._rows.extend(rows)
         self._take(logits, rows)
         return self._retire(range(first_new, len(self._rows)))
+
+    def _prefill(self, rows: Sequence[_Row], cache: Any) -> Tensor:
+        """[B, V] scores of the first tokens; a prompt that several rows share is read once."""
+        places: dict[tuple[int, ...], int] = {}
+        prompt_of = [places.setdefault(row.request.prompt_ids, len(places)) for row in rows]
+        readers = [rows[prompt_of.index(place)] for place in range(len(places))]
+        width = max(row.length for row in readers)
+        ids = [[0] * (width - row.length) + list(row.request.prompt_ids) for row in readers]
+        logits = self._forward(ids, readers, cache, width)
+        if len(readers) == len(rows):
+            return logits
+        index = torch.tensor(prompt_of, device=logits.device)
+        batch_cache.keep_rows(cache, index)
+        return logits[index]
 
     def _decode(self) -> list[Output]:
         if not self._rows:
@@ -167,11 +179,15 @@ class TransformersEngine:
                     )
                 )
         if gone:
-            self._compact([i for i in range(len(self._rows)) if i not in gone])
+            self._compact(gone)
         return outputs
 
-    def _compact(self, kept: list[int]) -> None:
+    def _compact(self, gone: set[int]) -> None:
+        """Fill the gaps with the last rows, so that no other row has to move."""
         width = max(row.length for row in self._rows)
+        count = len(self._rows) - len(gone)
+        last = (i for i in range(count, len(self._rows)) if i not in gone)
+        kept = [next(last) if i in gone else i for i in range(count)]
         self._rows = [self._rows[i] for i in kept]
         if not kept:
             self._cache = None

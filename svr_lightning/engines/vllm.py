@@ -26,6 +26,8 @@ TEXT_ONLY_QWEN3_5 = (0, 27)
 """First release that knows Qwen3.5 without its vision tower."""
 CPU_CACHE_BYTES = 256 * 2**20
 """Key-value cache on a CPU, where a share of the memory would mean the machine's."""
+CPU_BATCHED_TOKENS = 8192
+"""Tokens of one engine step on a CPU; a prompt has to fit into what is left of them."""
 _OURS = frozenset(
     {
         "model",
@@ -100,7 +102,7 @@ class VLLMEngine:
         on_cpu = current_platform.is_cpu()
         self.dtype = _dtype(config, on_cpu, self.options.get("dtype", "auto"))
         arguments = {
-            **defaults(config, on_cpu),
+            **defaults(config, on_cpu, max_model_len),
             **self.options,
             "dtype": str(self.dtype).removeprefix("torch."),
             "model": self._folder.name,
@@ -160,6 +162,7 @@ class VLLMEngine:
             top_k=sampling.top_k,
             seed=sampling.seed,
             stop_token_ids=self._stop_token_ids,
+            ignore_eos=True,  # nothing else ends a completion
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
@@ -265,7 +268,7 @@ def served_config(model: Any, release: tuple[int, ...], *, tied: bool) -> Any:
     return config
 
 
-def defaults(config: Any, on_cpu: bool) -> dict[str, Any]:
+def defaults(config: Any, on_cpu: bool, max_model_len: int) -> dict[str, Any]:
     """Arguments of ``vllm.LLM`` that options may change."""
     arguments: dict[str, Any] = {
         "seed": 0,  # of nothing: every request brings its own
@@ -278,7 +281,13 @@ def defaults(config: Any, on_cpu: bool) -> dict[str, Any]:
     if hasattr(config, "vision_config"):
         arguments |= {"limit_mm_per_prompt": {"image": 0, "video": 0}, "skip_mm_profiling": True}
     if on_cpu:
-        arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": CPU_CACHE_BYTES}
+        arguments |= {
+            "enforce_eager": True,
+            "kv_cache_memory_bytes": CPU_CACHE_BYTES,
+            # A prompt read in parts rewinds its request's generator, and a CPU's cannot be.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, max_model_len),
+        }
     return arguments
 
 

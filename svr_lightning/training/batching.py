@@ -1,4 +1,7 @@
-"""Samples to tensors: right-padded micro-batches whose losses add up to one plain mean."""
+"""Samples to tensors: right-padded micro-batches whose losses add up to one plain mean.
+
+Shapes: B sequences, L prompt and completion positions, T completion positions, N completion tokens.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,16 +15,16 @@ from svr_lightning.core.types import Sample
 
 @dataclass(frozen=True, kw_only=True)
 class TrainBatch:
-    """One micro-batch. B sequences, L prompt and completion positions, T completion positions."""
+    """One micro-batch."""
 
     input_ids: Tensor
     """[B, L] prompt, then completion, then padding on the right."""
     attention_mask: Tensor
     """[B, L] 1 on real tokens."""
-    predictor: Tensor
-    """[B, T] position in L whose hidden state predicts each completion token."""
-    token_ids: Tensor
-    """[B, T] completion tokens."""
+    rows: Tensor
+    """[N] sequence of each completion token, in the order in which ``mask`` lists them."""
+    predictors: Tensor
+    """[N] position in L whose hidden state predicts it: the one before its own."""
     mask: Tensor
     """[B, T] 1 on real completion tokens: the only ones in the loss."""
     logprobs: Tensor
@@ -33,6 +36,9 @@ class TrainBatch:
     optimizer step is the plain mean over its sequences however they are split."""
     group_ids: tuple[str, ...]
     """[B] problem of each sequence, for messages."""
+    parts: tuple[tuple[int, int, int], ...]
+    """Sequences, longest sequence and completion tokens of each part that the model sees at a time;
+    usually one. Parts follow each other along B."""
 
     def to(self, *args: Any, **kwargs: Any) -> "TrainBatch":
         """Move every tensor, as Lightning does with a batch."""
@@ -43,27 +49,53 @@ class TrainBatch:
         }
         return replace(self, **moved)
 
+    def forwards(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Input ids, attention mask, rows and predictors of each part, padded to its own length."""
+        found = []
+        row = token = 0
+        for count, length, tokens in self.parts:
+            sequences = slice(row, row + count)
+            own = slice(token, token + tokens)
+            found.append(
+                (
+                    self.input_ids[sequences, :length],
+                    self.attention_mask[sequences, :length],
+                    self.rows[own] - row,
+                    self.predictors[own],
+                )
+            )
+            row, token = row + count, token + tokens
+        return found
+
     def __len__(self) -> int:
         return len(self.group_ids)
 
 
 def micro_batches(
-    samples: Sequence[Sample], *, accumulate: int, updates: int, version: int
+    samples: Sequence[Sample],
+    *,
+    accumulate: int,
+    updates: int,
+    version: int,
+    max_tokens: int | None = None,
 ) -> list[TrainBatch]:
     """Split one rollout's samples into the micro-batches of its optimizer steps.
 
-    Whole groups go to each of the ``updates`` optimizer steps in turn; within one step sequences
-    are sorted by length, which saves padding and, each sequence weighing the same, changes nothing.
+    Whole groups go to each of the ``updates`` optimizer steps in turn. Within one step sequences
+    are sorted by length and cut where the largest micro-batch comes out smallest, padding
+    included; each sequence weighing the same, this changes no gradient.
 
     Args:
         samples: one rank's share of the rollout.
         accumulate: micro-batches per optimizer step.
         updates: optimizer steps per rollout.
         version: optimizer steps behind the weights that must have sampled all of them.
+        max_tokens: tokens, padding included, that the model sees at a time; None sets no limit.
 
     Raises:
         RuntimeError: if a sample comes from other weights than the present ones.
-        ValueError: if the samples do not divide into equal optimizer steps.
+        ValueError: if the samples do not divide into equal optimizer steps of at least one
+            sequence per micro-batch.
     """
     stale = {sample.policy_version for sample in samples} - {version}
     if stale:
@@ -71,41 +103,105 @@ def micro_batches(
             f"the engine sampled with weights of step {sorted(stale)[0]} at step {version}; "
             "it was not synced after the last update"
         )
-    if len(samples) % (accumulate * updates):
+    per_step, rest = divmod(len(samples), updates)
+    if rest or per_step < accumulate:
         raise ValueError(
-            f"{len(samples)} samples do not divide into {updates} x {accumulate} micro-batches"
+            f"{len(samples)} samples do not make {updates} equal optimizer steps of at least "
+            f"{accumulate} sequences"
         )
-    per_step = len(samples) // updates
     batches = []
     for start in range(0, len(samples), per_step):
-        step = sorted(
-            samples[start : start + per_step],
-            key=lambda s: len(s.prompt_ids) + len(s.completion_ids),
-        )
-        size = per_step // accumulate
-        batches += [pad(step[i : i + size], weight=1.0 / size) for i in range(0, per_step, size)]
+        step = sorted(samples[start : start + per_step], key=_length)
+        batches += [
+            pad(step[run], accumulate / per_step, max_tokens)
+            for run in balanced_split([_length(s) for s in step], accumulate)
+        ]
     return batches
 
 
-def pad(samples: Sequence[Sample], weight: float) -> TrainBatch:
+def balanced_split(lengths: Sequence[int], count: int) -> list[slice]:
+    """Cut ascending ``lengths`` into ``count`` runs so that the largest padded size is smallest.
+
+    The padded size of a run is its number of sequences times its last length. A bound on it is
+    enough if taking as many sequences as it allows, run after run, leaves none over; the smallest
+    such bound is found by bisection.
+
+    Args:
+        lengths: ascending, at least ``count`` of them.
+        count: runs, none of them empty.
+
+    Example:
+        >>> balanced_split([1, 1, 1, 5], 2)
+        [slice(0, 3, None), slice(3, 4, None)]
+    """
+    enough = len(lengths) * lengths[-1]
+    low = lengths[-1]
+    while low < enough:
+        middle = (low + enough) // 2
+        if _runs(lengths, count, middle)[-1].stop == len(lengths):
+            enough = middle
+        else:
+            low = middle + 1
+    return _runs(lengths, count, enough)
+
+
+def _runs(lengths: Sequence[int], count: int, bound: int) -> list[slice]:
+    """``count`` runs of padded size at most ``bound``, the first ones as long as they may be."""
+    runs = []
+    start = 0
+    for later in reversed(range(count)):
+        stop = start + 1
+        while stop < len(lengths) - later and (stop + 1 - start) * lengths[stop] <= bound:
+            stop += 1
+        runs.append(slice(start, stop))
+        start = stop
+    return runs
+
+
+def pad(samples: Sequence[Sample], weight: float, max_tokens: int | None = None) -> TrainBatch:
     """Pad sequences on the right to a common length."""
     sequences = [[*s.prompt_ids, *s.completion_ids] for s in samples]
     length = max(len(sequence) for sequence in sequences)
     completion = max(len(s.completion_ids) for s in samples)
-    predictor = [
-        [min(len(s.prompt_ids) - 1 + t, length - 1) for t in range(completion)] for s in samples
+    tokens = [
+        (row, len(s.prompt_ids) - 1 + t)
+        for row, s in enumerate(samples)
+        for t in range(len(s.completion_ids))
     ]
+    rows, predictors = torch.tensor(tokens).unbind(dim=1)
     return TrainBatch(
         input_ids=_rows(sequences, length, 0),
         attention_mask=_rows([[1] * len(sequence) for sequence in sequences], length, 0),
-        predictor=torch.tensor(predictor),
-        token_ids=_rows([s.completion_ids for s in samples], completion, 0),
+        rows=rows,
+        predictors=predictors,
         mask=_rows([[1] * len(s.completion_ids) for s in samples], completion, 0),
         logprobs=_rows([s.logprobs for s in samples], completion, 0.0),
         advantages=torch.tensor([s.advantage for s in samples]),
         weight=weight,
         group_ids=tuple(s.group_id for s in samples),
+        parts=_parts(samples, max_tokens),
     )
+
+
+def _parts(samples: Sequence[Sample], max_tokens: int | None) -> tuple[tuple[int, int, int], ...]:
+    """Sequences, longest sequence and completion tokens of runs of at most ``max_tokens``.
+
+    A sequence that is longer than that by itself is a part of its own.
+    """
+    parts: list[tuple[int, int, int]] = []
+    count = longest = tokens = 0
+    for sample in samples:
+        length = max(longest, _length(sample))
+        if count and max_tokens is not None and (count + 1) * length > max_tokens:
+            parts.append((count, longest, tokens))
+            count = tokens = 0
+            length = _length(sample)
+        count, longest, tokens = count + 1, length, tokens + len(sample.completion_ids)
+    return (*parts, (count, longest, tokens))
+
+
+def _length(sample: Sample) -> int:
+    return len(sample.prompt_ids) + len(sample.completion_ids)
 
 
 def _rows(rows: Sequence[Sequence[float]], length: int, fill: float) -> Tensor:

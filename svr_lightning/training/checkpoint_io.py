@@ -46,7 +46,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
             if not isinstance(fault, OSError):
                 raise
             raise RuntimeError(_unwritable(target, fault)) from fault
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
         with suppress(OSError):  # a sidecar that names too much still vouches for the file
             _write_durably(sidecar, f"{digest}\n")
 
@@ -59,6 +59,11 @@ class DurableCheckpointIO(TorchCheckpointIO):
             ConfigError: if it is missing or damaged.
         """
         target = Path(path)
+        if target.is_dir():
+            raise ConfigError(
+                f"checkpoint {target} was written under DeepSpeed; use its strategy, or the "
+                "exported policy/ with model.policy.path"
+            )
         if not target.is_file():
             raise ConfigError(f"checkpoint {target} does not exist; check --ckpt_path")
         sidecar = target.with_name(target.name + SUFFIX)
@@ -107,10 +112,11 @@ def _write_durably(path: Path, text: str) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have a folder's entries on the disk, not only in memory."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -17,7 +17,9 @@ from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from svr_lightning.core.types import Problem
+from svr_lightning.errors import ConfigError
 from svr_lightning.training.batching import TrainBatch
+from svr_lightning.training.ranks import gather_lists
 
 Collect = Callable[[list[Problem]], list[TrainBatch]]
 
@@ -89,6 +91,11 @@ class RolloutFitLoop(_FitLoop):
         module = self.trainer.lightning_module
         return int(self.trainer.accumulate_grad_batches * module.updates_per_rollout)
 
+    @property
+    def accumulating(self) -> bool:
+        """Whether the present micro-batch is not the last one of its optimizer step."""
+        return self._should_accumulate()  # type: ignore[no-any-return]
+
     def run(self) -> None:
         """Train; a resumed run first makes up for a validation that an interruption cost it.
 
@@ -121,16 +128,23 @@ class RolloutFitLoop(_FitLoop):
             trainer.val_check_batch = int(trainer.val_check_batch) * self.per_rollout
 
     def on_save_checkpoint(self) -> dict[str, Any]:
-        """Add what is left of a rollout that several optimizer steps share."""
+        """Add what every process has left of a rollout that several optimizer steps share."""
         state = super().on_save_checkpoint()
         pending = getattr(self._data_fetcher, "pending", [])
-        state["pending"] = [_plain(batch.to("cpu")) for batch in pending]
+        state["pending"] = gather_lists([[_plain(batch.to("cpu")) for batch in pending]])
         return state
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
         """Keep the rest of the rollout until the fetcher is asked for it."""
         super().on_load_checkpoint(state_dict)
-        self._restored = state_dict.get("pending", [])
+        by_rank = state_dict["pending"]
+        ranks = self.trainer.world_size
+        if any(by_rank) and len(by_rank) != ranks:
+            raise ConfigError(
+                f"the checkpoint lies within a rollout that {len(by_rank)} processes share, and "
+                f"this run has {ranks}; resume with as many"
+            )
+        self._restored = by_rank[self.trainer.global_rank] if any(by_rank) else []
 
     def on_run_start(self) -> None:
         """Hand the rest of a restored rollout to the fetcher."""

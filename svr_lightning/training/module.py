@@ -84,6 +84,11 @@ class SVRModule(AdaptiveEvaluation):
             updates_per_rollout >= 1,
             f"model.updates_per_rollout={updates_per_rollout} must be at least 1",
         )
+        require(
+            updates_per_rollout == 1 or sampling.top_p == 1,
+            f"model.updates_per_rollout={updates_per_rollout} compares with the log-probabilities "
+            f"of the rollout, which model.sampling.top_p={sampling.top_p} distorts; set one to 1",
+        )
         self.policy_config = policy
         self.recipe = recipe or SVR()
         self.sampling = sampling
@@ -100,6 +105,8 @@ class SVRModule(AdaptiveEvaluation):
         self._engine = engine
         self._rollout_stats: dict[str, float] = {}
         self._prompt_shown = False
+        self._grad_norm = math.nan
+        self._update_began = time.perf_counter()
 
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference where the loss has a KL term."""
@@ -107,11 +114,12 @@ class SVRModule(AdaptiveEvaluation):
             self._load_policy()
         training = self._trainer is None or self.trainer.state.fn == "fit"
         if self.reference is None and self.recipe.loss.beta and training:
-            self.reference = copy.deepcopy(self.policy).requires_grad_(False)
+            self.reference = copy.deepcopy(self.policy).requires_grad_(False).eval()
 
     def _load_policy(self) -> None:
         config = self.policy_config
-        self.policy, tokenizer = load_policy(config, self.seed)
+        device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
+        self.policy, tokenizer = load_policy(config, self.seed, device)
         self.renderer = Renderer(
             tokenizer,
             max_prompt_tokens=config.max_prompt_tokens,
@@ -124,11 +132,8 @@ class SVRModule(AdaptiveEvaluation):
             self._engine,
             stop_token_ids=stop_token_ids(self.policy, tokenizer),
             max_model_len=config.max_model_len,
-            device_type="cpu" if self._trainer is None else self._device_type(),
+            device_type=device,
         )
-
-    def _device_type(self) -> str:
-        return str(self.trainer.strategy.root_device.type)
 
     @property
     def ranks_per_engine(self) -> int:
@@ -138,7 +143,7 @@ class SVRModule(AdaptiveEvaluation):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """An evaluation has no use for the reference that a checkpoint holds."""
         self.serving.weights_replaced()
-        if self.reference is None:
+        if self.reference is None and "state_dict" in checkpoint:  # DeepSpeed has its own way
             weights = checkpoint["state_dict"]
             checkpoint["state_dict"] = {
                 k: v for k, v in weights.items() if not k.startswith("reference.")
@@ -158,17 +163,24 @@ class SVRModule(AdaptiveEvaluation):
             self._check_batch()
 
     def _check_batch(self) -> None:
-        """Every optimizer step has to consist of equally many samples."""
+        """Every optimizer step needs equally many samples, and one for each micro-batch."""
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         problems = data.problems_per_step // self.trainer.world_size
         samples = problems * self.recipe.samples_per_problem
         accumulate = int(self.trainer.accumulate_grad_batches)
-        require(
-            samples % (accumulate * self.updates_per_rollout) == 0,
+        made = (
             f"{samples} samples per rollout ({problems} problems per process x "
-            f"{self.recipe.samples_per_problem} of the recipe) do not divide into "
-            f"trainer.accumulate_grad_batches={accumulate} x model.updates_per_rollout="
-            f"{self.updates_per_rollout} micro-batches; change one of them",
+            f"{self.recipe.samples_per_problem} of the recipe)"
+        )
+        require(
+            samples % self.updates_per_rollout == 0,
+            f"{made} do not divide into model.updates_per_rollout={self.updates_per_rollout} "
+            "optimizer steps; change one of them",
+        )
+        require(
+            samples // self.updates_per_rollout >= accumulate,
+            f"{made} over model.updates_per_rollout={self.updates_per_rollout} optimizer steps are "
+            f"fewer than trainer.accumulate_grad_batches={accumulate}; lower that one",
         )
 
     def configure_optimizers(self) -> dict[str, Any]:
@@ -201,21 +213,23 @@ class SVRModule(AdaptiveEvaluation):
         sync_seconds = self.serving.sync_seconds()
         if sync_seconds is not None:
             self._rollout_stats["time/sync"] = sync_seconds
+        self._update_began = time.perf_counter()
         return micro_batches(
             samples,
             accumulate=int(self.trainer.accumulate_grad_batches),
             updates=self.updates_per_rollout,
             version=self.global_step,
+            max_tokens=self.policy_config.max_tokens_per_forward,
         )
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
         """The policy loss of one micro-batch."""
         temperature = self.sampling.temperature
-        logp = completion_logprobs(self.policy, batch, temperature)
         ref_logp = None
-        if self.reference is not None:
+        if self.reference is not None:  # before the policy's activations take their memory
             with torch.no_grad():
                 ref_logp = completion_logprobs(self.reference, batch, temperature)
+        logp = completion_logprobs(self.policy, batch, temperature)
         # One update per rollout: the sampling policy is the present one, and its detached
         # log-probabilities are exact where the engine's carry rounding of their own.
         old_logp = logp.detach() if self.updates_per_rollout == 1 else batch.logprobs
@@ -225,13 +239,13 @@ class SVRModule(AdaptiveEvaluation):
         loss = terms.loss.sum() * batch.weight
         if not torch.isfinite(loss):
             raise RuntimeError(self._not_finite("loss", batch.group_ids))
-        gap = ((logp.detach() - batch.logprobs).abs() * batch.mask).sum() / batch.mask.sum()
+        gap = ((logp.detach() - batch.logprobs).abs() * batch.mask).sum(1) / batch.mask.sum(1)
         self._step_log.add(
             means={
                 "train/loss": loss.detach(),
-                "train/kl": terms.kl.mean(),
-                "train/clip_frac": terms.clipped.mean(),
-                "engine/logprob_diff": gap,
+                "train/kl": terms.kl.sum() * batch.weight,
+                "train/clip_frac": terms.clipped.sum() * batch.weight,
+                "engine/logprob_diff": gap.sum() * batch.weight,
             },
             maxima={"train/ratio_max": terms.ratio_max.max()},
         )
@@ -239,20 +253,22 @@ class SVRModule(AdaptiveEvaluation):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse an update that is not finite, and log the step."""
-        norm = total_norm(self.policy)
-        if not torch.isfinite(norm):
-            ids = tuple(group.problem.id for group in self.groups)
-            raise RuntimeError(self._not_finite("gradient", ids))
+        if self.trainer.fit_loop.accumulating:  # type: ignore[attr-defined]
+            return  # DeepSpeed comes here after every micro-batch
+        if not self.trainer.strategy.handles_gradient_accumulation:
+            self._require_finite(total_norm(self.policy).item())
         stats = self._step_log.take()
-        stats["train/grad_norm"] = norm.item()
+        stats["time/update"] = time.perf_counter() - self._update_began
+        self._update_began = time.perf_counter()
         stats["train/lr"] = optimizer.param_groups[0]["lr"]
         gap = stats["engine/logprob_diff"]
-        on_policy = bool(self._rollout_stats)  # the first update of its rollout
+        # Comparable at the first update of a rollout, and where nothing was left out of the draw.
+        comparable = bool(self._rollout_stats) and self.sampling.top_p == 1
         stats |= self._rollout_stats
         self._rollout_stats = {}  # written once, with the first update of the rollout
         stats = mean_over_ranks(stats)
         self.write_metrics(stats, self.global_step + 1)
-        if on_policy:
+        if comparable:
             require_agreement(gap, self.sampling.max_logprob_diff, self.global_step + 1)
         for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
             if key in stats:
@@ -261,11 +277,24 @@ class SVRModule(AdaptiveEvaluation):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Step, then let the reference follow after every N-th step."""
         super().optimizer_step(*args, **kwargs)
+        strategy: Any = self.trainer.strategy
+        if strategy.handles_gradient_accumulation:
+            if self.trainer.fit_loop.accumulating:  # type: ignore[attr-defined]
+                return
+            self._require_finite(strategy.gradient_norm())  # it left out one that is not
         step = self.global_step + 1
         every = self.reference_config.every
         if self.reference is not None and every and step % every == 0:
             mix_reference(self.reference, self.policy, self.reference_config.mix)
-        self.write_metrics({"engine/changed_frac": self.serving.changed_share()}, step)
+        changed = self.serving.changed_share()
+        after = {"train/grad_norm": self._grad_norm, "engine/changed_frac": changed}
+        self.write_metrics(after, step)
+
+    def _require_finite(self, norm: float) -> None:
+        if not math.isfinite(norm):
+            ids = tuple(group.problem.id for group in self.groups)
+            raise RuntimeError(self._not_finite("gradient", ids))
+        self._grad_norm = norm
 
     def _own_share(self, groups: list[Group]) -> list[Group]:
         """What this process trains on of the groups that its engine's processes all rolled out."""

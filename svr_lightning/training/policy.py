@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import PolicyConfig
+from svr_lightning.training.kernels import use_kernels
 
 EMBEDDED = {"embedded:countdown-tiny": "countdown_policy"}
 """Checkpoints that ship with the package, by the name a configuration gives them."""
@@ -25,12 +26,17 @@ _SCORE_SHAPING = (
 """What some architectures do to the output layer's scores, as their configurations name it."""
 
 
-def load_policy(config: PolicyConfig, seed: int) -> tuple[Any, Any]:
+def load_policy(config: PolicyConfig, seed: int, device: str = "cpu") -> tuple[Any, Any]:
     """Load a model with fp32 weights and its tokenizer.
 
+    Args:
+        config: which model, and how it computes.
+        seed: of random weights.
+        device: type of the device that will run it, for the choice of kernels.
+
     Raises:
-        ConfigError: if the checkpoint cannot be found, read, holds too short a context, or is of
-            an architecture that the loss does not reproduce.
+        ConfigError: if the checkpoint cannot be found, read, holds too short a context, is of
+            an architecture that the loss does not reproduce, or cannot compute as asked.
     """
     if config.path == RANDOM_HYBRID:
         tokenizer = _read_tokenizer(_embedded_folder("embedded:countdown-tiny"), None)
@@ -42,8 +48,11 @@ def load_policy(config: PolicyConfig, seed: int) -> tuple[Any, Any]:
     _check_context(model, config)
     _check_scores(model, config)
     freeze_vision(model)
+    use_kernels(model, config.liger, device)
     if config.gradient_checkpointing:
+        _check_dropout(model, config)
         model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()  # Layers recompute in training mode only, and Lightning leaves modes alone.
     return model, tokenizer
 
 
@@ -85,7 +94,10 @@ def _read_model(source: str, config: PolicyConfig) -> Any:
     if config.attn_implementation is not None:
         options["attn_implementation"] = config.attn_implementation
     try:
-        return AutoModelForCausalLM.from_pretrained(source, **options)
+        # Lightning calls this with its device as the default one, for which transformers would
+        # want a package that is not needed otherwise.
+        with torch.device("cpu"):
+            return AutoModelForCausalLM.from_pretrained(source, **options)
     except Exception as error:
         raise ConfigError(_unreadable("model", source, error)) from error
 
@@ -124,6 +136,16 @@ def _check_scores(model: Any, config: PolicyConfig) -> None:
             raise ConfigError(
                 f"model.policy.path={config.path!r}: its scores are changed after the output layer "
                 f"({name}={value}), which the loss does not do; use another architecture"
+            )
+
+
+def _check_dropout(model: Any, config: PolicyConfig) -> None:
+    """Training mode would switch it on: another policy than the one that sampled."""
+    for name, value in model.config.get_text_config().to_dict().items():
+        if ("dropout" in name or name.endswith("pdrop")) and value:
+            raise ConfigError(
+                f"model.policy.gradient_checkpointing: {config.path!r} has {name}={value}, and the "
+                "loss needs the policy without dropout; set it to 0 in the model's config.json"
             )
 
 

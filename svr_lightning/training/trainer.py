@@ -9,6 +9,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from svr_lightning.training.checkpoint_io import DurableCheckpointIO
 from svr_lightning.training.csv_log import CSVLog
+from svr_lightning.training.deepspeed import own_strategy
+from svr_lightning.training.failure import failing_together, note_launcher
 from svr_lightning.training.loop import RolloutFitLoop
 
 
@@ -40,6 +42,7 @@ class SVRTrainer(Trainer):
         root = kwargs.get("default_root_dir") or "runs/default"
         kwargs["default_root_dir"] = root
         kwargs["use_distributed_sampler"] = False
+        kwargs["strategy"] = own_strategy(kwargs.get("strategy", "auto"))
         if kwargs.get("logger") in (None, True):
             kwargs["logger"] = [
                 TensorBoardLogger(root, name="logs", version="", default_hp_metric=False),
@@ -49,11 +52,16 @@ class SVRTrainer(Trainer):
             callbacks = _as_list(kwargs.get("callbacks"))
             kwargs["callbacks"] = [c for c in callbacks if not isinstance(c, ProgressBar)]
         kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
+        note_launcher()
         super().__init__(*args, **kwargs)
         self.fit_loop = RolloutFitLoop(self, self.fit_loop)
         for callback in self.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
                 callback.dirpath = str(Path(root).absolute() / "checkpoints")
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        with failing_together(self):
+            return super()._run(*args, **kwargs)
 
 
 def _as_list(value: Any) -> list[Any]:

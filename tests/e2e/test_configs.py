@@ -1,5 +1,7 @@
 """Every configuration that ships, alone or layered as its first lines say, resolves."""
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,25 @@ def assert_within(layer: Any, resolved: Any) -> None:
             assert_within(value, resolved[key])
     else:
         assert resolved == layer
+
+
+@pytest.mark.parametrize("hardware", ["1gpu", "4gpu_zero2", "multi_node"])
+def test_every_number_of_gpus_keeps_the_papers_batch_in_micro_batches_of_eight(
+    capsys: pytest.CaptureFixture[str], hardware: str
+) -> None:
+    layers = (ROOT / "configs" / name for name in ("gsm8k.yaml", f"hardware/{hardware}.yaml"))
+    resolved = resolve(capsys, *layers)
+    trainer = resolved["trainer"]
+    processes = trainer["devices"] * trainer["num_nodes"]
+    assert resolved["data"]["problems_per_step"] % processes == 0
+    assert processes * trainer["accumulate_grad_batches"] * 8 == 128  # 16 problems x G 8
+
+
+@pytest.mark.parametrize("name", ["torchrun.sh", "slurm.sbatch"])
+def test_every_launch_script_parses_and_can_be_run(name: str) -> None:
+    script = ROOT / "scripts" / name
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    assert os.access(script, os.X_OK)
 
 
 @pytest.mark.parametrize(

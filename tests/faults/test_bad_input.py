@@ -44,9 +44,15 @@ def fails_with(
         (["--model.policy.path", "./no/such/folder"], ["./no/such/folder", "not a folder"]),
         (["--model.policy.path", "embedded:nothing"], ["embedded:nothing", "known"]),
         (
-            ["--trainer.accumulate_grad_batches", "5"],
-            ["96 samples", "do not divide", "accumulate_grad_batches=5"],
+            ["--trainer.accumulate_grad_batches", "97"],
+            ["96 samples", "fewer than", "accumulate_grad_batches=97"],
         ),
+        (
+            ["--model.updates_per_rollout", "5"],
+            ["96 samples", "do not divide", "updates_per_rollout=5"],
+        ),
+        (["--model.policy.max_tokens_per_forward", "0"], ["max_tokens_per_forward=0", "null"]),
+        (["--model.policy.liger", "true"], ["model.policy.liger", "need CUDA", "'cpu'", "null"]),
         (["--data.train.task", "chess"], ["chess", "countdown, gsm8k, math"]),
         (["--data.train.path", "./no/such/file.jsonl"], ["./no/such/file.jsonl"]),
         (["--ckpt_path", "no.ckpt"], ["no.ckpt", "--ckpt_path"]),

@@ -1,6 +1,8 @@
 """Samples to padded micro-batches, and their log-probabilities under real tiny models."""
 
+import itertools
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,9 +13,9 @@ from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.types import Sample
 from svr_lightning.engines.base import Request, SamplingParams
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.training.batching import TrainBatch, micro_batches, pad
+from svr_lightning.training.batching import TrainBatch, balanced_split, micro_batches, pad
 from svr_lightning.training.logprobs import completion_logprobs
-from tests.models import MODELS, VOCABULARY
+from tests.models import MODELS, VOCABULARY, tiny_qwen3
 
 TEMPERATURE = 0.9
 
@@ -54,12 +56,11 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
     batch = pad([sample((5, 6, 7), (8, 9)), sample((5,), (6, 7, 8), advantage=-2.0)], weight=0.5)
     assert batch.input_ids.tolist() == [[5, 6, 7, 8, 9], [5, 6, 7, 8, 0]]
     assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
-    assert batch.token_ids.tolist() == [[8, 9, 0], [6, 7, 8]]
     assert batch.mask.tolist() == [[1, 1, 0], [1, 1, 1]]
     # Token 8 of the first stands in column 3 and is predicted in column 2, and so on.
-    assert batch.predictor[0, :2].tolist() == [2, 3]
-    assert batch.predictor[1].tolist() == [0, 1, 2]
-    assert batch.predictor.max() < 5
+    assert batch.rows.tolist() == [0, 0, 1, 1, 1]
+    assert batch.predictors.tolist() == [2, 3, 0, 1, 2]
+    assert batch.parts == ((2, 5, 5),)
     torch.testing.assert_close(
         batch.logprobs, torch.tensor([[-0.1, -0.2, 0.0], [-0.1, -0.2, -0.3]])
     )
@@ -72,10 +73,9 @@ def test_the_mask_covers_the_completion_from_its_first_token_to_its_end_and_no_p
     batch = pad(samples, weight=1.0)
     assert batch.mask.sum(dim=1).tolist() == [len(s.completion_ids) for s in samples]
     for row, each in enumerate(samples):
-        kept = batch.mask[row].bool()
-        assert tuple(batch.token_ids[row][kept].tolist()) == each.completion_ids
-        following = batch.predictor[row][kept] + 1
+        following = batch.predictors[batch.rows == row] + 1
         assert tuple(batch.input_ids[row][following].tolist()) == each.completion_ids
+    assert batch.rows.tolist() == batch.mask.nonzero()[:, 0].tolist()
 
 
 def test_a_batch_moves_as_a_whole_and_keeps_what_is_no_tensor() -> None:
@@ -93,12 +93,56 @@ def split(samples: list[Sample], accumulate: int = 1, updates: int = 1) -> list[
     return micro_batches(samples, accumulate=accumulate, updates=updates, version=0)
 
 
-@pytest.mark.parametrize(("accumulate", "size"), [(1, 8), (2, 4), (4, 2), (8, 1)])
-def test_every_sequence_weighs_the_same_however_a_step_is_split(accumulate: int, size: int) -> None:
+@pytest.mark.parametrize("accumulate", [1, 2, 3, 5, 8])
+def test_every_sequence_weighs_the_same_however_a_step_is_split(accumulate: int) -> None:
     batches = split(rollout(), accumulate)
-    assert [len(batch) for batch in batches] == [size] * accumulate
-    # Accumulation divides by the number of micro-batches: 1 / size / accumulate = 1 / 8.
-    assert {batch.weight / accumulate for batch in batches} == {1 / 8}
+    assert len(batches) == accumulate
+    assert sum(len(batch) for batch in batches) == 8
+    # Accumulation divides by the number of micro-batches.
+    for batch in batches:
+        assert batch.weight / accumulate == pytest.approx(1 / 8, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "count", "sizes"),
+    [
+        # One micro-batch pads all to 9; of two, 4 x 2 = 8 and 2 x 9 = 18 beat 3 x 2 and 3 x 9.
+        ([1, 1, 2, 2, 9, 9], 1, [6]),
+        ([1, 1, 2, 2, 9, 9], 2, [4, 2]),
+        # 4 x 2, 9 and 9: two long ones need not share.
+        ([1, 1, 2, 2, 9, 9], 3, [4, 1, 1]),
+        # Equal lengths come out in equal counts, or as near as they can.
+        ([3] * 8, 4, [2, 2, 2, 2]),
+        ([3] * 7, 3, [3, 3, 1]),
+        # 9 by itself sets the bound; every run keeps a sequence, though one would hold all five.
+        ([1, 1, 1, 1, 1, 9], 6, [1, 1, 1, 1, 1, 1]),
+        ([1, 1, 1, 1, 1, 9], 3, [4, 1, 1]),
+        # 5 x 4 = 20 and 2 x 10 = 20; any other cut makes 24 or 30.
+        ([2, 3, 4, 4, 4, 10, 10], 2, [5, 2]),
+        ([7], 1, [1]),
+    ],
+)
+def test_a_step_is_cut_where_its_largest_micro_batch_is_smallest(
+    lengths: list[int], count: int, sizes: list[int]
+) -> None:
+    runs = balanced_split(lengths, count)
+    assert [run.stop - run.start for run in runs] == sizes
+    assert [run.start for run in runs] == [0, *(run.stop for run in runs[:-1])]
+
+
+def test_no_other_cut_makes_the_largest_micro_batch_smaller() -> None:
+    rng = random.Random(0)
+    for _ in range(300):
+        size = rng.randint(1, 9)
+        lengths = sorted(rng.randint(1, 30) for _ in range(size))
+        count = rng.randint(1, size)
+        every = (
+            max(lengths[stop - 1] * (stop - start) for start, stop in itertools.pairwise(cut))
+            for inner in itertools.combinations(range(1, size), count - 1)
+            for cut in [(0, *inner, size)]
+        )
+        runs = balanced_split(lengths, count)
+        assert max(lengths[r.stop - 1] * (r.stop - r.start) for r in runs) == min(every)
 
 
 def test_sequences_of_a_step_are_sorted_by_length_to_save_padding() -> None:
@@ -109,7 +153,9 @@ def test_sequences_of_a_step_are_sorted_by_length_to_save_padding() -> None:
 
 def test_each_update_of_a_rollout_takes_whole_groups_in_their_order() -> None:
     batches = split(rollout(), accumulate=2, updates=2)
-    assert [batch.group_ids for batch in batches] == [("g0",) * 2] * 2 + [("g1",) * 2] * 2
+    groups = [Counter(batch.group_ids) for batch in batches]
+    assert groups[0] + groups[1] == {"g0": 4}
+    assert groups[2] + groups[3] == {"g1": 4}
 
 
 def test_no_sequence_is_lost_or_repeated() -> None:
@@ -126,16 +172,49 @@ def test_samples_of_other_weights_than_the_present_ones_are_refused() -> None:
         micro_batches(stale, accumulate=1, updates=1, version=7)
 
 
-def test_samples_that_do_not_divide_into_equal_micro_batches_are_refused() -> None:
-    with pytest.raises(ValueError, match="6 samples do not divide into 2 x 2 micro-batches"):
-        split(rollout(6), accumulate=2, updates=2)
+@pytest.mark.parametrize(("accumulate", "updates"), [(1, 4), (4, 2)])
+def test_samples_that_do_not_make_equal_optimizer_steps_are_refused(
+    accumulate: int, updates: int
+) -> None:
+    wanted = f"6 samples do not make {updates} equal optimizer steps of at least {accumulate} "
+    with pytest.raises(ValueError, match=wanted):
+        split(rollout(6), accumulate, updates)
+
+
+def test_parts_of_a_micro_batch_hold_no_more_tokens_than_the_limit_and_their_own_padding() -> None:
+    # Lengths 3, 4, 4, 6 and 20 at 12 tokens: 3 x 4, then 6 alone, since 2 x 20 is too much, then
+    # the longest, alone with more than the limit.
+    samples = [
+        sample((5,), (6, 7)),
+        sample((5, 6), (7, 8)),
+        sample((5, 6, 7), (8,)),
+        sample((5, 6, 7), (8, 9, 10)),
+        sample((5,) * 16, (6, 7, 8, 9)),
+    ]
+    batch = pad(samples, weight=1.0, max_tokens=12)
+    assert batch.parts == ((3, 4, 5), (1, 6, 3), (1, 20, 4))
+    shapes = [tuple(ids.shape) for ids, *_ in batch.forwards()]
+    assert shapes == [(3, 4), (1, 6), (1, 20)]
+    for ids, attention_mask, rows, predictors in batch.forwards():
+        assert attention_mask.shape == ids.shape
+        assert attention_mask[-1].all()
+        assert attention_mask[rows, predictors + 1].all()
+    assert [rows.tolist() for _, _, rows, _ in batch.forwards()] == [
+        [0, 0, 1, 1, 2],
+        [0, 0, 0],
+        [0, 0, 0, 0],
+    ]
+    predicted = [(ids[rows, at + 1]).tolist() for ids, _, rows, at in batch.forwards()]
+    assert predicted == [[6, 7, 7, 8, 8], [8, 9, 10], [6, 7, 8, 9]]
 
 
 # --- under a model ----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+@pytest.fixture(scope="module", params=[*MODELS, "untied"])
 def model(request: pytest.FixtureRequest) -> Any:
+    if request.param == "untied":
+        return tiny_qwen3(tie_word_embeddings=False)
     return MODELS[request.param]()
 
 
@@ -192,15 +271,69 @@ def gradients(model: Any, batches: list[TrainBatch]) -> dict[str, Tensor]:
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("accumulate", [2, 8])
-def test_micro_batches_add_up_to_the_gradient_of_the_whole_step(
-    model: Any, accumulate: int
+def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "max_tokens"), [(4, None), (7, None), (32, None), (1, 60), (3, 30), (4, 1)]
+)
+def test_micro_batches_and_their_parts_add_up_to_the_gradient_of_the_whole_step(
+    model: Any, accumulate: int, max_tokens: int | None
 ) -> None:
-    whole = gradients(model, split(rollout()))
-    parts = gradients(model, split(rollout(), accumulate))
-    assert whole.keys() == parts.keys()
-    for name, gradient in whole.items():
-        torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-4)
+    samples = rollout(32)
+    parts = micro_batches(
+        samples, accumulate=accumulate, updates=1, version=0, max_tokens=max_tokens
+    )
+    if accumulate == 7:
+        assert len({len(batch) for batch in parts}) > 1
+    if max_tokens is not None:
+        assert max(len(batch.parts) for batch in parts) > 1
+    close(gradients(model, parts), gradients(model, split(samples)))
+
+
+@torch.no_grad()
+def test_parts_have_the_log_probabilities_of_the_whole(model: Any) -> None:
+    samples = sorted(rollout(), key=lambda s: len(s.prompt_ids) + len(s.completion_ids))
+    whole = completion_logprobs(model, pad(samples, weight=1.0), TEMPERATURE)
+    parts = completion_logprobs(model, pad(samples, weight=1.0, max_tokens=40), TEMPERATURE)
+    torch.testing.assert_close(parts, whole, atol=1e-5, rtol=0)
+
+
+def forward_tokens(model: Any, batches: list[TrainBatch]) -> list[int]:
+    """Tokens of each forward pass through the first layer, over a forward and a backward."""
+    seen: list[int] = []
+    hook = model.base_model.layers[0].mlp.register_forward_pre_hook(
+        lambda _module, inputs: seen.append(inputs[0].shape[:2].numel())
+    )
+    gradients(model, batches)
+    hook.remove()
+    return seen
+
+
+def test_one_part_after_the_other_goes_forward_and_again_backward(model: Any) -> None:
+    batches = micro_batches(rollout(), accumulate=1, updates=1, version=0, max_tokens=40)
+    sizes = [count * length for count, length, _ in batches[0].parts]
+    assert len(sizes) > 1
+    assert max(sizes) <= 40
+    assert sorted(forward_tokens(model, batches)) == sorted(sizes * 2)
+
+
+def test_gradient_checkpointing_computes_layers_again_and_leaves_the_gradient_alone() -> None:
+    for make in MODELS.values():
+        model = make()
+        batches = split(rollout(), accumulate=2)
+        expected = gradients(model, batches)
+        assert len(forward_tokens(model, batches)) == 2
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        assert len(forward_tokens(model, batches)) == 2  # in eval mode it does nothing
+        model.train()
+        assert len(forward_tokens(model, batches)) == 4
+        close(gradients(model, batches), expected)
+        in_parts = micro_batches(rollout(), accumulate=2, updates=1, version=0, max_tokens=40)
+        close(gradients(model, in_parts), expected)
 
 
 def test_the_gradient_is_the_mean_over_sequences_worked_out_one_by_one(model: Any) -> None:

@@ -127,6 +127,54 @@ def test_the_number_of_micro_batches_does_not_change_the_update(
         assert (a - b).abs().mean() < 1e-6
 
 
+class Forwards(Callback):
+    """Counts how often the policy's and the reference's first layers begin to compute."""
+
+    def __init__(self) -> None:
+        self.policy = self.reference = 0
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert not pl_module.reference.training
+        self._hooks = [
+            getattr(pl_module, name)
+            .model.layers[0]
+            .mlp.register_forward_pre_hook(
+                lambda *_, name=name: setattr(self, name, getattr(self, name) + 1)
+            )
+            for name in ("policy", "reference")
+        ]
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+@pytest.mark.parametrize(
+    ("settings", "policy", "reference"),
+    [
+        ({}, 1, 1),
+        ({"gradient_checkpointing": True}, 2, 1),
+        # 8 sequences one at a time, the policy's forward and again backward.
+        ({"max_tokens_per_forward": 1}, 16, 8),
+    ],
+    ids=["plain", "gradient-checkpointing", "parts"],
+)
+def test_what_saves_memory_computes_again_and_makes_the_same_update(
+    tmp_path: Path, settings: dict[str, Any], policy: int, reference: int
+) -> None:
+    plain = module()
+    trainer(tmp_path, max_steps=1).fit(plain, data())
+    saving = module(policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024, **settings))
+    count = Forwards()
+    trainer(tmp_path, count, max_steps=1).fit(saving, data())
+    assert (count.policy, count.reference) == (policy, reference)
+    for a, b in zip(weights(plain), weights(saving), strict=True):
+        assert (a - b).abs().max() < 2e-4
+        assert (a - b).abs().mean() < 1e-6
+
+
 def test_limits_and_fast_dev_run_count_problem_batches(tmp_path: Path) -> None:
     run = trainer(tmp_path, limit_train_batches=2, accumulate_grad_batches=2)
     run.fit(module(), data())

@@ -249,3 +249,15 @@ def test_a_policy_that_is_not_there_is_named(path: str, message: str) -> None:
 def test_a_context_that_the_checkpoint_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigError, match="max_model_len=9000 exceeds the 8192 positions"):
         load_policy(PolicyConfig(max_model_len=9000), seed=0)
+
+
+def test_dropout_is_refused_where_layers_are_computed_twice_in_training_mode(
+    tmp_path: Path,
+) -> None:
+    model, tokenizer = load_policy(PolicyConfig(), seed=0)
+    model.config.attention_dropout = 0.1
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert not load_policy(PolicyConfig(path=str(tmp_path)), seed=0)[0].training
+    with pytest.raises(ConfigError, match=r"attention_dropout=0.1, .* set it to 0"):
+        load_policy(PolicyConfig(path=str(tmp_path), gradient_checkpointing=True), seed=0)

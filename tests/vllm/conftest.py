@@ -1,6 +1,5 @@
 """Tiny models that vLLM's CPU kernels can run, and engines that serve them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +52,7 @@ def served(request: pytest.FixtureRequest) -> Served:
 
 
 @pytest.fixture(scope="package")
-def plain() -> Iterator[Served]:
+def plain() -> Served:
     """The plain model alone, served in fp32."""
     model = served_model("qwen3")
-    yield Served("qwen3", model, started(model))
+    return Served("qwen3", model, started(model))

@@ -12,6 +12,7 @@ from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.engines.vllm import VLLMEngine, served_config
 from svr_lightning.errors import ConfigError
+from svr_lightning.training.config import PolicyConfig
 from tests.shell.test_engine import ask, finish, mixed, plain_scores, prompt
 from tests.vllm.conftest import STOP, Served, served_model, started
 
@@ -126,6 +127,13 @@ def test_only_the_likeliest_token_left_is_greedy_decoding(plain: Served) -> None
     }
 
 
+def test_more_prompts_than_one_step_can_read_are_sampled_alike(plain: Served) -> None:
+    many = [ask(i, length=400, max_tokens=3) for i in range(30)]  # 12,000 tokens
+    together = run(plain.engine, many)
+    for request in many[::7]:
+        assert run(plain.engine, [request])[request.id].token_ids == together[request.id].token_ids
+
+
 # --- why a completion ends --------------------------------------------------------------------
 
 
@@ -138,6 +146,13 @@ def test_a_sampled_stop_token_belongs_to_the_completion(plain: Served) -> None:
     assert all(o.token_ids[-1] == STOP and o.token_ids.count(STOP) == 1 for o in stopped)
     assert all(len(o.token_ids) == 60 and STOP not in o.token_ids for o in cut)
     assert all(len(o.logprobs) == len(o.token_ids) for o in outputs.values())
+
+
+def test_only_the_stop_tokens_it_was_started_with_end_a_completion() -> None:
+    model = served_model("qwen3")
+    model.config.eos_token_id = model.generation_config.eos_token_id = 3
+    outputs = run(started(model), [ask(i, max_tokens=60, temperature=1.5) for i in range(12)])
+    assert any(3 in output.token_ids[:-1] for output in outputs.values())
 
 
 def test_a_stop_token_in_the_last_place_allowed_is_still_a_stop(plain: Served) -> None:
@@ -234,6 +249,12 @@ def test_starting_it_leaves_the_random_state_of_the_process_alone() -> None:
     random.seed(5)
     started(model)
     assert (torch.rand(3).tolist(), random.random()) == expected
+
+
+def test_the_defaults_are_the_papers() -> None:
+    engine = VLLMEngine()
+    assert (engine.gpu_memory_utilization, engine.ranks, engine.sleep_level) == (0.4, 1, 0)
+    assert PolicyConfig().max_model_len == 8192
 
 
 # --- what it refuses --------------------------------------------------------------------------

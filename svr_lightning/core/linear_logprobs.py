@@ -1,0 +1,150 @@
+"""Log-probabilities of chosen tokens from hidden states, without ever holding all scores.
+
+The output layer maps H features to V scores; V is so large (248,320 in Qwen3.5) that the scores of
+one micro-batch outweigh the model. Here they exist one block of the vocabulary at a time.
+
+Shapes: N positions, H features, V tokens of the vocabulary.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+BLOCK_ELEMENTS = {"cpu": 2**22, "default": 2**27}
+"""Scores that exist at a time, by device type: what stays in a processor's cache, or what keeps a
+GPU's matrix units busy at half a GiB of fp32."""
+
+
+def linear_logprobs(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, token_ids: Tensor, temperature: float
+) -> Tensor:
+    """``log_softmax((hidden @ weight.T + bias) / temperature)`` at ``token_ids``.
+
+    The same as :func:`~svr_lightning.core.losses.token_logprobs` of the full scores, values and
+    gradients: the product in the precision of ``hidden`` (or of the autocast around the call), the
+    softmax in fp32. The backward pass computes each block of scores anew, so that only
+    ``hidden``, ``token_ids`` and one number per position are kept for it, and nothing where no
+    gradient is asked for. ``weight`` has to be whole: strategies that shard it are not supported.
+
+    With p the softmax, g the incoming gradient and d_nv = g_n ([v = y_n] - p_nv) / temperature:
+    grad hidden = d weight, grad weight = d^T hidden, grad bias = sum_n d_n.
+
+    Args:
+        hidden: [N, H].
+        weight: [V, H], in ``hidden``'s precision or a higher one.
+        bias: [V] or None.
+        token_ids: [N].
+        temperature: > 0; what the rollout sampled at.
+
+    Returns:
+        [N] nats, fp32.
+    """
+    device = hidden.device.type
+    dtype = hidden.dtype
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    return _LinearLogprobs.apply(  # type: ignore[no-any-return, no-untyped-call]
+        hidden, weight, bias, token_ids, temperature, dtype
+    )
+
+
+class _LinearLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        token_ids: Tensor,
+        temperature: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        count = len(hidden)
+        chosen = hidden.new_zeros(count, dtype=torch.float32)
+        normaliser = hidden.new_full((count,), -torch.inf, dtype=torch.float32)
+        with torch.autocast(hidden.device.type, enabled=False):
+            narrow = hidden.to(dtype)
+            for block in _blocks(count, len(weight), hidden.device.type):
+                scores = _scores(narrow, weight, bias, temperature, block)
+                inside, column = _columns(token_ids, block)
+                chosen += scores.gather(1, column).squeeze(1) * inside
+                normaliser = torch.logaddexp(normaliser, _logsumexp_(scores))
+        ctx.save_for_backward(hidden, weight, bias, token_ids, normaliser)
+        ctx.temperature, ctx.dtype = temperature, dtype
+        return chosen - normaliser
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, token_ids, normaliser = ctx.saved_tensors
+        for_hidden, for_weight, for_bias = ctx.needs_input_grad[:3]
+        grad_hidden = torch.zeros_like(hidden, dtype=torch.float32) if for_hidden else None
+        grad_weight = torch.empty_like(weight) if for_weight else None
+        grad_bias = torch.empty_like(bias) if for_bias else None
+        step = (grad / ctx.temperature).unsqueeze(1)
+        with torch.autocast(hidden.device.type, enabled=False):
+            narrow = hidden.to(ctx.dtype)
+            for block in _blocks(len(hidden), len(weight), hidden.device.type):
+                scores = _scores(narrow, weight, bias, ctx.temperature, block)
+                inside, column = _columns(token_ids, block)
+                d = scores.sub_(normaliser.unsqueeze(1)).exp_().mul_(-step)
+                d.scatter_add_(1, column, step * inside.unsqueeze(1))
+                if grad_bias is not None:
+                    grad_bias[block] = d.sum(dim=0)
+                d = d.to(ctx.dtype)
+                if grad_hidden is not None:
+                    _add_product_(grad_hidden, d, weight[block].to(ctx.dtype))
+                if grad_weight is not None:
+                    _product(d.t(), narrow, grad_weight[block])
+        if grad_hidden is not None:
+            grad_hidden = grad_hidden.to(hidden.dtype)
+        return grad_hidden, grad_weight, grad_bias, None, None, None
+
+
+def _blocks(count: int, vocabulary: int, device: str) -> Iterator[slice]:
+    elements = BLOCK_ELEMENTS.get(device, BLOCK_ELEMENTS["default"])
+    size = max(1, elements // max(1, count))
+    for start in range(0, vocabulary, size):
+        yield slice(start, min(start + size, vocabulary))
+
+
+def _scores(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, block: slice
+) -> Tensor:
+    """[N, block] in fp32, in memory of its own."""
+    rows = weight[block].to(hidden.dtype)
+    offset = None if bias is None else bias[block].to(hidden.dtype)
+    return torch.nn.functional.linear(hidden, rows, offset).float().div_(temperature)
+
+
+def _columns(token_ids: Tensor, block: slice) -> tuple[Tensor, Tensor]:
+    """[N] whether each token is in the block, and [N, 1] its column (any, where it is not)."""
+    column = token_ids - block.start
+    last = block.stop - block.start - 1
+    inside = (column >= 0) & (column <= last)
+    return inside.float(), column.clamp(0, last).unsqueeze(1)
+
+
+def _logsumexp_(scores: Tensor) -> Tensor:
+    """[N] over the columns; uses up ``scores``."""
+    highest = scores.amax(dim=1)
+    return scores.sub_(highest.unsqueeze(1)).exp_().sum(dim=1).log_().add_(highest)
+
+
+def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """``out = left @ right``, without a copy where no rounding asks for one."""
+    if left.dtype == out.dtype:
+        torch.mm(left, right, out=out)
+    else:
+        out.copy_(left @ right)
+
+
+def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """``total += left @ right``, summed in fp32 where the factors are narrower."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

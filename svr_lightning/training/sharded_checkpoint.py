@@ -1,0 +1,126 @@
+"""Checkpoints that are folders with a file per process, as DeepSpeed writes them.
+
+``last.ckpt`` is a symbolic link to ``.last.ckpt.0`` or ``.last.ckpt.1``. A save fills the one
+that the link does not name and then moves the link, which the file system does in one piece: at
+every moment the link names a checkpoint that all processes have written to its end.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from svr_lightning.errors import ConfigError
+from svr_lightning.training.checkpoint_io import SUFFIX, DurableCheckpointIO, sync_folder
+
+TAG = "checkpoint"
+"""Folder of the shards within a checkpoint, as Lightning and its conversion tools name it."""
+
+_NAMED_SHARDS = "*_optim_states.pt"
+
+
+def make_durable(engine: Any) -> None:
+    """Let DeepSpeed's checkpoint engine flush its files, vouch for them, and run no code in them.
+
+    Args:
+        engine: has ``save(state_dict, path)`` and ``load(path, map_location)``.
+    """
+    files = DurableCheckpointIO()
+
+    def save(state_dict: dict[str, Any], path: str) -> None:
+        files.save_checkpoint(state_dict, path)
+
+    def load(path: str, map_location: Any = None) -> Any:
+        with torch.serialization.safe_globals(_harmless_classes()):
+            return files.load_checkpoint(path, map_location=map_location)
+
+    engine.save, engine.load = save, load
+
+
+def free_slot(target: Path) -> Path:
+    """The folder that the next save to ``target`` fills: the one that is not in use."""
+    slots = _slots(target)
+    used = target.resolve() if target.is_symlink() else None
+    return slots[1] if used == slots[0].resolve() else slots[0]
+
+
+def clear(folder: Path) -> None:
+    """Make room: drop what an interrupted save or the last but one left."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+
+
+def point(target: Path, folder: Path) -> None:
+    """Let ``target`` name ``folder``, of which every file is on the disk, and drop the other."""
+    sync_folder(folder / TAG)
+    sync_folder(folder)
+    if target.is_dir() and not target.is_symlink():  # a copy in which links became folders
+        other = next(slot for slot in _slots(target) if slot != folder)
+        clear(other)
+        target.rename(other)
+    aside = target.with_name(f".{target.name}.link")
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(folder.name)
+    os.replace(aside, target)
+    sync_folder(target.parent)
+    target.with_name(target.name + SUFFIX).unlink(missing_ok=True)
+    for slot in _slots(target):
+        if slot != folder:
+            shutil.rmtree(slot, ignore_errors=True)
+
+
+def remove(target: Path) -> None:
+    """Remove a checkpoint, its name first."""
+    with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+        target.unlink()
+    for folder in (target, *_slots(target)):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check(folder: Path, ranks: int | None) -> None:
+    """Insist on a folder that DeepSpeed wrote.
+
+    Args:
+        folder: what ``--ckpt_path`` names.
+        ranks: processes that will share its optimizer; None where it is not loaded.
+
+    Raises:
+        ConfigError: if it is none, or was written by another number of processes.
+    """
+    if not folder.exists():
+        raise ConfigError(f"checkpoint {folder} does not exist; check --ckpt_path")
+    if not (folder / TAG).is_dir():
+        raise ConfigError(
+            f"checkpoint {folder} was not written under DeepSpeed; resume with the strategy that "
+            "wrote it, or start from the exported policy/ with model.policy.path"
+        )
+    shards = len(list((folder / TAG).glob(_NAMED_SHARDS)))
+    if ranks is not None and shards != ranks:
+        raise ConfigError(
+            f"checkpoint {folder} holds the optimizer of {shards} processes, and this run has "
+            f"{ranks}; resume with as many, or start from the exported policy/ with "
+            "model.policy.path"
+        )
+
+
+def load_without_reference(src: Mapping[str, Any], dst: Any) -> None:
+    """Load a module that evaluates: it has no use for the reference in the checkpoint."""
+    dst.load_state_dict({k: v for k, v in src.items() if not k.startswith("reference.")})
+
+
+def _harmless_classes() -> list[Any]:
+    """What DeepSpeed's files hold besides tensors and plain values: plain values in classes."""
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    return [LossScaler, ZeroStageEnum, fragment_address]
+
+
+def _slots(target: Path) -> list[Path]:
+    return [target.with_name(f".{target.name}.{number}") for number in range(2)]

@@ -1,0 +1,154 @@
+"""Log-probabilities block by block: the values and gradients of the full scores, in less memory."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from svr_lightning.core import linear_logprobs as blockwise
+from svr_lightning.core.linear_logprobs import linear_logprobs
+from svr_lightning.core.losses import token_logprobs
+
+N, H, V = 5, 4, 11
+
+
+@pytest.fixture(params=[1, 15, 55, 10_000], ids=lambda elements: f"{elements}-elements")
+def _block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 1 and of 3 of the 11 tokens, the last of them shorter, and of all 11."""
+    monkeypatch.setitem(blockwise.BLOCK_ELEMENTS, "cpu", request.param)
+
+
+def inputs(
+    bias: bool = True, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(dtype).requires_grad_()
+
+    tokens = torch.tensor([0, 10, 3, 3, 7])  # both ends, a repeated one
+    return draw(N, H), draw(V, H), draw(V) if bias else None, tokens
+
+
+def plain(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, token_ids: Tensor, temperature: float
+) -> Tensor:
+    scores = torch.nn.functional.linear(hidden, weight, bias)
+    return token_logprobs(scores.unsqueeze(0), token_ids.unsqueeze(0), temperature)[0]
+
+
+def gradients(function: Any, *args: Any, upstream: Tensor) -> list[Tensor]:
+    values = function(*args)
+    leaves = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
+    return [values, *torch.autograd.grad(values, leaves, upstream)]
+
+
+UPSTREAM = torch.tensor([1.0, -2.0, 0.0, 0.5, 3.0])
+
+
+def test_a_value_and_its_gradients_by_hand() -> None:
+    # Scores log 1, log 2, log 5 at temperature 1: p = 1/8, 1/4, 5/8. With g = 2 and token 1,
+    # d = 2 ([v = 1] - p) = -1/4, 3/2, -5/4, and the gradient of the only feature sums d * weight.
+    hidden = torch.ones(1, 1, requires_grad=True)
+    weight = torch.tensor([[1.0], [2.0], [5.0]]).log().requires_grad_()
+    value = linear_logprobs(hidden, weight, None, torch.tensor([1]), 1.0)
+    torch.testing.assert_close(value, torch.tensor([math.log(0.25)]))
+    (2.0 * value).backward()
+    torch.testing.assert_close(weight.grad, torch.tensor([[-0.25], [1.5], [-1.25]]))
+    expected = 1.5 * math.log(2.0) - 1.25 * math.log(5.0)
+    torch.testing.assert_close(hidden.grad, torch.tensor([[expected]]))
+
+
+@pytest.mark.usefixtures("_block")
+@pytest.mark.parametrize("bias", [True, False])
+def test_blocks_of_any_size_give_the_values_and_gradients_of_the_full_scores(bias: bool) -> None:
+    args = (*inputs(bias), 0.9)
+    found = gradients(linear_logprobs, *args, upstream=UPSTREAM)
+    expected = gradients(plain, *args, upstream=UPSTREAM)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.dtype == theirs.dtype
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("_block")
+def test_under_autocast_the_product_is_taken_in_bf16_and_the_softmax_in_fp32() -> None:
+    args = (*inputs(), 0.9)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = plain(*args)
+        found = linear_logprobs(*args)
+    # Scores rounded to bf16 are the same numbers in both; fp32 scores would differ by 1e-3.
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+    assert (linear_logprobs(*args) - found).abs().max() > 1e-4
+    leaves = args[:3]
+    mine = torch.autograd.grad(found, leaves, UPSTREAM)
+    theirs = torch.autograd.grad(expected, leaves, UPSTREAM)
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other, atol=3e-2, rtol=1e-2)
+
+
+@pytest.mark.usefixtures("_block")
+def test_bf16_weights_get_bf16_gradients_and_fp32_values() -> None:
+    args = (*inputs(dtype=torch.bfloat16), 0.9)
+    found = gradients(linear_logprobs, *args, upstream=UPSTREAM)
+    expected = gradients(plain, *args, upstream=UPSTREAM)
+    assert [tensor.dtype for tensor in found] == [torch.float32] + [torch.bfloat16] * 3
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine.float(), theirs.float(), atol=3e-2, rtol=1e-2)
+
+
+def test_only_what_asks_for_a_gradient_gets_one() -> None:
+    hidden, weight, bias, tokens = inputs()
+    linear_logprobs(hidden, weight.detach(), bias, tokens, 0.9).backward(UPSTREAM)
+    expected = gradients(plain, hidden, weight, bias, tokens, 0.9, upstream=UPSTREAM)
+    torch.testing.assert_close(hidden.grad, expected[1])
+    assert weight.grad is None
+    frozen = linear_logprobs(hidden.detach(), weight.detach(), None, tokens, 0.9)
+    assert not frozen.requires_grad
+
+
+def test_scores_far_apart_neither_overflow_nor_lose_the_certain_token() -> None:
+    weight = torch.tensor([[3e4], [0.0], [-3e4]], requires_grad=True)
+    value = linear_logprobs(torch.ones(2, 1), weight, None, torch.tensor([0, 2]), 0.5)
+    torch.testing.assert_close(value, torch.tensor([0.0, -1.2e5]))
+    value.sum().backward()
+    torch.testing.assert_close(weight.grad, torch.tensor([[-2.0], [0.0], [2.0]]))
+
+
+def test_no_position_at_all_is_no_value_and_a_gradient_of_zero() -> None:
+    weight = torch.ones(3, 2, requires_grad=True)
+    value = linear_logprobs(torch.ones(0, 2), weight, None, torch.zeros(0, dtype=torch.long), 1.0)
+    assert value.shape == (0,)
+    value.sum().backward()
+    assert torch.equal(weight.grad, torch.zeros(3, 2))
+
+
+class _Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that any operation makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return result
+
+
+def test_no_tensor_of_all_scores_exists_forward_or_backward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count, features, vocabulary = 64, 4, 1000
+    monkeypatch.setitem(blockwise.BLOCK_ELEMENTS, "cpu", 6400)
+    weight = torch.ones(vocabulary, features, requires_grad=True)
+    hidden = torch.ones(count, features, requires_grad=True)
+    tokens = torch.zeros(count, dtype=torch.long)
+    for function, largest in ((plain, count * vocabulary), (linear_logprobs, 6400)):
+        watch = _Largest()
+        with watch:
+            function(hidden, weight, None, tokens, 0.9).sum().backward()
+        assert watch.elements == largest

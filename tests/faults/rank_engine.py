@@ -1,0 +1,51 @@
+"""An engine that does something to one rank in the middle of its first rollout."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from svr_lightning.engines.base import Output
+from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.errors import ConfigError
+
+
+class FaultyRank(TransformersEngine):
+    """Samples as its base does until the fault.
+
+    Args:
+        rank: the one it happens to; -1 is every rank.
+        fault: ``raise``, ``config`` (a ConfigError) or ``kill``.
+        marks: folder that learns every rank's process id, and the time of the fault.
+        others: ``wait`` leaves the others to the next collective, ``busy`` keeps them from it.
+    """
+
+    def __init__(self, rank: int, fault: str, marks: str, others: str = "wait") -> None:
+        super().__init__(max_batch=16)
+        self._marks = Path(marks)
+        self._rank = rank
+        self._fault = fault
+        self._others = others
+        self._steps = 0
+
+    def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
+        super().start(model, stop_token_ids, max_model_len)
+        (self._marks / f"pid-{os.getpid()}").touch()
+
+    def step(self) -> list[Output]:
+        self._steps += 1
+        if self._steps == 5:
+            if self._rank in (-1, int(os.environ["LOCAL_RANK"])):
+                self._strike()
+            elif self._others == "busy":
+                time.sleep(600)
+        return super().step()
+
+    def _strike(self) -> None:
+        (self._marks / "struck").touch()
+        if self._fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._fault == "config":
+            raise ConfigError("data.train: what every process finds wrong")
+        raise ValueError("the fault of this test")

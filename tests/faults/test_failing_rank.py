@@ -1,0 +1,91 @@
+"""Of two real processes one fails: its own error is shown, and soon both are gone."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.faults.runs import ROOT, command
+
+ONE_UPDATE = ["--model.updates_per_rollout", "1", "--trainer.max_steps", "3"]
+
+
+def run_two(folder: Path, rank: int, fault: str, others: str = "wait") -> tuple[int, str]:
+    """Train on two processes until the fault; the exit code, and what both wrote to stderr."""
+    engine = (
+        "{class_path: tests.faults.rank_engine.FaultyRank, "
+        f"init_args: {{rank: {rank}, fault: {fault}, others: {others}, marks: {folder}}}}}"
+    )
+    arguments = command(
+        folder / "run",
+        *("--trainer.devices", "2", "--trainer.strategy", "ddp"),
+        *("--trainer.limit_val_batches", "0", "--model.engine", engine),
+        *ONE_UPDATE,
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (folder / "stderr").open("wb") as errors:
+        process = subprocess.Popen(
+            arguments, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=errors
+        )
+        code = process.wait(timeout=300)
+    everyone = [int(path.name.removeprefix("pid-")) for path in folder.glob("pid-*")]
+    assert len(everyone) == 2
+    struck = (folder / "struck").stat().st_mtime
+    while any(map(psutil.pid_exists, everyone)):
+        assert time.time() < struck + 60, "a process is still there a minute after the fault"
+        time.sleep(0.2)
+    return code, (folder / "stderr").read_text(errors="replace")
+
+
+def test_a_rank_that_raises_ends_one_that_waits_for_it(tmp_path: Path) -> None:
+    code, errors = run_two(tmp_path, 0, "raise")
+    assert code == 1
+    assert "in _strike" in errors
+    assert "svr_lightning: error: rank 0 failed: ValueError: the fault of this test" in errors
+
+
+def test_a_rank_that_raises_ends_one_that_is_busy_elsewhere(tmp_path: Path) -> None:
+    code, errors = run_two(tmp_path, 1, "raise", others="busy")
+    assert code != 0
+    assert "in _strike" in errors
+    assert "svr_lightning: error: rank 1 failed: ValueError: the fault of this test" in errors
+
+
+def test_a_rank_does_not_outlive_the_first_one_when_that_is_killed(tmp_path: Path) -> None:
+    code, errors = run_two(tmp_path, 0, "kill", others="busy")
+    assert code == -9
+    assert "svr_lightning: rank 1 ends: the process that started it has gone" in errors
+
+
+def test_what_all_ranks_find_wrong_is_said_once(tmp_path: Path) -> None:
+    code, errors = run_two(tmp_path, -1, "config")
+    assert code == 2
+    said = [line for line in errors.splitlines() if "error" in line]
+    assert said == ["svr_lightning: error: data.train: what every process finds wrong"]
+
+
+def test_torchrun_starts_a_training_on_two_processes(tmp_path: Path) -> None:
+    arguments = command(
+        tmp_path / "run",
+        *("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"),
+        *("--model.updates_per_rollout", "1", "--trainer.max_steps", "2"),
+        *("--trainer.limit_val_batches", "0"),
+    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*launcher, "--nproc_per_node", "2", *arguments[1:]],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    metrics = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in metrics if "train/grad_norm" in line] == ["1", "2"]
+    # 2 problems x G 4 in each step, half of them from each process.
+    assert len((tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()) == 16

@@ -1,0 +1,260 @@
+"""Small trainings on several processes: ``python -m tests.rank_trainings FOLDER`` is one part.
+
+Started with the environment of a distributed process, it runs every training below and leaves
+what its rank saw in ``FOLDER/<rank>.pt``.
+"""
+
+import csv
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from svr_lightning.core.losses import LossSpec
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.training.config import (
+    EvaluationConfig,
+    OptimizerConfig,
+    PolicyConfig,
+    ReferenceConfig,
+    SamplingConfig,
+)
+from svr_lightning.training.csv_log import CSVLog
+from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.deepspeed import SVRDeepSpeedStrategy
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sources import DataSource
+from svr_lightning.training.trainer import SVRTrainer
+
+CLIP = 0.1
+"""Below every gradient norm of these trainings, and above a quarter of it."""
+
+Seen = dict[str, Any]
+
+
+def train(
+    folder: Path,
+    *callbacks: Callback,
+    strategy: Any = "auto",
+    devices: int = 1,
+    accumulate: int = 1,
+    updates: int = 1,
+    steps: int = 3,
+    precision: Any = "32-true",
+    resume: str | None = None,
+) -> Seen:
+    """Train the embedded policy for some steps on the same four problems per step.
+
+    Returns:
+        ``weights`` and ``reference`` at the end, ``norms`` and ``lines`` of ``metrics.csv``,
+        ``rollouts`` of this process: problem, sample, turn -> token ids, in the first step.
+    """
+    model = make_model(updates)
+    first = FirstRollout()
+    trainer = SVRTrainer(
+        default_root_dir=str(folder),
+        accelerator="cpu",
+        devices=devices,
+        strategy=strategy,
+        precision=precision,
+        max_steps=steps,
+        max_epochs=-1,
+        accumulate_grad_batches=accumulate,
+        gradient_clip_val=CLIP,
+        callbacks=[first, *callbacks],
+        logger=CSVLog(folder),
+        enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
+        limit_val_batches=0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(model, make_data(), ckpt_path=resume)
+    seen: Seen = {"rollouts": first.rollouts}
+    seen["weights"] = {k: v.clone() for k, v in model.policy.state_dict().items()}
+    assert model.reference is not None
+    seen["reference"] = {k: v.clone() for k, v in model.reference.state_dict().items()}
+    if trainer.is_global_zero:
+        with (folder / "metrics.csv").open(newline="") as stream:
+            seen["lines"] = list(csv.reader(stream))[1:]
+        norms = [row for row in seen["lines"] if row[1] == "train/grad_norm"]
+        seen["norms"] = [float(value) for _, _, value in norms]
+    return seen
+
+
+def make_model(updates: int = 1) -> SVRModule:
+    """The embedded policy, with a reference that drifts at every other step."""
+    return SVRModule(
+        policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
+        recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
+        sampling=SamplingConfig(max_completion_tokens=24),
+        optimizer=OptimizerConfig(lr=1e-3),
+        reference=ReferenceConfig(mix=0.6, every=2),
+        evaluation=EvaluationConfig(max_turns=1, max_completion_tokens=8),
+        resample="off",
+        updates_per_rollout=updates,
+        seed=3,
+    )
+
+
+def make_data() -> SVRDataModule:
+    """Four problems per step, and two to validate on when asked to."""
+    train, held_out = (
+        DataSource(
+            name=name, task="countdown", path="embedded:countdown-tiny", split=split, limit=limit
+        )
+        for name, split, limit in (("toy", "train", 16), ("held_out", "dev", 2))
+    )
+    return SVRDataModule(train=train, val=[held_out], problems_per_step=4, seed=3)
+
+
+class FirstRollout(Callback):
+    """Notes what the first step sampled."""
+
+    def __init__(self) -> None:
+        self.rollouts: dict[tuple[str, int, int], tuple[int, ...]] = {}
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        if trainer.global_step == 0:
+            for group in pl_module.groups:
+                for trajectory in group.trajectories:
+                    for turn in trajectory.turns:
+                        key = (group.problem.id, trajectory.sample, turn.index)
+                        self.rollouts[key] = turn.completion.token_ids
+
+
+class StopAfter(Callback):
+    """Ends a training as an interruption would, after its checkpoint."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        trainer.should_stop = trainer.global_step >= self.step
+
+
+class Masters(Callback):
+    """Notes what DeepSpeed trains on."""
+
+    def __init__(self) -> None:
+        self.seen: Seen = {}
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        optimizer = trainer.strategy.deepspeed_engine.optimizer
+        masters = torch.cat([part.detach() for part in optimizer.single_partition_of_fp32_groups])
+        self.seen = {
+            "masters": masters.clone(),
+            "moments": [s["exp_avg"].dtype for s in optimizer.state.values()],
+            "types": {p.dtype for p in pl_module.policy.parameters()},
+            "reference_types": {p.dtype for p in pl_module.reference.parameters()},
+            "frequencies": pl_module.policy.model.rotary_emb.inv_freq.clone(),
+        }
+
+
+class InfiniteGradient(Callback):
+    """Rank 1's gradient of the second step is infinite; notes the state before and after it."""
+
+    def __init__(self) -> None:
+        self.before: Seen = {}
+        self.after: Seen = {}
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        if trainer.global_step == 1:
+            self.before = everything(trainer, pl_module)
+            if trainer.global_rank == 1:
+                parameter = next(pl_module.policy.parameters())
+                parameter.register_hook(lambda gradient: gradient + math.inf)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.after = everything(trainer, pl_module)
+
+
+def everything(trainer: Any, module: SVRModule) -> Seen:
+    """What an optimizer step changes, of this process."""
+    zero = trainer.strategy.deepspeed_engine.optimizer
+    return {
+        "weights": {k: v.clone() for k, v in module.state_dict().items()},
+        "masters": [part.detach().clone() for part in zero.single_partition_of_fp32_groups],
+        "moments": [s["exp_avg"].clone() for s in zero.state.values()],
+        "schedule": trainer.lr_scheduler_configs[0].scheduler.last_epoch,
+        "step": trainer.global_step,
+    }
+
+
+def zero2() -> SVRDeepSpeedStrategy:
+    """Buckets small enough for several of them."""
+    return SVRDeepSpeedStrategy(allgather_bucket_size=100_000, reduce_bucket_size=100_000)
+
+
+def ddp_and_zero2(folder: Path) -> Seen:
+    """The same three steps in several ways."""
+    return {
+        "ddp": train(folder / "ddp", strategy="ddp", devices=2),
+        "ddp accumulated": train(folder / "ddp4", strategy="ddp", devices=2, accumulate=4),
+        "zero2": train(folder / "zero", strategy=zero2(), devices=2),
+        "zero2 accumulated": train(folder / "zero4", strategy=zero2(), devices=2, accumulate=4),
+    }
+
+
+def resumed(folder: Path) -> Seen:
+    """ZeRO-2 from a checkpoint within a rollout, after the reference has drifted; then judged."""
+    options = {"devices": 2, "steps": 4, "accumulate": 2, "updates": 2}
+    whole = train(folder / "whole", strategy=zero2(), **options)
+
+    def last() -> ModelCheckpoint:
+        return ModelCheckpoint(
+            every_n_train_steps=1, save_top_k=0, save_last=True, enable_version_counter=False
+        )
+
+    train(folder / "cut", last(), StopAfter(3), strategy=zero2(), **options)
+    again = train(folder / "cut", last(), strategy=zero2(), resume="last", **options)
+    model = make_model()
+    trainer = SVRTrainer(
+        default_root_dir=str(folder / "validated"),
+        accelerator="cpu",
+        devices=2,
+        strategy=zero2(),
+        logger=False,
+        enable_progress_bar=False,
+    )
+    path = folder / "cut" / "checkpoints" / "last.ckpt"
+    trainer.validate(model, make_data(), ckpt_path=str(path), verbose=False)
+    validated = {"weights": model.policy.state_dict(), "reference": model.reference}
+    return {"whole": whole, "resumed": again, "validated": validated}
+
+
+def bf16(folder: Path) -> Seen:
+    """Two steps with bf16 weights."""
+    masters = Masters()
+    seen = train(
+        folder / "bf16", masters, strategy=zero2(), devices=2, steps=2, precision="bf16-true"
+    )
+    return {"bf16": seen | masters.seen}
+
+
+def infinite(folder: Path) -> Seen:
+    """A gradient that is not finite on one of the ranks."""
+    strike = InfiniteGradient()
+    try:
+        train(folder / "infinite", strike, strategy=zero2(), devices=2, accumulate=2)
+    except SystemExit as end:
+        signal.alarm(0)  # this process has more to do than to leave
+        cause = str(end.__cause__)
+    return {"infinite": {"before": strike.before, "after": strike.after, "cause": cause}}
+
+
+TRAININGS: tuple[Callable[[Path], Seen], ...] = (ddp_and_zero2, resumed, bf16, infinite)
+
+
+if __name__ == "__main__":
+    root = Path(sys.argv[1])
+    together: Seen = {}
+    for training in TRAININGS:
+        together |= training(root)
+    torch.save(together, root / f"{os.environ['LOCAL_RANK']}.pt")

@@ -1,0 +1,175 @@
+"""Two processes train what one does: under DDP, under ZeRO-2, through accumulation and resuming."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from svr_lightning.__main__ import main
+from svr_lightning.errors import ConfigError
+from svr_lightning.training.deepspeed import SVRDeepSpeedStrategy, own_strategy
+from tests.rank_trainings import CLIP, train
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDING = 1e-5
+"""A step moves a weight by up to 1e-3; sums over samples in another order differ by far less."""
+
+Seen = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
+    """What each of two processes saw in the trainings of ``tests.rank_trainings``."""
+    pytest.importorskip("deepspeed")
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(2):
+        environment = {
+            **os.environ,
+            **{"LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "NODE_RANK": "0"},
+            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
+        }
+        command = [sys.executable, "-m", "tests.rank_trainings", str(folder)]
+        with (folder / f"{rank}.log").open("w") as log:
+            processes.append(
+                subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+            )
+    codes = [process.wait(timeout=500) for process in processes]
+    logs = [(folder / f"{rank}.log").read_text()[-2000:] for rank in range(2)]
+    assert codes == [0, 0], logs
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """The same training on one process."""
+    return train(tmp_path_factory.mktemp("alone"))
+
+
+def furthest(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
+    """The largest difference between two states of the same weights."""
+    assert left.keys() == right.keys()
+    return max(float((left[k].float() - right[k].float()).abs().max()) for k in left)
+
+
+WAYS = ["ddp", "ddp accumulated", "zero2", "zero2 accumulated"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_end_with_the_weights_of_one(
+    ranks: list[Seen], alone: Seen, way: str
+) -> None:
+    assert furthest(ranks[0][way]["weights"], ranks[1][way]["weights"]) == 0
+    assert furthest(ranks[0][way]["weights"], alone["weights"]) < ROUNDING
+    assert furthest(ranks[1][way]["reference"], alone["reference"]) < ROUNDING
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_step_is_logged_once_with_the_norm_of_the_whole_gradient(
+    ranks: list[Seen], alone: Seen, way: str
+) -> None:
+    assert len(alone["norms"]) == 3
+    assert ranks[0][way]["norms"] == pytest.approx(alone["norms"], rel=1e-4)
+    keys = [row[:2] for row in alone["lines"]]
+    assert [row[:2] for row in ranks[0][way]["lines"]] == keys
+    # Clipping acts at every step, and would not on a gradient divided once more by 4.
+    assert all(CLIP < norm < 4 * CLIP for norm in alone["norms"])
+
+
+def test_two_processes_sample_what_one_does(ranks: list[Seen], alone: Seen) -> None:
+    shares = [ranks[rank]["zero2"]["rollouts"] for rank in range(2)]
+    assert [len(share) for share in shares] == [8, 8]  # 2 problems x G 2 x 2 turns
+    assert shares[0] | shares[1] == alone["rollouts"]
+
+
+def test_zero2_goes_on_within_a_rollout_as_if_it_had_not_stopped(ranks: list[Seen]) -> None:
+    for seen in ranks:
+        whole, resumed = seen["whole"], seen["resumed"]
+        assert furthest(whole["weights"], resumed["weights"]) == 0
+        assert furthest(whole["reference"], resumed["reference"]) == 0
+        assert furthest(whole["weights"], whole["reference"]) > 1e-4
+    rows = [
+        [row for row in ranks[0][name]["lines"] if not row[1].startswith("time/")]
+        for name in ("whole", "resumed")
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_a_sharded_checkpoint_is_evaluated_without_its_reference(ranks: list[Seen]) -> None:
+    for seen in ranks:
+        assert furthest(seen["validated"]["weights"], seen["whole"]["weights"]) == 0
+        assert seen["validated"]["reference"] is None
+
+
+def test_bf16_weights_have_fp32_masters_that_hold_more_than_bf16_can(ranks: list[Seen]) -> None:
+    for seen in ranks:
+        bf16 = seen["bf16"]
+        assert bf16["types"] == bf16["reference_types"] == {torch.bfloat16}
+        assert bf16["masters"].dtype == torch.float32
+        assert set(bf16["moments"]) == {torch.float32}
+        assert (bf16["masters"] != bf16["masters"].bfloat16()).float().mean() > 0.9
+        assert bf16["frequencies"].dtype == torch.float32
+    # Each process holds its own half.
+    assert ranks[0]["bf16"]["masters"].shape == ranks[1]["bf16"]["masters"].shape
+    assert not torch.equal(ranks[0]["bf16"]["masters"], ranks[1]["bf16"]["masters"])
+
+
+def test_an_infinite_gradient_on_one_rank_stops_both_before_the_update(ranks: list[Seen]) -> None:
+    for seen in ranks:
+        before, after = seen["infinite"]["before"], seen["infinite"]["after"]
+        assert "the gradient of optimizer step 2 is not finite" in seen["infinite"]["cause"]
+        assert furthest(before["weights"], after["weights"]) == 0
+        for part in ("masters", "moments"):
+            pairs = zip(before[part], after[part], strict=True)
+            assert all(torch.equal(left, right) for left, right in pairs)
+        assert (before["schedule"], before["step"]) == (after["schedule"], after["step"]) == (1, 1)
+
+
+# Which strategy a configuration gets
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "deepspeed_stage_1", "deepspeed_stage_2"])
+def test_a_strategy_named_as_lightnings_is_the_one_that_divides_gradients_once(name: str) -> None:
+    pytest.importorskip("deepspeed")
+    strategy = own_strategy(name)
+    assert type(strategy) is SVRDeepSpeedStrategy
+    zero = strategy.config["zero_optimization"]
+    assert zero["stage"] == (1 if name.endswith("1") else 2)
+    assert (zero["overlap_comm"], zero["contiguous_gradients"]) == (False, True)
+    assert "offload_optimizer" not in zero
+    assert own_strategy("ddp") == "ddp"
+
+
+def test_lightnings_own_object_and_stage_3_are_refused() -> None:
+    pytest.importorskip("deepspeed")
+    from lightning.pytorch.strategies import DeepSpeedStrategy
+
+    with pytest.raises(ConfigError, match="divides gradients twice"):
+        own_strategy(DeepSpeedStrategy())
+    with pytest.raises(ConfigError, match="stage 3 shards the weights"):
+        own_strategy("deepspeed_stage_3")
+
+
+def test_without_deepspeed_its_strategy_is_one_line_that_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    code = main(
+        [
+            *("fit", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
+            *("--trainer.default_root_dir", str(tmp_path)),
+            *("--trainer.strategy", "deepspeed_stage_2"),
+        ]
+    )
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert code == 2
+    assert line.startswith("svr_lightning: error: trainer.strategy: DeepSpeed is not installed")
+    assert "pip install 'svr-lightning[deepspeed]'" in line
