@@ -7,10 +7,10 @@ anything can keep it, leaves within a bounded time, and where it is the first on
 other processes end with it.
 """
 
+import ctypes
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -27,12 +27,13 @@ FIRST_RANKS_TURN = 10
 """Seconds in which the first process reports a faulty configuration that all of them found."""
 
 _LAUNCHER = "SVR_LAUNCHER_PID"
-_LOOK = 2.0
+_PR_SET_PDEATHSIG = 1
 
 
 def note_launcher() -> None:
-    """Let processes that Lightning starts from this one know which one it is."""
-    os.environ.setdefault(_LAUNCHER, str(os.getpid()))
+    """Let processes that Lightning starts from this one, ranks above 0, know which one it is."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        os.environ[_LAUNCHER] = str(os.getpid())
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def failing_together(trainer: Any) -> Iterator[None]:
     if trainer.world_size == 1:
         yield
         return
-    _follow_launcher(trainer.global_rank)
+    _follow_launcher()
     try:
         yield
     except (ConfigError, MisconfigurationException) as error:
@@ -93,17 +94,11 @@ def _let_the_first_speak() -> None:
     time.sleep(FIRST_RANKS_TURN)
 
 
-def _follow_launcher(rank: int) -> None:
-    """End with the process that started this one, however that one ends."""
-    launcher = os.getppid()
-    if os.environ.get(_LAUNCHER) == str(launcher):
-        args = (rank, launcher)
-        threading.Thread(target=_watch, args=args, name="launcher-watch", daemon=True).start()
-
-
-def _watch(rank: int, launcher: int) -> None:
-    while os.getppid() == launcher:
-        time.sleep(_LOOK)
-    sys.stderr.write(f"svr_lightning: rank {rank} ends: the process that started it has gone\n")
-    sys.stderr.flush()
-    os._exit(1)
+def _follow_launcher() -> None:
+    """Have the system end this process with the one that started it, whatever keeps either."""
+    launcher = os.environ.get(_LAUNCHER)
+    if sys.platform != "linux" or launcher != str(os.getppid()):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if launcher != str(os.getppid()):  # gone in between
+        os._exit(1)
