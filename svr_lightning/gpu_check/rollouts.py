@@ -10,6 +10,7 @@ import torch
 
 from svr_lightning.core.types import Problem, Sample, Trajectory
 from svr_lightning.engines.base import Engine, Output, Request
+from svr_lightning.engines.lock_step import LockStep
 from svr_lightning.gpu_check import workload
 from svr_lightning.gpu_check.flops import BANDWIDTHS, decode_bytes, nominal
 from svr_lightning.gpu_check.models import END, build_tokenizer, random_model, shapes
@@ -18,37 +19,6 @@ from svr_lightning.gpu_check.settings import Emit, Settings
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Driver, Job
-
-
-class LockStep:
-    """An engine with a barrier between turns: requests wait until nothing runs."""
-
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-        self._held: list[Request] = []
-        self._running = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def submit(self, request: Request) -> None:
-        """Hold it back."""
-        self._held.append(request)
-
-    def step(self) -> list[Output]:
-        """Let in what was held back once all has finished, then step."""
-        if not self._running:
-            for request in self._held:
-                self._engine.submit(request)
-            self._running, self._held = len(self._held), []
-        outputs: list[Output] = self._engine.step()
-        self._running -= len(outputs)
-        return outputs
-
-    def cancel(self) -> None:
-        """Forget everything."""
-        self._running, self._held = 0, []
-        self._engine.cancel()
 
 
 class LongTailed:
