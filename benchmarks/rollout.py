@@ -14,12 +14,9 @@ The bound is what no schedule can beat: the tokens of the longest trajectory, on
 
 import argparse
 import json
-import math
 import os
 import platform
-import random
 import time
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,10 +24,11 @@ from typing import Any
 import torch
 
 from svr_lightning.core.types import Trajectory
-from svr_lightning.engines.base import Engine, Request
+from svr_lightning.engines.base import Engine
 from svr_lightning.engines.lock_step import LockStep
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.evaluation.results import package_versions
+from svr_lightning.gpu_check.rollouts import LongTailed
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Driver, Job
@@ -38,31 +36,11 @@ from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy
 from svr_lightning.training.sources import DataSource, load_problems
 
-SHORTEST, TYPICAL, LONGEST, SPREAD = 8, 30, 256, 0.9
+TYPICAL, LONGEST, SPREAD = 30, 256, 1.0
+"""Tokens of a completion: median, cut, and the standard deviation of their logarithm."""
 PROBLEMS, GROUP, TURNS = 8, 8, 3
 EMBEDDED = "embedded:countdown-tiny"
 PROBLEM_SET = DataSource(name="train", task="countdown", path=EMBEDDED, limit=PROBLEMS)
-
-
-class LongTailed:
-    """Ends every completion at a length of its own, and counts engine steps."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self.steps = engine, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def submit(self, request: Request) -> None:
-        """Submit with the length that the request's seed draws."""
-        draw = random.Random(request.sampling.seed).lognormvariate(math.log(TYPICAL), SPREAD)
-        limit = min(max(int(draw), SHORTEST), LONGEST, request.sampling.max_tokens)
-        self._engine.submit(replace(request, sampling=replace(request.sampling, max_tokens=limit)))
-
-    def step(self) -> Any:
-        """Step and count."""
-        self.steps += 1
-        return self._engine.step()
 
 
 def make_engine(name: str, slots: int) -> Engine:
@@ -78,7 +56,7 @@ def roll_out(engine: Engine, renderer: Renderer) -> tuple[list[Trajectory], int,
     """One rollout; its trajectories, engine steps and seconds."""
     recipe = SVR(group_size=GROUP, horizon=TURNS)
     decoding = Decoding(max_completion_tokens=LONGEST, temperature=0.9)
-    counted = LongTailed(engine)
+    counted = LongTailed(engine, TYPICAL, SPREAD)
     jobs = [
         Job(problem, index, program, decoding)
         for problem in load_problems(PROBLEM_SET)

@@ -28,8 +28,8 @@ class LongTailed:
     has the same length whenever it is submitted.
     """
 
-    def __init__(self, engine: Any, median: float) -> None:
-        self._engine, self._median = engine, median
+    def __init__(self, engine: Any, median: float, spread: float = 0.7) -> None:
+        self._engine, self._median, self._spread = engine, median, spread
         self.steps = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -39,7 +39,7 @@ class LongTailed:
         """Hand it on with a limit of its own."""
         sampling = request.sampling
         rng = np.random.default_rng(sampling.seed)
-        limit = workload.long_tailed(rng, self._median, sampling.max_tokens)
+        limit = workload.long_tailed(rng, self._median, sampling.max_tokens, self._spread)
         self._engine.submit(replace(request, sampling=replace(sampling, max_tokens=limit)))
 
     def step(self) -> list[Output]:

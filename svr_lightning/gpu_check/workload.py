@@ -18,9 +18,9 @@ TEMPERATURE = 0.9
 GIB = 2**30
 
 
-def long_tailed(rng: np.random.Generator, median: float, limit: int) -> int:
+def long_tailed(rng: np.random.Generator, median: float, limit: int, spread: float = 0.7) -> int:
     """A completion length in tokens: lognormal, cut at ``limit`` as the engine does."""
-    return int(np.clip(rng.lognormal(np.log(median), 0.7), 2, limit))
+    return int(np.clip(rng.lognormal(np.log(median), spread), 2, limit))
 
 
 def make_samples(

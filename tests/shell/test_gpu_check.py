@@ -11,7 +11,8 @@ import psutil
 import pytest
 import torch
 
-from svr_lightning.engines.base import Request, SamplingParams
+from svr_lightning.engines.base import Output, Request, SamplingParams
+from svr_lightning.engines.lock_step import LockStep
 from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.gpu_check import parity, rollouts
@@ -128,6 +129,29 @@ def test_a_long_tailed_length_belongs_to_the_seed_and_not_to_the_order() -> None
     assert found == lengths(range(29, -1, -1))
     assert len(set(found.values())) > 10
     assert max(found.values()) <= 100
+
+
+def turns(engine: Any) -> int:
+    """Steps of two trajectories of two turns: 1 then 3 tokens, 3 then 1."""
+    engine.submit(request(0))
+    engine.submit(request(1))
+    steps, finished = 0, 0
+    while finished < 4:
+        steps += 1
+        outputs: list[Output] = engine.step()
+        finished += len(outputs)
+        for output in outputs:
+            if output.id < 2:
+                engine.submit(request(output.id + 2))
+    return steps
+
+
+def test_lock_step_waits_for_the_slowest_of_each_turn() -> None:
+    def script(asked: Request) -> list[int]:
+        return [7] * {0: 1, 1: 3, 2: 3, 3: 1}[asked.id]
+
+    assert turns(ScriptedEngine(script)) == 4  # the longer trajectory: 1 + 3 or 3 + 1
+    assert turns(LockStep(ScriptedEngine(script))) == 6  # 3, then 3 again
 
 
 # --- processes --------------------------------------------------------------------------------
