@@ -28,12 +28,17 @@ from svr_lightning.recipes.svr import SVR
 STEPS = 3
 ACCUMULATE = 2
 CLOCK = "clock.json"
+ZERO_2 = {
+    "class_path": "svr_lightning.training.deepspeed.SVRDeepSpeedStrategy",
+    "init_args": {"stage": 2},
+}
 SHOWN = {
     "train/loss": "",
     "train/grad_norm": "",
     "engine/logprob_diff": "nats",
     "engine/changed_frac": "",
     "time/rollout": "s",
+    "time/update": "s",
     "time/sync": "s",
 }
 """Keys of ``metrics.csv`` that are reported, of the last step, and their units."""
@@ -81,27 +86,10 @@ class StepClock(Callback):
         self._path.write_text(json.dumps({"seconds": self._seconds, "peak_gib": peak}))
 
 
-def strategy() -> str | dict[str, Any]:
-    """What ``trainer.strategy`` says: this package's DeepSpeed class, or Lightning's own name.
-
-    Raises:
-        SkippedError: where neither can run.
-    """
-    if find_spec("deepspeed") is None:
-        raise SkippedError("DeepSpeed is not installed; pip install 'deepspeed>=0.19.8,<0.20'")
-    if find_spec("svr_lightning.training.deepspeed") is None:
-        return "deepspeed_stage_2"
-    return {
-        "class_path": "svr_lightning.training.deepspeed.SVRDeepSpeedStrategy",
-        "init_args": {"stage": 2},
-    }
-
-
 def run(emit: Emit, settings: Settings) -> None:
     """Train with the transformers engine first, which lets DeepSpeed stand alone, then vLLM."""
-    chosen = strategy()
-    if settings.device == "cpu" and isinstance(chosen, str):
-        raise SkippedError("Lightning's own DeepSpeed strategy needs CUDA")
+    if find_spec("deepspeed") is None:
+        raise SkippedError("DeepSpeed is not installed; pip install 'deepspeed>=0.19.8,<0.20'")
     if find_spec("jsonargparse") is None:
         raise SkippedError("jsonargparse, which the command line needs, is not installed")
     engines = ["transformers", "vllm"] if settings.engine == "vllm" else ["transformers"]
@@ -113,7 +101,7 @@ def run(emit: Emit, settings: Settings) -> None:
             if engine == "vllm" and find_spec("vllm") is None:
                 emit("vllm", None, note="vLLM is not installed")
                 continue
-            config = configuration(policy, Path(folder) / engine, engine, chosen, settings)
+            config = configuration(policy, Path(folder) / engine, engine, ZERO_2, settings)
             failed += [engine] if not train(emit, engine, config, Path(folder)) else []
     if failed:
         raise RuntimeError(f"the training failed with {' and '.join(failed)}; see the log")

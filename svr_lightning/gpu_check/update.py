@@ -3,6 +3,7 @@
 import copy
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -20,12 +21,15 @@ from svr_lightning.gpu_check.models import (
 from svr_lightning.gpu_check.settings import Emit, Settings, one_line
 from svr_lightning.training.batching import TrainBatch, pad
 from svr_lightning.training.config import OptimizerConfig
+from svr_lightning.training.kernels import use_kernels
 from svr_lightning.training.logprobs import completion_logprobs
 from svr_lightning.training.optimizer import make_optimizer
 
 MICRO_BATCHES = 16
 """Per optimizer step on one GPU: 16 problems x G 8 in micro-batches of 8."""
 CLIP = 2.0
+WAYS = ("checkpointing", "all_activations", "checkpointing_liger")
+"""Of computing the update: what is kept for the backward pass, and whose kernels."""
 ENOUGH_SECONDS = 12.0
 """No further repetition of a measurement that has taken as long."""
 REPETITIONS = 3
@@ -53,23 +57,25 @@ def run(emit: Emit, settings: Settings) -> None:
     emit("peak_flops", peak, "FLOP/s", note=f"dense bf16, stated for {name}" if peak else "unknown")
     emit("flops_formula", FORMULA)
     emit("linear_attention", linear_attention_kernel(device))
+    liger = device == "cuda" and find_spec("liger_kernel") is not None
+    emit("liger_kernel", liger, note="measured apart, last" if liger else "not used")
     failed = []
-    for model in ("dense", "hybrid"):
-        for checkpointing in (True, False):
-            label = f"{model}.{'checkpointing' if checkpointing else 'all_activations'}"
+    for way in WAYS if liger else WAYS[:2]:
+        for model in ("dense", "hybrid"):
+            label = f"{model}.{way}"
             try:
-                timing = _fitting(found[model], checkpointing, settings)
-            except RuntimeError as error:
+                timing = _fitting(found[model], way, settings)
+            except Exception as error:  # of kernels too: what is left is measured all the same
                 emit(f"{label}.micro_batch", None, note=one_line(error))
                 failed.append(label)
-                workload.release(device)
             else:
                 _report(emit, label, timing, peak)
+            workload.release(device)
     if failed:
         raise RuntimeError(f"no figures for {', '.join(failed)}")
 
 
-def _fitting(shape: Shape, checkpointing: bool, settings: Settings) -> Timing:
+def _fitting(shape: Shape, way: str, settings: Settings) -> Timing:
     """Measure with the paper's micro-batch of 8 sequences, or the largest half of it that fits."""
     small = settings.small
     sequences = 2 if small else 8
@@ -81,7 +87,7 @@ def _fitting(shape: Shape, checkpointing: bool, settings: Settings) -> Timing:
             median=8 if small else 400,
             limit=16 if small else 1200,
         )
-        timing = _measure_or_none(shape, samples, checkpointing, settings.device)
+        timing = _measure_or_none(shape, samples, way, settings.device)
         workload.release(settings.device)
         if timing is not None:
             return timing
@@ -90,20 +96,20 @@ def _fitting(shape: Shape, checkpointing: bool, settings: Settings) -> Timing:
         sequences //= 2
 
 
-def _measure_or_none(
-    shape: Shape, samples: list[Sample], checkpointing: bool, device: str
-) -> Timing | None:
+def _measure_or_none(shape: Shape, samples: list[Sample], way: str, device: str) -> Timing | None:
     """None where it does not fit. Nothing of the attempt is referred to after the return."""
     try:
-        return _measure(shape, samples, checkpointing, device)
+        return _measure(shape, samples, way, device)
     except torch.OutOfMemoryError:
         return None
 
 
-def _measure(shape: Shape, samples: list[Sample], checkpointing: bool, device: str) -> Timing:
+def _measure(shape: Shape, samples: list[Sample], way: str, device: str) -> Timing:
     model = random_model(shape, device)
+    if way.endswith("liger"):
+        use_kernels(model, True, device)
     reference = copy.deepcopy(model).requires_grad_(False)
-    if checkpointing:
+    if way.startswith("checkpointing"):
         model.gradient_checkpointing_enable({"use_reentrant": False})
     model.train()
     optimizer = make_optimizer(model, OptimizerConfig(lr=1e-6), total_steps=100)["optimizer"]
