@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
@@ -159,13 +160,33 @@ def test_the_readme_has_two_commands_that_do_all_the_set_up() -> None:
     assert "make test" in script
 
 
+TRAINER = ["python", "-m", "svr_lightning"]
+
+
+def test_the_readmes_other_commands_are_there() -> None:
+    others = [words for words in readme_commands() if words[:3] != TRAINER and words[0] != "make"]
+    assert [words[:3] for words in others] == [
+        ["pip", "install", "-e"],
+        ["scripts/torchrun.sh", "--config", "configs/gsm8k.yaml"],
+        ["python", "-m", "svr_lightning.gpu_check"],
+    ]
+    wanted = re.fullmatch(r"\.\[(.*)\]", others[0][3])
+    assert wanted
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(wanted[1].split(",")) <= project["optional-dependencies"].keys()
+    # The launcher hands its arguments to the command, where they have to resolve too.
+    with pytest.raises(SystemExit) as end:
+        main(["fit", *(str(ROOT / w) if "/" in w else w for w in others[1][1:]), "--print_config"])
+    assert end.value.code in (0, None)
+    assert (ROOT / others[1][0]).is_file()
+
+
 @pytest.mark.parametrize(
-    "words", [w for w in readme_commands() if w[0] == "python"], ids=lambda w: " ".join(w[3:6])
+    "words", [w for w in readme_commands() if w[:3] == TRAINER], ids=lambda w: " ".join(w[3:6])
 )
 def test_every_other_command_of_the_readme_resolves(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert words[:3] == ["python", "-m", "svr_lightning"]
     monkeypatch.chdir(ROOT)
     with pytest.raises(SystemExit) as end:
         main([*words[3:], "--print_config"])

@@ -27,7 +27,8 @@ def made(name: str = "made", count: int = 37, seed: int = 1, **settings: Any) ->
 def module(rank: int = 0, ranks: int = 1, **settings: Any) -> SVRDataModule:
     """A data module as process ``rank`` of ``ranks`` holds it."""
     data = SVRDataModule(**{"train": made(), "problems_per_step": 8, **settings})
-    data.trainer = SimpleNamespace(global_rank=rank, world_size=ranks)  # type: ignore[assignment]
+    place = {"global_rank": rank, "world_size": ranks, "lightning_module": None}
+    data.trainer = SimpleNamespace(**place)  # type: ignore[assignment]
     return data
 
 

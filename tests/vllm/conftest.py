@@ -22,9 +22,14 @@ def served_model(kind: str, *, tied: bool = True) -> Any:
     return tiny_qwen3(tie_word_embeddings=tied, head_dim=32)
 
 
+_ALIVE: list[VLLMEngine] = []
+"""Engines of this process: with the first one that goes, vLLM takes the others' groups down."""
+
+
 def started(model: Any, **arguments: Any) -> VLLMEngine:
     """An engine that serves ``model`` as of step 0."""
     engine = VLLMEngine(**arguments)
+    _ALIVE.append(engine)
     engine.start(model, (STOP,), 512)
     engine.sync(model, 0)
     return engine
