@@ -11,6 +11,10 @@ On a CPU the plain path at full size needs more memory than machines like CI's h
 - the count is held against the resident memory that fresh processes really take, at sizes that fit,
   the blocks at all positions of the full size (with fewer features, or it takes a quarter of an
   hour; ``--features-measured 2048`` does it all the same).
+
+The backward pass takes over what the forward pass computed as far as a GiB holds it, and computes
+the rest anew: four matrix products there instead of three. Both ends are timed, all of it kept, as
+at the sizes timed here, and none, which is where far larger ones tend to.
 """
 
 import argparse
@@ -35,6 +39,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from svr_lightning.core import linear_logprobs as blockwise
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import token_logprobs
 
@@ -225,15 +230,19 @@ def main() -> int:
     print(f"differences (limit 1e-5): {found['agreement']}")
     # A GPU takes the real size, as far as the plain path fits; a CPU one of the same proportions.
     sizes = [(4096, VOCABULARY)] if device == "cuda" else [(1024, 32_768)]
-    found["timing"] = [
-        timing(device, tokens, vocabulary, features, options.repeats)
-        for tokens, vocabulary in sizes
-        for features in (1024, FEATURES)
-    ]
+    found["timing"] = []
+    for kept in (blockwise.KEPT_BYTES, 0):
+        blockwise.KEPT_BYTES = kept
+        found["timing"] += [
+            {"kept": kept} | timing(device, tokens, vocabulary, features, options.repeats)
+            for tokens, vocabulary in sizes
+            for features in (1024, FEATURES)
+        ]
     clock = "wall" if device == "cuda" else "cpu"  # cores are shared: what others take is not ours
     for row in found["timing"]:
         print(
-            f"{row['tokens']} tokens, vocabulary {row['vocabulary']}, {row['features']} features:"
+            f"{row['tokens']} tokens, vocabulary {row['vocabulary']}, {row['features']} features, "
+            f"at most {row['kept'] / GIB:g} GiB kept:"
         )
         for name in ("wall", "cpu"):
             values = row[name]
@@ -250,7 +259,8 @@ def main() -> int:
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     fine = share <= 1 / 8 and max(found["agreement"].values()) <= 1e-5
-    return 0 if fine and all(row[clock]["ratio"] <= 1.15 for row in found["timing"]) else 1
+    in_time = all(row[clock]["ratio"] <= 1.15 for row in found["timing"] if row["kept"])
+    return 0 if fine and in_time else 1
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from torch.autograd.function import once_differentiable
 BLOCK_ELEMENTS = {"cpu": 2**22, "default": 2**27}
 """Scores that exist at a time, by device type: what stays in a processor's cache, or what keeps a
 GPU's matrix units busy at half a GiB of fp32."""
+KEPT_BYTES = 2**30
+"""Room for exponentials that the backward pass takes over from the forward pass."""
 
 
 def linear_logprobs(
@@ -25,9 +27,10 @@ def linear_logprobs(
 
     The same as :func:`~svr_lightning.core.losses.token_logprobs` of the full scores, values and
     gradients: the product in the precision of ``hidden`` (or of the autocast around the call), the
-    softmax in fp32. The backward pass computes each block of scores anew, so that only
-    ``hidden``, ``token_ids`` and one number per position are kept for it, and nothing where no
-    gradient is asked for. ``weight`` has to be whole: strategies that shard it are not supported.
+    softmax in fp32. The backward pass takes over the first blocks' exponentials, as many as
+    :data:`KEPT_BYTES` holds, and computes the other blocks anew, so that memory does not grow with
+    the scores. Where no gradient is asked for nothing is kept.
+    ``weight`` has to be whole: strategies that shard it are not supported.
 
     With p the softmax, g the incoming gradient and d_nv = g_n ([v = y_n] - p_nv) / temperature:
     grad hidden = d weight, grad weight = d^T hidden, grad bias = sum_n d_n.
@@ -46,8 +49,10 @@ def linear_logprobs(
     dtype = hidden.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
+    trains = hidden.requires_grad or weight.requires_grad
+    room = KEPT_BYTES if trains and torch.is_grad_enabled() else 0
     return _LinearLogprobs.apply(  # type: ignore[no-any-return, no-untyped-call]
-        hidden, weight, bias, token_ids, temperature, dtype
+        hidden, weight, bias, token_ids, temperature, dtype, room
     )
 
 
@@ -61,8 +66,10 @@ class _LinearLogprobs(torch.autograd.Function):
         token_ids: Tensor,
         temperature: float,
         dtype: torch.dtype,
+        room: int,
     ) -> Tensor:
         count = len(hidden)
+        kept: list[Tensor] = []
         chosen = hidden.new_zeros(count, dtype=torch.float32)
         normaliser = hidden.new_full((count,), -torch.inf, dtype=torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
@@ -71,15 +78,19 @@ class _LinearLogprobs(torch.autograd.Function):
                 scores = _scores(narrow, weight, bias, temperature, block)
                 inside, column = _columns(token_ids, block)
                 chosen += scores.gather(1, column).squeeze(1) * inside
-                normaliser = torch.logaddexp(normaliser, _logsumexp_(scores))
-        ctx.save_for_backward(hidden, weight, bias, token_ids, normaliser)
+                highest = _exp_(scores)
+                normaliser = torch.logaddexp(normaliser, scores.sum(dim=1).log_().add_(highest))
+                room -= scores.nbytes
+                if room >= 0:
+                    kept += [scores, highest]
+        ctx.save_for_backward(hidden, weight, bias, token_ids, normaliser, *kept)
         ctx.temperature, ctx.dtype = temperature, dtype
         return chosen - normaliser
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, token_ids, normaliser = ctx.saved_tensors
+        hidden, weight, bias, token_ids, normaliser, *kept = ctx.saved_tensors
         for_hidden, for_weight, for_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.zeros_like(hidden, dtype=torch.float32) if for_hidden else None
         grad_weight = torch.empty_like(weight) if for_weight else None
@@ -87,10 +98,14 @@ class _LinearLogprobs(torch.autograd.Function):
         step = (grad / ctx.temperature).unsqueeze(1)
         with torch.autocast(hidden.device.type, enabled=False):
             narrow = hidden.to(ctx.dtype)
-            for block in _blocks(len(hidden), len(weight), hidden.device.type):
-                scores = _scores(narrow, weight, bias, ctx.temperature, block)
+            for number, block in enumerate(_blocks(len(hidden), len(weight), hidden.device.type)):
+                if 2 * number < len(kept):
+                    scores, highest = kept[2 * number : 2 * number + 2]
+                    d = scores * (highest - normaliser).exp_().unsqueeze(1).mul_(-step)
+                else:
+                    scores = _scores(narrow, weight, bias, ctx.temperature, block)
+                    d = scores.sub_(normaliser.unsqueeze(1)).exp_().mul_(-step)
                 inside, column = _columns(token_ids, block)
-                d = scores.sub_(normaliser.unsqueeze(1)).exp_().mul_(-step)
                 d.scatter_add_(1, column, step * inside.unsqueeze(1))
                 if grad_bias is not None:
                     grad_bias[block] = d.sum(dim=0)
@@ -101,7 +116,7 @@ class _LinearLogprobs(torch.autograd.Function):
                     _product(d.t(), narrow, grad_weight[block])
         if grad_hidden is not None:
             grad_hidden = grad_hidden.to(hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
 def _blocks(count: int, vocabulary: int, device: str) -> Iterator[slice]:
@@ -128,10 +143,11 @@ def _columns(token_ids: Tensor, block: slice) -> tuple[Tensor, Tensor]:
     return inside.float(), column.clamp(0, last).unsqueeze(1)
 
 
-def _logsumexp_(scores: Tensor) -> Tensor:
-    """[N] over the columns; uses up ``scores``."""
+def _exp_(scores: Tensor) -> Tensor:
+    """Turn scores into exponentials relative to each row's highest, and return that: [N]."""
     highest = scores.amax(dim=1)
-    return scores.sub_(highest.unsqueeze(1)).exp_().sum(dim=1).log_().add_(highest)
+    scores.sub_(highest.unsqueeze(1)).exp_()
+    return highest
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> None:

@@ -15,10 +15,17 @@ from svr_lightning.core.losses import token_logprobs
 N, H, V = 5, 4, 11
 
 
-@pytest.fixture(params=[1, 15, 55, 10_000], ids=lambda elements: f"{elements}-elements")
+@pytest.fixture(
+    params=[(e, b) for e in (1, 15, 55, 10_000) for b in (0, 130, 10_000)],
+    ids=lambda sizes: "{}-elements-{}-bytes".format(*sizes),
+)
 def _block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 1 and of 3 of the 11 tokens, the last of them shorter, and of all 11."""
-    monkeypatch.setitem(blockwise.BLOCK_ELEMENTS, "cpu", request.param)
+    """Blocks of 1 and of 3 of the 11 tokens, the last of them shorter, and of all 11.
+
+    None, some or all of them are kept for the backward pass.
+    """
+    monkeypatch.setitem(blockwise.BLOCK_ELEMENTS, "cpu", request.param[0])
+    monkeypatch.setattr(blockwise, "KEPT_BYTES", request.param[1])
 
 
 def inputs(
@@ -152,3 +159,27 @@ def test_no_tensor_of_all_scores_exists_forward_or_backward(
         with watch:
             function(hidden, weight, None, tokens, 0.9).sum().backward()
         assert watch.elements == largest
+
+
+def test_what_is_kept_for_the_backward_pass_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    count, features, vocabulary = 64, 4, 1000
+    monkeypatch.setitem(blockwise.BLOCK_ELEMENTS, "cpu", 6400)  # ten blocks of 25,600 bytes
+    hidden = torch.ones(count, features, requires_grad=True)
+    weight = torch.ones(vocabulary, features, requires_grad=True)
+    tokens = torch.zeros(count, dtype=torch.long)
+
+    def blocks_kept(room: int) -> int:
+        monkeypatch.setattr(blockwise, "KEPT_BYTES", room)
+        kept: list[int] = []
+
+        def note(tensor: Tensor) -> Tensor:
+            kept.append(tensor.nbytes)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            linear_logprobs(hidden, weight, None, tokens, 0.9)
+        return kept.count(25_600)
+
+    assert [blocks_kept(room) for room in (0, 25_599, 25_600, 80_000, 2**30)] == [0, 0, 1, 3, 10]
+    with torch.no_grad():
+        assert blocks_kept(2**30) == 0
