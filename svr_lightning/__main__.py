@@ -1,8 +1,8 @@
-"""``python -m svr_lightning``: fit, validate, test, predict."""
+"""``python -m svr_lightning``: training, evaluation, and what is read off recorded samples."""
 
 import sys
 
-HELP = """usage: python -m svr_lightning [-h] [--version] {fit,validate,test,predict} ...
+HELP = """usage: python -m svr_lightning [-h] [--version] COMMAND ...
 
 Self-Verifying Refinement: train policies that judge their own answers and stop when they are
 good enough.
@@ -11,6 +11,14 @@ good enough.
   validate  adaptive inference on the validation sets
   test      adaptive inference on the test sets
   predict   answer questions of your own, turn by turn
+
+From recorded samples, without a model:
+
+  sweep     every fixed budget, threshold and gate from one recording
+  tune      a threshold with a guarantee on premature stops
+  vote      majority voting from a pool of samples
+  report    figures, tables and a page to read
+  regrade   grade recorded samples with another grader
 
   python -m svr_lightning fit --config configs/countdown_tiny.yaml
   python -m svr_lightning fit --config configs/gsm8k.yaml --config configs/hardware/cpu_smoke.yaml
@@ -33,6 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(__version__)
         return 0
+    from svr_lightning import commands
+
+    if arguments[0] in commands.COMMANDS:
+        return commands.run(arguments[0], arguments[1:])
     from svr_lightning.cli import run
 
     return run(arguments)

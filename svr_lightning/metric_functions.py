@@ -136,28 +136,32 @@ def example_key(dataset: str, example: str, turn: int | None = None) -> int:
 
 
 def observed_turns(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """O: the turns of a record up to the returned one; none of a problem that could not be run.
+    """O: the turns that a record's outcome generated; none of a problem that could not be run.
+
+    They are the turns up to the returned one, unless the record says with ``observed_turns`` that
+    more of them were generated before an earlier one was returned.
 
     Raises:
         ValueError: if the returned turn is not there, or a turn has no label.
     """
     turns = list(record["turns"])
     returned = record["returned_turn"]
+    observed = record.get("observed_turns", returned)
     failed = record.get("error") is not None
     if failed and not turns and not returned and not record["stopped_early"]:
         return []
-    if failed or not 1 <= returned <= len(turns):
+    if failed or not 1 <= returned <= observed <= len(turns):
         raise ValueError(
             f"{_name(record)} returns turn {returned} of {len(turns)}; a record has that turn, "
             "or else an error, no turns and returned turn 0"
         )
-    for turn in turns[:returned]:
+    for turn in turns[:observed]:
         if not isinstance(turn["correct"], bool):
             raise ValueError(
                 f"{_name(record)} has no label at turn {turn['turn']}; metrics are for problems "
                 "with a reference"
             )
-    return turns[:returned]
+    return turns[:observed]
 
 
 def _name(record: Mapping[str, Any]) -> str:
@@ -202,10 +206,11 @@ def _example_row(
     record: Mapping[str, Any], observed: Sequence[Mapping[str, Any]]
 ) -> dict[str, int]:
     labels = [int(turn["correct"]) for turn in observed] or [0]
+    final = labels[record["returned_turn"] - 1] if observed else 0
     prompt = sum(turn["prompt_tokens"] for turn in observed)
     completion = sum(turn["completion_tokens"] for turn in observed)
     return {
-        "final_correct": labels[-1],
+        "final_correct": final,
         "first_correct": labels[0],
         "any_correct": max(labels),
         "turns": len(observed),

@@ -286,18 +286,34 @@ _TURN_FIELDS = {
     "prompt_tokens": (_is_count, "a whole number"),
     "completion_tokens": (_is_count, "a whole number"),
 }
+_OPTIONAL_OF_RECORD = {"observed_turns": (_is_count, "a whole number")}
+_OPTIONAL_OF_TURN = {
+    "verdict_probability": (
+        lambda value: value is None or _is_share(value),
+        "a number in [0, 1] or null",
+    ),
+}
 
 
 def _check_record(record: Any) -> None:
     _check_fields(record, _RECORD_FIELDS, "record")
+    _check_fields(record, _present(_OPTIONAL_OF_RECORD, record), "record")
     for index, turn in enumerate(record["turns"], start=1):
         _check_fields(turn, _TURN_FIELDS, f"turn {index}")
+        _check_fields(turn, _present(_OPTIONAL_OF_TURN, turn), f"turn {index}")
         if turn["turn"] != index:
             raise ValueError(f"turn {index} says that it is turn {turn['turn']}")
     if bool(record["turns"]) == (record.get("error") is not None):
         raise ValueError("the record must have either turns or an 'error'")
     if not min(1, len(record["turns"])) <= record["returned_turn"] <= len(record["turns"]):
         raise ValueError(f"returned_turn {record['returned_turn']} is not among its turns")
+    observed = record.get("observed_turns", record["returned_turn"])
+    if not record["returned_turn"] <= observed <= len(record["turns"]):
+        raise ValueError(f"observed_turns {observed} does not lie between the returned and the last")
+
+
+def _present(fields: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: check for name, check in fields.items() if name in value}
 
 
 def _check_fields(value: Any, fields: Mapping[str, Any], what: str) -> None:

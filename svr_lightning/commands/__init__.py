@@ -1,0 +1,34 @@
+"""Subcommands that read files and need no trainer: one module each, named for its command.
+
+A module has ``HELP``, one line; ``add_arguments(parser)``; and ``run(options)``, which returns the
+exit code. A fault of the user's is a :class:`ConfigError`, shown as one line.
+"""
+
+import argparse
+import sys
+from importlib import import_module
+
+from svr_lightning.errors import ConfigError
+
+COMMANDS = ("sweep", "tune", "vote", "report", "regrade")
+"""In the order in which the help lists them."""
+USER_FAULT = 2
+"""Exit code for a fault of the files or the command line."""
+
+
+def run(name: str, arguments: list[str]) -> int:
+    """Run the command ``name``; 0 is success."""
+    module = import_module(f"{__name__}.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"svr_lightning {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    options = parser.parse_args(arguments)
+    try:
+        return int(module.run(options))
+    except ConfigError as error:
+        line = " ".join(str(error).split())
+        print(f"svr_lightning {name}: error: {line}", file=sys.stderr)
+        return USER_FAULT
