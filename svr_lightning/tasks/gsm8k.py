@@ -28,6 +28,7 @@ class GSM8K(Task):
     """The last boxed number of the last ``<answer>`` block, or the last one after ``####``."""
 
     name = "gsm8k"
+    mathematical = True
     style = AnswerStyle(
         request=r"<answer>\boxed{YOUR_ANSWER}</answer>",
         reminder=r"<answer>\boxed{}</answer>",

@@ -132,6 +132,20 @@ def normalise(answer: str) -> str:
     commands, ``\frac12`` and ``1/2`` to ``\frac{1}{2}``, ``\sqrt3`` to ``\sqrt{3}``, ``.5`` to
     ``0.5``, ``x^{2}`` to ``x^2``, lists with "and" to lists with commas, ``(C)`` to ``C``.
     """
+    text = "".join(spell(answer).split()).removesuffix(".")
+    if text.count("=") + text.count("\\in") - text.count("\\infty") <= 1:
+        text = _NAMED.sub("", text, count=1) if _NAMED.match(text) else text
+    text = _SCRIPT.sub(r"\1\2", _with_braces(text))
+    text = _SLASH.sub(r"\\frac{\1}{\2}", _POINT.sub("0.", text))
+    choice = _CHOICE.fullmatch(text)
+    return choice.group(1) if choice else text
+
+
+def spell(answer: str) -> str:
+    """The first half of :func:`normalise`, which leaves spaces, braces and names alone.
+
+    Synonymous commands are one, and sizes, signs of units, units and text commands are gone.
+    """
     text = _SPACING.sub(lambda spacing: "," if spacing.group() == "{,}" else " ", answer)
     text = " ".join(text.split())
     for pattern in (_SIZE, _DELIMITER, _DEGREES):
@@ -140,14 +154,7 @@ def normalise(answer: str) -> str:
         text = pattern.sub(replacement, text)
     text = _without_text_commands(_without_unit(text.strip()))
     text = _BARE_UNIT.sub("", text.strip())
-    text = _MIXED.sub(r"\1\\frac{\2}{\3}", _CONJUNCTION.sub(",", text))
-    text = "".join(text.split()).removesuffix(".")
-    if text.count("=") + text.count("\\in") - text.count("\\infty") <= 1:
-        text = _NAMED.sub("", text, count=1) if _NAMED.match(text) else text
-    text = _SCRIPT.sub(r"\1\2", _with_braces(text))
-    text = _SLASH.sub(r"\\frac{\1}{\2}", _POINT.sub("0.", text))
-    choice = _CHOICE.fullmatch(text)
-    return choice.group(1) if choice else text
+    return _MIXED.sub(r"\1\\frac{\2}{\3}", _CONJUNCTION.sub(",", text))
 
 
 def read_number(normalised: str) -> Fraction | None:
