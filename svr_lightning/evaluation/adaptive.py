@@ -11,6 +11,8 @@ from svr_lightning.recipes.chain import StopRule, refinement_chain
 from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Driver, Job
 from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import GradingError
+from svr_lightning.tasks.graders import get_grader
 
 Record = dict[str, Any]
 """One line of a samples file."""
@@ -39,6 +41,7 @@ def run_adaptive(
     max_turns: int,
     threshold: float | None,
     on_turn: OnTurn | None = None,
+    grader: str = "paper",
 ) -> list[Record]:
     """Solve problems with adaptive stopping, the batch kept full as they stop.
 
@@ -51,6 +54,7 @@ def run_adaptive(
         max_turns: T_max.
         threshold: gamma; None runs every turn and returns the last.
         on_turn: told of each turn as it ends.
+        grader: name of the notion of correctness.
 
     Returns:
         One record per problem, in order. A problem that does not fit the prompt budget has no
@@ -70,14 +74,16 @@ def run_adaptive(
         for problem in fitting
     ]
     done = {
-        problem.id: trajectory_record(trajectory, dataset, max_turns, adaptive=stop is not None)
+        problem.id: trajectory_record(
+            trajectory, dataset, max_turns, adaptive=stop is not None, grader=grader
+        )
         for problem, trajectory in zip(fitting, driver.run(jobs), strict=True)
     }
     return [done.get(p.id) or _unfit_record(p, dataset, renderer) for p in problems]
 
 
 def trajectory_record(
-    trajectory: Trajectory, dataset: str, max_turns: int, *, adaptive: bool
+    trajectory: Trajectory, dataset: str, max_turns: int, *, adaptive: bool, grader: str = "paper"
 ) -> Record:
     """Grade a trajectory's turns and write it down. Without a reference ``correct`` is null."""
     problem = trajectory.problem
@@ -86,18 +92,25 @@ def trajectory_record(
         **_head(problem, dataset),
         "returned_turn": last,
         "stopped_early": adaptive and last < max_turns,
-        "turns": [_turn_record(problem, turn) for turn in trajectory.turns],
+        "turns": [_turn_record(problem, turn, grader) for turn in trajectory.turns],
     }
 
 
-def _turn_record(problem: Problem, turn: Turn) -> Record:
+def _turn_record(problem: Problem, turn: Turn, grader: str) -> Record:
     task = get_task(problem.task)
     text = turn.completion.text
+    correct, fault = None, {}
+    if problem.reference:
+        try:
+            correct = get_grader(grader).grade(task, text, problem)
+        except GradingError as error:  # counts as wrong, and says why
+            correct, fault = False, {"grading_error": str(error)}
     return {
         "turn": turn.index,
         "text": text,
         "answer": task.extract_answer(text),
-        "correct": task.grade(text, problem) if problem.reference else None,
+        "correct": correct,
+        **fault,
         "verdict": turn.check.verdict.value,
         "confidence": turn.check.confidence,
         "truncated": turn.completion.truncated,

@@ -104,7 +104,7 @@ class AdaptiveEvaluation(LightningModule):
         if self.trainer.is_global_zero and everything and not self.trainer.sanity_checking:
             folder = self._evaluation_folder(name)
             if graded:
-                graders = {name: task.grader for name, task in TASKS.items()}
+                graders = dict.fromkeys(TASKS, self.evaluation.grader)
                 config = {**self.run_config, "graders": graders}
                 write_results(folder, everything, config, package_versions())
             else:

@@ -389,4 +389,5 @@ class SVRModule(AdaptiveEvaluation):
                 max_turns=config.max_turns,
                 threshold=config.threshold if config.adaptive else None,
                 on_turn=on_turn,
+                grader=config.grader,
             )

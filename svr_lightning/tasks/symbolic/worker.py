@@ -39,9 +39,6 @@ def lock_down() -> None:
     An audit hook refuses to compile or run code, whoever asks for it and by whatever name, and to
     open anything; the kernel's limits do the same to files and processes, and bound memory.
     """
-    for name in ("eval", "exec", "compile", "open", "input"):
-        setattr(builtins, name, _refuse)
-    sys.addaudithook(_audit)
     files = max(map(int, os.listdir("/proc/self/fd"))) + 1 if Path("/proc/self/fd").is_dir() else 16
     limits = {
         resource.RLIMIT_NOFILE: files,
@@ -51,6 +48,9 @@ def lock_down() -> None:
     }
     for kind, limit in limits.items():
         resource.setrlimit(kind, (limit, limit))
+    for name in ("eval", "exec", "compile", "open", "input"):
+        setattr(builtins, name, _refuse)
+    sys.addaudithook(_audit)
 
 
 def serve(requests: Any, reply: Callable[[bytes], Any]) -> None:
