@@ -4,6 +4,7 @@ Training rewards are always the paper's. Evaluation and ``regrade`` can choose.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.base import Task
@@ -43,6 +44,9 @@ class SymbolicGrader(Grader):
 
     name = "symbolic"
 
+    def __init__(self, compare: Callable[[str, str], bool] = equal_answers_apart) -> None:
+        self._compare = compare
+
     def grade(self, task: Task, completion: str, problem: Problem) -> bool:
         """Compare in the worker process what the paper's rule tells apart.
 
@@ -56,7 +60,7 @@ class SymbolicGrader(Grader):
             return False
         if _are_plain_numbers(answer, problem.reference):
             return False
-        return equal_answers_apart(answer, problem.reference)
+        return self._compare(answer, problem.reference)
 
 
 def _are_plain_numbers(answer: str, reference: str) -> bool:

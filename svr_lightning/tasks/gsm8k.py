@@ -74,6 +74,8 @@ def _candidate(scope: str) -> str | None:
 
 def _value(answer: str) -> Fraction | None:
     """The number behind currency, percent, unit, separators and a final period."""
+    if answer.isdigit() and answer.isascii() and len(answer) <= MAX_ANSWER:
+        return Fraction(int(answer))
     if len(answer) > MAX_ANSWER:
         return None
     return read_number(normalise(_TRAILING_WORDS.sub("", _CURRENCY.sub("", answer).strip())))

@@ -29,10 +29,9 @@ def power(base: Expr, exponent: Expr) -> Expr:
             raise Unreadable("a power that is too large")
         if base.is_zero and exponent.is_negative:
             raise Unreadable("division by zero")
-    elif exponent.free_symbols:
-        if any(inner.exp.free_symbols for inner in exponent.atoms(sympy.Pow, sympy.exp)):
-            raise Unreadable("a power within the exponent of a power")
-    else:
+    elif any(not inner.exp.is_Rational for inner in exponent.atoms(sympy.Pow, sympy.exp)):
+        raise Unreadable("a power within the exponent of a power")
+    elif exponent.is_number:
         _require_size(exponent, MAX_EXPONENT)
     return sympy.Pow(base, exponent)
 
