@@ -11,7 +11,6 @@ processor time, of this process and for the symbolic grader of the worker too, a
 import argparse
 import json
 import platform
-import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -76,7 +75,9 @@ def countdown_cases(path: Path, count: int) -> list[Case]:
     for index, row in enumerate(found[:count]):
         mine = found[index + (index % 2)]["solution"]
         a, b, *_ = row["nums"]
-        tries = "\n".join(f"{a} {sign} {b} = ?, then {k}: no." for k in range(12) for sign in "+-*/")
+        tries = "\n".join(
+            f"{a} {sign} {b} = ?, then {k}: no." for k in range(12) for sign in "+-*/"
+        )
         cases.append((completion(tries, mine), task.from_row(row)))
     return cases
 
@@ -95,13 +96,19 @@ def text_cases(name: str, paths: Sequence[Path], count: int) -> list[Case]:
     ]
 
 
-def timed(work: Callable[[], int], worker_seconds: Callable[[], float] = lambda: 0.0) -> dict[str, Any]:
+def timed(
+    work: Callable[[], int], worker_seconds: Callable[[], float] = lambda: 0.0
+) -> dict[str, Any]:
     """Items per second of processor time and of wall time; ``work`` returns how many it did."""
     wall, cpu, other = time.perf_counter(), time.process_time(), worker_seconds()
     count = work()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     cpu += worker_seconds() - other
-    return {"count": count, "per_cpu_second": round(count / cpu), "per_wall_second": round(count / wall)}
+    return {
+        "count": count,
+        "per_cpu_second": round(count / cpu),
+        "per_wall_second": round(count / wall),
+    }
 
 
 def best(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -153,7 +160,7 @@ def symbolic_rate(cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def hostile(count: int) -> dict[str, Any]:
-    """Hostile answers, each against a term, a number and itself, which the paper's rule would take."""
+    """Hostile answers, each against a term, a number or itself."""
     worker = SymbolicWorker()
     worker.equal("1", "x")
     idle, peak, slowest, faults, accepted = peak_mib(worker.pid), 0.0, (0.0, "", ""), {}, []

@@ -1,4 +1,4 @@
-r"""What an answer can be: a number or term, words, a list, set, tuple, interval, relation, matrix."""
+"""What an answer can be: a term, words, a list, set, tuple, interval, relation or matrix."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from sympy import Expr, Symbol, oo
 
 from svr_lightning.tasks.latex import normalise, spell
 from svr_lightning.tasks.symbolic.expressions import read_expression
-from svr_lightning.tasks.symbolic.tokens import OPENING, Unreadable, enclosed, split, tokenise
+from svr_lightning.tasks.symbolic.tokens import OPENING, UnreadableError, enclosed, split, tokenise
 
 MAX_ITEMS = 40
 """Of a list, set or tuple, and entries of a row or column."""
@@ -61,7 +61,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Relation:
-    """Two or more values with ``=``, an inequality or ``\\in`` between them."""
+    r"""Two or more values with ``=``, an inequality or ``\in`` between them."""
 
     sides: tuple[Any, ...]
     operators: tuple[str, ...]
@@ -83,7 +83,7 @@ def read_answer(text: str) -> Answer:
     """Read an answer as a model or a data set writes it.
 
     Raises:
-        Unreadable: if it is nothing that is understood here.
+        UnreadableError: if it is nothing that is understood here.
     """
     spelled = spell(text).removesuffix(".")
     percent = bool(_PERCENT.search(text))
@@ -130,7 +130,7 @@ def _words(text: str, spelled: str) -> Any:
 
 def _items(kind: str, items: tuple[Any, ...]) -> Items:
     if len(items) > MAX_ITEMS:
-        raise Unreadable("too many items")
+        raise UnreadableError("too many items")
     return Items(kind, items)
 
 
@@ -163,7 +163,9 @@ def _relation(tokens: list[str]) -> Any:
         position += len(part) + 1
         operators.append("=" if tokens[position] == "\\approx" else tokens[position])
     head = "".join(parts[0])
-    names = operators[0] in ("=", "\\in") and (_NAME.fullmatch(head) or _NAMED_POINT.fullmatch(head))
+    names = operators[0] in ("=", "\\in") and (
+        _NAME.fullmatch(head) or _NAMED_POINT.fullmatch(head)
+    )
     name = head if names else None
     sides = [_side(part) if index or not name else None for index, part in enumerate(parts)]
     if name and len(parts[0]) == 1:
@@ -173,7 +175,7 @@ def _relation(tokens: list[str]) -> Any:
 
 def _side(tokens: list[str]) -> Any:
     if not tokens:
-        raise Unreadable("nothing where a value should stand")
+        raise UnreadableError("nothing where a value should stand")
     if tokens == ["\\emptyset"]:
         return Items("set", ())
     if tokens[0].startswith("\\begin{") and enclosed(tokens):
@@ -186,19 +188,17 @@ def _side(tokens: list[str]) -> Any:
         if len(parts) > 1:
             return _items(tokens[0] + tokens[-1], tuple(_relation(part) for part in parts))
     if any(token in tokens for token in _COMMAS) and tokens[0] in OPENING:
-        raise Unreadable("a computation with tuples")
+        raise UnreadableError("a computation with tuples")
     return Scalar(*read_expression(tokens))
 
 
 def _matrix(tokens: list[str]) -> Matrix:
     if tokens[0] not in ("\\begin{pmatrix}", "\\begin{bmatrix}"):
-        raise Unreadable(f"an environment {tokens[0]}")
+        raise UnreadableError(f"an environment {tokens[0]}")
     lines = split(tokens[1:-1], frozenset(("\\\\",)))
     if not lines[-1]:
         lines.pop()
     cells = [split(line, frozenset("&")) for line in lines]
     if max(len(cells), *map(len, cells)) > MAX_ITEMS:
-        raise Unreadable("a matrix that is too large")
+        raise UnreadableError("a matrix that is too large")
     return Matrix(tuple(tuple(_side(cell) for cell in row) for row in cells))
-
-

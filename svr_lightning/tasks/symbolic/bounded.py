@@ -3,7 +3,7 @@
 import sympy
 from sympy import Expr, Integer
 
-from svr_lightning.tasks.symbolic.tokens import Unreadable
+from svr_lightning.tasks.symbolic.tokens import UnreadableError
 
 MAX_BITS = 4096
 """Of an exact number."""
@@ -17,8 +17,8 @@ def power(base: Expr, exponent: Expr) -> Expr:
     """``base ** exponent``.
 
     Raises:
-        Unreadable: for 0 to a negative power, and beyond the limits of this module: towers like
-            ``9^{9^{9}}``, which no memory would hold.
+        UnreadableError: for 0 to a negative power, and beyond the limits of this module: towers
+            like ``9^{9^{9}}``, which no memory would hold.
     """
     if exponent.is_Rational:
         size = MAX_EXPONENT
@@ -26,11 +26,11 @@ def power(base: Expr, exponent: Expr) -> Expr:
             bits = max(int(base.p).bit_length(), int(base.q).bit_length(), 1)
             size = MAX_BITS if bits == 1 else MAX_BITS // bits
         if abs(exponent.p) > size * exponent.q or exponent.q > MAX_ROOT:
-            raise Unreadable("a power that is too large")
+            raise UnreadableError("a power that is too large")
         if base.is_zero and exponent.is_negative:
-            raise Unreadable("division by zero")
+            raise UnreadableError("division by zero")
     elif any(not inner.exp.is_Rational for inner in exponent.atoms(sympy.Pow, sympy.exp)):
-        raise Unreadable("a power within the exponent of a power")
+        raise UnreadableError("a power within the exponent of a power")
     elif exponent.is_number:
         _require_size(exponent, MAX_EXPONENT)
     return sympy.Pow(base, exponent)
@@ -40,7 +40,7 @@ def factorial(value: Expr) -> Expr:
     """``value!``.
 
     Raises:
-        Unreadable: beyond :data:`MAX_FACTORIAL`.
+        UnreadableError: beyond :data:`MAX_FACTORIAL`.
     """
     if value.is_number:
         _require_size(value, MAX_FACTORIAL)
@@ -51,7 +51,7 @@ def binomial(above: Expr, below: Expr) -> Expr:
     """The binomial coefficient.
 
     Raises:
-        Unreadable: beyond :data:`MAX_BINOMIAL`.
+        UnreadableError: beyond :data:`MAX_BINOMIAL`.
     """
     for value in (above, below):
         if value.is_number:
@@ -63,7 +63,7 @@ def product(left: Expr, right: Expr) -> Expr:
     """``left * right``.
 
     Raises:
-        Unreadable: where exact numbers grow beyond :data:`MAX_BITS`.
+        UnreadableError: where exact numbers grow beyond :data:`MAX_BITS`.
     """
     return _checked(left * right)
 
@@ -72,7 +72,7 @@ def total(left: Expr, right: Expr) -> Expr:
     """``left + right``.
 
     Raises:
-        Unreadable: where exact numbers grow beyond :data:`MAX_BITS`.
+        UnreadableError: where exact numbers grow beyond :data:`MAX_BITS`.
     """
     return _checked(left + right)
 
@@ -81,22 +81,22 @@ def quotient(left: Expr, right: Expr) -> Expr:
     """``left / right``.
 
     Raises:
-        Unreadable: for a division by zero, or where exact numbers grow too large.
+        UnreadableError: for a division by zero, or where exact numbers grow too large.
     """
     if right.is_zero:
-        raise Unreadable("division by zero")
+        raise UnreadableError("division by zero")
     return product(left, power(right, Integer(-1)))
 
 
 def _checked(value: Expr) -> Expr:
     if value.is_Rational and max(abs(value.p), value.q).bit_length() > 4 * MAX_BITS:
-        raise Unreadable("a number that is too large")
+        raise UnreadableError("a number that is too large")
     return value
 
 
 def _require_size(value: Expr, limit: int) -> None:
     size = abs(value.evalf(5))
     if not size.is_Float and not size.is_Rational:
-        raise Unreadable("a number without a size")
+        raise UnreadableError("a number without a size")
     if size > limit:
-        raise Unreadable("a number that is too large")
+        raise UnreadableError("a number that is too large")

@@ -25,7 +25,7 @@ from svr_lightning.tasks.symbolic.answers import (
     as_interval,
     read_answer,
 )
-from svr_lightning.tasks.symbolic.tokens import Unreadable
+from svr_lightning.tasks.symbolic.tokens import UnreadableError
 
 DIGITS = 30
 RELATIVE = 1e-3
@@ -49,7 +49,14 @@ def equal_answers(answer: str, reference: str) -> bool:
     try:
         left, right = read_answer(answer), read_answer(reference)
         return same(left.value, right.value) or _same_share(left, right)
-    except (Unreadable, RecursionError, ArithmeticError, ValueError, TypeError, AttributeError):
+    except (
+        UnreadableError,
+        RecursionError,
+        ArithmeticError,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ):
         # sympy raises the last three, and more kinds of ArithmeticError than one, on terms
         # that have no value: such an answer equals nothing.
         return False
@@ -60,7 +67,9 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, Relation) and isinstance(right, Relation):
         return _same_relations(left, right)
     if isinstance(left, Relation) or isinstance(right, Relation):
-        return _relation_is(left, right) if isinstance(left, Relation) else _relation_is(right, left)
+        return (
+            _relation_is(left, right) if isinstance(left, Relation) else _relation_is(right, left)
+        )
     if isinstance(left, Words) or isinstance(right, Words):
         return bool(left == right)
     if isinstance(left, Items) or isinstance(right, Items):
@@ -161,9 +170,7 @@ def _same_differences(left: Relation, right: Relation) -> bool:
     sides = (*left.sides, *right.sides)
     if left.operators != right.operators or not all(isinstance(s, Scalar) for s in sides):
         return False
-    first, second = (
-        values(r.sides[0].expression - r.sides[1].expression) for r in (left, right)
-    )
+    first, second = (values(r.sides[0].expression - r.sides[1].expression) for r in (left, right))
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
     if len(pairs) < 2 or any(a == 0 or b == 0 for a, b in pairs):
         return False

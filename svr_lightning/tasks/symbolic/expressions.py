@@ -8,21 +8,21 @@ import sympy
 from sympy import Expr, I, Integer, Rational, Symbol
 
 from svr_lightning.tasks.symbolic import bounded
-from svr_lightning.tasks.symbolic.tokens import FUNCTIONS, MAX_DEPTH, Unreadable
+from svr_lightning.tasks.symbolic.tokens import FUNCTIONS, MAX_DEPTH, UnreadableError
 
-_GREEK = (
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi "
-    "rho sigma tau phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell"
-).split()
-_SYMBOLS = {"\\" + name: Symbol(name) for name in _GREEK}
+_LOWER = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu"
+_GREEK = f"{_LOWER} xi rho sigma tau phi varphi chi psi omega ell"
+_CAPITALS = "Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega"
+_SYMBOLS = {"\\" + name: Symbol(name) for name in f"{_GREEK} {_CAPITALS}".split()}
 _CONSTANTS = {"\\pi": sympy.pi, "\\infty": sympy.oo, "e": sympy.E, "i": I}
+_CIRCULAR = ("sin", "cos", "tan", "cot", "sec", "csc")
 _FUNCTIONS: dict[str, Callable[[Expr], Expr]] = {
     "ln": sympy.log,
     "log": sympy.log,
     "lg": lambda value: sympy.log(value) / sympy.log(10),
     "exp": lambda value: bounded.power(sympy.E, value),
-    **{f"arc{name}": getattr(sympy, f"a{name}") for name in "sin cos tan cot sec csc".split()},
-    **{name: getattr(sympy, name) for name in "sin cos tan cot sec csc sinh cosh tanh".split()},
+    **{f"arc{name}": getattr(sympy, f"a{name}") for name in _CIRCULAR},
+    **{name: getattr(sympy, name) for name in (*_CIRCULAR, "sinh", "cosh", "tanh")},
 }
 _TIMES = ("*", "\\cdot")
 _BARS = {"|": "|", "\\lvert": "\\rvert", "\\vert": "\\vert"}
@@ -43,14 +43,14 @@ def read_expression(tokens: list[str]) -> tuple[Expr, bool]:
     a mixed number; ``0.1\overline{6}`` repeats.
 
     Raises:
-        Unreadable: for anything not understood, or beyond the limits of :mod:`.bounded`.
+        UnreadableError: for anything not understood, or beyond the limits of :mod:`.bounded`.
     """
     parser = _Parser(tokens)
     value = parser.sum()
     if parser.peek():
-        raise Unreadable(f"unexpected {parser.peek()!r}")
+        raise UnreadableError(f"unexpected {parser.peek()!r}")
     if value.has(sympy.nan, sympy.zoo):
-        raise Unreadable("no value")
+        raise UnreadableError("no value")
     return value, parser.decimal
 
 
@@ -72,7 +72,7 @@ class _Parser:
         """Terms with signs between them."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise Unreadable("too deep")
+            raise UnreadableError("too deep")
         value = self._signed_term()
         while self.peek() in ("+", "-"):
             value = bounded.total(value, self._signed_term())
@@ -147,25 +147,25 @@ class _Parser:
         return self._atom()
 
     def _atom(self) -> Expr:
-        token = self._take()
-        if token[:1].isdigit() or token[:1] == ".":
-            return self._number(token)
-        if token in _GROUPS:
-            return _GROUPS[token](self._until(_CLOSING[token]))
-        if token in _BARS:
+        symbol = self._take()
+        if symbol[:1].isdigit() or symbol[:1] == ".":
+            return self._number(symbol)
+        if symbol in _GROUPS:
+            return _GROUPS[symbol](self._until(_CLOSING[symbol]))
+        if symbol in _BARS:
             self._bars += 1
-            value = self._until(_BARS[token])
+            value = self._until(_BARS[symbol])
             self._bars -= 1
             return sympy.Abs(value)
-        if token.removeprefix("\\") in FUNCTIONS:
-            return self._function(token.removeprefix("\\"))
-        if token == "\\frac":
+        if symbol.removeprefix("\\") in FUNCTIONS:
+            return self._function(symbol.removeprefix("\\"))
+        if symbol == "\\frac":
             return bounded.quotient(self._argument(), self._argument())
-        if token == "\\binom":
+        if symbol == "\\binom":
             return bounded.binomial(self._argument(), self._argument())
-        if token == "\\sqrt":
+        if symbol == "\\sqrt":
             return self._root()
-        return self._symbol(token)
+        return self._symbol(symbol)
 
     def _symbol(self, token: str) -> Expr:
         if token in _SYMBOLS:
@@ -175,7 +175,7 @@ class _Parser:
         elif len(token) == 1 and token.isalpha():
             symbol = Symbol(token)
         else:
-            raise Unreadable(f"unexpected {token!r}")
+            raise UnreadableError(f"unexpected {token!r}")
         if self.peek() != "_":
             return symbol
         self._take()
@@ -183,14 +183,14 @@ class _Parser:
 
     def _number(self, token: str) -> Expr:
         if self.peek() == "_":
-            raise Unreadable("a number in another base")
+            raise UnreadableError("a number in another base")
         self.decimal = self.decimal or "." in token or not token.isdigit()
         value = Fraction(token)
         if "." in token and self.peek() == "\\overline":
             self._take()
             digits = "".join(self._group_tokens())
             if not (digits.isascii() and digits.isdigit()):
-                raise Unreadable("a line over what is no digits")
+                raise UnreadableError("a line over what is no digits")
             places = len(token) - token.index(".") - 1
             value += Fraction(int(digits), (10 ** len(digits) - 1) * 10**places)
         return Rational(value.numerator, value.denominator)
@@ -227,7 +227,7 @@ class _Parser:
             else:
                 base = self._argument()
         if base is not None and name != "log":
-            raise Unreadable(f"a base of {name}")
+            raise UnreadableError(f"a base of {name}")
         if exponent == -1 and hasattr(sympy, f"a{name}"):
             function, exponent = getattr(sympy, f"a{name}"), None
         value = function(self._operand())
@@ -253,11 +253,11 @@ class _Parser:
 
     def _expect(self, token: str) -> None:
         if self._take() != token:
-            raise Unreadable(f"{token!r} is missing")
+            raise UnreadableError(f"{token!r} is missing")
 
     def _take(self) -> Any:
         if not self._tokens:
-            raise Unreadable("the end where something should stand")
+            raise UnreadableError("the end where something should stand")
         token = self._tokens.pop()
         self._after_number = token[:1].isdigit()
         return token

@@ -11,8 +11,10 @@ MAX_DEPTH = 24
 """Brackets and arguments open at once."""
 
 FUNCTIONS = (
-    "arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh sin cos tan cot sec csc ln log lg exp"
-).split()
+    *("arcsin", "arccos", "arctan", "arccot", "arcsec", "arccsc", "sinh", "cosh", "tanh"),
+    *("sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "lg", "exp"),
+)
+"""Longer names first, where one begins like another."""
 OPENING = {"(": ")", "[": ")", "{": "}", "\\{": "\\}", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
 """What closes a bracket. Round and square ones may close each other, as in ``(0, 1]``."""
 _CLOSING = {"]": ")"} | {closing: closing for closing in OPENING.values()}
@@ -26,7 +28,7 @@ _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?(?![0-9])")
 _IGNORED = {"\\displaystyle", "\\limits", "\\mathrm", "\\quad", "\\qquad"}
 
 
-class Unreadable(ValueError):
+class UnreadableError(ValueError):
     """The text is no expression that is understood here, or too large a one."""
 
 
@@ -36,15 +38,15 @@ def tokenise(text: str) -> list[str]:
     Outside brackets ``1,234`` is one number; within them the comma separates.
 
     Raises:
-        Unreadable: beyond :data:`MAX_CHARACTERS`, :data:`MAX_TOKENS` or :data:`MAX_DIGITS`, for
-            characters beyond ASCII, and where brackets do not match or stand too deep.
+        UnreadableError: beyond :data:`MAX_CHARACTERS`, :data:`MAX_TOKENS` or :data:`MAX_DIGITS`,
+            for characters beyond ASCII, and where brackets do not match or stand too deep.
 
     Example:
         >>> tokenise(r"2 \frac{x}{3}")
         ['2', '\\frac', '{', 'x', '}', '{', '3', '}']
     """
     if len(text) > MAX_CHARACTERS or not text.isascii():
-        raise Unreadable("too long, or with characters that are not read")
+        raise UnreadableError("too long, or with characters that are not read")
     tokens: list[str] = []
     open_brackets: list[str] = []
     position = 0
@@ -59,11 +61,11 @@ def tokenise(text: str) -> list[str]:
         if token.startswith(("\\begin", "\\end")):
             token = "".join(token.split())
         if len(token) > MAX_DIGITS or len(tokens) >= MAX_TOKENS:
-            raise Unreadable("too many digits or tokens")
+            raise UnreadableError("too many digits or tokens")
         _track(token, open_brackets)
         tokens.append(token)
     if open_brackets:
-        raise Unreadable("a bracket that is not closed")
+        raise UnreadableError("a bracket that is not closed")
     return tokens
 
 
@@ -96,8 +98,9 @@ def _track(token: str, open_brackets: list[str]) -> None:
         open_brackets.append("\\end{" + token.removeprefix("\\begin{"))
     elif token in OPENING:
         open_brackets.append(OPENING[token])
-    elif token in _CLOSING or token.startswith("\\end{"):
-        if not open_brackets or open_brackets.pop() != _CLOSING.get(token, token):
-            raise Unreadable("a bracket that does not match")
+    elif (token in _CLOSING or token.startswith("\\end{")) and (
+        not open_brackets or open_brackets.pop() != _CLOSING.get(token, token)
+    ):
+        raise UnreadableError("a bracket that does not match")
     if len(open_brackets) > MAX_DEPTH:
-        raise Unreadable("brackets too deep")
+        raise UnreadableError("brackets too deep")
