@@ -185,6 +185,8 @@ def _side(tokens: list[str]) -> Any:
         if tokens[0] == "\\{":
             values = [v for part in parts for v in _with_signs(part)] if parts != [[]] else []
             return _items("set", tuple(values))
+        if parts[0][:1] and parts[0][0].startswith("\\begin{"):
+            return _side(tokens[1:-1])
         if len(parts) > 1:
             return _items(tokens[0] + tokens[-1], tuple(_relation(part) for part in parts))
     if any(token in tokens for token in _COMMAS) and tokens[0] in OPENING:

@@ -28,14 +28,16 @@ from svr_lightning.tasks.symbolic.answers import (
 from svr_lightning.tasks.symbolic.tokens import UnreadableError
 
 DIGITS = 30
+_MP = mpmath.MPContext()
+_MP.dps = DIGITS + 5
 RELATIVE = 1e-3
 """A decimal must also be this close in proportion, or 0 would stand for every small number."""
-EXACT_NUMBER, EXACT_TERM = mpmath.mpf(10) ** -24, mpmath.mpf(10) ** -12
+EXACT_NUMBER, EXACT_TERM = _MP.mpf(10) ** -24, _MP.mpf(10) ** -12
 """Relative, between values that are equal but for rounding; with variables digits may cancel."""
 _SIGNS = ((1, 1), (1, 1), (-1, -1), (1, -1))
 _FLIPPED = {">": "<", "\\geq": "\\leq"}
 
-Values = tuple[mpmath.mpc | None, ...]
+Values = tuple[Any | None, ...]
 """The value of a term at each point; None where it has none."""
 
 
@@ -149,12 +151,20 @@ def _relation_is(relation: Relation, other: Any) -> bool:
 def _same_relations(left: Relation, right: Relation) -> bool:
     if left.name and left.name == right.name and len(left.sides) == len(right.sides) == 2:
         return same(left.sides[1], right.sides[1])
+    for one, other in ((left, right), (right, left)):
+        if one.operators == ("\\in",) and as_interval(other) is not None:
+            return _names_variable(one, other) and _relation_is(other, one.sides[1])
     intervals = as_interval(left), as_interval(right)
     if intervals[0] and intervals[1]:
         return bool(intervals[0][0] == intervals[1][0]) and same(intervals[0][1], intervals[1][1])
     if len(left.operators) == len(right.operators) == 1:
         return _same_differences(_ordered(left), _ordered(right))
     return left.operators == right.operators and _each_same(left.sides, right.sides)
+
+
+def _names_variable(membership: Relation, inequality: Relation) -> bool:
+    interval = as_interval(inequality)
+    return interval is not None and str(interval[0]) == membership.name
 
 
 def _ordered(relation: Relation) -> Relation:
@@ -203,12 +213,12 @@ def _same_scalars(left: Any, right: Any) -> bool:
     )
 
 
-def _near(left: mpmath.mpc, right: mpmath.mpc, tolerance: mpmath.mpf) -> bool:
+def _near(left: Any, right: Any, tolerance: Any) -> bool:
     largest = max(abs(left), abs(right))
-    return bool(abs(left - right) <= tolerance * largest + mpmath.mpf(10) ** -40)
+    return bool(abs(left - right) <= tolerance * largest + _MP.mpf(10) ** -40)
 
 
-def _rounds_to(left: mpmath.mpc, right: mpmath.mpc) -> bool:
+def _rounds_to(left: Any, right: Any) -> bool:
     difference = abs(left - right)
     return bool(
         difference < float(TOLERANCE) and difference <= RELATIVE * max(abs(left), abs(right))
@@ -234,13 +244,13 @@ def _coordinate(symbol: Symbol, point: int) -> Float:
     return Float(_SIGNS[point][digest[6] % 2] * size, DIGITS)
 
 
-def _value(expression: Expr) -> mpmath.mpc | None:
+def _value(expression: Expr) -> Any | None:
     number = expression.evalf(DIGITS)
     real, imaginary = number.as_real_imag()
     if not (real.is_Float or real.is_Rational) or not (imaginary.is_Float or imaginary.is_Rational):
         return None
-    value = mpmath.mpc(mpmath.mpmathify(real), mpmath.mpmathify(imaginary))
+    value = _MP.mpc(_MP.convert(real), _MP.convert(imaginary))
     # A rest that is rounding, like the imaginary part of a real number's power.
     if abs(value.imag) <= EXACT_NUMBER * abs(value.real):
-        value = mpmath.mpc(value.real, 0)
-    return value if mpmath.isfinite(value) else None
+        value = _MP.mpc(value.real, 0)
+    return value if _MP.isfinite(value) else None
