@@ -125,7 +125,7 @@ def write_results(
     problems = write_samples(folder, records)
     results = {**summarize(problems), "config": dict(config), "versions": dict(versions)}
     text = _to_json(results, indent=2)
-    os.replace(_write_aside(folder / RESULTS, [text, "\n"]), folder / RESULTS)
+    replace_file(folder / RESULTS, [text, "\n"])
     restored: dict[str, Any] = json.loads(text)
     return restored
 
@@ -144,6 +144,18 @@ def write_samples(
     (folder / RESULTS).unlink(missing_ok=True)
     os.replace(aside, folder / SAMPLES)
     return problems
+
+
+def write_records(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]]) -> None:
+    """Write records of any kind, a line each, whole or not at all; the folder is made."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, (f"{_to_json(record)}\n" for record in records))
+
+
+def replace_file(path: Path, parts: Iterable[str]) -> None:
+    """Write a file of ASCII text, whole or not at all."""
+    os.replace(_write_aside(path, parts), path)
 
 
 def read_samples(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -309,7 +321,9 @@ def _check_record(record: Any) -> None:
         raise ValueError(f"returned_turn {record['returned_turn']} is not among its turns")
     observed = record.get("observed_turns", record["returned_turn"])
     if not record["returned_turn"] <= observed <= len(record["turns"]):
-        raise ValueError(f"observed_turns {observed} does not lie between the returned and the last")
+        raise ValueError(
+            f"observed_turns {observed} does not lie between the returned and the last"
+        )
 
 
 def _present(fields: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
