@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.results import replace_file
+from svr_lightning.files import write_json
 
 OPERATING_POINT = "operating_point.json"
 
@@ -54,7 +54,6 @@ def write_operating_point(
         raise ConfigError(f"{folder}: no such folder; an operating point belongs to a policy's")
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold={threshold} must lie in [0, 1]")
-    text = json.dumps({"threshold": threshold, **details}, indent=2)
     path = folder / OPERATING_POINT
-    replace_file(path, [text, "\n"])
+    write_json(path, {"threshold": threshold, **details})
     return path
