@@ -146,12 +146,6 @@ def write_samples(
     return problems
 
 
-def write_records(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]]) -> None:
-    """Write records of any kind, a line each, whole or not at all; the folder is made."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, (f"{to_json(record)}\n" for record in records))
-
-
 def read_samples(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Read a samples file.
 

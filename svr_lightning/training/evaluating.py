@@ -20,11 +20,11 @@ from svr_lightning.evaluation.results import (
     RESULTS,
     package_versions,
     summarize,
-    write_records,
     write_results,
     write_samples,
 )
 from svr_lightning.evaluation.vote_pool import VOTES, sample_votes
+from svr_lightning.files import to_json, write_file
 from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Driver
@@ -220,7 +220,8 @@ class AdaptiveEvaluation(LightningModule):
         everything = gather_records(records)
         if self.trainer.is_global_zero:
             warn_of_faults(everything)
-            write_records(self._evaluation_folder("votes") / VOTES, everything)
+            lines = (f"{to_json(record)}\n" for record in everything)
+            write_file(self._evaluation_folder("votes") / VOTES, lines)
         self._end_evaluation()
 
     def _end_evaluation(self) -> None:
