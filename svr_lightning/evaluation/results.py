@@ -3,19 +3,28 @@
 Every number of the second is computed from the first, by the metrics that validation logs.
 """
 
-import json
 import math
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import svr_lightning
 from svr_lightning.core.types import Verdict
-from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.files import (
+    check_fields,
+    is_count,
+    is_flag,
+    is_list,
+    is_share,
+    is_text,
+    read_lines,
+    to_json,
+    write_aside,
+    write_json,
+)
 from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
 
 SAMPLES = "samples.jsonl"
@@ -52,23 +61,26 @@ def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def macro_average(
-    datasets: Mapping[str, Mapping[str, Any]], names: Sequence[str]
+    datasets: Mapping[str, Mapping[str, Any]],
+    names: Sequence[str],
+    metrics: Sequence[str] = METRIC_NAMES,
 ) -> dict[str, Any]:
     """The unweighted mean of each metric over the named data sets that are there.
 
     Args:
         datasets: values by data set, None where undefined.
         names: what the average is meant to cover.
+        metrics: what to average.
 
     Returns:
-        Each of ``METRIC_NAMES``: the mean over the data sets that define it, None where none
+        Each of ``metrics``: the mean over the data sets that define it, None where none
         does. ``n_datasets``: {metric: over how many data sets it ran}. ``datasets`` and
         ``missing``: which of ``names`` went in and which are not there.
     """
     present = [name for name in names if name in datasets]
     defined = {
         metric: [value for name in present if (value := datasets[name][metric]) is not None]
-        for metric in METRIC_NAMES
+        for metric in metrics
     }
     return {
         **{k: math.fsum(v) / len(v) if v else None for k, v in defined.items()},
@@ -124,10 +136,7 @@ def write_results(
     folder = Path(folder)
     problems = write_samples(folder, records)
     results = {**summarize(problems), "config": dict(config), "versions": dict(versions)}
-    text = _to_json(results, indent=2)
-    os.replace(_write_aside(folder / RESULTS, [text, "\n"]), folder / RESULTS)
-    restored: dict[str, Any] = json.loads(text)
-    return restored
+    return write_json(folder / RESULTS, results)
 
 
 def write_samples(
@@ -140,7 +149,7 @@ def write_samples(
     for record in records:
         by_problem.setdefault((record["dataset"], record["id"]), record)
     problems = list(by_problem.values())
-    aside = _write_aside(folder / SAMPLES, (f"{_to_json(record)}\n" for record in problems))
+    aside = write_aside(folder / SAMPLES, (f"{to_json(record)}\n" for record in problems))
     (folder / RESULTS).unlink(missing_ok=True)
     os.replace(aside, folder / SAMPLES)
     return problems
@@ -152,25 +161,7 @@ def read_samples(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises:
         ConfigError: naming the file and the line that is no sample record or repeats one.
     """
-    path = Path(path)
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a {SAMPLES}") from error
-    records: list[dict[str, Any]] = []
-    first_line: dict[tuple[str, str], int] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = _parse_record(line)
-            key = (record["dataset"], record["id"])
-            if first_line.setdefault(key, number) != number:
-                raise ValueError(f"repeats {key[0]}/{key[1]} of line {first_line[key]}")
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}, line {number}: {error}; mend or remove the line") from error
-        records.append(record)
-    return records
+    return read_lines(Path(path), _check_record, SAMPLES)
 
 
 def package_versions() -> dict[str, str | None]:
@@ -202,105 +193,43 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    """ASCII JSON, in which a lone surrogate or a NUL of a model's text is an escape."""
-    return json.dumps(_plain(value), indent=indent, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return _finite(float(value))
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value)
-
-
-def _write_aside(path: Path, parts: Iterable[str]) -> Path:
-    """Write a file beside ``path``, on disk when this returns, to be renamed into its place."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    try:
-        with aside.open("w", encoding="ascii", newline="\n") as stream:
-            stream.writelines(parts)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    return aside
-
-
-def _parse_record(line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON ({error.msg} at column {error.colno})") from error
-    _check_record(record)
-    return dict(record)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_share(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= 1
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_verdict(value: Any) -> bool:
-    return _is_text(value) and value in set(Verdict)
+    return is_text(value) and value in set(Verdict)
 
 
 _RECORD_FIELDS = {
-    "dataset": (_is_text, "a string"),
-    "id": (_is_text, "a string"),
-    "question": (_is_text, "a string"),
-    "returned_turn": (_is_count, "a whole number"),
-    "stopped_early": (_is_flag, "true or false"),
-    "turns": (lambda value: isinstance(value, list), "a list"),
+    "dataset": (is_text, "a string"),
+    "id": (is_text, "a string"),
+    "question": (is_text, "a string"),
+    "returned_turn": (is_count, "a whole number"),
+    "stopped_early": (is_flag, "true or false"),
+    "turns": (is_list, "a list"),
 }
 _TURN_FIELDS = {
-    "turn": (_is_count, "a whole number"),
-    "text": (_is_text, "a string"),
-    "correct": (lambda value: value is None or _is_flag(value), "true, false or null"),
+    "turn": (is_count, "a whole number"),
+    "text": (is_text, "a string"),
+    "correct": (lambda value: value is None or is_flag(value), "true, false or null"),
     "verdict": (_is_verdict, "one of " + ", ".join(Verdict)),
-    "confidence": (_is_share, "a number in [0, 1]"),
-    "truncated": (_is_flag, "true or false"),
-    "prompt_tokens": (_is_count, "a whole number"),
-    "completion_tokens": (_is_count, "a whole number"),
+    "confidence": (is_share, "a number in [0, 1]"),
+    "truncated": (is_flag, "true or false"),
+    "prompt_tokens": (is_count, "a whole number"),
+    "completion_tokens": (is_count, "a whole number"),
 }
-_OPTIONAL_OF_RECORD = {"observed_turns": (_is_count, "a whole number")}
+_OPTIONAL_OF_RECORD = {"observed_turns": (is_count, "a whole number")}
 _OPTIONAL_OF_TURN = {
     "verdict_probability": (
-        lambda value: value is None or _is_share(value),
+        lambda value: value is None or is_share(value),
         "a number in [0, 1] or null",
     ),
 }
 
 
 def _check_record(record: Any) -> None:
-    _check_fields(record, _RECORD_FIELDS, "record")
-    _check_fields(record, _present(_OPTIONAL_OF_RECORD, record), "record")
+    check_fields(record, _RECORD_FIELDS, "record")
+    check_fields(record, _present(_OPTIONAL_OF_RECORD, record), "record")
     for index, turn in enumerate(record["turns"], start=1):
-        _check_fields(turn, _TURN_FIELDS, f"turn {index}")
-        _check_fields(turn, _present(_OPTIONAL_OF_TURN, turn), f"turn {index}")
+        check_fields(turn, _TURN_FIELDS, f"turn {index}")
+        check_fields(turn, _present(_OPTIONAL_OF_TURN, turn), f"turn {index}")
         if turn["turn"] != index:
             raise ValueError(f"turn {index} says that it is turn {turn['turn']}")
     if bool(record["turns"]) == (record.get("error") is not None):
@@ -309,18 +238,10 @@ def _check_record(record: Any) -> None:
         raise ValueError(f"returned_turn {record['returned_turn']} is not among its turns")
     observed = record.get("observed_turns", record["returned_turn"])
     if not record["returned_turn"] <= observed <= len(record["turns"]):
-        raise ValueError(f"observed_turns {observed} does not lie between the returned and the last")
+        raise ValueError(
+            f"observed_turns {observed} does not lie between the returned and the last"
+        )
 
 
 def _present(fields: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
     return {name: check for name, check in fields.items() if name in value}
-
-
-def _check_fields(value: Any, fields: Mapping[str, Any], what: str) -> None:
-    if not isinstance(value, dict):
-        raise ValueError(f"the {what} is no JSON object")
-    for name, (accepts, wanted) in fields.items():
-        if name not in value:
-            raise ValueError(f"the {what} has no {name!r}")
-        if not accepts(value[name]):
-            raise ValueError(f"{name!r} of the {what} must be {wanted}")
