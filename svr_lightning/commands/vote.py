@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from svr_lightning.display import printable
+from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.files import write_json
 from svr_lightning.evaluation.results import package_versions
 from svr_lightning.evaluation.votes_file import VOTES, read_votes
 from svr_lightning.evaluation.voting import vote
+from svr_lightning.files import write_json
 
 HELP = "majority voting from a pool of samples"
 RESULTS = "votes.json"
@@ -62,7 +62,6 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise ConfigError(f"{options.votes}: {error}") from error
     folder = options.out or options.votes.parent
-    folder.mkdir(parents=True, exist_ok=True)
     settings = {"votes": options.votes, "k": ks, "resamples": options.resamples}
     config = {**settings, "seed": options.seed}
     write_json(folder / RESULTS, {**results, "config": config, "versions": package_versions()})
@@ -97,10 +96,14 @@ def _parts(results: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
     """Every data set; where there are several, their average and that of Math-5."""
     datasets = results["datasets"]
     for name, values in datasets.items():
-        yield f"{printable(name)} ({values['n']})", values
+        yield f"{_line(name)} ({values['n']})", values
     for name, average in results["macro"].items():
         if len(average["datasets"]) > 1:
             yield f"average, {name} ({len(average['datasets'])} sets)", average
+
+
+def _line(name: str) -> str:
+    return " ".join(plain(name).split())
 
 
 def _accuracy(values: Mapping[str, Any], name: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 Every number of the second is computed from the first, by the metrics that validation logs.
 """
 
+import json
 import math
 import os
 import platform
@@ -13,7 +14,7 @@ from typing import Any
 
 import svr_lightning
 from svr_lightning.core.types import Verdict
-from svr_lightning.evaluation.files import (
+from svr_lightning.evaluation.schema import (
     check_fields,
     is_count,
     is_flag,
@@ -21,10 +22,8 @@ from svr_lightning.evaluation.files import (
     is_share,
     is_text,
     read_lines,
-    to_json,
-    write_aside,
-    write_json,
 )
+from svr_lightning.files import finite, to_json, write_aside, write_file
 from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
 
 SAMPLES = "samples.jsonl"
@@ -136,7 +135,10 @@ def write_results(
     folder = Path(folder)
     problems = write_samples(folder, records)
     results = {**summarize(problems), "config": dict(config), "versions": dict(versions)}
-    return write_json(folder / RESULTS, results)
+    text = to_json(results, indent=2)
+    write_file(folder / RESULTS, [text, "\n"])
+    restored: dict[str, Any] = json.loads(text)
+    return restored
 
 
 def write_samples(
@@ -179,7 +181,7 @@ def _dataset_values(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     metrics.update(records)
     values = metrics.compute()
     interval = wilson_interval(values["accuracy"], int(values["n"]))
-    return {**{k: _finite(v) for k, v in values.items()}, "accuracy_ci95": interval}
+    return {**{k: finite(v) for k, v in values.items()}, "accuracy_ci95": interval}
 
 
 def _version(package: str) -> str | None:
@@ -187,10 +189,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _is_verdict(value: Any) -> bool:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from svr_lightning.evaluation.files import (
+from svr_lightning.evaluation.schema import (
     Fields,
     check_fields,
     is_count,

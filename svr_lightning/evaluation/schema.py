@@ -1,10 +1,7 @@
-"""Files of JSON: written whole or not at all, read line by line with faults named."""
+"""Reading files with one JSON record per line; a faulty one is named by its line."""
 
 import json
-import math
-import os
-from collections.abc import Callable, Iterable, Mapping
-from numbers import Integral, Real
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +9,6 @@ from svr_lightning.errors import ConfigError
 
 Fields = Mapping[str, tuple[Callable[[Any], bool], str]]
 """By name, what accepts a field's value, and what the value must be, in words."""
-
-
-def to_json(value: Any, indent: int | None = None) -> str:
-    """ASCII JSON, in which a lone surrogate or a NUL of a model's text is an escape.
-
-    What is not finite becomes null; what JSON does not know becomes a string.
-    """
-    return json.dumps(_plain(value), indent=indent, allow_nan=False)
-
-
-def write_json(path: Path, value: Any) -> dict[str, Any]:
-    """Write one object, indented, replacing the file as a whole; returns it as it reads back.
-
-    Raises:
-        OSError: if the file cannot be written; what was there stays.
-    """
-    text = to_json(value, indent=2)
-    os.replace(write_aside(path, [text, "\n"]), path)
-    restored: dict[str, Any] = json.loads(text)
-    return restored
-
-
-def write_aside(path: Path, parts: Iterable[str]) -> Path:
-    """Write a file beside ``path``, on disk when this returns, to be renamed into its place."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    try:
-        with aside.open("w", encoding="ascii", newline="\n") as stream:
-            stream.writelines(parts)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    return aside
 
 
 def read_lines(path: Path, check: Callable[[Any], None], wanted: str) -> list[dict[str, Any]]:
@@ -125,18 +88,3 @@ def _parse(line: bytes) -> Any:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        number = float(value)
-        return number if math.isfinite(number) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value)
