@@ -55,7 +55,7 @@ class Votes:
     n: int
     """Problems."""
     samples: int
-    """Samples per problem, in the smallest pool of those that could be run."""
+    """Samples of the smallest pool that has any."""
     values: dict[str, float]
     """By metric, see :func:`metric_names`."""
     draws: dict[str, Floats]
@@ -128,8 +128,7 @@ def measure_votes(pools: Pools, ks: Sequence[int], resamples: int, seed: int) ->
     rng = np.random.default_rng([seed, zlib.crc32(pools.dataset.encode())])
     problems = rng.integers(n, size=(resamples, n))
     columns = rng.integers(resamples, size=(resamples, n))
-    right = np.where(np.arange(pools.correct.shape[1]) < pools.size[:, None], pools.correct, False)
-    hits = right.sum(1)
+    hits = pools.correct.sum(1)
     mean_at_1 = hits / np.maximum(pools.size, 1)
     values = {"mean@1": mean_at_1.mean()}
     draws = {"mean@1": mean_at_1[problems].mean(1)}
@@ -144,7 +143,7 @@ def measure_votes(pools: Pools, ks: Sequence[int], resamples: int, seed: int) ->
         draws[f"pass@{k}"] = passes[problems].mean(1)
     return Votes(
         n=n,
-        samples=int(pools.size[pools.size > 0].min(initial=pools.correct.shape[1])),
+        samples=min((size for size in pools.size.tolist() if size), default=0),
         values={name: float(value) for name, value in values.items()},
         draws=draws,
     )
@@ -166,7 +165,8 @@ def majority_outcomes(
         keys = _random_keys(pools.size[rows], size, resamples, rng)
         ordered = np.sort(keys, axis=-1)
         for k, outcome in zip(ks, outcomes, strict=True):
-            chosen = keys <= ordered[..., k - 1 : k]
+            last = ordered[..., min(k, size) - 1]
+            chosen = keys <= last[..., None]
             outcome[rows] = majority_is_right(pools.answer[rows], pools.correct[rows], chosen)
     return outcomes
 
