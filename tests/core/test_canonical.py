@@ -95,10 +95,10 @@ def rewritten(tree: object, rng: random.Random) -> object:
         return ("-", first)
     second = others[0]
     add, undo = ("+", "-") if operator in "+-" else ("*", "/")
-    if isinstance(first, tuple) and len(first) == 3 and first[0] in (add, undo):
-        if rng.random() < 0.5:  # (a o b) p c = a o (b p c), the inner sign turned after an undo
-            turn = {add: undo, undo: add} if first[0] == undo else {add: add, undo: undo}
-            return (first[0], first[1], (turn[operator], first[2], second))
+    grouped = isinstance(first, tuple) and len(first) == 3 and first[0] in (add, undo)
+    if grouped and rng.random() < 0.5:  # (a+b)-c = a+(b-c), (a-b)+c = a-(b-c)
+        turn = {add: undo, undo: add} if first[0] == undo else {add: add, undo: undo}
+        return (first[0], first[1], (turn[operator], first[2], second))
     if operator == add and rng.random() < 0.5:
         return (add, second, first)
     if operator == "-" and rng.random() < 0.5:
