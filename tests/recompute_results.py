@@ -6,7 +6,8 @@ checked. Which answers are one vote is the package's to say, so the share of rig
 between bounds that need no such notion: a vote is right for certain if one spelling of a right
 answer has more votes than all wrong samples together, and wrong for certain if no sample is right
 or if one wrong whole number has more votes than all right samples together; ties go to whichever
-was sampled first. For a share outside the bounds the nearer one is shown. maj@k of smaller k and all intervals are drawn at random and not checked.
+was sampled first. For a share outside the bounds the nearer one is shown. maj@k of smaller k and
+all intervals are drawn at random and not checked.
 
 Shares no code with the package. Usage: python tests/recompute_results.py eval/after
 Exits with 1 and names each number that differs, is missing or is not accounted for.
