@@ -23,6 +23,8 @@ from svr_lightning.files import write_json
 
 HELP = "majority voting from a pool of samples"
 RESULTS = "votes.json"
+EQUALITY = "paper"
+"""Which notion of equal answers voting goes by, whatever grader gave the labels."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"{options.votes}: {error}") from error
     folder = options.out or options.votes.parent
     settings = {"votes": options.votes, "k": ks, "resamples": options.resamples}
-    config = {**settings, "seed": options.seed}
+    config = {**settings, "seed": options.seed, "equality": EQUALITY}
     write_json(folder / RESULTS, {**results, "config": config, "versions": package_versions()})
     console = Console()
     console.print(table_of(results, ks))

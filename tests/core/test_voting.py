@@ -236,6 +236,13 @@ def test_forms_of_math_answers_are_the_same_where_the_evaluator_says_so() -> Non
         )
 
 
+def test_a_megabyte_of_anything_is_one_answer_at_most(hostile_text: str) -> None:
+    for name in ("countdown", "gsm8k", "math"):
+        task = get_task(name)
+        answers = [hostile_text, hostile_text[:150], task.extract_answer(hostile_text)]
+        assert max(answer_classes(task, answers)) < len(answers)
+
+
 def test_a_sample_without_a_label_is_named() -> None:
     record = pool("x", "ab")
     record["samples"][1]["correct"] = None

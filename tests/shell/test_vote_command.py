@@ -38,7 +38,13 @@ def test_a_table_is_printed_and_every_number_written(
     assert stored["datasets"]["math500"]["maj@3"] == 1.0
     assert stored["datasets"][hostile]["maj@3"] == 0.0
     assert stored["macro"]["all"]["maj@3"] == 0.5
-    assert stored["config"] == {"votes": str(votes), "k": [1, 3], "resamples": 20, "seed": 0}
+    assert stored["config"] == {
+        "votes": str(votes),
+        "k": [1, 3],
+        "resamples": 20,
+        "seed": 0,
+        "equality": "paper",
+    }
     assert stored["versions"]["python"]
 
 
