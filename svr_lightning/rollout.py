@@ -36,6 +36,41 @@ class Job(NamedTuple):
     decoding: Decoding
 
 
+class Origin(NamedTuple):
+    """What all draws of one rollout have in common."""
+
+    run_seed: int
+    step: int = 0
+    attempt: int = 0
+
+
+def draw_seed(origin: Origin, job: Job, turn: int, position: int) -> int:
+    """The seed of a job's completion.
+
+    Args:
+        origin: of the rollout.
+        job: what is completed.
+        turn: round of the program, from 1.
+        position: of the prompt among those that the program asks for in this round.
+    """
+    return derive_seed(
+        origin.run_seed,
+        step=origin.step,
+        problem_id=job.problem.id,
+        sample=job.sample,
+        turn=turn,
+        attempt=origin.attempt,
+        # A program's other prompts of the same round draw apart from every other sample.
+        purpose=f"generate {position}" if position else "generate",
+    )
+
+
+class Refused(NamedTuple):
+    """What a job comes to whose prompt cannot be completed."""
+
+    reason: str
+
+
 @dataclass(slots=True)
 class _Running:
     """A job that waits for completions."""
@@ -61,7 +96,7 @@ class Driver:
     ) -> None:
         self._engine = engine
         self._renderer = renderer
-        self._seed = (run_seed, step, attempt)
+        self._origin = Origin(run_seed, step, attempt)
         self._waiting: dict[int, tuple[_Running, int]] = {}
         self._next_request = 0
 
@@ -134,7 +169,6 @@ class Driver:
             self._next_request += 1
 
     def _sampling(self, running: _Running, position: int, prompt_tokens: int) -> SamplingParams:
-        run_seed, step, attempt = self._seed
         decoding = running.job.decoding
         room = self._renderer.max_model_len - prompt_tokens
         return SamplingParams(
@@ -142,16 +176,7 @@ class Driver:
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
-            seed=derive_seed(
-                run_seed,
-                step=step,
-                problem_id=running.job.problem.id,
-                sample=running.job.sample,
-                turn=running.round,
-                attempt=attempt,
-                # A program's other prompts of the same round draw apart from every other sample.
-                purpose=f"generate {position}" if position else "generate",
-            ),
+            seed=draw_seed(self._origin, running.job, running.round, position),
         )
 
     def _completion(self, prompt_ids: Sequence[int], output: Output) -> Completion:

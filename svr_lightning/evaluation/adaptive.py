@@ -1,21 +1,30 @@
 """Adaptive inference over a data set, recorded turn by turn in the samples-file schema."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from svr_lightning.core.stopping import should_stop
 from svr_lightning.core.types import Problem, Trajectory, Turn
 from svr_lightning.messages import first_turn_messages
 from svr_lightning.recipes.chain import StopRule, refinement_chain
 from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Driver, Job
+from svr_lightning.rollout import Decoding, Job, Refused
 from svr_lightning.tasks import get_task
 
 Record = dict[str, Any]
 """One line of a samples file."""
 
 OnTurn = Callable[[Problem, Turn], None]
+
+
+class Runs(Protocol):
+    """What runs programs: a driver of an engine, or of a server."""
+
+    def run(
+        self, jobs: Iterable[Job], on_done: Callable[[int, Any], None] | None = None
+    ) -> list[Any]:
+        """The programs' results in order; a :class:`Refused` for one that could not go on."""
 
 
 def stop_rule(threshold: float) -> StopRule:
@@ -33,8 +42,8 @@ def run_adaptive(
     problems: Sequence[Problem],
     *,
     dataset: str,
-    driver: Driver,
-    renderer: Renderer,
+    driver: Runs,
+    renderer: Renderer | None,
     decoding: Decoding,
     max_turns: int,
     threshold: float | None,
@@ -46,18 +55,23 @@ def run_adaptive(
         problems: of one data set.
         dataset: its name in the records.
         driver: runs the trajectories.
-        renderer: says which problems fit.
+        renderer: says which problems fit; None where a server says it, as it refuses them.
         decoding: how completions are drawn.
         max_turns: T_max.
         threshold: gamma; None runs every turn and returns the last.
         on_turn: told of each turn as it ends.
 
     Returns:
-        One record per problem, in order. A problem that does not fit the prompt budget has no
-        turns and an ``error``; it counts as wrong.
+        One record per problem, in order. A problem that does not fit the prompt budget, or whose
+        trajectory a server refuses to go on with, has no turns and an ``error``; it counts as
+        wrong.
     """
     stop = None if threshold is None else stop_rule(threshold)
-    fitting = [p for p in problems if renderer.fits(first_turn_messages(get_task(p.task), p))]
+    fitting = [
+        p
+        for p in problems
+        if renderer is None or renderer.fits(first_turn_messages(get_task(p.task), p))
+    ]
     jobs = [
         Job(
             problem=problem,
@@ -70,10 +84,14 @@ def run_adaptive(
         for problem in fitting
     ]
     done = {
-        problem.id: trajectory_record(trajectory, dataset, max_turns, adaptive=stop is not None)
-        for problem, trajectory in zip(fitting, driver.run(jobs), strict=True)
+        problem.id: _error_record(problem, dataset, result.reason)
+        if isinstance(result, Refused)
+        else trajectory_record(result, dataset, max_turns, adaptive=stop is not None)
+        for problem, result in zip(fitting, driver.run(jobs), strict=True)
     }
-    return [done.get(p.id) or _unfit_record(p, dataset, renderer) for p in problems]
+    budget = renderer.max_prompt_tokens if renderer is not None else None
+    too_long = f"the problem does not fit {budget} prompt tokens"
+    return [done.get(p.id) or _error_record(p, dataset, too_long) for p in problems]
 
 
 def trajectory_record(
@@ -101,19 +119,19 @@ def _turn_record(problem: Problem, turn: Turn) -> Record:
         "verdict": turn.check.verdict.value,
         "confidence": turn.check.confidence,
         "truncated": turn.completion.truncated,
-        "prompt_tokens": len(turn.completion.prompt_ids),
-        "completion_tokens": len(turn.completion.token_ids),
+        "prompt_tokens": turn.completion.prompt_tokens,
+        "completion_tokens": turn.completion.completion_tokens,
         "finish_reason": turn.completion.finish_reason.value,
     }
 
 
-def _unfit_record(problem: Problem, dataset: str, renderer: Renderer) -> Record:
+def _error_record(problem: Problem, dataset: str, error: str) -> Record:
     return {
         **_head(problem, dataset),
         "returned_turn": 0,
         "stopped_early": False,
         "turns": [],
-        "error": f"the problem does not fit {renderer.max_prompt_tokens} prompt tokens",
+        "error": error,
     }
 
 

@@ -17,7 +17,8 @@ from svr_lightning.evaluation.results import (
     write_samples,
 )
 from svr_lightning.metrics import METRIC_NAMES
-from svr_lightning.tasks import TASKS
+from svr_lightning.rollout import Decoding
+from svr_lightning.tasks import TASKS, get_task
 from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.ranks import gather_lists
 
@@ -140,6 +141,26 @@ class AdaptiveEvaluation(LightningModule):
     @property
     def _datamodule(self) -> Any:
         return self.trainer.datamodule  # type: ignore[attr-defined]
+
+
+def evaluation_decoding(config: EvaluationConfig, task: str, own_limit: int | None) -> Decoding:
+    """How completions of a data set are drawn.
+
+    Args:
+        config: the evaluation.
+        task: name of the data set's task.
+        own_limit: the data set's own completion limit; None takes the task's. Neither goes above
+            ``config.max_completion_tokens``.
+    """
+    limit = own_limit or get_task(task).max_completion_tokens
+    if config.max_completion_tokens is not None:
+        limit = min(limit, config.max_completion_tokens)
+    return Decoding(
+        max_completion_tokens=limit,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+    )
 
 
 def gather_records(records: Sequence[Record]) -> list[Record]:

@@ -33,7 +33,7 @@ from svr_lightning.training.config import (
     require,
 )
 from svr_lightning.training.csv_log import CSVLog
-from svr_lightning.training.evaluating import AdaptiveEvaluation
+from svr_lightning.training.evaluating import AdaptiveEvaluation, evaluation_decoding
 from svr_lightning.training.experience import Group, roll_out, samples_of, with_resampling
 from svr_lightning.training.logprobs import completion_logprobs
 from svr_lightning.training.optimizer import make_optimizer, mix_reference, total_norm
@@ -362,30 +362,17 @@ class SVRModule(AdaptiveEvaluation):
         max_completion_tokens: int | None = None,
         on_turn: OnTurn | None = None,
     ) -> list[Record]:
-        """Adaptive inference on problems of one data set, as ``evaluation`` says.
-
-        The completion limit is the data set's own, else the task's, and never above
-        ``evaluation.max_completion_tokens``.
-        """
+        """Adaptive inference on problems of one data set, as ``evaluation`` says."""
         config = self.evaluation
         if not problems:
             return []
-        limit = max_completion_tokens or get_task(problems[0].task).max_completion_tokens
-        if config.max_completion_tokens is not None:
-            limit = min(limit, config.max_completion_tokens)
-        decoding = Decoding(
-            max_completion_tokens=limit,
-            temperature=config.temperature,
-            top_p=config.top_p,
-            top_k=config.top_k,
-        )
         with self.serving.sampling(self.global_step):
             return run_adaptive(
                 problems,
                 dataset=dataset,
                 driver=self._driver(),
                 renderer=self.renderer,
-                decoding=decoding,
+                decoding=evaluation_decoding(config, problems[0].task, max_completion_tokens),
                 max_turns=config.max_turns,
                 threshold=config.threshold if config.adaptive else None,
                 on_turn=on_turn,
