@@ -129,6 +129,9 @@ class Turn:
     """t, counted from 1."""
     completion: AnyCompletion
     check: SelfCheck
+    verdict_probability: float | None = None
+    """With which the policy gave the word of its verdict; None where it was not asked for or no
+    verdict can be read."""
 
     @property
     def sampled(self) -> Completion:

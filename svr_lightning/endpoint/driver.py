@@ -1,14 +1,13 @@
 """Runs programs against a server, each program's turns in their own time."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Message, RemoteCompletion
+from svr_lightning.endpoint.answers import AnswerJournal
 from svr_lightning.endpoint.client import ChatClient, ServerGoneError, open_http
-from svr_lightning.endpoint.journal import Journal
 from svr_lightning.endpoint.progress import Progress
 from svr_lightning.endpoint.protocol import request_body, request_key
 from svr_lightning.endpoint.settings import EndpointSettings
@@ -36,7 +35,7 @@ class RemoteDriver:
     def __init__(
         self,
         settings: EndpointSettings,
-        journal: Journal,
+        journal: AnswerJournal,
         *,
         run_seed: int,
         chat_template_kwargs: Mapping[str, Any],
@@ -49,50 +48,54 @@ class RemoteDriver:
         self._progress = progress
         self._refusals = 0
 
-    def run(
-        self, jobs: Iterable[Job], on_done: Callable[[int, Any], None] | None = None
-    ) -> list[Any]:
-        """Run all jobs to their end.
+    def stream(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Any]]:
+        """Run all jobs to their end, each begun when a request for it may be sent.
 
         Args:
-            jobs: what to run.
-            on_done: called with a job's index and result as soon as it ends.
+            jobs: what to run; read as it is needed.
 
-        Returns:
-            The programs' return values in the order of ``jobs``; a :class:`Refused` for each
-            program one of whose prompts the server does not complete.
+        Yields:
+            A job's index and its program's return value, as soon as it ends; a :class:`Refused`
+            for a program one of whose prompts the server does not complete.
 
         Raises:
             ConfigError: if the server is gone, lets nobody in, or refuses everything.
         """
         try:
-            return asyncio.run(self._run(list(jobs), on_done))
+            with self._progress.showing(), asyncio.Runner() as runner:
+                ended: asyncio.Queue[tuple[int, Any] | None] = asyncio.Queue()
+                work = runner.get_loop().create_task(self._work(enumerate(jobs), ended))
+                while (end := runner.run(ended.get())) is not None:
+                    yield end
+                runner.run(_outcome(work))
         except ServerGoneError as error:
             raise ConfigError(
                 f"{error}. Start the server again and repeat the command: the "
                 f"{len(self._journal)} answers in {self._journal.path} are not asked for again"
             ) from error
 
-    async def _run(self, jobs: list[Job], on_done: Callable[[int, Any], None] | None) -> list[Any]:
-        results: dict[int, Any] = {}
-        waiting = iter(enumerate(jobs))
-        self._progress.begin(len(jobs))
-        with _one_error(), self._progress.showing():
+    async def _work(
+        self, waiting: Iterator[tuple[int, Job]], ended: asyncio.Queue[tuple[int, Any] | None]
+    ) -> None:
+        """Put every job's end into the queue, and None after the last one or an error."""
+        seed = derive_seed(self._origin.run_seed, step=0, problem_id="", purpose="retry")
+        slots = asyncio.Semaphore(self._settings.concurrency)
+        try:
             async with open_http(self._settings) as http, asyncio.TaskGroup() as group:
-                seed = derive_seed(self._origin.run_seed, step=0, problem_id="", purpose="retry")
                 client = ChatClient(self._settings, http, seed)
-                slots = asyncio.Semaphore(self._settings.concurrency)
 
-                async def work() -> None:
+                async def trajectories() -> None:
                     for index, job in waiting:
-                        results[index] = await self._trajectory(job, client, slots)
+                        end = await self._trajectory(job, client, slots)
                         self._progress.done += 1
-                        if on_done is not None:
-                            on_done(index, results[index])
+                        ended.put_nowait((index, end))
 
-                for _ in range(min(self._settings.concurrency, len(jobs))):
-                    group.create_task(work())
-        return [results[index] for index in range(len(jobs))]
+                for _ in range(self._settings.concurrency):
+                    group.create_task(trajectories())
+        except BaseExceptionGroup as several:  # the first; the other tasks are cancelled
+            raise several.exceptions[0] from None
+        finally:
+            ended.put_nowait(None)
 
     async def _trajectory(self, job: Job, client: ChatClient, slots: asyncio.Semaphore) -> Any:
         program = job.program
@@ -157,10 +160,6 @@ class RemoteDriver:
             )
 
 
-@contextlib.contextmanager
-def _one_error() -> Iterator[None]:
-    """The first error of a task group instead of the group; the other tasks are cancelled."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
+async def _outcome(work: asyncio.Task[None]) -> None:
+    """Raise what ended the work, if anything did."""
+    await work

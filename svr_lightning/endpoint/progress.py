@@ -21,18 +21,15 @@ class Progress:
 
     Args:
         name: of the data set.
+        total: trajectories to run.
         quiet: show nothing, for who shows the turns themselves.
     """
 
-    def __init__(self, name: str, *, quiet: bool = False) -> None:
+    def __init__(self, name: str, total: int, *, quiet: bool = False) -> None:
         self.name = name
-        self.total = self.done = self.turns = self.in_flight = self.tokens = 0
-        self._quiet = quiet
-        self._began = time.monotonic()
-
-    def begin(self, total: int) -> None:
-        """Start the clock for ``total`` problems."""
         self.total = total
+        self.done = self.turns = self.in_flight = self.tokens = 0
+        self._quiet = quiet
         self._began = time.monotonic()
 
     @contextlib.contextmanager
@@ -102,8 +99,8 @@ def progress_line(
 
     Args:
         name: of the data set.
-        done: problems that have ended, of ``total``.
-        total: problems.
+        done: trajectories that have ended, of ``total``.
+        total: one for each problem, or for each of its votes.
         turns: that are there, those of an earlier run included.
         in_flight: requests that wait for their answer.
         tokens: completion tokens that came in ``seconds``.
@@ -112,8 +109,7 @@ def progress_line(
     left = "?" if not done else _clock(seconds * (total - done) / done)
     rate = tokens / seconds if seconds > 0 else 0.0
     rest = (
-        f"{done}/{total} problems, {turns} turns, {in_flight} in flight, "
-        f"{rate:.0f} tok/s, {left} left"
+        f"{done}/{total} done, {turns} turns, {in_flight} in flight, {rate:.0f} tok/s, {left} left"
     )
     return f"{plain(name)[: max(COLUMNS - len(rest) - 2, 0)]}  {rest}"[:COLUMNS]
 

@@ -11,6 +11,10 @@ Row = Mapping[str, Any]
 """One record of a data set, under the column names it has on the hub."""
 
 
+class GradingError(Exception):
+    """A grader could not decide, for example because its worker process died or took too long."""
+
+
 class Task(ABC):
     """A domain: row schema, answer convention and evaluator. Stateless."""
 
@@ -46,7 +50,11 @@ class Task(ABC):
 
     @abstractmethod
     def grade(self, completion: str, problem: Problem) -> bool:
-        """y_t: whether the completion's answer is correct. Never raises, never evaluates code."""
+        """y_t: whether the completion's answer is correct. Never evaluates code.
+
+        Raises:
+            GradingError: if the grader could not decide. Nothing else is ever raised.
+        """
 
     @abstractmethod
     def format_score(self, completion: str) -> float:

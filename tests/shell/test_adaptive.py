@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.evaluation.adaptive import run_adaptive
@@ -29,7 +30,7 @@ def adaptive(
     problems: Sequence[Problem] = PROBLEMS,
     *,
     max_turns: int = 4,
-    threshold: float | None = 0.85,
+    rule: StopRule | None = StopRule(),  # noqa: B008 - frozen
     **options: Any,
 ) -> list[dict[str, Any]]:
     return run_adaptive(
@@ -39,7 +40,7 @@ def adaptive(
         renderer=RENDERER,
         decoding=DECODING,
         max_turns=max_turns,
-        threshold=threshold,
+        rule=rule,
         **options,
     )
 
@@ -74,8 +75,8 @@ def test_a_truncated_turn_does_not_stop_whatever_it_claims() -> None:
     assert [turn["truncated"] for turn in record["turns"]] == [True] * 3
 
 
-def test_without_a_threshold_every_turn_runs_and_the_last_is_returned() -> None:
-    records = adaptive(at_places(opinionated), threshold=None)
+def test_without_a_rule_every_turn_runs_and_the_last_is_returned() -> None:
+    records = adaptive(at_places(opinionated), rule=None)
     assert {(r["returned_turn"], r["stopped_early"], len(r["turns"])) for r in records} == {
         (4, False, 4)
     }
@@ -113,6 +114,7 @@ def test_a_record_holds_what_the_samples_file_promises() -> None:
         "truncated": False,
         "completion_tokens": len(words(text)),
         "finish_reason": "stop",
+        "verdict_probability": 0.3679,  # one token of log-probability -1: the script's
     }
     assert prompt_tokens > record["turns"][0]["prompt_tokens"] > 20
     assert sorted(seen) == [(r["id"], t["turn"]) for r in records for t in r["turns"]]

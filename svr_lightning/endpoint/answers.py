@@ -7,10 +7,10 @@ from typing import Any
 from svr_lightning.core.types import FinishReason, RemoteCompletion
 from svr_lightning.errors import ConfigError
 
-JOURNAL = "answers.jsonl"
+ANSWERS = "answers.jsonl"
 
 
-class Journal:
+class AnswerJournal:
     """A file of answers by request key, one line each.
 
     Every line is handed to the system in one piece before its answer is used. A torn last line,
@@ -52,7 +52,7 @@ class Journal:
             raise OSError(f"{self.path} could not be written to its end; is the disk full?")
         self._answers[key] = answer
 
-    def remove(self) -> None:
+    def discard(self) -> None:
         """Forget it: what was made of the answers is on disk."""
         self.close()
         self.path.unlink(missing_ok=True)
