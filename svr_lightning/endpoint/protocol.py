@@ -70,7 +70,7 @@ def read_answer(body: bytes) -> RemoteCompletion:
         usage = answer.get("usage")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedError("the answer is no chat completion") from error
-    if ended not in set(FinishReason):
+    if ended not in tuple(FinishReason):
         said = excerpt(ended) if isinstance(ended, str) else "none"
         raise UnusableError(f"the server ended it with {said!r}, neither 'stop' nor 'length'")
     counts = [
