@@ -5,13 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from svr_lightning.__main__ import main
-from tests.chat_server import ChatServer, Reply, completion, turn_of
+from svr_lightning.core.seeds import derive_seed
+from svr_lightning.endpoint.module import EndpointModule
+from svr_lightning.endpoint.settings import EndpointSettings
+from svr_lightning.errors import ConfigError
+from svr_lightning.training.config import EvaluationConfig
+from tests.chat_server import ChatServer, Reply, completion
 from tests.scripted import says
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,19 +38,19 @@ def command(server: ChatServer, folder: Path) -> list[str]:
 
 
 def unsure(body: dict[str, Any], _number: int) -> Reply:
-    text = says(str(len(body["messages"][1]["content"])), "UNSURE", 0.5)
-    return completion(text, usage={"prompt_tokens": turn_of(body), "completion_tokens": 9})
+    """Says at which place of the run it was asked."""
+    return completion(says(str(body["seed"]), "UNSURE", 0.5))
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+def wanted(record: dict[str, Any]) -> list[str]:
+    seeds = [derive_seed(42, step=0, problem_id=record["id"], turn=t + 1) for t in range(TURNS)]
+    return [says(str(seed), "UNSURE", 0.5) for seed in seeds]
 
 
 def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
     process: list[subprocess.Popen[bytes]] = []
 
     def answer(body: dict[str, Any], number: int) -> Reply:
@@ -56,7 +62,7 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(
     with ChatServer(answer) as server:
         process.append(
             subprocess.Popen(
-                [sys.executable, "-m", "svr_lightning", *command(server, killed)],
+                [sys.executable, "-m", "svr_lightning", *command(server, tmp_path)],
                 cwd=ROOT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 stdout=subprocess.DEVNULL,
@@ -64,20 +70,23 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(
             )
         )
         assert process[0].wait(timeout=300) == -signal.SIGKILL
-        journal = killed / "eval" / "test" / "answers.jsonl"
+        folder = tmp_path / "eval" / "test"
+        journal = folder / "answers.jsonl"
         kept = len(journal.read_text().splitlines())
         lost = len(server.bodies) - kept  # in flight at that moment
         assert 0 < lost <= CONCURRENCY
-        assert main(command(server, killed)) == 0
+        assert main(command(server, tmp_path)) == 0
         assert len(server.bodies) == PROBLEMS * TURNS + lost
         assert not journal.exists()  # its answers are in the samples
-    with ChatServer(unsure) as healthy:
-        assert main(command(healthy, whole)) == 0
-        assert len(healthy.bodies) == PROBLEMS * TURNS
     assert {h["Authorization"] for h in server.headers} == {f"Bearer {KEY}"}
-    samples = [(f / "eval" / "test" / "samples.jsonl").read_bytes() for f in (killed, whole)]
-    assert samples[0] == samples[1]
-    assert not [name for f in (killed, whole) for name, c in files(f).items() if KEY.encode() in c]
+    lines = (folder / "samples.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert len({record["id"] for record in records}) == PROBLEMS
+    assert all([t["text"] for t in record["turns"]] == wanted(record) for record in records)
+    config = json.loads((folder / "results.json").read_text())["config"]
+    assert config["endpoint"]["base_url"] == server.url
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(KEY.encode() in content for content in written)
     said = "".join(capsys.readouterr())
     assert KEY not in said
     assert f"held_out  {PROBLEMS}/{PROBLEMS} done, 90 turns, 0 in flight" in said
@@ -104,14 +113,10 @@ def test_questions_are_answered_through_a_server_as_text(
     assert json.loads(record)["turns"][0]["text"] == text
 
 
-def test_what_a_server_cannot_tell_is_refused_before_it_is_asked(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    asked = [
-        *("test", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
-        *("--engine", "openai", "--base-url", "http://127.0.0.1:9/v1", "--model-name", "m"),
-    ]
-    assert main([*asked, "--model.evaluation.evidence", "product"]) == 2
-    assert "evidence=product: the probability of a verdict" in capsys.readouterr().err
-    assert main([*asked, "--api-key-env", "NOT_SET_ANYWHERE"]) == 2
-    assert "NOT_SET_ANYWHERE: this variable is not set" in capsys.readouterr().err
+def test_what_a_server_cannot_tell_is_refused_before_it_is_asked() -> None:
+    settings = EndpointSettings(base_url="http://127.0.0.1:9/v1", model_name="m")
+    with pytest.raises(ConfigError, match="evidence=product: the probability of a verdict"):
+        EndpointModule(settings, EvaluationConfig(evidence="product"), {}, 42)
+    nameless = replace(settings, api_key_env="NOT_SET_ANYWHERE")
+    with pytest.raises(ConfigError, match="NOT_SET_ANYWHERE: this variable is not set"):
+        EndpointModule(nameless, EvaluationConfig(), {}, 42)

@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 
 from svr_lightning.__main__ import main
-from tests.scripted import TOKENIZER
+from svr_lightning.endpoint.answers import AnswerJournal
+from svr_lightning.endpoint.driver import RemoteDriver
+from svr_lightning.endpoint.progress import Progress
+from svr_lightning.endpoint.settings import EndpointSettings
+from svr_lightning.errors import ConfigError
+from svr_lightning.recipes.chain import refinement_chain
+from svr_lightning.rollout import Job
+from tests.scripted import DECODING, PROBLEMS, TOKENIZER
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,11 +79,6 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -
     raise AssertionError(log.read_text(errors="replace")[-3000:])
 
 
-def command(folder: Path, *extra: str) -> list[str]:
-    tiny = str(ROOT / "configs" / "countdown_tiny.yaml")
-    return ["test", "--config", tiny, "--trainer.default_root_dir", str(folder), *extra]
-
-
 def records(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "eval" / "test" / "samples.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
@@ -85,50 +87,49 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def test_greedy_inference_through_a_server_equals_that_in_this_process(
     server: str, tmp_path: Path
 ) -> None:
-    test_set = (
-        "[{name: held_out, task: countdown, path: 'embedded:countdown-tiny', split: test, "
-        "limit: 24}]"
-    )
-    # No confidence of the shipped policy reaches 0.96, so that its refinements are compared too.
-    same = ["--data.test", test_set, "--model.evaluation.threshold"]
+    rows = [{"id": "short", "nums": [3, 5, 8], "target": 16}]
+    rows.append({"id": "long", "nums": [3] * 1500, "target": 16})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shipped = "task: countdown, path: 'embedded:countdown-tiny', split: test, limit: 24"
+    own = f"task: countdown, path: {tmp_path}/rows.jsonl"
+    same = [
+        *("test", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
+        *("--data.test", f"[{{name: held_out, {shipped}}}, {{name: own, {own}}}]"),
+        # No confidence of the shipped policy reaches it, so that refinements are compared too.
+        *("--model.evaluation.threshold", "0.96", "--model.evaluation.max_turns", "3"),
+        "--trainer.default_root_dir",
+    ]
     through = ["--engine", "openai", "--base-url", server, "--model-name", "tiny"]
-    for threshold, turns in (("0.85", 1), ("0.96", 3)):
-        options = [*same, threshold, "--model.evaluation.max_turns", "3"]
-        assert main(command(tmp_path / "here", *options)) == 0
-        assert main(command(tmp_path / "there", *options, *through)) == 0
-        here, there = records(tmp_path / "here"), records(tmp_path / "there")
-        for record in here:
-            for turn in record["turns"]:
-                turn.pop("verdict_probability", None)  # a server tells no log-probabilities
-        assert there == here
-        assert [len(record["turns"]) for record in there] == [turns] * 24
+    assert main([*same, str(tmp_path / "here")]) == 0
+    assert main([*same, str(tmp_path / "there"), *through]) == 0
+    here, there = records(tmp_path / "here"), records(tmp_path / "there")
+    for record in here:
+        for turn in record["turns"]:
+            turn.pop("verdict_probability", None)  # a server tells no log-probabilities
+    errors = [found[-1].pop("error") for found in (here, there)]
+    assert there == here
+    assert [len(record["turns"]) for record in there] == [3] * 25 + [0]
+    assert errors[0] == "the problem does not fit 512 prompt tokens"
+    assert "HTTP 400, This model's maximum context length is 1024 tokens" in errors[1]
     results = [
         json.loads((tmp_path / name / "eval" / "test" / "results.json").read_text())
         for name in ("here", "there")
     ]
     assert results[0]["datasets"] == results[1]["datasets"]
     config = results[1]["config"]
-    assert config["endpoint"]["base_url"] == server
-    assert config["endpoint"]["model_name"] == "tiny"
+    assert (config["endpoint"]["base_url"], config["endpoint"]["model_name"]) == (server, "tiny")
     assert config["model"]["evaluation"]["threshold"] == 0.96
     assert config["graders"] == results[0]["config"]["graders"]
 
 
-def test_what_a_real_server_refuses_is_one_line_or_one_wrong_problem(
-    server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [{"id": "short", "nums": [3, 5, 8], "target": 16}]
-    rows.append({"id": "long", "nums": [3] * 1500, "target": 16})
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = f"[{{name: own, task: countdown, path: {tmp_path}/rows.jsonl}}]"
-    through = ["--data.test", data, "--engine", "openai", "--base-url", server, "--model-name"]
-    assert main(command(tmp_path, *through, "tiny")) == 0
-    short, long = records(tmp_path)
-    assert short["turns"]
-    assert long["turns"] == []
-    assert "HTTP 400" in long["error"]
-    assert "maximum context length is 1024 tokens" in long["error"]
-    capsys.readouterr()
-    assert main(command(tmp_path, *through, "tiniest")) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "has no model 'tiniest'" in said
+def test_a_model_that_a_real_server_does_not_have_is_one_line(server: str, tmp_path: Path) -> None:
+    driver = RemoteDriver(
+        EndpointSettings(base_url=server, model_name="tiniest"),
+        AnswerJournal(tmp_path / "answers.jsonl"),
+        run_seed=42,
+        chat_template_kwargs={},
+        progress=Progress("own", 1, quiet=True),
+    )
+    job = Job(PROBLEMS[0], 0, refinement_chain(PROBLEMS[0], 0, 1), DECODING)
+    with pytest.raises(ConfigError, match=r"has no model 'tiniest'.*Valid aliases: tiny"):
+        list(driver.stream([job]))
