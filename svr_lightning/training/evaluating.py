@@ -163,9 +163,9 @@ class AdaptiveEvaluation(LightningModule):
         self._journal = Journal(path, self._fingerprint(part))
         shared = int(getattr(self, "ranks_per_engine", 1))
         if shared > 1:  # They submit the same requests, so they have to skip the same problems.
-            count = Counter(gather_lists(self._journal.keys()))
+            count = Counter(gather_lists(self._journal.finished()))
             self._journal.keep({key for key, ranks in count.items() if ranks == shared})
-        if finished := len(self._journal.keys()):
+        if finished := len(self._journal.finished()):
             rank_zero_info(f"{path.parent}: going on after {finished} problems of an earlier start")
 
     def _journaling(self, dataset: str) -> dict[str, Any]:
