@@ -338,7 +338,7 @@ def gather_records(records: Sequence[Record]) -> list[Record]:
 def warn_of_faults(records: Sequence[Record]) -> None:
     """Name, in one line, the problems that count as wrong for want of a run or of a grade."""
     unfit = {f"{r['dataset']}/{r['id']}": r["error"] for r in records if "error" in r}
-    not_run = f"could not be run, the first because {next(iter(unfit.values()), '')}"
+    not_run = f"could not be run ({next(iter(unfit.values()), '')})"
     ungraded = [
         f"{record['dataset']}/{record['id']}"
         for record in records
