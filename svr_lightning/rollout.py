@@ -9,7 +9,7 @@ validation and every recipe.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Completion, Problem
@@ -37,6 +37,48 @@ class Job(NamedTuple):
     decoding: Decoding
 
 
+class Origin(NamedTuple):
+    """What all draws of one rollout have in common."""
+
+    run_seed: int
+    step: int = 0
+    attempt: int = 0
+
+
+def draw_seed(origin: Origin, job: Job, turn: int, position: int) -> int:
+    """The seed of a job's completion.
+
+    Args:
+        origin: of the rollout.
+        job: what is completed.
+        turn: round of the program, from 1.
+        position: of the prompt among those that the program asks for in this round.
+    """
+    return derive_seed(
+        origin.run_seed,
+        step=origin.step,
+        problem_id=job.problem.id,
+        sample=job.sample,
+        turn=turn,
+        attempt=origin.attempt,
+        # A program's other prompts of the same round draw apart from every other sample.
+        purpose=f"generate {position}" if position else "generate",
+    )
+
+
+class Refused(NamedTuple):
+    """What a job comes to one of whose prompts a server does not complete."""
+
+    reason: str
+
+
+class Streams(Protocol):
+    """What runs programs: a driver of an engine, or of a server."""
+
+    def stream(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Any]]:
+        """A job's index and what it comes to, as soon as it ends."""
+
+
 @dataclass(slots=True)
 class _Running:
     """A job that waits for completions."""
@@ -62,7 +104,7 @@ class Driver:
     ) -> None:
         self._engine = engine
         self._renderer = renderer
-        self._seed = (run_seed, step, attempt)
+        self._origin = Origin(run_seed, step, attempt)
         self._waiting: dict[int, tuple[_Running, int]] = {}
         self._next_request = 0
 
@@ -162,7 +204,6 @@ class Driver:
             self._next_request += 1
 
     def _sampling(self, running: _Running, position: int, prompt_tokens: int) -> SamplingParams:
-        run_seed, step, attempt = self._seed
         decoding = running.job.decoding
         room = self._renderer.max_model_len - prompt_tokens
         return SamplingParams(
@@ -170,16 +211,7 @@ class Driver:
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
-            seed=derive_seed(
-                run_seed,
-                step=step,
-                problem_id=running.job.problem.id,
-                sample=running.job.sample,
-                turn=running.round,
-                attempt=attempt,
-                # A program's other prompts of the same round draw apart from every other sample.
-                purpose=f"generate {position}" if position else "generate",
-            ),
+            seed=draw_seed(self._origin, running.job, running.round, position),
         )
 
     def _completion(self, prompt_ids: Sequence[int], output: Output) -> Completion:

@@ -5,11 +5,11 @@ from functools import partial
 from typing import Any
 
 from svr_lightning.core.stopping import StopRule, answer_turn
-from svr_lightning.core.types import Completion, Problem, Trajectory, Turn
+from svr_lightning.core.types import AnyCompletion, Problem, Trajectory, Turn
 from svr_lightning.messages import first_turn_messages
 from svr_lightning.recipes.chain import refinement_chain, signals_of
 from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Driver, Job
+from svr_lightning.rollout import Decoding, Job, Refused, Streams
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError
 
@@ -24,7 +24,7 @@ def run_adaptive(
     problems: Sequence[Problem],
     *,
     dataset: str,
-    driver: Driver,
+    driver: Streams,
     renderer: Renderer,
     decoding: Decoding,
     max_turns: int,
@@ -48,8 +48,8 @@ def run_adaptive(
         on_record: told of each new record, as soon as its problem is finished.
 
     Returns:
-        One record per problem, in order. A problem that does not fit the prompt budget has no
-        turns and an ``error``; it counts as wrong.
+        One record per problem, in order. A problem that does not fit the prompt budget, or that
+        a server refuses to go on with, has no turns and an ``error``; it counts as wrong.
     """
     records = {problem.id: done[problem.id] for problem in problems if problem.id in (done or {})}
 
@@ -65,7 +65,7 @@ def run_adaptive(
         if renderer.fits(first_turn_messages(get_task(problem.task), problem)):
             fitting.append(problem)
         else:
-            add(unfit_record(problem, dataset, renderer))
+            add(error_record(problem, dataset, unfit_error(renderer)))
     jobs = (
         Job(
             problem=problem,
@@ -82,8 +82,11 @@ def run_adaptive(
         )
         for problem in fitting
     )
-    for _, trajectory in driver.stream(jobs):
-        add(trajectory_record(trajectory, dataset, max_turns, rule))
+    for index, result in driver.stream(jobs):
+        if isinstance(result, Refused):
+            add(error_record(fitting[index], dataset, result.reason))
+        else:
+            add(trajectory_record(result, dataset, max_turns, rule))
     return [records[problem.id] for problem in problems]
 
 
@@ -113,7 +116,7 @@ def trajectory_record(
     }
 
 
-def completion_fields(problem: Problem, completion: Completion) -> Record:
+def completion_fields(problem: Problem, completion: AnyCompletion) -> Record:
     """What a completion says and whether it is right.
 
     A completion that cannot be graded counts as wrong and says why in ``grading_error``.
@@ -124,8 +127,8 @@ def completion_fields(problem: Problem, completion: Completion) -> Record:
         "answer": task.extract_answer(completion.text),
         "correct": None,
         "truncated": completion.truncated,
-        "prompt_tokens": len(completion.prompt_ids),
-        "completion_tokens": len(completion.token_ids),
+        "prompt_tokens": completion.prompt_tokens,
+        "completion_tokens": completion.completion_tokens,
         "finish_reason": completion.finish_reason.value,
     }
     if problem.reference:
@@ -152,14 +155,14 @@ def _turn_record(problem: Problem, turn: Turn) -> Record:
     return record
 
 
-def unfit_record(problem: Problem, dataset: str, renderer: Renderer) -> Record:
-    """The record of a problem whose own text does not fit the prompt budget."""
+def error_record(problem: Problem, dataset: str, error: str) -> Record:
+    """The record of a problem that could not be run."""
     return {
         **head(problem, dataset),
         "returned_turn": 0,
         "stopped_early": False,
         "turns": [],
-        "error": unfit_error(renderer),
+        "error": error,
     }
 
 

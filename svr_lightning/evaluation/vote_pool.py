@@ -14,7 +14,7 @@ from svr_lightning.evaluation.adaptive import (
 from svr_lightning.messages import first_turn_messages
 from svr_lightning.recipes.chain import refinement_chain
 from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Driver, Job
+from svr_lightning.rollout import Decoding, Job, Refused, Streams
 from svr_lightning.tasks import get_task
 
 
@@ -22,7 +22,7 @@ def sample_votes(
     problems: Sequence[Problem],
     *,
     dataset: str,
-    driver: Driver,
+    driver: Streams,
     renderer: Renderer,
     decoding: Decoding,
     votes: int,
@@ -43,10 +43,10 @@ def sample_votes(
 
     Returns:
         One line of a votes file per problem, in order. A problem that does not fit the prompt
-        budget has no samples and an ``error``.
+        budget, or that a server refuses, has no samples and an ``error``.
     """
     records = {problem.id: done[problem.id] for problem in problems if problem.id in (done or {})}
-    samples: dict[str, list[Trajectory]] = {}
+    samples: dict[str, list[Trajectory | Refused]] = {}
 
     def add(record: Record) -> None:
         records[record["id"]] = record
@@ -66,13 +66,20 @@ def sample_votes(
         for problem in fitting
         for sample in range(votes)
     )
-    for _, trajectory in driver.stream(jobs):
-        problem = trajectory.problem
+    for index, result in driver.stream(jobs):
+        problem = fitting[index // votes]
         solutions = samples.setdefault(problem.id, [])
-        solutions.append(trajectory)
+        solutions.append(result)
         if len(solutions) == votes:
-            add(_record(problem, dataset, samples.pop(problem.id)))
+            add(_pool(problem, dataset, samples.pop(problem.id)))
     return [records[problem.id] for problem in problems]
+
+
+def _pool(problem: Problem, dataset: str, solutions: Sequence[Trajectory | Refused]) -> Record:
+    refused = [solution for solution in solutions if isinstance(solution, Refused)]
+    if refused:
+        return {**_record(problem, dataset, []), "error": refused[0].reason}
+    return _record(problem, dataset, [s for s in solutions if isinstance(s, Trajectory)])
 
 
 def _record(problem: Problem, dataset: str, solutions: Sequence[Trajectory]) -> Record:

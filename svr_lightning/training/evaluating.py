@@ -338,7 +338,8 @@ def gather_records(records: Sequence[Record]) -> list[Record]:
 
 def warn_of_faults(records: Sequence[Record]) -> None:
     """Name, in one line, the problems that count as wrong for want of a run or of a grade."""
-    unfit = [f"{r['dataset']}/{r['id']}" for r in records if "error" in r]
+    unfit = {f"{r['dataset']}/{r['id']}": r["error"] for r in records if "error" in r}
+    not_run = f"could not be run ({next(iter(unfit.values()), '')})"
     ungraded = [
         f"{record['dataset']}/{record['id']}"
         for record in records
@@ -346,7 +347,7 @@ def warn_of_faults(records: Sequence[Record]) -> None:
     ]
     parts = [
         f"{what}: {name_some(names)}"
-        for what, names in (("do not fit the prompt", unfit), ("could not be graded", ungraded))
+        for what, names in ((not_run, list(unfit)), ("could not be graded", ungraded))
         if names
     ]
     if parts:

@@ -312,7 +312,7 @@ def test_an_answer_that_cannot_be_graded_is_wrong_and_says_why(
     with pytest.warns(UserWarning, match="counted as wrong of 4 problems") as caught:
         warn_of_faults(records)
     assert [str(warning.message) for warning in caught] == [
-        "counted as wrong of 4 problems: do not fit the prompt: toy/long; "
+        "counted as wrong of 4 problems: could not be run (the problem does not fit): toy/long; "
         "could not be graded: toy/b"
     ]
 
