@@ -86,8 +86,13 @@ def bin_sums(levels: Levels, bins: int = BINS, equal: Equal = "width") -> NDArra
         return np.asarray(columns @ (index[:, None] == np.arange(bins)).astype(np.float64))
     n = np.maximum(levels.total.sum(-1, keepdims=True), 1)
     middle = np.cumsum(levels.total, -1) - levels.total / 2
-    index = np.minimum((middle / n * bins).astype(np.int64), bins - 1)
-    return np.stack([(columns * (index == k)).sum(-1) for k in range(bins)], -1)
+    index = (middle / n * bins).astype(np.int64)  # never falls along the levels
+    cuts = np.stack([(index < k).sum(-1) for k in range(1, bins)], -1)
+    whole = np.zeros((*columns.shape[:-1], columns.shape[-1] + 1))
+    np.cumsum(columns, -1, out=whole[..., 1:])
+    places = np.broadcast_to(cuts, (*columns.shape[:-1], bins - 1))
+    inner_sums = np.take_along_axis(whole, places, -1)
+    return np.diff(inner_sums, axis=-1, prepend=0.0, append=whole[..., -1:])
 
 
 def expected_calibration_error(
@@ -139,7 +144,7 @@ def risk_at_coverage(levels: Levels, coverage: float) -> NDArray[np.float64]:
     Turns of equal confidence come in random order; the value is the expectation over it, so that
     the part of a level that still fits counts with the level's own error rate.
     """
-    total, wrong, before, wrong_before = _from_the_top(levels)
+    total, wrong, before, _ = _from_the_top(levels)
     taken = np.ceil(np.round(coverage * total.sum(-1, keepdims=True), 9))
     share = np.clip(taken - before, 0, total) / np.maximum(total, 1)
     return _ratio((wrong * share).sum(-1), taken[..., 0])

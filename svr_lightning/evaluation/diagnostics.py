@@ -159,6 +159,7 @@ def _paper_ratios(table: TurnTable, outcome: Outcome) -> Ratios:
     prompt = (table.prompt_tokens * seen).sum(1)
     completion = (table.completion_tokens * seen).sum(1)
     committed = seen & (table.verdict >= 0)
+    agreed = committed & (table.verdict == table.correct)
     distance = np.where(seen, (table.confidence - table.correct) ** 2, 0.0)
     claimed = seen & (table.verdict == 1) & ~table.correct
     every, turns = np.ones(len(table.ids)), seen.sum(1)
@@ -172,7 +173,10 @@ def _paper_ratios(table: TurnTable, outcome: Outcome) -> Ratios:
         "avg_total_tokens": (prompt + completion, every),
         "esr": (outcome.stopped_early, every),
         "pse": (outcome.stopped_early & ~final, every),
-        "verdict_accuracy": ((committed & (table.verdict == table.correct)).sum(1), committed.sum(1)),
+        "verdict_accuracy": (
+            (committed & (table.verdict == table.correct)).sum(1),
+            committed.sum(1),
+        ),
         "brier": (distance.sum(1), turns),
         "overconfidence": (claimed.sum(1), turns),
     }
@@ -195,9 +199,7 @@ def _calibration(
 ) -> dict[str, Any]:
     levels = levels_of(table.confidence[chosen], table.correct[chosen])
     values = level_statistics(levels)
-    resampled = level_resamples(
-        table.confidence, table.correct, chosen, counts, level_statistics
-    )
+    resampled = level_resamples(table.confidence, table.correct, chosen, counts, level_statistics)
     return {
         "n_turns": int(chosen.sum()),
         **{name: _value(values[name], resampled[name]) for name in values},

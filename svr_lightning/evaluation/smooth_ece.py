@@ -12,7 +12,7 @@ from svr_lightning.evaluation.calibration import Levels
 
 _INTERVALS = 1000
 """Of the grid over [0, 1]: confidences of up to three decimals lie on its nodes."""
-_EXACT = 2.0**-14
+_EXACT = 2.0**-12
 """How well the bandwidth is found: finer than the grid."""
 
 
