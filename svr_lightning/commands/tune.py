@@ -26,6 +26,7 @@ from svr_lightning.commands.samples import load_tables
 from svr_lightning.commands.tune_tables import show_effects, show_tuning
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Evidence, Exhausted, Gate, StopRule
 from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.bootstrap import RESAMPLES
 from svr_lightning.evaluation.diagnostics import DIAGNOSTICS, diagnose
 from svr_lightning.evaluation.operating_point import write_operating_point
 from svr_lightning.evaluation.recalibration import FITS, Recalibration, recalibrate
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--exhausted", choices=get_args(Exhausted), default="last", help="returned at T_max")
     add("--recalibrate", choices=tuple(FITS), help="read --thresholds on a scale fitted on half")
     add("--seed", type=int, default=0, help="of the split that --recalibrate makes")
+    add("--resamples", type=int, default=RESAMPLES, help="of the bootstrap (default 1000)")
     add("--write", type=Path, metavar="POLICY", help="folder whose operating_point.json to write")
     add("--out", type=Path, help="folder; default: tune/ beside the samples")
 
@@ -140,7 +142,8 @@ def _write(
         name: replay(table, replace(rule, threshold=point.threshold), options.max_turns)
         for name, table in tables.items()
     }
-    measured = diagnose(tables, outcomes)
+    needed = tuning.choice is not None or recalibration is not None
+    measured = diagnose(tables, outcomes, resamples=options.resamples) if needed else {}
     details = {
         "promises": asdict(promises),
         "confidence": options.confidence,
@@ -157,7 +160,7 @@ def _write(
         "candidates": [asdict(candidate) for candidate in tuning.candidates],
     }
     if recalibration is not None:
-        after = diagnose(recalibration.mapped, outcomes)
+        after = diagnose(recalibration.mapped, outcomes, resamples=options.resamples)
         show_effects(measured, after)
         report["recalibration"] = {
             "method": options.recalibrate,
@@ -211,8 +214,9 @@ def _check_ranges(options: argparse.Namespace) -> None:
     thresholds = [*options.thresholds, options.agreement_threshold]
     if wrong := [x for x in thresholds if x is not None and not 0 <= x <= 1]:
         raise ConfigError(f"threshold {wrong[0]:g} must lie in [0, 1]")
-    if options.max_turns < 1:
-        raise ConfigError(f"--max-turns {options.max_turns} must be at least 1")
+    for name in ("max_turns", "resamples"):
+        if getattr(options, name) < 1:
+            raise ConfigError(f"{_flag(name)} {getattr(options, name)} must be at least 1")
     if options.max_tokens is not None and options.token_bound is None:
         raise ConfigError(
             "--max-tokens needs --token-bound, which no problem can exceed whatever the policy "

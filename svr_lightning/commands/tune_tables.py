@@ -1,5 +1,6 @@
 """What ``tune`` shows on a terminal, in at most 80 columns."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,12 +97,17 @@ def _conclusion(tuning: Tuning, promises: Promises, confidence: float) -> list[s
     lines = [f"no threshold can keep the promise: {promise}, with confidence {confidence:g}"]
     if promises.max_pse is not None and tuning.smallest_pse is not None:
         lines.append(
-            f"the smallest PSE that these samples would certify is {tuning.smallest_pse:.4f}; "
+            f"the smallest PSE that these samples would certify is {_up(tuning.smallest_pse)}; "
             "promise it of new samples, or use more problems"
         )
     elif promises.max_pse is not None:
         lines.append("no PSE would help: the other promises fail at every threshold")
     return lines
+
+
+def _up(value: float) -> str:
+    """Four decimals, rounded up: what is shown is still certified."""
+    return f"{math.ceil(value * 10_000) / 10_000:.4f}"
 
 
 def _number(value: float | None, digits: int = 3) -> str:

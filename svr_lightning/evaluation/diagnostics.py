@@ -173,10 +173,7 @@ def _paper_ratios(table: TurnTable, outcome: Outcome) -> Ratios:
         "avg_total_tokens": (prompt + completion, every),
         "esr": (outcome.stopped_early, every),
         "pse": (outcome.stopped_early & ~final, every),
-        "verdict_accuracy": (
-            (committed & (table.verdict == table.correct)).sum(1),
-            committed.sum(1),
-        ),
+        "verdict_accuracy": (agreed.sum(1), committed.sum(1)),
         "brier": (distance.sum(1), turns),
         "overconfidence": (claimed.sum(1), turns),
     }
