@@ -12,7 +12,7 @@ from svr_lightning.display import plain
 from svr_lightning.evaluation.recalibration import Recalibration
 from svr_lightning.evaluation.tuning import Candidate, Promises, Tuning
 
-_PROMISED = {"max_pse": "PSE", "min_accuracy": "accuracy", "max_tokens": "tokens"}
+_PROMISED = {"max_pse": "PSE", "min_accuracy": "acc.", "max_tokens": "tokens"}
 _EFFECTS = ("brier", "brier_reliability", "ece_width", "ece_mass", "smooth_ece", "auroc", "aurc")
 
 
@@ -56,21 +56,21 @@ def show_effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
 
 
 def _columns(promises: Promises, recalibration: Recalibration | None) -> list[tuple[str, Any]]:
-    columns: list[tuple[str, Any]] = [("threshold", lambda row: f"{row.threshold:.4g}")]
+    columns: list[tuple[str, Any]] = [("gamma", lambda row: f"{row.threshold:.4g}")]
     if recalibration is not None:
         scale: dict[float, float] = {}
         for mapped, stated in recalibration.thresholds.items():
             scale[stated] = max(mapped, scale.get(stated, 0.0))
-        columns.append(("recalibrated", lambda row: f"{scale[row.threshold]:.4g}"))
+        columns.append(("mapped", lambda row: f"{scale[row.threshold]:.4g}"))
     columns.append(("PSE", lambda row: _number(row.pse)))
     if promises.max_pse is not None:
-        columns.append(("at most", lambda row: _number(row.pse_bound)))
-    columns.append(("accuracy", lambda row: _number(row.accuracy)))
+        columns.append(("<=", lambda row: _number(row.pse_bound)))
+    columns.append(("acc.", lambda row: _number(row.accuracy)))
     if promises.min_accuracy is not None:
-        columns.append(("at least", lambda row: _number(row.accuracy_bound)))
+        columns.append((">=", lambda row: _number(row.accuracy_bound)))
     columns.append(("tokens", lambda row: _number(row.tokens, 0)))
     if promises.max_tokens is not None:
-        columns.append(("at most", lambda row: _number(row.tokens_bound, 0)))
+        columns.append(("<=", lambda row: _number(row.tokens_bound, 0)))
     return columns
 
 

@@ -52,9 +52,8 @@ def _residual_spectrum(levels: Levels) -> NDArray[np.float64]:
     n = np.maximum(levels.total.sum(-1, keepdims=True), 1)
     residual = (levels.right - levels.total * levels.confidence) / n
     place = levels.confidence * _INTERVALS
-    # Rounded first: 0.58 * 500 is a little less than 290.
-    node = np.minimum(np.floor(np.round(place, 9)), _INTERVALS - 1).astype(np.int64)
-    upper = np.clip(place - node, 0, 1)
+    node = np.minimum(np.floor(place), _INTERVALS - 1).astype(np.int64)
+    upper = place - node
     density = np.zeros((*residual.shape[:-1], _INTERVALS + 1))
     if len(node):
         starts = np.flatnonzero(np.diff(node, prepend=-1))

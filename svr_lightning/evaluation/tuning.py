@@ -88,9 +88,12 @@ def tune(
     *,
     max_turns: int,
     delta: float,
-    starts: int = risk_control.STARTS,
 ) -> Tuning:
     """Test each threshold of ``rule`` and choose.
+
+    PSE alone is kept most easily by the strictest thresholds, so that delta is shared among a few
+    starts. Other promises may be kept in the middle of the grid alone: then every threshold is a
+    start, which certifies all that Bonferroni's correction would, and more.
 
     Args:
         tables: the calibration problems, with every turn recorded.
@@ -99,13 +102,14 @@ def tune(
         promises: all of them have to hold; the p-value of a threshold is the largest of theirs.
         max_turns: T_max.
         delta: 1 - confidence.
-        starts: see :func:`risk_control.start_levels`.
 
     Raises:
         ValueError: if turns are missing for a threshold, or a problem exceeds the token bound.
     """
     grid = sorted(set(thresholds), reverse=True)
     columns = [_columns(tables, replace(rule, threshold=value), max_turns) for value in grid]
+    pse_alone = promises.min_accuracy is None and promises.max_tokens is None
+    starts = risk_control.STARTS if pse_alone else len(grid)
     levels = risk_control.start_levels(len(grid), delta, starts)
     p_values = [_p_values(column, promises) for column in columns]
     largest = np.array([max(values.values()) for values in p_values])

@@ -1,7 +1,9 @@
 """Diagnostics of an outcome and their bootstrap, on six trajectories worked out by hand."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,6 +145,16 @@ def test_what_is_undefined_is_null_and_the_rest_is_json() -> None:
     assert empty["calibration"]["observed"]["smooth_ece"] == {"value": None, "ci95": None}
     no_problems = _without_problems(TABLE)
     assert diagnostics(no_problems, replay(no_problems, StopRule(), 3), resamples=5)["n"] == 0
+
+
+def test_the_glossary_describes_every_metric() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text("utf-8")
+    section = text.partition("\n### diagnostics.json\n")[2].partition("\n### ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    described = re.findall(r"`(\w+)`", " ".join(cells))
+    found = diagnostics(TABLE, OUTCOME, resamples=2)
+    metrics = found["calibration"]["observed"].keys() - {"n_turns", "reliability"}
+    assert sorted(described) == sorted({*found["stopping"], *metrics})
 
 
 def _without_problems(table: TurnTable) -> TurnTable:

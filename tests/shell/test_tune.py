@@ -46,7 +46,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     policy = tmp_path / "policy"
     policy.mkdir()
     assert tune(samples, "--write", str(policy)) == 0
-    # .75 to 1 return the same answers; of equals the strictest is taken.
+    # .75 to .99 return the same answers; of equals the strictest is taken.
     chosen = report(samples)["choice"]
     assert (chosen["pse"], chosen["accuracy"], chosen["threshold"]) == (0.0, 1.0, 0.99)
     assert read_operating_point(policy) == 0.99
@@ -135,6 +135,14 @@ def test_thresholds_on_a_recalibrated_scale_come_out_as_stated_ones(
     brier = [part["calibration"]["recorded"]["brier"]["value"] for part in (before, after)]
     assert brier[1] < brier[0] / 2
     assert "recalibrated" in capsys.readouterr().out
+
+
+def test_promises_that_only_the_middle_of_the_grid_can_keep_are_found_there(samples: Path) -> None:
+    # 1 stops nowhere and takes 630 tokens; .70 and below stop two in ten wrongly; between, 173.
+    between = ("--max-tokens", "220", "--token-bound", "2000")
+    assert tune(samples, *between, max_pse="0.05") == 0
+    certified = [row["threshold"] for row in report(samples)["candidates"] if row["certified"]]
+    assert certified == [0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75]
 
 
 def test_samples_that_end_at_their_stop_are_refused_with_what_to_do(
