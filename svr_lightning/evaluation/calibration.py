@@ -42,7 +42,7 @@ def levels_of(confidence: NDArray[Any], correct: NDArray[Any]) -> Levels:
     values, level = np.unique(np.asarray(confidence, dtype=np.float64), return_inverse=True)
     total = np.bincount(level, minlength=len(values)).astype(np.float64)
     right = np.bincount(level, weights=np.asarray(correct, np.float64), minlength=len(values))
-    return Levels(confidence=values, total=total, right=right)
+    return Levels(confidence=values, total=total, right=right.astype(np.float64))
 
 
 def brier_decomposition(levels: Levels) -> dict[str, Floats]:

@@ -37,13 +37,13 @@ def binomial_tails(n: int, p: float) -> Floats:
     if p <= 0:
         return np.ones(n + 1)
     if p >= 1:
-        return (k == n).astype(np.float64)
+        return np.asarray(k == n, dtype=np.float64)
     factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
     chosen = factorials[n] - factorials - factorials[::-1]
     masses = np.exp(chosen + k * math.log(p) + (n - k) * math.log1p(-p))
     tails = np.minimum(np.cumsum(masses), 1.0)
     tails[-1] = 1.0
-    return tails
+    return np.asarray(tails)
 
 
 def share_p_value(failures: int, n: int, promise: float) -> float:
