@@ -18,8 +18,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from svr_lightning.evaluation.replay import fixed_budget_curve
 from svr_lightning.evaluation.results import read_samples
+from svr_lightning.evaluation.sweep import fixed_row
+from svr_lightning.evaluation.table import turn_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ["--config", str(ROOT / "configs" / "countdown_tiny.yaml")]
@@ -69,10 +70,12 @@ def results(folder: Path, name: str) -> dict[str, Any]:
 def figures(folder: Path) -> dict[str, Any]:
     """What the report says of one policy."""
     samples = read_samples(folder / "uncensored" / "eval" / "test" / "samples.jsonl")
+    tables = turn_tables(samples)
+    fixed = [fixed_row(tables, budget)["macro"]["all"]["accuracy"] for budget in range(1, 11)]
     sampled = results(folder / "sampled", "test")
     return {
         "any_of_ten": fmean(any(t["correct"] for t in r["turns"]) for r in samples),
-        "fixed": [point["accuracy"] for point in fixed_budget_curve(samples, range(1, 11))],
+        "fixed": fixed,
         "sampled_auroc": sampled["auroc"],
         "sampled_overconfidence": sampled["overconfidence"],
         "sampled_brier": sampled["brier"],

@@ -1,91 +1,110 @@
-"""Other stopping rules on trajectories that were recorded without any.
+"""Stopping rules on trajectories that were recorded without any.
 
 Under greedy decoding no prompt depends on the stopping rule, so one recording of T_max turns per
-problem holds the outcome of every threshold and of every fixed budget (appendix "Fixed-Budget and
-Threshold Sweeps"). Records are never changed; each function returns new ones.
+problem holds the outcome of every rule and of every fixed budget (appendix "Fixed-Budget and
+Threshold Sweeps"). :func:`stops <svr_lightning.core.stopping.stops>` says what a rule does at one
+turn; here it is applied to whole columns.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import numpy as np
 
-from svr_lightning.core.stopping import returned_turn, should_stop
-from svr_lightning.core.types import Verdict
-from svr_lightning.evaluation.results import summarize
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.evaluation.table import Bools, Floats, Ints, Outcome, TurnTable
 
 
-def replay_adaptive(record: Mapping[str, Any], threshold: float, max_turns: int) -> dict[str, Any]:
-    """The record that adaptive stopping at ``threshold`` would have left.
+def replay(table: TurnTable, rule: StopRule, max_turns: int) -> Outcome:
+    """What adaptive inference with ``rule`` and T_max = ``max_turns`` would have returned.
 
     Args:
-        record: with the turns up to the stop, or ``max_turns`` of them. One that could not be run
-            stays as it is.
-        threshold: gamma; above 1 no turn stops.
+        table: with each problem's turns up to its stop, or ``max_turns`` of them.
+        rule: when a trajectory ends and which turn is returned.
         max_turns: T_max. A gate that opens there is not an early stop.
 
     Raises:
-        ValueError: naming the record, if no turn stops and turns up to ``max_turns`` are missing.
+        ValueError: naming the problem, if no turn stops and turns up to ``max_turns`` are missing.
     """
     _check_turns(max_turns, "max_turns")
-    if not record["turns"]:
-        return dict(record)
-    gates = [
-        should_stop(Verdict(turn["verdict"]), turn["confidence"], turn["truncated"], threshold)
-        for turn in record["turns"]
-    ]
-    try:
-        stop = returned_turn(gates, max_turns)
-    except ValueError as error:
-        raise ValueError(f"record {record['id']!r} of {record['dataset']!r}: {error}") from error
-    return _cut(record, stop, stopped_early=stop < max_turns)
+    gates = open_gates(table, rule)[:, :max_turns]
+    stopped = gates.any(1)
+    ran = table.length > 0
+    short = np.flatnonzero(ran & ~stopped & (table.length < max_turns))
+    if len(short):
+        raise ValueError(
+            f"{_name(table, short[0])}: no turn stopped and only {table.length[short[0]]} of "
+            f"{max_turns} turns are there"
+        )
+    last = np.full(len(table.ids), max_turns)
+    if gates.shape[1]:
+        last = np.where(stopped, gates.argmax(1) + 1, last)
+    returned = last
+    if rule.exhausted == "most_confident":
+        returned = np.where(stopped, last, _most_confident(table, rule, max_turns))
+    return Outcome(
+        returned=np.where(ran, returned, 0),
+        observed=np.where(ran, last, 0),
+        stopped_early=ran & (last < max_turns),
+    )
 
 
-def replay_fixed(record: Mapping[str, Any], budget: int) -> dict[str, Any]:
-    """The record of a fixed budget of K turns: the answer of turn K is returned.
-
-    Args:
-        record: with at least ``budget`` turns. One that could not be run stays as it is.
-        budget: K, from 1.
+def fixed_budget(table: TurnTable, budget: int) -> Outcome:
+    """The outcome of a fixed budget of K turns: the answer of turn K is returned.
 
     Raises:
-        ValueError: naming the record, if turns are missing.
+        ValueError: naming the problem, if turns are missing.
     """
     _check_turns(budget, "budget")
-    if not record["turns"]:
-        return dict(record)
-    if len(record["turns"]) < budget:
+    ran = table.length > 0
+    short = np.flatnonzero(ran & (table.length < budget))
+    if len(short):
         raise ValueError(
-            f"record {record['id']!r} of {record['dataset']!r}: a budget of {budget} turns, and "
-            f"only {len(record['turns'])} are there; record without stopping"
+            f"{_name(table, short[0])}: a budget of {budget} turns, and only "
+            f"{table.length[short[0]]} are there"
         )
-    return _cut(record, budget, stopped_early=False)
+    turns = np.where(ran, budget, 0)
+    return Outcome(returned=turns, observed=turns, stopped_early=np.zeros(len(ran), dtype=np.bool_))
 
 
-def fixed_budget_curve(
-    records: Sequence[Mapping[str, Any]], budgets: Sequence[int]
-) -> list[dict[str, Any]]:
-    """The metrics under each fixed budget, of one data set or macro-averaged over several.
-
-    Returns:
-        One per budget: ``{"budget": K, metric: value, ...}`` with what :func:`macro_average`
-        returns, which for records of one data set are its own values. ``esr`` and ``pse`` are 0:
-        a fixed budget never stops early.
-    """
-    return [
-        {
-            "budget": budget,
-            **summarize([replay_fixed(record, budget) for record in records])["macro"]["all"],
-        }
-        for budget in budgets
-    ]
+def open_gates(table: TurnTable, rule: StopRule) -> Bools:
+    """[N, T] where a turn would end its trajectory under ``rule``."""
+    gates = ~table.truncated & (_turn_numbers(table) <= table.length[:, None])
+    if rule.gate != "confidence":
+        gates &= table.verdict == 1
+    if rule.gate == "verdict":
+        return gates
+    confidence = evidence(table, rule)
+    enough = confidence >= rule.threshold
+    if rule.agreement_threshold is not None:
+        enough |= table.repeats & (confidence >= rule.agreement_threshold)
+    return np.asarray(gates & enough)
 
 
-def _cut(record: Mapping[str, Any], last: int, *, stopped_early: bool) -> dict[str, Any]:
-    return {
-        **record,
-        "turns": list(record["turns"][:last]),
-        "returned_turn": last,
-        "stopped_early": stopped_early,
-    }
+def evidence(table: TurnTable, rule: StopRule) -> Floats:
+    """[N, T] the number that ``rule`` compares with its threshold."""
+    if rule.evidence == "stated":
+        return table.confidence
+    known = ~np.isnan(table.verdict_probability)
+    other = table.verdict_probability
+    if rule.evidence == "product":
+        other = table.confidence * table.verdict_probability
+    return np.where(known, other, table.confidence)
+
+
+def _most_confident(table: TurnTable, rule: StopRule, max_turns: int) -> Ints:
+    """[N] :func:`svr_lightning.core.stopping.answer_turn` of exhausted trajectories."""
+    best = (_turn_numbers(table) <= np.minimum(table.length, max_turns)[:, None])[:, :max_turns]
+    verdict_order = np.where(table.verdict == 1, 2, np.where(table.verdict == -1, 1, 0))
+    for key in (~table.truncated, evidence(table, rule), verdict_order):
+        values = np.where(best, key[:, :max_turns].astype(np.float64), -np.inf)
+        best = best & (values == values.max(1, keepdims=True, initial=-np.inf))
+    return best.argmax(1) + 1 if best.shape[1] else np.zeros(len(table.ids), dtype=np.int64)
+
+
+def _turn_numbers(table: TurnTable) -> Ints:
+    return np.arange(1, table.correct.shape[1] + 1)[None, :]
+
+
+def _name(table: TurnTable, row: int) -> str:
+    return f"record {table.ids[row]!r} of {table.dataset!r}"
 
 
 def _check_turns(value: int, name: str) -> None:

@@ -7,15 +7,15 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import svr_lightning
 from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError
+from svr_lightning.files import finite, to_json, write_aside, write_file
 from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
 
 SAMPLES = "samples.jsonl"
@@ -124,8 +124,8 @@ def write_results(
     folder = Path(folder)
     problems = write_samples(folder, records)
     results = {**summarize(problems), "config": dict(config), "versions": dict(versions)}
-    text = _to_json(results, indent=2)
-    os.replace(_write_aside(folder / RESULTS, [text, "\n"]), folder / RESULTS)
+    text = to_json(results, indent=2)
+    write_file(folder / RESULTS, [text, "\n"])
     restored: dict[str, Any] = json.loads(text)
     return restored
 
@@ -140,7 +140,7 @@ def write_samples(
     for record in records:
         by_problem.setdefault((record["dataset"], record["id"]), record)
     problems = list(by_problem.values())
-    aside = _write_aside(folder / SAMPLES, (f"{_to_json(record)}\n" for record in problems))
+    aside = write_aside(folder / SAMPLES, (f"{to_json(record)}\n" for record in problems))
     (folder / RESULTS).unlink(missing_ok=True)
     os.replace(aside, folder / SAMPLES)
     return problems
@@ -188,7 +188,7 @@ def _dataset_values(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     metrics.update(records)
     values = metrics.compute()
     interval = wilson_interval(values["accuracy"], int(values["n"]))
-    return {**{k: _finite(v) for k, v in values.items()}, "accuracy_ci95": interval}
+    return {**{k: finite(v) for k, v in values.items()}, "accuracy_ci95": interval}
 
 
 def _version(package: str) -> str | None:
@@ -196,43 +196,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    """ASCII JSON, in which a lone surrogate or a NUL of a model's text is an escape."""
-    return json.dumps(_plain(value), indent=indent, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return _finite(float(value))
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value)
-
-
-def _write_aside(path: Path, parts: Iterable[str]) -> Path:
-    """Write a file beside ``path``, on disk when this returns, to be renamed into its place."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    try:
-        with aside.open("w", encoding="ascii", newline="\n") as stream:
-            stream.writelines(parts)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    return aside
 
 
 def _parse_record(line: bytes) -> dict[str, Any]:
@@ -309,7 +272,9 @@ def _check_record(record: Any) -> None:
         raise ValueError(f"returned_turn {record['returned_turn']} is not among its turns")
     observed = record.get("observed_turns", record["returned_turn"])
     if not record["returned_turn"] <= observed <= len(record["turns"]):
-        raise ValueError(f"observed_turns {observed} does not lie between the returned and the last")
+        raise ValueError(
+            f"observed_turns {observed} does not lie between the returned and the last"
+        )
 
 
 def _present(fields: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,25 +1,31 @@
 """Stopping rules replayed on recorded trajectories."""
 
-import copy
-import math
+from typing import Any
 
 import pytest
 
-from svr_lightning.evaluation.replay import fixed_budget_curve, replay_adaptive, replay_fixed
-from svr_lightning.evaluation.results import summarize
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.evaluation.measure import measure, measure_all
+from svr_lightning.evaluation.replay import fixed_budget, replay
+from svr_lightning.evaluation.table import TurnTable, turn_tables
 from tests.trajectories import EXPECTED, adaptive, failed, record, same, uncensored
 
 
-def _returned(threshold: float, max_turns: int = 3) -> list[tuple[int, bool]]:
-    rows = [replay_adaptive(row, threshold, max_turns) for row in uncensored()]
-    assert all(len(row["turns"]) == row["returned_turn"] for row in rows)
-    return [(row["returned_turn"], row["stopped_early"]) for row in rows]
+def _table(records: list[dict[str, Any]]) -> TurnTable:
+    (table,) = turn_tables(records).values()
+    return table
+
+
+def _returned(threshold: float, max_turns: int = 3, **rule: Any) -> list[tuple[int, bool]]:
+    outcome = replay(_table(uncensored()), StopRule(threshold=threshold, **rule), max_turns)
+    return list(zip(outcome.returned.tolist(), outcome.stopped_early.tolist(), strict=True))
 
 
 def test_replaying_the_threshold_gives_what_adaptive_inference_records() -> None:
-    rows = [replay_adaptive(row, 0.85, 3) for row in uncensored()]
-    assert rows == adaptive()
-    values = summarize(rows)["datasets"]["toy"]
+    recorded = [(row["returned_turn"], row["stopped_early"]) for row in adaptive()]
+    assert _returned(0.85) == recorded
+    table = _table(uncensored())
+    values = measure(table, replay(table, StopRule(), 3))
     values.pop("accuracy_ci95")
     assert same(values, EXPECTED)
 
@@ -41,16 +47,39 @@ def test_a_gate_that_opens_at_the_last_allowed_turn_is_no_early_stop() -> None:
     assert _returned(0.85, 1) == [(1, False)] * 6
 
 
+def test_one_signal_alone_opens_a_gate_of_its_own() -> None:
+    stops = [(1, True), (1, True), (2, True), (3, False), (1, True), (1, True)]
+    # A verdict alone: e1 and f1 say C; c1 says it too, but is truncated.
+    assert _returned(0.85, gate="verdict") == stops
+    # A confidence alone at .60: f1 is C .80; at turn 2 of f I .60 would do.
+    assert _returned(0.6, gate="confidence") == stops
+
+
+def test_an_answer_that_is_repeated_stops_at_the_lower_threshold() -> None:
+    # Every turn answers 42. At .85/.40 b2.. play no part; a, b stop at turn 1 as before, c at
+    # turn 2, and nobody else says C at a turn before the last.
+    assert _returned(0.85, agreement_threshold=0.4) == _returned(0.85)
+    # Never alone, but at .95 for a repeated answer: a has C .95 at turn 1, where nothing repeats.
+    assert _returned(1.01, agreement_threshold=0.95) == [(3, False), (2, True), *[(3, False)] * 4]
+
+
+def test_the_most_confident_turn_is_returned_where_none_stopped() -> None:
+    outcome = replay(_table(uncensored()), StopRule(threshold=1.01, exhausted="most_confident"), 3)
+    # a: C .95; b: C .99 twice, the earlier; c: 1.0 is truncated, so .85; d: .99; e: .80; f: .90.
+    assert outcome.returned.tolist() == [1, 2, 2, 3, 1, 3]
+    assert outcome.observed.tolist() == [3] * 6
+    assert not outcome.stopped_early.any()
+
+
 def test_a_fixed_budget_returns_its_own_turn() -> None:
-    rows = [replay_fixed(row, 2) for row in uncensored()]
-    assert {(row["returned_turn"], len(row["turns"]), row["stopped_early"]) for row in rows} == {
-        (2, 2, False)
-    }
+    outcome = fixed_budget(_table(uncensored()), 2)
+    assert outcome.returned.tolist() == outcome.observed.tolist() == [2] * 6
+    assert not outcome.stopped_early.any()
 
 
 def test_the_curve_over_budgets_is_worked_out_by_hand() -> None:
-    curve = fixed_budget_curve(uncensored(), [1, 2, 3])
-    assert [point["budget"] for point in curve] == [1, 2, 3]
+    table = _table(uncensored())
+    curve = [measure(table, fixed_budget(table, budget)) for budget in (1, 2, 3)]
     # Turn 1 is right for a, e; turn 2 for b, c, f; turn 3 for b, d.
     assert [point["accuracy"] for point in curve] == [2 / 6, 3 / 6, 2 / 6]
     # Right so far: a, e; and b, c, f; and d.
@@ -61,32 +90,30 @@ def test_the_curve_over_budgets_is_worked_out_by_hand() -> None:
     assert curve[0]["verdict_accuracy"] == 3 / 6  # a, e say C and are right; d says I of a wrong
 
 
-def test_a_curve_over_several_data_sets_is_their_macro_average() -> None:
-    other = [record("x", (True, "C", 0.9, 1), dataset="other")]
-    (point,) = fixed_budget_curve([*uncensored(), *other], [1])
-    assert math.isclose(point["accuracy"], (2 / 6 + 1.0) / 2)
-    assert point["n_datasets"]["auroc"] == 1  # "other" has one class
+def test_several_data_sets_are_averaged_with_equal_weight() -> None:
+    other = record("x", (True, "C", 0.9, 1), dataset="other")
+    tables = turn_tables([*uncensored(), other])
+    macro = measure_all(tables, {n: fixed_budget(t, 1) for n, t in tables.items()})["macro"]["all"]
+    assert macro["accuracy"] == pytest.approx((2 / 6 + 1.0) / 2)
+    assert macro["n_datasets"]["auroc"] == 1  # "other" has one class
 
 
-def test_replaying_changes_neither_the_record_nor_one_that_could_not_be_run() -> None:
-    rows = uncensored()
-    before = copy.deepcopy(rows)
-    for row in rows:
-        replay_adaptive(row, 0.5, 3)["turns"].clear()
-        replay_fixed(row, 1)["turns"].clear()
-    assert rows == before
-    assert replay_adaptive(failed("g"), 0.85, 3) == failed("g")
-    assert replay_fixed(failed("g"), 3) == failed("g")
+def test_a_problem_that_could_not_be_run_stays_wrong_and_costs_nothing() -> None:
+    table = _table([*uncensored(), failed("g")])
+    for outcome in (replay(table, StopRule(), 3), fixed_budget(table, 3)):
+        assert (outcome.returned[-1], outcome.observed[-1]) == (0, 0)
+        assert not outcome.stopped_early[-1]
+    assert measure(table, fixed_budget(table, 1))["accuracy"] == 2 / 7
 
 
 def test_turns_that_were_never_recorded_are_not_made_up() -> None:
-    censored = adaptive()[0]
-    assert replay_adaptive(censored, 0.5, 10)["returned_turn"] == 1
+    censored = _table(adaptive()[:1])
+    assert replay(censored, StopRule(threshold=0.5), 10).returned.tolist() == [1]
     with pytest.raises(ValueError, match="'a' of 'toy': no turn stopped and only 1 of 10"):
-        replay_adaptive(censored, 0.99, 10)
+        replay(censored, StopRule(threshold=0.99), 10)
     with pytest.raises(ValueError, match="'a' of 'toy': a budget of 2 turns, and only 1"):
-        replay_fixed(censored, 2)
+        fixed_budget(censored, 2)
     with pytest.raises(ValueError, match="max_turns=0"):
-        replay_adaptive(censored, 0.85, 0)
+        replay(censored, StopRule(), 0)
     with pytest.raises(ValueError, match="budget=0"):
-        replay_fixed(censored, 0)
+        fixed_budget(censored, 0)

@@ -1,0 +1,31 @@
+"""Samples files as commands take them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.results import read_samples
+from svr_lightning.evaluation.table import TurnTable, turn_tables
+
+
+def load_tables(paths: Sequence[Path]) -> dict[str, TurnTable]:
+    """The turns of samples files, one table per data set.
+
+    Raises:
+        ConfigError: naming the file, and the line or the record, that cannot be used; or the data
+            set that two files hold.
+    """
+    tables: dict[str, TurnTable] = {}
+    for path in paths:
+        try:
+            found = turn_tables(read_samples(path))
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        if not found:
+            raise ConfigError(f"{path}: there are no samples in it; evaluate something first")
+        if twice := sorted(found.keys() & tables.keys()):
+            raise ConfigError(
+                f"{path}: data set {twice[0]!r} is in another of the files too; give one of them"
+            )
+        tables |= found
+    return tables
