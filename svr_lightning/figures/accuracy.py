@@ -17,6 +17,7 @@ from svr_lightning.figures.style import (
     METHODS,
     ORANGE,
     SMALL,
+    halo,
     label_right,
     new_figure,
     shown,
@@ -32,28 +33,30 @@ def frontier(data: Numbers) -> Figure:
     """Figure 1: accuracy against tokens per problem, on a logarithmic axis.
 
     Args:
-        data: ``average``, its name; ``methods``: ``name``, ``accuracy``, ``tokens`` and their 95 %
-            intervals; ``fixed``: ``name``, ``budgets``, ``accuracy``, ``tokens`` of one policy under
-            each fixed budget, or None; ``votes``: ``name``, ``k``, ``accuracy``, ``tokens``, or
-            None.
+        data: ``average``, its name; ``methods``: ``name``, ``accuracy``, ``tokens``,
+            ``accuracy_interval`` and ``tokens_interval``; ``fixed``: ``name``, ``budgets``,
+            ``accuracy``, ``tokens`` of one policy under each fixed budget, or None; ``votes``:
+            ``k``, ``accuracy``, ``tokens``, or None.
     """
     figure = new_figure(3.9)
     axes = figure.add_subplot()
     if data["fixed"]:
-        _labelled_line(axes, data["fixed"], "budgets", "K=", GREY, f"{data['fixed']['name']}, fixed K")
+        _labelled_line(
+            axes, data["fixed"], "budgets", "K=", GREY, f"{shown(data['fixed']['name'], 20)}, fixed"
+        )
     if data["votes"]:
         _labelled_line(axes, data["votes"], "k", "Maj@", INK, "majority vote")
     labels = []
     for method, (colour, marker) in _styled_methods(data["methods"]):
         x, y = method["tokens"], method["accuracy"]
-        axes.plot(method["tokens_ci95"], [y, y], color=colour, linewidth=1)
-        axes.plot([x, x], method["accuracy_ci95"], color=colour, linewidth=1)
+        axes.plot(method["tokens_interval"], [y, y], color=colour, linewidth=1)
+        axes.plot([x, x], method["accuracy_interval"], color=colour, linewidth=1)
         axes.plot(x, y, marker, color=colour, markersize=8, markeredgecolor="white", zorder=5)
         labels.append((x, y, shown(method["name"]), colour))
     axes.set_xscale("log")
     _tokens(axes)
     axes.set_ylabel(f"accuracy ({data['average']})")
-    axes.margins(x=0.12, y=0.12)
+    axes.margins(x=0.2, y=0.12)
     axes.grid(axis="y")
     _name_points(axes, labels)
     return figure
@@ -74,34 +77,33 @@ def budgets(data: Numbers) -> Figure:
         axes.plot(panel["budgets"], panel["accuracy"], "o-", color=GREY, markersize=4)
         axes.axhline(panel["adaptive"], color=BLUE, linewidth=0.9, linestyle=(0, (4, 3)))
         axes.plot([panel["turns"]] * 2, panel["adaptive_ci95"], color=BLUE, linewidth=1.2)
-        axes.plot(
-            panel["turns"], panel["adaptive"], "*", color=BLUE, markersize=14, zorder=5
-        )
+        axes.plot(panel["turns"], panel["adaptive"], "*", color=BLUE, markersize=14, zorder=5)
         low = min(*panel["accuracy"], panel["adaptive_ci95"][0])
         high = max(*panel["accuracy"], panel["adaptive_ci95"][1])
-        pad = max((high - low) * 0.16, 0.01)
-        axes.set_ylim(low - pad, high + pad)
-        below = panel["adaptive"] > (low + high) / 2
+        pad = max((high - low) * 0.1, 0.01)
+        axes.set_ylim(low - pad, high + 2.5 * pad)
         axes.annotate(
-            f"adaptive: {panel['adaptive']:.3f} at {panel['turns']:.2f} turns",
+            f"adaptive: {panel['adaptive']:.3f}\nat {panel['turns']:.2f} turns",
             (panel["budgets"][-1], panel["adaptive"]),
-            xytext=(0, 5 if not below else 5),
+            xytext=(0, 4),
             textcoords="offset points",
             ha="right",
             va="bottom",
             color=BLUE,
             fontsize=SMALL,
+            path_effects=halo(),
         )
         best = int(np.argmax(panel["accuracy"]))
         axes.annotate(
             f"best fixed K = {panel['budgets'][best]}: {panel['accuracy'][best]:.3f}",
             (panel["budgets"][best], panel["accuracy"][best]),
-            xytext=(0, -9),
+            xytext=(0, 6),
             textcoords="offset points",
             ha=_side(best, len(panel["budgets"])),
-            va="top",
+            va="bottom",
             color=GREY,
             fontsize=SMALL,
+            path_effects=halo(),
         )
         axes.set_xticks(panel["budgets"])
         axes.set_xlabel("turns per problem")
@@ -146,10 +148,8 @@ def thresholds(data: Numbers) -> Figure:
             color=GREY,
             fontsize=SMALL,
         )
-        label_right(
-            middle,
-            [(panel["esr"][-1], "stopped early", GREY), (panel["pse"][-1], "and wrong", ORANGE)],
-        )
+    ends = ((panels[-1]["esr"], "stopped early", GREY), (panels[-1]["pse"], "and wrong", ORANGE))
+    label_right(grid[1, -1], [(line[-1], name, colour) for line, name, colour in ends])
     for axes, name in zip(grid[:, 0], ("accuracy", "share of problems", "turns"), strict=True):
         axes.set_ylabel(name)
     figure.align_ylabels(list(grid[:, 0]))
@@ -206,18 +206,19 @@ def _labelled_line(
     """A line whose first, best and last points are named; the last also says what the line is."""
     x, y, keys = line["tokens"], line["accuracy"], line[key]
     axes.plot(x, y, "o-", color=colour, markersize=4, linewidth=1.1)
-    last = len(keys) - 1
-    for index in sorted({0, int(np.argmax(y)), last}):
-        text = f"{prefix}{keys[index]}" + (f"  {name}" if index == last else "")
+    last, best = len(keys) - 1, int(np.argmax(y))
+    for index in sorted({0, best, last}):
+        above = index == best
         axes.annotate(
-            text,
+            f"{prefix}{keys[index]}" + (f"\n{name}" if index == last else ""),
             (x[index], y[index]),
-            xytext=(0, -6),
+            xytext=(6, 0) if index == last else (0, 5 if above else -5),
             textcoords="offset points",
-            ha="right" if index == last and last else "center",
-            va="top",
+            ha="left" if index == last else "center",
+            va="center" if index == last else "bottom" if above else "top",
             color=colour,
             fontsize=SMALL,
+            path_effects=halo(),
         )
 
 
@@ -240,6 +241,7 @@ def _name_points(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) ->
             color=colour,
             fontsize=9,
             fontweight="bold",
+            path_effects=halo(),
         )
 
 
@@ -250,7 +252,9 @@ def _tokens(axes: Axes) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=every))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1000:g}"))
-    axes.set_xlabel("tokens per problem, prompts and completions of all turns (thousands, log scale)")
+    axes.set_xlabel(
+        "tokens per problem, prompts and completions of all turns (thousands, log scale)"
+    )
 
 
 def _side(index: int, count: int) -> str:

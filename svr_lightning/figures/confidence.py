@@ -86,7 +86,9 @@ def _verdicts(axes: Axes, bins: list[Numbers]) -> None:
         base += counts
     for centre, count in zip(centres, base, strict=True):
         if count:
-            axes.text(centre, count, f" {_short(int(count))}", ha="center", va="bottom", fontsize=SMALL)
+            axes.text(
+                centre, count, f" {_short(int(count))}", ha="center", va="bottom", fontsize=SMALL
+            )
     axes.set_ylim(0, base.max() * 1.55)
     axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
 
@@ -135,9 +137,7 @@ def risk_coverage(data: Numbers) -> Figure:
     )
     for number, (text, colour) in enumerate(lines):
         place = (0.02, 0.98 - 0.075 * number)
-        axes.annotate(
-            text, place, xycoords="axes fraction", va="top", color=colour, fontsize=SMALL
-        )
+        axes.annotate(text, place, xycoords="axes fraction", va="top", color=colour, fontsize=SMALL)
     return figure
 
 

@@ -4,54 +4,20 @@ Turn-level figures pool the problems of all data sets; averages are macro averag
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svr_lightning.core.stopping import StopRule
-from svr_lightning.evaluation.measure import measure
-from svr_lightning.evaluation.replay import fixed_budget, replay
+from svr_lightning.evaluation import sweep
 from svr_lightning.evaluation.results import macro_average, wilson_interval
 from svr_lightning.evaluation.table import Outcome, TurnTable
+from svr_lightning.metrics import METRIC_NAMES
 
 Tables = Mapping[str, TurnTable]
 Outcomes = Mapping[str, Outcome]
 Numbers = dict[str, Any]
-
-PAPER_THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
-"""0.50, 0.55, ..., 0.95: the grid of the paper's threshold sweep."""
 _Z_95 = 1.959963984540054
-
-
-def fixed_curve(tables: Tables, max_turns: int) -> list[Numbers]:
-    """``{"budget": K, "datasets": {name: metrics}}`` of every fixed budget up to ``max_turns``."""
-    return [
-        {
-            "budget": budget,
-            "datasets": {
-                name: measure(table, fixed_budget(table, budget)) for name, table in tables.items()
-            },
-        }
-        for budget in range(1, max_turns + 1)
-    ]
-
-
-def threshold_curve(
-    tables: Tables, rule: StopRule, max_turns: int, thresholds: Sequence[float]
-) -> list[Numbers]:
-    """``{"threshold": gamma, "datasets": {name: metrics}}`` under ``rule`` at other thresholds."""
-    return [
-        {
-            "threshold": threshold,
-            "datasets": {
-                name: measure(table, replay(table, replace(rule, threshold=threshold), max_turns))
-                for name, table in tables.items()
-            },
-        }
-        for threshold in thresholds
-    ]
 
 
 def average(datasets: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
@@ -63,8 +29,9 @@ def average(datasets: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
     """
     values = macro_average(datasets, names)
     if values["missing"]:
-        return {key: None for key in datasets_metrics(datasets)} | {"accuracy_ci95": None}
-    low, high = [], []
+        return dict.fromkeys([*METRIC_NAMES, "accuracy_ci95"])
+    low: list[float] = []
+    high: list[float] = []
     for name in names:
         accuracy, interval = datasets[name]["accuracy"], datasets[name]["accuracy_ci95"]
         low.append(accuracy - interval[0])
@@ -73,14 +40,7 @@ def average(datasets: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
         values["accuracy"] - float(np.sqrt(np.sum(np.square(low)))) / len(names),
         values["accuracy"] + float(np.sqrt(np.sum(np.square(high)))) / len(names),
     ]
-    metrics = {key: values[key] for key in datasets_metrics(datasets)}
-    return {**metrics, "accuracy_ci95": interval}
-
-
-def datasets_metrics(datasets: Mapping[str, Numbers]) -> list[str]:
-    """The metrics that are averaged: all but the count and the interval."""
-    first = next(iter(datasets.values()))
-    return [key for key in first if key not in ("n", "accuracy_ci95")]
+    return {**{name: values[name] for name in METRIC_NAMES}, "accuracy_ci95": interval}
 
 
 def token_interval(tables: Tables, outcomes: Outcomes, names: Sequence[str]) -> list[float]:
@@ -244,19 +204,16 @@ def transitions(table: TurnTable) -> Numbers:
         right (``never``). A trajectory that has ended keeps its last answer.
     """
     width = table.correct.shape[1]
-    boundaries = []
-    for turn in range(1, width):
-        both = table.length > turn
-        before, after = table.correct[both, turn - 1], table.correct[both, turn]
-        boundaries.append(
-            {
-                "turns": [turn, turn + 1],
-                "right_right": int((before & after).sum()),
-                "right_wrong": int((before & ~after).sum()),
-                "wrong_right": int((~before & after).sum()),
-                "wrong_wrong": int((~before & ~after).sum()),
-            }
-        )
+    boundaries = [
+        {
+            "turns": [turn, turn + 1],
+            "wrong_wrong": counts[0][0],
+            "wrong_right": counts[0][1],
+            "right_wrong": counts[1][0],
+            "right_right": counts[1][1],
+        }
+        for turn, counts in enumerate(sweep.transitions(table), start=1)
+    ]
     states = []
     first = table.at(table.correct, np.minimum(table.length, 1)).astype(bool)
     ever = np.zeros(len(table.ids), dtype=bool)

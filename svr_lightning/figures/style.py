@@ -12,6 +12,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 INK, GREY, FAINT, PAPER = "#222222", "#6e6e6e", "#cfcfcf", "#fefefe"
 BLUE, LIGHT_BLUE, PALE_BLUE = "#0067a8", "#6aaedb", "#b5d6ee"
@@ -121,7 +122,9 @@ def spread(positions: Sequence[float], gap: float) -> list[float]:
                 break
             blocks[-2:] = [[(low * n + high * m) / (n + m), n + m]]
     placed = [
-        centre + gap * (step - (size - 1) / 2) for centre, size in blocks for step in range(int(size))
+        centre + gap * (step - (size - 1) / 2)
+        for centre, size in blocks
+        for step in range(int(size))
     ]
     result = [0.0] * len(positions)
     for index, position in zip(order, placed, strict=True):
@@ -129,27 +132,35 @@ def spread(positions: Sequence[float], gap: float) -> list[float]:
     return result
 
 
-def label_right(
-    axes: Axes, ends: Sequence[tuple[float, str, str]], *, size: float = SMALL
-) -> None:
-    """Name each line at its right end, ``(height, name, colour)``, without overlaps."""
+def label_right(axes: Axes, ends: Sequence[tuple[float, str, str]], *, areas: bool = False) -> None:
+    """Name each line or area at its right end, ``(height, name, colour)``, without overlaps.
+
+    The name has the line's colour; that of an area is dark, beside a square of its colour, because
+    areas may be pale.
+    """
     low, high = axes.get_ylim()
-    inches = axes.get_position().height * axes.figure.get_figheight() * 0.85
-    gap = (high - low) * size * 1.25 / 72 / max(inches, 0.1)
-    for height, (_, name, colour) in zip(
-        spread([end[0] for end in ends], gap), ends, strict=True
-    ):
-        axes.annotate(
-            name,
-            (1.0, height),
-            xycoords=("axes fraction", "data"),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            color=colour,
-            fontsize=size,
-            annotation_clip=False,
-        )
+    inches = 0.85 * axes.bbox.height / axes.get_figure(root=True).dpi  # once laid out
+    gap = (high - low) * SMALL * 1.3 / 72 / max(inches, 0.1)
+    heights = spread([end[0] for end in ends], gap)
+    for height, (_, name, colour) in zip(heights, ends, strict=True):
+        parts = [(4, "\u25a0", colour), (14, name, INK)] if areas else [(4, name, colour)]
+        for shift, text, paint in parts:
+            axes.annotate(
+                text,
+                (1.0, height),
+                xycoords=("axes fraction", "data"),
+                xytext=(shift, 0),
+                textcoords="offset points",
+                va="center",
+                color=paint,
+                fontsize=SMALL,
+                annotation_clip=False,
+            )
+
+
+def halo() -> list[withStroke]:
+    """An outline in the colour of the paper, for text that may cross a line."""
+    return [withStroke(linewidth=2.5, foreground=PAPER)]
 
 
 def share_axis(axes: Axes, which: str = "y") -> None:

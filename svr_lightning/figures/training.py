@@ -68,7 +68,9 @@ def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
                     steps.append(int(row["step"]))
                     values.append(float(row["value"]))
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-        raise ConfigError(f"{path}: no metrics.csv of a run ({error}); mend or remove it") from error
+        raise ConfigError(
+            f"{path}: no metrics.csv of a run ({error}); mend or remove it"
+        ) from error
     return curves
 
 
@@ -125,7 +127,7 @@ def rewards(data: Numbers) -> Figure:
             axes.fill_between(steps, base, base + part, color=colour, linewidth=0)
             if (terms[key][-1] >= 0) == (sign > 0):
                 middle = float(base[-1] + part[-1] / 2)
-                ends.append((middle, f"{name} {terms[key][-1]:+.2f}", _readable(colour)))
+                ends.append((middle, f"{name} {terms[key][-1]:+.2f}", colour))
             base = base + part
     total = np.sum([terms[key] for key in terms], axis=0)
     axes.plot(steps, total, color=INK, linewidth=1.4)
@@ -136,13 +138,8 @@ def rewards(data: Numbers) -> Figure:
     axes.set_ylabel("mean reward per turn (line: sum)")
     axes.grid(axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    label_right(axes, ends)
+    label_right(axes, ends, areas=True)
     return figure
-
-
-def _readable(colour: str) -> str:
-    """The colour of a term's label: pale areas have a darker one."""
-    return {PALE_BLUE: LIGHT_BLUE, PALE_ORANGE: LIGHT_ORANGE, FAINT: GREY}.get(colour, colour)
 
 
 @styled

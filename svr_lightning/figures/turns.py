@@ -11,12 +11,12 @@ from matplotlib.ticker import MaxNLocator
 
 from svr_lightning.figures.style import (
     BLUE,
+    FAINT,
     GREY,
     INK,
     LIGHT_BLUE,
     ORANGE,
     PALE_BLUE,
-    PALE_ORANGE,
     SMALL,
     label_right,
     new_figure,
@@ -29,7 +29,7 @@ _STATES = (
     ("kept", "right as at turn 1", BLUE),
     ("fixed", "fixed", LIGHT_BLUE),
     ("broken", "broken", ORANGE),
-    ("never", "never right", "#cfcfcf"),
+    ("never", "never right", FAINT),
 )
 _CELLS = (
     ("right_right", 0, 0, BLUE),
@@ -41,7 +41,7 @@ _ENDS = (
     ("early_right", "stopped early, right", BLUE),
     ("early_wrong", "stopped early, wrong", ORANGE),
     ("last_right", "out of turns, right", PALE_BLUE),
-    ("last_wrong", "out of turns, wrong", "#cfcfcf"),
+    ("last_wrong", "out of turns, wrong", FAINT),
 )
 
 
@@ -56,9 +56,7 @@ def transitions(data: Numbers) -> Figure:
     figure = new_figure(4.3 if boundaries else 2.9)
     if boundaries:
         upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.75))
-        for number, axes in enumerate(
-            np.atleast_1d(upper.subplots(1, max(len(boundaries), 4)))
-        ):
+        for number, axes in enumerate(np.atleast_1d(upper.subplots(1, max(len(boundaries), 4)))):
             if number < len(boundaries):
                 _boundary(axes, boundaries[number], first=number == 0)
             else:
@@ -84,10 +82,9 @@ def transitions(data: Numbers) -> Figure:
     ends, base = [], 0.0
     for key, name, colour in _STATES:
         value = states[-1][key]
-        text = GREY if key == "never" else colour
-        ends.append((base + value / 2, f"{name} {value:.1%}", text))
+        ends.append((base + value / 2, f"{name} {value:.1%}", colour))
         base += value
-    label_right(axes, ends)
+    label_right(axes, ends, areas=True)
     return figure
 
 
@@ -97,9 +94,17 @@ def _boundary(axes: Axes, boundary: Numbers, *, first: bool) -> None:
         count = boundary[key]
         share = count / total if total else 0.0
         strength = 0.08 + 0.6 * share
-        axes.add_patch(Rectangle((column, 1 - row), 1, 1, color=colour, alpha=strength, linewidth=0))
+        axes.add_patch(
+            Rectangle((column, 1 - row), 1, 1, color=colour, alpha=strength, linewidth=0)
+        )
         axes.text(
-            column + 0.5, 1.5 - row, _count(count), ha="center", va="center", fontsize=SMALL, color=INK
+            column + 0.5,
+            1.5 - row,
+            _count(count),
+            ha="center",
+            va="center",
+            fontsize=SMALL,
+            color=INK,
         )
     axes.set_xlim(0, 2)
     axes.set_ylim(0, 2)
@@ -117,7 +122,13 @@ def _boundary(axes: Axes, boundary: Numbers, *, first: bool) -> None:
 
 
 def _count(count: int) -> str:
-    return str(count) if count < 1000 else f"{count / 1000:.1f}k" if count < 1e5 else f"{count / 1000:.0f}k"
+    return (
+        str(count)
+        if count < 1000
+        else f"{count / 1000:.1f}k"
+        if count < 1e5
+        else f"{count / 1000:.0f}k"
+    )
 
 
 @styled
