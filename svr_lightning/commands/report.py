@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as Screen
 from rich.text import Text
@@ -29,7 +30,7 @@ from svr_lightning.report.page import page
 from svr_lightning.report.pictures import Picture, all_pictures
 from svr_lightning.report.runs import Method, read_methods
 from svr_lightning.report.table import Table
-from svr_lightning.report.tables import all_tables, results
+from svr_lightning.report.tables import all_tables, summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,13 +57,13 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--max-trajectories {options.max_trajectories}: must not be negative")
     methods = read_methods(options.runs)
     votes = read_votes(options.votes) if options.votes else None
-    tables = [results(methods), *all_tables(methods, votes)]
+    tables = all_tables(methods, votes)
     pictures, notes = all_pictures(methods, votes)
     try:
         write_report(options.out, methods, pictures, notes, tables, options.max_trajectories)
     except OSError as error:
         raise ConfigError(f"{options.out}: cannot be written ({error.strerror})") from error
-    show(tables[0])
+    show(methods)
     console = Console()
     for note in notes:
         console.print(Text(plain(note), style="grey50"))
@@ -114,7 +115,7 @@ def write_report(
         drawn.append((picture, text))
     write_file(out / "index.html", [page(methods, drawn, notes, tables, most)])
     write_file(out / "report.md", [report_md(methods, pictures, notes, tables)])
-    write_file(out / "tables.tex", [tables_tex(tables[1:])])
+    write_file(out / "tables.tex", [tables_tex(tables)])
     measured = [
         {
             "name": method.name,
@@ -126,21 +127,12 @@ def write_report(
     write_json(out / "report.json", {"methods": measured, "notes": notes})
 
 
-def show(table: Table) -> None:
-    """The main columns on the screen, at most 80 wide."""
-    kept = [0, 1, 2, 3, 4, 7, 8, 10]
-    screen = Screen()
-    for place in kept:
-        screen.add_column(
-            Text(plain(table.head[place])),
-            justify="left" if place < 2 else "right",
-            max_width=16 if place < 2 else None,
-            overflow="ellipsis",
-            no_wrap=True,
-        )
-    for row in table.rows:
-        if row is None:
-            screen.add_section()
-        else:
-            screen.add_row(*(Text(plain(row[place].text)) for place in kept))
+def show(methods: Sequence[Method]) -> None:
+    """The averages on the screen, at most 80 columns wide."""
+    screen = Screen(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    for number, head in enumerate(("", "", "accuracy", "turns", "tokens (k)", "PSE (%)")):
+        screen.add_column(head, justify="left" if number < 2 else "right", no_wrap=True)
+    screen.columns[0].max_width = screen.columns[1].max_width = 14
+    for row in summary(methods):
+        screen.add_row(*(Text(plain(text)) for text in row))
     Console().print(screen)

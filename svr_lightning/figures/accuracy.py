@@ -16,12 +16,14 @@ from svr_lightning.figures.style import (
     INK,
     METHODS,
     ORANGE,
+    PAPER,
     SMALL,
+    Label,
     halo,
     label_right,
+    name_points,
     new_figure,
     shown,
-    spread,
     styled,
 )
 
@@ -40,25 +42,29 @@ def frontier(data: Numbers) -> Figure:
     """
     figure = new_figure(3.9)
     axes = figure.add_subplot()
-    if data["fixed"]:
-        _labelled_line(
-            axes, data["fixed"], "budgets", "K=", GREY, f"{shown(data['fixed']['name'], 20)}, fixed"
-        )
-    if data["votes"]:
-        _labelled_line(axes, data["votes"], "k", "Maj@", INK, "majority vote")
-    labels = []
+    names, labels, points = [], [], []
     for method, (colour, marker) in _styled_methods(data["methods"]):
         x, y = method["tokens"], method["accuracy"]
         axes.plot(method["tokens_interval"], [y, y], color=colour, linewidth=1)
         axes.plot([x, x], method["accuracy_interval"], color=colour, linewidth=1)
-        axes.plot(x, y, marker, color=colour, markersize=8, markeredgecolor="white", zorder=5)
-        labels.append((x, y, shown(method["name"]), colour))
+        axes.plot(x, y, marker, color=colour, markersize=8, markeredgecolor=PAPER, zorder=5)
+        names.append(Label(x, y, shown(method["name"]), colour, 9, "bold"))
+        points += [(x, y), *((x, edge) for edge in method["accuracy_interval"])]
+    if data["fixed"]:
+        line = data["fixed"]
+        labels += _line(axes, line, "budgets", "K = ", GREY)
+        labels.append(_line_name(line, f"{shown(line['name'], 20)}, fixed budgets", GREY))
+    if data["votes"]:
+        labels += _line(axes, data["votes"], "k", "Maj@", INK)
+        labels.append(_line_name(data["votes"], "majority vote", INK))
+    for line in filter(None, (data["fixed"], data["votes"])):
+        points += _along(line["tokens"], line["accuracy"])
     axes.set_xscale("log")
     _tokens(axes)
     axes.set_ylabel(f"accuracy ({data['average']})")
-    axes.margins(x=0.2, y=0.12)
+    axes.margins(x=0.12, y=0.12)
     axes.grid(axis="y")
-    _name_points(axes, labels)
+    name_points(axes, [*names, *labels], points)
     return figure
 
 
@@ -200,49 +206,26 @@ def _styled_methods(methods: Sequence[Any]) -> list[tuple[Any, tuple[str, str]]]
     return list(zip(methods, islice(cycle(METHODS), len(methods)), strict=True))
 
 
-def _labelled_line(
-    axes: Axes, line: Numbers, key: str, prefix: str, colour: str, name: str
-) -> None:
-    """A line whose first, best and last points are named; the last also says what the line is."""
+def _line(axes: Axes, line: Numbers, key: str, prefix: str, colour: str) -> list[Label]:
+    """Draw a line; the labels of its first, best and last points."""
     x, y, keys = line["tokens"], line["accuracy"], line[key]
     axes.plot(x, y, "o-", color=colour, markersize=4, linewidth=1.1)
-    last, best = len(keys) - 1, int(np.argmax(y))
-    for index in sorted({0, best, last}):
-        above = index == best
-        axes.annotate(
-            f"{prefix}{keys[index]}" + (f"\n{name}" if index == last else ""),
-            (x[index], y[index]),
-            xytext=(6, 0) if index == last else (0, 5 if above else -5),
-            textcoords="offset points",
-            ha="left" if index == last else "center",
-            va="center" if index == last else "bottom" if above else "top",
-            color=colour,
-            fontsize=SMALL,
-            path_effects=halo(),
-        )
+    chosen = sorted({0, int(np.argmax(y)), len(keys) - 1})
+    return [Label(x[index], y[index], f"{prefix}{keys[index]}", colour) for index in chosen]
 
 
-def _name_points(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> None:
-    """Name points beside them, moved apart where they stand close."""
-    low, high = axes.get_ylim()
-    gap = (high - low) * 0.055
-    heights = spread([y for _, y, _, _ in labels], gap)
-    left, right = np.log(axes.get_xlim())
-    for (x, y, name, colour), height in zip(labels, heights, strict=True):
-        beyond = (np.log(x) - left) / (right - left) > 0.7
-        moved = abs(height - y) > gap / 4
-        axes.annotate(
-            name,
-            (x, y),
-            xytext=(-10 if beyond else 10, (height - y) / (high - low) * 230 + 5),
-            textcoords="offset points",
-            ha="right" if beyond else "left",
-            va="bottom" if not moved else "center",
-            color=colour,
-            fontsize=9,
-            fontweight="bold",
-            path_effects=halo(),
-        )
+def _along(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
+    """The points of a line, and some between them, on a logarithmic axis."""
+    places = np.linspace(0, len(x) - 1, 6 * len(x) - 5)
+    steps = np.arange(len(x))
+    across = np.exp(np.interp(places, steps, np.log(x)))
+    return list(zip(across.tolist(), np.interp(places, steps, y).tolist(), strict=True))
+
+
+def _line_name(line: Numbers, name: str, colour: str) -> Label:
+    """The name of a line, for its middle."""
+    middle = len(line["tokens"]) // 2
+    return Label(line["tokens"][middle], line["accuracy"][middle], name, colour)
 
 
 def _tokens(axes: Axes) -> None:

@@ -104,7 +104,7 @@ def risk_coverage(data: Numbers) -> Figure:
     Args:
         data: what :func:`svr_lightning.figures.data.risk_coverage` returns, and ``threshold``.
     """
-    figure = new_figure(3.3, width=5.4)
+    figure = new_figure(3.3)
     axes = figure.add_subplot()
     oracle = data["oracle"]
     axes.plot(oracle["coverage"], oracle["risk"], color=GREY, linestyle=(0, (4, 3)), linewidth=1.2)

@@ -4,9 +4,10 @@ Blue and orange can be told apart by every kind of colour vision and, with grey,
 """
 
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import matplotlib as mpl
 import numpy as np
@@ -77,7 +78,9 @@ def styled(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with mpl.rc_context():
+        with mpl.rc_context(), warnings.catch_warnings():
+            # A name in a script that the font lacks is drawn as boxes.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             mpl.rcdefaults()
             mpl.rcParams.update(_RC)
             return function(*args, **kwargs)
@@ -156,6 +159,90 @@ def label_right(axes: Axes, ends: Sequence[tuple[float, str, str]], *, areas: bo
                 fontsize=SMALL,
                 annotation_clip=False,
             )
+
+
+class Label(NamedTuple):
+    """A name for a point."""
+
+    x: float
+    y: float
+    text: str
+    colour: str
+    size: float = SMALL
+    weight: str = "normal"
+
+
+_SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
+_ALIGN = {
+    1: ("left", "bottom"),
+    0: ("center", "center"),
+    -1: ("right", "top"),
+}
+
+
+def name_points(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, float]]) -> None:
+    """Write each label at the side of its point where it covers least.
+
+    Args:
+        axes: with everything else drawn.
+        labels: the more important first.
+        points: [P] (x, y) that should stay visible.
+    """
+    figure = axes.get_figure(root=True)
+    figure.draw_without_rendering()  # settles where the axes are
+    scale = 72 / figure.dpi
+
+    def where(x: float, y: float) -> tuple[float, float]:
+        across, up = axes.transData.transform((x, y)) * scale
+        return float(across), float(up)
+
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in (where(*point) for point in points)]
+    inside = tuple(float(edge) * scale for edge in axes.bbox.extents)
+    for label in labels:
+        x, y = where(label.x, label.y)
+        choices = [
+            (side, reach, _box(label, x, y, side, reach)) for reach in (8, 16) for side in _SIDES
+        ]
+        (across, up), reach, box = min(
+            choices, key=lambda choice: _covered(choice[2], taken, inside) + choice[1] / 100
+        )
+        taken.append(box)
+        axes.annotate(
+            label.text,
+            (label.x, label.y),
+            xytext=(across * reach, up * reach),
+            textcoords="offset points",
+            ha=_ALIGN[across][0],
+            va=_ALIGN[up][1],
+            color=label.colour,
+            fontsize=label.size,
+            fontweight=label.weight,
+            path_effects=halo(),
+        )
+
+
+Box = tuple[float, float, float, float]
+
+
+def _box(label: Label, x: float, y: float, side: tuple[int, int], reach: float) -> Box:
+    """Where a label would stand, in points: left, bottom, right, top."""
+    width, height = 0.64 * label.size * len(label.text), 1.25 * label.size
+    left = x + side[0] * reach + (side[0] - 1) * width / 2
+    bottom = y + side[1] * reach + (side[1] - 1) * height / 2
+    return left, bottom, left + width, bottom + height
+
+
+def _covered(box: Box, taken: Sequence[Box], inside: Sequence[float]) -> float:
+    """The area of ``box`` that lies on others or outside of the axes."""
+    area = sum(_shared(box, other) for other in taken)
+    whole = (box[2] - box[0]) * (box[3] - box[1])
+    return area + 2 * (whole - _shared(box, inside))
+
+
+def _shared(one: Sequence[float], other: Sequence[float]) -> float:
+    across = min(one[2], other[2]) - max(one[0], other[0])
+    up = min(one[3], other[3]) - max(one[1], other[1])
+    return max(across, 0.0) * max(up, 0.0)
 
 
 def halo() -> list[withStroke]:

@@ -36,14 +36,24 @@ def all_pictures(
     pictures, notes = [frontier(methods, votes), datasets(methods)], []
     for number, method in enumerate(methods):
         pictures += of_recording(method, number)
-        if not method.runs[0].complete:
+        if not method.runs[0].complete and method.runs[0].max_turns > 1:
             notes.append(
                 f"{method.name}: no fixed budgets and no thresholds, because its trajectories end "
                 "where they stopped; record every turn with --model.evaluation.adaptive false."
             )
-        found, note = of_training(method, number)
+    without = []
+    for number, method in enumerate(methods):
+        try:
+            found = of_training(method, number)
+        except ConfigError as error:
+            notes.append(f"{method.name}: no training curves; {error}.")
+            continue
         pictures += found
-        notes += [note] if note else []
+        without += [] if found else [method.name]
+    if without:
+        notes.append(
+            f"No training curves, for want of a metrics.csv of a fit: {', '.join(without)}."
+        )
     return pictures, notes
 
 
@@ -169,6 +179,8 @@ def of_recording(method: Method, number: int) -> list[Picture]:
             risk,
             confidence.risk_coverage,
         ),
+    ]
+    several = [
         (
             "06_transitions",
             f"Does refinement mend or break? {turned.capitalize()}{pool}",
@@ -177,7 +189,7 @@ def of_recording(method: Method, number: int) -> list[Picture]:
         ),
         (
             "07_stop_times",
-            f"Where trajectories end{pool}; dark orange is the premature stop error",
+            f"Where trajectories end{pool}; orange is the premature stop error",
             data.stop_times(table, outcome),
             turns.stop_times,
         ),
@@ -188,6 +200,7 @@ def of_recording(method: Method, number: int) -> list[Picture]:
             confidence.by_turn,
         ),
     ]
+    entries += several if run.max_turns > 1 else []
     return [
         Picture(
             name=f"{name}_{number + 1}",
@@ -226,16 +239,17 @@ def _thresholds(run: Run) -> Numbers:
     return {"threshold": run.rule.threshold, "panels": panels}
 
 
-def of_training(method: Method, number: int) -> tuple[list[Picture], str]:
-    """Figures 8 and 9, from the training logs beside the samples; or why there are none."""
+def of_training(method: Method, number: int) -> list[Picture]:
+    """Figures 8 and 9, from the training logs near the samples; none where there is no log.
+
+    Raises:
+        ConfigError: naming a log that cannot be read.
+    """
     logs = [log for run in method.runs for source in run.sources[:1] if (log := source.metrics)]
-    try:
-        curves = [training.read_curves(log) for log in logs]
-    except ConfigError as error:
-        return [], f"{method.name}: no training curves; {error}."
+    curves = [training.read_curves(log) for log in logs]
     trained = [curve for curve in curves if "train/reward/mean" in curve]
     if not trained:
-        return [], f"{method.name}: no training curves, because no metrics.csv of a fit is near."
+        return []
     reward = training.reward_data(trained[0])
     health = training.health_data(trained)
     seeds = f" Bands are least to greatest of {len(trained)} seeds." if len(trained) > 1 else ""
@@ -253,4 +267,4 @@ def of_training(method: Method, number: int) -> tuple[list[Picture], str]:
             method=number,
         )
         for name, caption, numbers, draw in entries
-    ], ""
+    ]

@@ -34,7 +34,7 @@ FORMS: dict[str, tuple[str, Form]] = {
 
 def all_tables(methods: Sequence[Method], votes: Numbers | None) -> list[Table]:
     """Every table that the runs allow, the paper's main ones first."""
-    tables = [main_results(methods)]
+    tables = [main_results(methods), results(methods)]
     if votes:
         tables.append(majority_vote(methods, votes))
     if len(methods) > 1:
@@ -114,7 +114,7 @@ def results(methods: Sequence[Method]) -> Table:
                 _text(method, names, "any_turn_accuracy"),
                 *(_text(method, names, metric) for metric in metrics),
             ]
-            rows.append(cells([method.name, name, *texts]))
+            rows.append(cells(["" if rows and rows[-1] else method.name, name, *texts]))
     return Table(
         name="results",
         caption="Results. The interval is the 95 % Wilson interval over problems, or put together "
@@ -125,6 +125,17 @@ def results(methods: Sequence[Method]) -> Table:
         ),
         rows=tuple(rows),
     )
+
+
+def summary(methods: Sequence[Method]) -> list[list[str]]:
+    """Method, average, accuracy, turns, tokens, premature stops: a row per method and average."""
+    columns = averages(ordered(n for method in methods for run in method.runs for n in run.tables))
+    metrics = ("accuracy", "turns", "avg_total_tokens", "pse")
+    return [
+        [method.name, name, *(_text(method, sets, metric) for metric in metrics)]
+        for method in methods
+        for name, sets in columns.items()
+    ]
 
 
 def majority_vote(methods: Sequence[Method], votes: Numbers) -> Table:
@@ -371,6 +382,8 @@ def _bold_row(texts: Sequence[str]) -> Row:
 
 
 def _value(run: Run, names: Sequence[str], metric: str) -> float | None:
+    if run.max_turns == 1 and metric in ("esr", "pse"):
+        return None  # a single turn has no stopping decision
     value = average(run.datasets, names)[metric]
     return None if value is None else float(value)
 
