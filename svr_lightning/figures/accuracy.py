@@ -61,7 +61,7 @@ def frontier(data: Numbers) -> Figure:
         points += _along(line["tokens"], line["accuracy"])
     axes.set_xscale("log")
     _tokens(axes)
-    axes.set_ylabel(f"accuracy ({data['average']})")
+    axes.set_ylabel(f"accuracy ({shown(data['average'])})")
     axes.margins(x=0.12, y=0.12)
     axes.grid(axis="y")
     name_points(axes, [*names, *labels], points)

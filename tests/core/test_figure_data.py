@@ -1,6 +1,7 @@
 """The numbers behind figures, on the six trajectories of tests/trajectories.py, by hand."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -135,7 +136,7 @@ def test_labels_that_would_touch_are_moved_apart_and_others_stay() -> None:
     assert spread([0.0, 5.0], 1.0) == [0.0, 5.0]
     assert spread([2.0, 2.0, 2.0], 1.0) == [1.0, 2.0, 3.0]
     moved = spread([0.0, 0.1, 0.9, 8.0], 1.0)
-    assert all(b - a >= 1 - 1e-9 for a, b in zip(moved, moved[1:], strict=False))
+    assert all(b - a >= 1 - 1e-9 for a, b in pairwise(moved))
     assert moved[3] == 8.0
 
 
