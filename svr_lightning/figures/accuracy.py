@@ -88,17 +88,6 @@ def budgets(data: Numbers) -> Figure:
         high = max(*panel["accuracy"], panel["adaptive_ci95"][1])
         pad = max((high - low) * 0.1, 0.01)
         axes.set_ylim(low - pad, high + 2.5 * pad)
-        axes.annotate(
-            f"adaptive: {panel['adaptive']:.3f}\nat {panel['turns']:.2f} turns",
-            (panel["budgets"][-1], panel["adaptive"]),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="right",
-            va="bottom",
-            color=BLUE,
-            fontsize=SMALL,
-            path_effects=halo(),
-        )
         best = int(np.argmax(panel["accuracy"]))
         axes.annotate(
             f"best fixed K = {panel['budgets'][best]}: {panel['accuracy'][best]:.3f}",
@@ -113,7 +102,9 @@ def budgets(data: Numbers) -> Figure:
         )
         axes.set_xticks(panel["budgets"])
         axes.set_xlabel("turns per problem")
-        axes.set_title(shown(panel["name"]), loc="left")
+        axes.set_title(shown(panel["name"], 16), loc="left")
+        adaptive = f"adaptive {panel['adaptive']:.3f} at {panel['turns']:.2f} turns"
+        axes.set_title(adaptive, loc="right", color=BLUE, fontsize=SMALL)
         axes.grid(axis="y")
     grid[0].set_ylabel("accuracy")
     return figure

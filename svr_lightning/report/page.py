@@ -16,8 +16,8 @@ from svr_lightning.report.listing import FILTERS, Listed, listing
 from svr_lightning.report.pictures import Picture
 from svr_lightning.report.runs import Method, setting
 from svr_lightning.report.table import Table, to_html
-from svr_lightning.report.tables import seed_name
 from svr_lightning.report.text import attribute, clip, visible
+from svr_lightning.report.values import seed_name
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "

@@ -12,7 +12,8 @@ from svr_lightning.evaluation.sweep import THRESHOLDS
 from svr_lightning.figures import accuracy, confidence, data, training, turns
 from svr_lightning.figures.names import averages, display, ordered
 from svr_lightning.report.runs import Method, Run
-from svr_lightning.report.tables import seed_name, vote_counts, vote_point
+from svr_lightning.report.tables import vote_counts, vote_point
+from svr_lightning.report.values import seed_name
 
 Numbers = dict[str, Any]
 
@@ -41,8 +42,12 @@ def all_pictures(
                 f"{method.name}: no fixed budgets and no thresholds, because its trajectories end "
                 "where they stopped; record every turn with --model.evaluation.adaptive false."
             )
-    without = []
+    without, shown_logs = [], set()
     for number, method in enumerate(methods):
+        logs = {source.metrics for run in method.runs for source in run.sources}
+        if logs & shown_logs - {None}:
+            continue  # several evaluations of one training run
+        shown_logs |= logs
         try:
             found = of_training(method, number)
         except ConfigError as error:

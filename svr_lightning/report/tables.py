@@ -4,32 +4,31 @@ Values are means over a method's seeds; with several seeds the sample standard d
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from svr_lightning.evaluation.sweep import THRESHOLDS
 from svr_lightning.figures.data import average
 from svr_lightning.figures.names import averages, display, ordered
 from svr_lightning.report.runs import Method, Run
+from svr_lightning.report.settings import settings_tables
 from svr_lightning.report.table import NONE, Cell, Row, Table, cells, ranked
+from svr_lightning.report.values import (
+    FORMS,
+    Form,
+    average_note,
+    first_seed_note,
+    joined,
+    mean_of,
+    printed,
+    rule_note,
+    seed_name,
+    seed_note,
+    text_of,
+    value_of,
+)
 
 Numbers = Mapping[str, Any]
-Form = Callable[[float], str]
-
-FORMS: dict[str, tuple[str, Form]] = {
-    "accuracy": ("Acc.", "{:.3f}".format),
-    "first_turn_accuracy": ("First", "{:.3f}".format),
-    "any_turn_accuracy": ("Any", "{:.3f}".format),
-    "turns": ("Turns", "{:.2f}".format),
-    "avg_total_tokens": ("Tok. (\u00d710\u00b3)", lambda value: f"{value / 1000:.2f}"),
-    "esr": ("ESR (%)", lambda value: f"{100 * value:.1f}"),
-    "pse": ("PSE (%)", lambda value: f"{100 * value:.1f}"),
-    "verdict_accuracy": ("V-Acc", "{:.3f}".format),
-    "auroc": ("AUROC", "{:.3f}".format),
-    "brier": ("Brier", "{:.3f}".format),
-    "overconfidence": ("Overconf. (%)", lambda value: f"{100 * value:.1f}"),
-}
-"""Head and number format of each metric, as the paper prints it."""
 
 
 def all_tables(methods: Sequence[Method], votes: Numbers | None) -> list[Table]:
@@ -52,6 +51,7 @@ def all_tables(methods: Sequence[Method], votes: Numbers | None) -> list[Table]:
             ]
     if len(methods) > 1:
         tables.append(diagnostics(methods))
+    tables += settings_tables(methods)
     for number, method in enumerate(methods, start=1):
         if len(method.runs) > 1:
             tables += [seeds(method, number), seeds_per_dataset(method, number)]
@@ -68,14 +68,14 @@ def main_results(methods: Sequence[Method]) -> Table:
     """Table 1: accuracy of every method on every data set; best bold, second-best underlined."""
     columns = columns_of([run for method in methods for run in method.runs])
     values = [
-        [_mean(method, names, "accuracy") for method in methods] for names in columns.values()
+        [mean_of(method, names, "accuracy") for method in methods] for names in columns.values()
     ]
     marks = ranked(values)
     rows = [
         (
             Cell(method.name),
             *(
-                Cell(_text(method, names, "accuracy"), mark[number])
+                Cell(text_of(method, names, "accuracy"), mark[number])
                 for names, mark in zip(columns.values(), marks, strict=True)
             ),
         )
@@ -84,8 +84,8 @@ def main_results(methods: Sequence[Method]) -> Table:
     return Table(
         name="main_results",
         caption="Final-answer accuracy. "
-        + _average_note(columns)
-        + _seed_note(methods)
+        + average_note(columns)
+        + seed_note(methods)
         + ("Best values are bold, second-best ones underlined." if len(methods) > 1 else ""),
         head=("Method", *columns),
         rows=tuple(rows),
@@ -108,17 +108,17 @@ def results(methods: Sequence[Method]) -> Table:
             ]
             texts = [
                 f"{sum(found):,}",
-                _text(method, names, "accuracy"),
+                text_of(method, names, "accuracy"),
                 f"{interval[0]:.3f} to {interval[1]:.3f}" if known else NONE,
-                _text(method, names, "first_turn_accuracy"),
-                _text(method, names, "any_turn_accuracy"),
-                *(_text(method, names, metric) for metric in metrics),
+                text_of(method, names, "first_turn_accuracy"),
+                text_of(method, names, "any_turn_accuracy"),
+                *(text_of(method, names, metric) for metric in metrics),
             ]
             rows.append(cells(["" if rows and rows[-1] else method.name, name, *texts]))
     return Table(
         name="results",
         caption="Results. The interval is the 95 % Wilson interval over problems, or put together "
-        "from those. " + _seed_note(methods),
+        "from those. " + seed_note(methods),
         head=(
             *("Method", "Data set", "n", "Accuracy", "95 % interval", "First turn", "Any turn"),
             *(FORMS[metric][0] for metric in metrics),
@@ -132,7 +132,7 @@ def summary(methods: Sequence[Method]) -> list[list[str]]:
     columns = averages(ordered(n for method in methods for run in method.runs for n in run.tables))
     metrics = ("accuracy", "turns", "avg_total_tokens", "pse")
     return [
-        [method.name, name, *(_text(method, sets, metric) for metric in metrics)]
+        [method.name, name, *(text_of(method, sets, metric) for metric in metrics)]
         for method in methods
         for name, sets in columns.items()
     ]
@@ -152,7 +152,7 @@ def majority_vote(methods: Sequence[Method], votes: Numbers) -> Table:
         rows.append(cells([f"Maj@{k}", *texts]))
     rows.append(None)
     for method in methods:
-        texts = [_text(method, sets, metric) for sets in columns.values() for metric in metrics]
+        texts = [text_of(method, sets, metric) for sets in columns.values() for metric in metrics]
         rows.append(cells([method.name, *texts]))
     return Table(
         name="majority_vote",
@@ -195,8 +195,8 @@ def _variants(methods: Sequence[Method], name: str, metrics: Sequence[str]) -> T
         cells(
             [
                 method.name,
-                *(_text(method, names, "accuracy") for names in columns.values()),
-                *(_text(method, first, metric) for metric in metrics),
+                *(text_of(method, names, "accuracy") for names in columns.values()),
+                *(text_of(method, first, metric) for metric in metrics),
             ]
         )
         for method in methods
@@ -204,7 +204,7 @@ def _variants(methods: Sequence[Method], name: str, metrics: Sequence[str]) -> T
     what = "Reward-component" if "brier" in metrics else "Structural and controller-interface"
     return Table(
         name=name,
-        caption=f"{what} comparison under adaptive inference. Accuracy is on {_and(columns)}; "
+        caption=f"{what} comparison under adaptive inference. Accuracy is on {joined(columns)}; "
         f"the other columns are on {first_name}.",
         head=("Variant", *columns, *(FORMS[metric][0] for metric in metrics)),
         rows=tuple(rows),
@@ -220,12 +220,12 @@ def per_dataset(method: Method, number: int) -> Table:
     for name, names in columns.items():
         if len(names) > 1 and None not in rows:
             rows.append(None)
-        rows.append(cells([name, *(_text(method, names, metric) for metric in metrics)]))
+        rows.append(cells([name, *(text_of(method, names, metric) for metric in metrics)]))
     return Table(
         name=f"adaptive_per_dataset_{number}",
-        caption=f"Per-dataset results of {method.name} with {_rule_note(method.runs[0])}. "
-        + _average_note(columns)
-        + _seed_note([method]),
+        caption=f"Per-dataset results of {method.name} with {rule_note(method.runs[0])}. "
+        + average_note(columns)
+        + seed_note([method]),
         groups=(
             ("", 1),
             ("Task Quality", 2),
@@ -261,8 +261,8 @@ def fixed_budgets(method: Method, number: int) -> Table:
         name=f"fixed_budget_sweep_{number}",
         caption=f"Final-answer accuracy of {method.name} under fixed-budget inference: every "
         "problem runs exactly K turns, and the answer of turn K is returned. The best budget of a "
-        f"column is bold; the adaptive row, with {_rule_note(run)}, takes no part in that."
-        + _first_seed_note(method),
+        f"column is bold; the adaptive row, with {rule_note(run)}, takes no part in that."
+        + first_seed_note(method),
         head=("Budget", *columns),
         rows=(*rows, None, cells(["Adaptive", *adaptive])),
     )
@@ -279,7 +279,7 @@ def threshold_accuracy(method: Method, number: int) -> Table:
     return Table(
         name=f"threshold_accuracy_{number}",
         caption=f"Final-answer accuracy of adaptive {method.name} at other thresholds, with "
-        f"T_max = {run.max_turns}." + _first_seed_note(method),
+        f"T_max = {run.max_turns}." + first_seed_note(method),
         head=("\u03b3", *columns),
         rows=tuple(rows),
     )
@@ -293,13 +293,13 @@ def threshold_operating(method: Method, number: int) -> Table:
     rows = []
     for threshold, row in zip(THRESHOLDS, run.at_thresholds, strict=True):
         values = [average(row, names) for names in columns.values()]
-        texts = [_format(metric, value[metric]) for metric in metrics for value in values]
+        texts = [printed(metric, value[metric]) for metric in metrics for value in values]
         rows.append(cells([f"{threshold:.2f}", *texts]))
     groups = [(FORMS[metric][0], len(columns)) for metric in metrics]
     return Table(
         name=f"threshold_operating_{number}",
         caption=f"Operating characteristics of adaptive {method.name} at other thresholds, with "
-        f"T_max = {run.max_turns}." + _first_seed_note(method),
+        f"T_max = {run.max_turns}." + first_seed_note(method),
         groups=(("", 1), *groups),
         head=("\u03b3", *(name for _ in metrics for name in columns)),
         rows=tuple(rows),
@@ -314,13 +314,13 @@ def diagnostics(methods: Sequence[Method]) -> Table:
         rows += [None] if rows else []
         for number, method in enumerate(methods):
             head = FORMS[metric][0] if not number else ""
-            values = [_text(method, names, metric) for names in columns.values()]
+            values = [text_of(method, names, metric) for names in columns.values()]
             rows.append(cells([head, method.name, *values]))
     return Table(
         name="diagnostics",
         caption="Complete stopping and confidence diagnostics. "
-        + _average_note(columns)
-        + _seed_note(methods),
+        + average_note(columns)
+        + seed_note(methods),
         head=("Metric", "Variant", *columns),
         rows=tuple(rows),
     )
@@ -335,12 +335,12 @@ def seeds(method: Method, number: int) -> Table:
     rows: list[Row | None] = []
     for index, run in enumerate(method.runs, start=1):
         values = [
-            _format(metric, _value(run, names, metric))
+            printed(metric, value_of(run, names, metric))
             for names in columns.values()
             for metric in _SEED_METRICS
         ]
         rows.append(cells([seed_name(run, index), *values]))
-    means = [_text(method, names, m) for names in columns.values() for m in _SEED_METRICS]
+    means = [text_of(method, names, m) for names in columns.values() for m in _SEED_METRICS]
     return Table(
         name=f"seed_robustness_{number}",
         caption=f"Robustness of {method.name} across {len(method.runs)} training seeds: mean and "
@@ -359,9 +359,9 @@ def seeds_per_dataset(method: Method, number: int) -> Table:
         rows += [None] if rows else []
         for index, run in enumerate(method.runs, start=1):
             head = FORMS[metric][0] if index == 1 else ""
-            values = [_format(metric, _value(run, [name], metric)) for name in names]
+            values = [printed(metric, value_of(run, [name], metric)) for name in names]
             rows.append(cells([head, seed_name(run, index), *values]))
-        means = [_text(method, [name], metric) for name in names]
+        means = [text_of(method, [name], metric) for name in names]
         rows.append(_bold_row(["", "Mean \u00b1 Std.", *means]))
     return Table(
         name=f"seed_robustness_per_dataset_{number}",
@@ -371,70 +371,5 @@ def seeds_per_dataset(method: Method, number: int) -> Table:
     )
 
 
-def seed_name(run: Run, index: int) -> str:
-    """The seed of a run's configuration, or its place among the runs."""
-    seed = run.sources[0].config.get("seed_everything")
-    return str(seed) if isinstance(seed, int) else f"#{index}"
-
-
 def _bold_row(texts: Sequence[str]) -> Row:
     return tuple(Cell(text, "best" if text not in ("", NONE) else "") for text in texts)
-
-
-def _value(run: Run, names: Sequence[str], metric: str) -> float | None:
-    if run.max_turns == 1 and metric in ("esr", "pse"):
-        return None  # a single turn has no stopping decision
-    value = average(run.datasets, names)[metric]
-    return None if value is None else float(value)
-
-
-def _values(method: Method, names: Sequence[str], metric: str) -> list[float]:
-    """One per seed that has it."""
-    found = [_value(run, names, metric) for run in method.runs]
-    return [value for value in found if value is not None]
-
-
-def _mean(method: Method, names: Sequence[str], metric: str) -> float | None:
-    """Rounded as it is printed, so that what looks equal is equal."""
-    values = _values(method, names, metric)
-    return round(statistics.fmean(values), 3) if values else None
-
-
-def _text(method: Method, names: Sequence[str], metric: str) -> str:
-    values = _values(method, names, metric)
-    if not values:
-        return NONE
-    text = _format(metric, statistics.fmean(values))
-    if len(values) < 2:
-        return text
-    return f"{text} \u00b1 {_format(metric, statistics.stdev(values))}"
-
-
-def _format(metric: str, value: float | None) -> str:
-    return NONE if value is None else FORMS[metric][1](value)
-
-
-def _rule_note(run: Run) -> str:
-    signal = {"joint": "", "verdict": "verdict-only, ", "confidence": "confidence-only, "}
-    return f"{signal[run.rule.gate]}\u03b3 = {run.rule.threshold:.2f} and T_max = {run.max_turns}"
-
-
-def _average_note(columns: Mapping[str, Sequence[str]]) -> str:
-    names = [name for name, sets in columns.items() if len(sets) > 1]
-    if not names:
-        return ""
-    verb = "is the unweighted average" if len(names) == 1 else "are unweighted averages"
-    return f"{_and(names)} {verb} over data sets. "
-
-
-def _seed_note(methods: Sequence[Method]) -> str:
-    several = [method for method in methods if len(method.runs) > 1]
-    return "Of several seeds, mean \u00b1 sample standard deviation. " if several else ""
-
-
-def _first_seed_note(method: Method) -> str:
-    return f" Seed {seed_name(method.runs[0], 1)} alone." if len(method.runs) > 1 else ""
-
-
-def _and(names: Sequence[str] | Mapping[str, Any]) -> str:
-    return " and ".join(names)

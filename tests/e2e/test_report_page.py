@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.__main__ import main
+from svr_lightning.commands.report import write_report
+from svr_lightning.report.pictures import all_pictures
+from svr_lightning.report.runs import read_methods
+from svr_lightning.report.tables import all_tables
 from tests.shell.test_report import EVIL, save
 from tests.synthetic import recording
 
@@ -43,8 +46,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     save(folder / "a", rows)
     save(folder / "b", recording(SETS, turns=4, seed=1, skill=0.7))
     out = folder / "report"
-    runs = [f"SVR={folder / 'a'}", f"other={folder / 'b'}"]
-    assert main(["report", *runs, "--out", str(out), "--max-trajectories", "100"]) == 0
+    methods = read_methods([f"SVR={folder / 'a'}", f"other={folder / 'b'}"])
+    pictures, notes = all_pictures(methods, None)
+    some = pictures[:4]  # the rest takes its time and adds nothing to the page's layout
+    write_report(out, methods, some, notes, all_tables(methods, None), most=100)
     return (out / "index.html").as_uri()
 
 

@@ -150,6 +150,20 @@ def _balanced(text: str) -> bool:
     return plain.count("{") == plain.count("}")
 
 
+def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
+    weights = {"abs": 1.0, "over": 0.8}
+    recipe = {"init_args": {"length_scale": 768, "horizon": 3, "weights": weights}}
+    settings = {"model": {"recipe": recipe, "sampling": {"max_completion_tokens": 800}}}
+    save(tmp_path / "a", uncensored(), settings)
+    generation, rewards = all_tables(read_methods([str(tmp_path / "a")]), None)[-2:]
+    found = {row[0].text: row[1].text for row in generation.rows if row}
+    assert found["Maximum completion tokens"] == "800"
+    assert found["Length-normalization scale"] == "768"
+    assert found["Trajectories per problem"] == "--"
+    assert [row[2].text for row in rewards.rows if row and row[2].text != "--"] == ["1.0", "0.8"]
+    assert "$\\lambda$ over & Asymmetric overconfidence penalty & 0.8" in to_latex(rewards)
+
+
 def test_latex_escapes_what_would_be_obeyed() -> None:
     assert latex("a_b & 50% {x} $y$ #1") == r"a\_b \& 50\% \{x\} \$y\$ \#1"
     assert latex("\\end~^") == r"\textbackslash{}end\textasciitilde{}\textasciicircum{}"
