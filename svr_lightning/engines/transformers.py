@@ -60,13 +60,12 @@ class TransformersEngine:
         """Serve ``model``; its context was checked against ``max_model_len`` by the caller."""
         batch_cache.new_cache(model.config)
         self._model = model
-        self.dtype = model.dtype
+        self.dtype = torch.bfloat16 if _computes_in_bf16(model) else model.dtype
         self._stop_ids = frozenset(stop_token_ids)
 
     def sync(self, model: Any, version: int) -> None:
         """Nothing to copy: take the module and note the version of its weights."""
         self._model = model
-        self.dtype = torch.bfloat16 if _computes_in_bf16(model) else model.dtype
         self.version = version
 
     def submit(self, request: Request) -> None:

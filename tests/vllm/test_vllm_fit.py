@@ -11,6 +11,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 STEPS = 30
+HELD_OUT = (
+    "[{name: held_out, task: countdown, path: 'embedded:countdown-tiny', split: test, limit: 120}]"
+)
+DEV = "[{name: dev, task: countdown, path: 'embedded:countdown-tiny', split: dev, limit: 40}]"
 
 
 def test_the_embedded_default_learns_on_vllm(tmp_path: Path) -> None:
@@ -19,6 +23,7 @@ def test_the_embedded_default_learns_on_vllm(tmp_path: Path) -> None:
         *("--config", "configs/countdown_tiny.yaml", "--trainer.default_root_dir", str(tmp_path)),
         *("--model.engine", "svr_lightning.engines.vllm.VLLMEngine"),
         *("--trainer.enable_progress_bar", "false", "--trainer.max_steps", str(STEPS)),
+        *("--data.test", HELD_OUT, "--data.val", DEV),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -30,9 +35,9 @@ def test_the_embedded_default_learns_on_vllm(tmp_path: Path) -> None:
         for name in ("before", "after")
     )
     # It no longer takes its wrong answers for right ones, half of all at the start.
-    assert before["countdown_tiny"]["pse"] > 0.4
-    assert after["countdown_tiny"]["pse"] < before["countdown_tiny"]["pse"] / 2
-    assert after["countdown_tiny"]["overconfidence"] < 0.2
+    assert before["held_out"]["pse"] > 0.4
+    assert after["held_out"]["pse"] < before["held_out"]["pse"] / 2
+    assert after["held_out"]["overconfidence"] < 0.2
     with (tmp_path / "metrics.csv").open(newline="") as stream:
         values = {(row["key"], int(row["step"])): row["value"] for row in csv.DictReader(stream)}
     # Every step was sampled by the very weights that it trained.
