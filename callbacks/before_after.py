@@ -48,6 +48,7 @@ class BeforeAfter(Callback):
     def _evaluate(self, trainer: Trainer, pl_module: Any, name: str) -> None:
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         records = []
+        pl_module.start_evaluation(name, "test")
         for source, loader in zip(data.test_sources, data.test_dataloader(), strict=True):
             for problems in loader:
                 records += pl_module.run_adaptive(

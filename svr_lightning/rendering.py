@@ -10,8 +10,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from svr_lightning.core.evidence import verdict_probability
 from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG
-from svr_lightning.core.types import Message
+from svr_lightning.core.types import Completion, Message
 from svr_lightning.errors import ConfigError
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
@@ -93,6 +94,14 @@ class Renderer:
         """Decode a completion as parsers and drafts see it: without control tokens."""
         written = [token for token in token_ids if token not in self._control_ids]
         return self.text_prefix + self._decode(written)
+
+    def verdict_probability(self, completion: Completion) -> float | None:
+        """See :func:`svr_lightning.core.evidence.verdict_probability`."""
+        return verdict_probability(
+            completion.text,
+            completion.logprobs,
+            lambda count: len(self.completion_text(completion.token_ids[:count])),
+        )
 
     def _encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return self._encode_once(tuple((m["role"], m["content"]) for m in messages))

@@ -6,9 +6,10 @@ while programs end at different times. The same driver serves fixed-horizon trai
 validation and every recipe.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Completion, Problem
@@ -36,6 +37,48 @@ class Job(NamedTuple):
     decoding: Decoding
 
 
+class Origin(NamedTuple):
+    """What all draws of one rollout have in common."""
+
+    run_seed: int
+    step: int = 0
+    attempt: int = 0
+
+
+def draw_seed(origin: Origin, job: Job, turn: int, position: int) -> int:
+    """The seed of a job's completion.
+
+    Args:
+        origin: of the rollout.
+        job: what is completed.
+        turn: round of the program, from 1.
+        position: of the prompt among those that the program asks for in this round.
+    """
+    return derive_seed(
+        origin.run_seed,
+        step=origin.step,
+        problem_id=job.problem.id,
+        sample=job.sample,
+        turn=turn,
+        attempt=origin.attempt,
+        # A program's other prompts of the same round draw apart from every other sample.
+        purpose=f"generate {position}" if position else "generate",
+    )
+
+
+class Refused(NamedTuple):
+    """What a job comes to one of whose prompts a server does not complete."""
+
+    reason: str
+
+
+class Streams(Protocol):
+    """What runs programs: a driver of an engine, or of a server."""
+
+    def stream(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Any]]:
+        """A job's index and what it comes to, as soon as it ends."""
+
+
 @dataclass(slots=True)
 class _Running:
     """A job that waits for completions."""
@@ -61,14 +104,14 @@ class Driver:
     ) -> None:
         self._engine = engine
         self._renderer = renderer
-        self._seed = (run_seed, step, attempt)
+        self._origin = Origin(run_seed, step, attempt)
         self._waiting: dict[int, tuple[_Running, int]] = {}
         self._next_request = 0
 
     def run(
         self, jobs: Iterable[Job], on_done: Callable[[int, Any], None] | None = None
     ) -> list[Any]:
-        """Run all jobs to their end.
+        """Run all jobs to their end, all of them begun at once.
 
         Args:
             jobs: what to run.
@@ -78,25 +121,52 @@ class Driver:
             The programs' return values, in the order of ``jobs``.
         """
         results: dict[int, Any] = {}
-
-        def finish(index: int, result: Any) -> None:
+        for index, result in self._drive(jobs, math.inf):
             results[index] = result
             if on_done is not None:
                 on_done(index, result)
+        return [results[index] for index in sorted(results)]
 
+    def stream(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Any]]:
+        """Run all jobs to their end, each begun when the engine has room for it.
+
+        The batch is as full as that of :meth:`run`, but jobs end from the beginning on, where
+        there each waits for the first turn of all others; and no result is held on to.
+
+        Args:
+            jobs: what to run; read as it is needed.
+
+        Yields:
+            A job's index and its program's return value, as soon as it ends.
+        """
+        return self._drive(jobs, self._engine.max_batch)
+
+    def _drive(self, jobs: Iterable[Job], room: float) -> Iterator[tuple[int, Any]]:
+        """Yield results as they come, with at most ``room`` jobs unfinished."""
+        waiting = enumerate(jobs)
+        finished: list[tuple[int, Any]] = []
+        unfinished = 0
+        more = True
         try:
-            for index, job in enumerate(jobs):
-                self._advance(_Running(index=index, job=job), None, finish)
-            while self._waiting:
-                for output in self._engine.step():
-                    self._deliver(output, finish)
+            while more or unfinished:
+                while more and unfinished < room:
+                    index, job = next(waiting, (-1, None))
+                    if job is None:
+                        more = False
+                    else:
+                        unfinished += 1
+                        self._advance(_Running(index=index, job=job), None, finished)
+                for output in self._engine.step() if self._waiting else ():
+                    self._deliver(output, finished)
+                unfinished -= len(finished)
+                yield from finished
+                finished.clear()
         except BaseException:
             self._engine.cancel()
             self._waiting.clear()
             raise
-        return [results[index] for index in sorted(results)]
 
-    def _deliver(self, output: Output, finish: Callable[[int, Any], None]) -> None:
+    def _deliver(self, output: Output, finished: list[tuple[int, Any]]) -> None:
         running, position = self._waiting.pop(output.id)
         running.outputs[position] = output
         if len(running.outputs) < len(running.prompts):
@@ -104,20 +174,20 @@ class Driver:
         completions = [
             self._completion(prompt, running.outputs[i]) for i, prompt in enumerate(running.prompts)
         ]
-        self._advance(running, completions, finish)
+        self._advance(running, completions, finished)
 
     def _advance(
         self,
         running: _Running,
         completions: list[Completion] | None,
-        finish: Callable[[int, Any], None],
+        finished: list[tuple[int, Any]],
     ) -> None:
-        """Hand a program its completions and submit what it asks for next."""
+        """Hand a program its completions and submit what it asks for next, or note its end."""
         program = running.job.program
         try:
             asked = next(program) if completions is None else program.send(completions)
         except StopIteration as end:
-            finish(running.index, end.value)
+            finished.append((running.index, end.value))
             return
         running.round += 1
         running.prompts = [self._renderer.prompt_ids(messages) for messages in asked]
@@ -134,7 +204,6 @@ class Driver:
             self._next_request += 1
 
     def _sampling(self, running: _Running, position: int, prompt_tokens: int) -> SamplingParams:
-        run_seed, step, attempt = self._seed
         decoding = running.job.decoding
         room = self._renderer.max_model_len - prompt_tokens
         return SamplingParams(
@@ -142,16 +211,7 @@ class Driver:
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
-            seed=derive_seed(
-                run_seed,
-                step=step,
-                problem_id=running.job.problem.id,
-                sample=running.job.sample,
-                turn=running.round,
-                attempt=attempt,
-                # A program's other prompts of the same round draw apart from every other sample.
-                purpose=f"generate {position}" if position else "generate",
-            ),
+            seed=draw_seed(self._origin, running.job, running.round, position),
         )
 
     def _completion(self, prompt_ids: Sequence[int], output: Output) -> Completion:

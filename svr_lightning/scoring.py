@@ -16,7 +16,7 @@ def score_turns(problem: Problem, turns: Sequence[Turn]) -> list[ScoredTurn]:
             truncated=turn.completion.truncated,
             verdict=turn.check.verdict,
             confidence=turn.check.confidence,
-            completion_tokens=len(turn.completion.token_ids),
+            completion_tokens=turn.completion.completion_tokens,
             task_format=task.format_score(turn.completion.text),
             self_check_format=self_check_format_score(turn.completion.text),
         )

@@ -4,10 +4,10 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM
 
+from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Trajectory
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.lock_step import LockStep
-from svr_lightning.evaluation.adaptive import stop_rule
 from svr_lightning.recipes.chain import refinement_chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout import Job
@@ -42,9 +42,9 @@ def training_rollout(engine: Engine) -> tuple[list[Trajectory], int]:
 
 def adaptive_rollout(engine: Engine) -> tuple[list[Trajectory], int]:
     """The same problems with adaptive stopping, so that trajectories end at different turns."""
-    stop = stop_rule(0.9)
+    rule = StopRule(threshold=0.9)
     return _run(
-        engine, [(p, i, refinement_chain(p, i, 4, stop)) for p in PROBLEMS for i in range(5)]
+        engine, [(p, i, refinement_chain(p, i, 4, rule)) for p in PROBLEMS for i in range(5)]
     )
 
 

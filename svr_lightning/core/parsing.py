@@ -79,16 +79,24 @@ def self_check_format_score(text: str) -> float:
     return 1.0 if fields.verdict is not None and fields.confidence is not None else 0.0
 
 
+def verdict_span(text: str) -> tuple[int, int] | None:
+    """Where the word stands that :func:`parse_self_check` took the verdict from.
+
+    Returns:
+        Its first character and the one after its last; None where no valid word was found.
+    """
+    start, end = _span_bounds(text, OPEN_TAG, CLOSE_TAG) or (0, len(text))
+    word = _verdict_word(text[start:end])
+    return None if word is None else (start + word.start(), start + word.end())
+
+
 def first_span(text: str, open_tag: str, close_tag: str) -> str | None:
     """Return what stands between the first opening tag and the next closing tag, or None.
 
     Tags match in any capitalization; the span may cover several lines.
     """
-    opening = _tag(open_tag).search(text)
-    if opening is None:
-        return None
-    closing = _tag(close_tag).search(text, opening.end())
-    return None if closing is None else text[opening.end() : closing.start()]
+    bounds = _span_bounds(text, open_tag, close_tag)
+    return None if bounds is None else text[slice(*bounds)]
 
 
 def without_spans(text: str, open_tag: str, close_tag: str) -> str:
@@ -105,6 +113,14 @@ def without_spans(text: str, open_tag: str, close_tag: str) -> str:
     return "".join(kept)
 
 
+def _span_bounds(text: str, open_tag: str, close_tag: str) -> tuple[int, int] | None:
+    opening = _tag(open_tag).search(text)
+    if opening is None:
+        return None
+    closing = _tag(close_tag).search(text, opening.end())
+    return None if closing is None else (opening.end(), closing.start())
+
+
 def _tag(tag: str) -> re.Pattern[str]:
     return re.compile(re.escape(tag), re.IGNORECASE | re.ASCII)
 
@@ -114,13 +130,16 @@ def _read_fields(scope: str) -> _Fields:
 
 
 def _read_verdict(scope: str) -> Verdict | None:
+    word = _verdict_word(scope)
+    return None if word is None else _VERDICT_OF_WORD[word.group(1).upper()]
+
+
+def _verdict_word(scope: str) -> re.Match[str] | None:
     field = _VERDICT_FIELD.search(scope)
     if field is None:
         return None
     word = _VERDICT_WORD.match(scope, field.end())
-    if word is None or _ALTERNATIVE.match(scope, word.end()):
-        return None
-    return _VERDICT_OF_WORD[word.group(1).upper()]
+    return None if word is None or _ALTERNATIVE.match(scope, word.end()) else word
 
 
 def _read_confidence(scope: str) -> float | None:

@@ -58,6 +58,8 @@ class Engine(Protocol):
     """Optimizer steps behind the weights now served; -1 where there are none to serve."""
     dtype: torch.dtype
     """In which the weights are served; known from :meth:`start` on."""
+    max_batch: int
+    """Completions that it runs at the same time; known from :meth:`start` on."""
     ranks: int
     """Neighbouring processes that share one engine. They submit the same requests in the same
     order and step together."""

@@ -32,6 +32,11 @@ class LockStep:
         return self.engine.dtype
 
     @property
+    def max_batch(self) -> int:
+        """Completions that the engine runs at the same time."""
+        return self.engine.max_batch
+
+    @property
     def ranks(self) -> int:
         """Processes that share the engine."""
         return self.engine.ranks

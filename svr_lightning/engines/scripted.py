@@ -15,14 +15,16 @@ Script = Callable[[Request], list[int]]
 class ScriptedEngine:
     """Completes each request with what ``script`` returns, one token a step.
 
-    A completion longer than the request's limit is cut there and finishes with ``length``.
+    A completion longer than the request's limit is cut there and finishes with ``length``. It runs
+    whatever it is given; ``max_batch`` is only what it claims to have room for.
     """
 
     dtype = torch.float32
     ranks = 1
 
-    def __init__(self, script: Script, logprob: float = -1.0) -> None:
+    def __init__(self, script: Script, logprob: float = -1.0, max_batch: int = 64) -> None:
         self.version = -1
+        self.max_batch = max_batch
         self.steps = 0
         self.requests: list[Request] = []
         self._script = script

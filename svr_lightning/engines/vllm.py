@@ -67,6 +67,7 @@ class VLLMEngine:
     ) -> None:
         self.version = -1
         self.dtype = torch.bfloat16
+        self.max_batch = 0
         self.ranks = tensor_parallel_size
         self.gpu_memory_utilization = gpu_memory_utilization
         self.sleep_level = sleep_level
@@ -123,6 +124,7 @@ class VLLMEngine:
             except (TypeError, ValueError) as error:
                 reason = " ".join(str(error).split())[:400]
                 raise ConfigError(f"model.engine: vLLM cannot start ({reason})") from error
+        self.max_batch = self._llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
 
     def sync(self, model: Any, version: int) -> None:
         """Copy every weight of ``model`` into the engine and forget what the old ones cached."""

@@ -1,15 +1,15 @@
 """Adaptive inference over a data set, recorded turn by turn in the samples-file schema."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from svr_lightning.core.stopping import should_stop
-from svr_lightning.core.types import Problem, Trajectory, Turn
+from svr_lightning.core.stopping import StopRule, answer_turn
+from svr_lightning.core.types import AnyCompletion, Problem, Trajectory, Turn
 from svr_lightning.messages import first_turn_messages
-from svr_lightning.recipes.chain import StopRule, refinement_chain
+from svr_lightning.recipes.chain import refinement_chain, signals_of
 from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Driver, Job
+from svr_lightning.rollout import Decoding, Job, Refused, Streams
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError
 from svr_lightning.tasks.graders import get_grader
@@ -18,29 +18,21 @@ Record = dict[str, Any]
 """One line of a samples file."""
 
 OnTurn = Callable[[Problem, Turn], None]
-
-
-def stop_rule(threshold: float) -> StopRule:
-    """The gate of :func:`should_stop` on a turn."""
-
-    def stop(turn: Turn) -> bool:
-        return should_stop(
-            turn.check.verdict, turn.check.confidence, turn.completion.truncated, threshold
-        )
-
-    return stop
+OnRecord = Callable[[Record], None]
 
 
 def run_adaptive(
     problems: Sequence[Problem],
     *,
     dataset: str,
-    driver: Driver,
+    driver: Streams,
     renderer: Renderer,
     decoding: Decoding,
     max_turns: int,
-    threshold: float | None,
+    rule: StopRule | None,
     on_turn: OnTurn | None = None,
+    done: Mapping[str, Record] | None = None,
+    on_record: OnRecord | None = None,
     grader: str = "paper",
 ) -> list[Record]:
     """Solve problems with adaptive stopping, the batch kept full as they stop.
@@ -52,85 +44,143 @@ def run_adaptive(
         renderer: says which problems fit.
         decoding: how completions are drawn.
         max_turns: T_max.
-        threshold: gamma; None runs every turn and returns the last.
+        rule: ends a trajectory; None runs every turn and returns the last.
         on_turn: told of each turn as it ends.
+        done: records by problem id that are taken as they are instead of being run.
+        on_record: told of each new record, as soon as its problem is finished.
         grader: name of the notion of correctness.
 
     Returns:
-        One record per problem, in order. A problem that does not fit the prompt budget has no
-        turns and an ``error``; it counts as wrong.
+        One record per problem, in order. A problem that does not fit the prompt budget, or that
+        a server refuses to go on with, has no turns and an ``error``; it counts as wrong.
     """
-    stop = None if threshold is None else stop_rule(threshold)
-    fitting = [p for p in problems if renderer.fits(first_turn_messages(get_task(p.task), p))]
-    jobs = [
+    records = {problem.id: done[problem.id] for problem in problems if problem.id in (done or {})}
+
+    def add(record: Record) -> None:
+        records[record["id"]] = record
+        if on_record is not None:
+            on_record(record)
+
+    fitting = []
+    for problem in problems:
+        if problem.id in records:
+            continue
+        if renderer.fits(first_turn_messages(get_task(problem.task), problem)):
+            fitting.append(problem)
+        else:
+            add(error_record(problem, dataset, unfit_error(renderer)))
+    jobs = (
         Job(
             problem=problem,
             sample=0,
             program=refinement_chain(
-                problem, 0, max_turns, stop, partial(on_turn, problem) if on_turn else None
+                problem,
+                0,
+                max_turns,
+                rule,
+                partial(on_turn, problem) if on_turn else None,
+                renderer.verdict_probability,
             ),
             decoding=decoding,
         )
         for problem in fitting
-    ]
-    done = {
-        problem.id: trajectory_record(
-            trajectory, dataset, max_turns, adaptive=stop is not None, grader=grader
-        )
-        for problem, trajectory in zip(fitting, driver.run(jobs), strict=True)
-    }
-    return [done.get(p.id) or _unfit_record(p, dataset, renderer) for p in problems]
+    )
+    for index, result in driver.stream(jobs):
+        if isinstance(result, Refused):
+            add(error_record(fitting[index], dataset, result.reason))
+        else:
+            add(trajectory_record(result, dataset, max_turns, rule, grader))
+    return [records[problem.id] for problem in problems]
 
 
 def trajectory_record(
-    trajectory: Trajectory, dataset: str, max_turns: int, *, adaptive: bool, grader: str = "paper"
+    trajectory: Trajectory,
+    dataset: str,
+    max_turns: int,
+    rule: StopRule | None,
+    grader: str = "paper",
 ) -> Record:
-    """Grade a trajectory's turns and write it down. Without a reference ``correct`` is null."""
+    """Grade a trajectory's turns and write it down. Without a reference ``correct`` is null.
+
+    Args:
+        trajectory: as it ended under ``rule``.
+        dataset: its name in the record.
+        max_turns: T_max.
+        rule: what ended it; None where nothing could.
+        grader: name of the notion of correctness.
+    """
     problem = trajectory.problem
+    task = get_task(problem.task)
     last = trajectory.turns[-1].index
+    returned = last
+    if rule is not None:
+        returned = answer_turn(rule, [signals_of(task, turn) for turn in trajectory.turns])
     return {
-        **_head(problem, dataset),
-        "returned_turn": last,
-        "stopped_early": adaptive and last < max_turns,
+        **head(problem, dataset),
+        "returned_turn": returned,
+        "stopped_early": rule is not None and last < max_turns,
+        **({"observed_turns": last} if last != returned else {}),
         "turns": [_turn_record(problem, turn, grader) for turn in trajectory.turns],
     }
 
 
-def _turn_record(problem: Problem, turn: Turn, grader: str) -> Record:
+def completion_fields(problem: Problem, completion: AnyCompletion, grader: str = "paper") -> Record:
+    """What a completion says and whether it is right.
+
+    A completion that cannot be graded counts as wrong and says why in ``grading_error``.
+    """
     task = get_task(problem.task)
-    text = turn.completion.text
-    correct, fault = None, {}
+    fields: Record = {
+        "text": completion.text,
+        "answer": task.extract_answer(completion.text),
+        "correct": None,
+        "truncated": completion.truncated,
+        "prompt_tokens": completion.prompt_tokens,
+        "completion_tokens": completion.completion_tokens,
+        "finish_reason": completion.finish_reason.value,
+    }
     if problem.reference:
         try:
-            correct = get_grader(grader).grade(task, text, problem)
-        except GradingError as error:  # counts as wrong, and says why
-            correct, fault = False, {"grading_error": str(error)}
-    return {
+            fields["correct"] = get_grader(grader).grade(task, completion.text, problem)
+        except GradingError as error:
+            fields |= {"correct": False, "grading_error": str(error)}
+    return fields
+
+
+def _turn_record(problem: Problem, turn: Turn, grader: str) -> Record:
+    fields = completion_fields(problem, turn.completion, grader)
+    record = {
         "turn": turn.index,
-        "text": text,
-        "answer": task.extract_answer(text),
-        "correct": correct,
-        **fault,
+        "text": fields.pop("text"),
+        "answer": fields.pop("answer"),
+        "correct": fields.pop("correct"),
         "verdict": turn.check.verdict.value,
         "confidence": turn.check.confidence,
-        "truncated": turn.completion.truncated,
-        "prompt_tokens": len(turn.completion.prompt_ids),
-        "completion_tokens": len(turn.completion.token_ids),
-        "finish_reason": turn.completion.finish_reason.value,
+        **fields,
     }
+    if turn.verdict_probability is not None:
+        record["verdict_probability"] = turn.verdict_probability
+    return record
 
 
-def _unfit_record(problem: Problem, dataset: str, renderer: Renderer) -> Record:
+def error_record(problem: Problem, dataset: str, error: str) -> Record:
+    """The record of a problem that could not be run."""
     return {
-        **_head(problem, dataset),
+        **head(problem, dataset),
         "returned_turn": 0,
         "stopped_early": False,
         "turns": [],
-        "error": f"the problem does not fit {renderer.max_prompt_tokens} prompt tokens",
+        "error": error,
     }
 
 
-def _head(problem: Problem, dataset: str) -> Record:
+def unfit_error(renderer: Renderer) -> str:
+    """Why a problem was not run."""
+    return f"the problem does not fit {renderer.max_prompt_tokens} prompt tokens"
+
+
+def head(problem: Problem, dataset: str) -> Record:
+    """What every line of an evaluation begins with."""
     return {
         "dataset": dataset,
         "id": problem.id,

@@ -11,7 +11,7 @@ from typing import Any
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.rewards import TurnReward
 from svr_lightning.core.types import (
-    Completion,
+    AnyCompletion,
     Message,
     Problem,
     Sample,
@@ -22,7 +22,7 @@ from svr_lightning.core.types import (
 Asked = list[list[Message]]
 """Prompts that a program wants completed before it goes on."""
 
-Program = Generator[Asked, list[Completion], Any]
+Program = Generator[Asked, Sequence[AnyCompletion], Any]
 """One rollout in the making: yields prompts, receives their completions in order, returns its
 result. Being a generator it knows nothing of engines, so it can be tested with a list of texts."""
 

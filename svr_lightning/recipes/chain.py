@@ -1,43 +1,56 @@
 """The chain of refinement turns that SVR trains on and infers with."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 
 from svr_lightning.core.parsing import parse_self_check
-from svr_lightning.core.types import Completion, Message, Problem, Trajectory, Turn
+from svr_lightning.core.stopping import Signals, StopRule, stops
+from svr_lightning.core.types import AnyCompletion, Message, Problem, Trajectory, Turn
 from svr_lightning.messages import first_turn_messages, refinement_messages
 from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import Task
 
-StopRule = Callable[[Turn], bool]
+ProbabilityOf = Callable[[AnyCompletion], float | None]
+"""Reads a completion's verdict probability, as :meth:`Renderer.verdict_probability` does."""
 
 
 def refinement_chain(
     problem: Problem,
     sample: int,
     max_turns: int,
-    stop: StopRule | None = None,
+    rule: StopRule | None = None,
     on_turn: Callable[[Turn], None] | None = None,
-) -> Generator[list[list[Message]], list[Completion], Trajectory]:
+    probability_of: ProbabilityOf | None = None,
+) -> Generator[list[list[Message]], Sequence[AnyCompletion], Trajectory]:
     """One trajectory of solve, self-check, refine.
 
     Args:
         problem: only its question reaches a prompt.
         sample: number of the trajectory within its group.
         max_turns: the horizon in training (T_tr), the budget at inference (T_max).
-        stop: ends the trajectory after a turn; None runs every turn, as training does.
+        rule: ends the trajectory; None runs every turn, as training does.
         on_turn: told of each turn as it ends.
+        probability_of: fills in :attr:`Turn.verdict_probability`, which training does not need.
     """
     task = get_task(problem.task)
     messages = first_turn_messages(task, problem)
     turns: list[Turn] = []
+    said: list[Signals] = []
     for index in range(1, max_turns + 1):
         (completion,) = yield [messages]
         check = parse_self_check(completion.text)
-        turn = Turn(index=index, completion=completion, check=check)
+        turn = Turn(
+            index=index,
+            completion=completion,
+            check=check,
+            verdict_probability=probability_of(completion) if probability_of else None,
+        )
         turns.append(turn)
         if on_turn is not None:
             on_turn(turn)
-        if stop is not None and stop(turn):
-            break
+        if rule is not None:
+            said.append(signals_of(task, turn))
+            if stops(rule, said):
+                break
         messages = refinement_messages(
             task,
             problem,
@@ -48,3 +61,14 @@ def refinement_chain(
             turn=index + 1,
         )
     return Trajectory(problem=problem, sample=sample, turns=tuple(turns))
+
+
+def signals_of(task: Task, turn: Turn) -> Signals:
+    """What a stopping rule reads of a turn."""
+    return Signals(
+        verdict=turn.check.verdict,
+        confidence=turn.check.confidence,
+        truncated=turn.completion.truncated,
+        answer=task.extract_answer(turn.completion.text),
+        verdict_probability=turn.verdict_probability,
+    )

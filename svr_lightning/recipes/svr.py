@@ -57,12 +57,12 @@ class SVR(Recipe):
         advantages = group_advantages(self.returns(rewards), self.scale_rewards)
         return [
             Sample(
-                prompt_ids=trajectory.turns[-1].completion.prompt_ids,
-                completion_ids=trajectory.turns[-1].completion.token_ids,
-                logprobs=trajectory.turns[-1].completion.logprobs,
+                prompt_ids=trajectory.turns[-1].sampled.prompt_ids,
+                completion_ids=trajectory.turns[-1].sampled.token_ids,
+                logprobs=trajectory.turns[-1].sampled.logprobs,
                 advantage=advantage,
                 group_id=trajectory.problem.id,
-                policy_version=trajectory.turns[-1].completion.policy_version,
+                policy_version=trajectory.turns[-1].sampled.policy_version,
             )
             for trajectory, advantage in zip(trajectories, advantages, strict=True)
         ]

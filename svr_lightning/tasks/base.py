@@ -6,13 +6,14 @@ from typing import Any
 
 from svr_lightning.core.prompts import AnswerStyle, system_prompt
 from svr_lightning.core.types import Problem
+from svr_lightning.tasks.answers import AnswerForm
 
 Row = Mapping[str, Any]
 """One record of a data set, under the column names it has on the hub."""
 
 
-class GradingError(RuntimeError):
-    """An answer could not be graded: the process that grades it died, or ran out of time."""
+class GradingError(Exception):
+    """A grader could not decide, for example because its worker process died or took too long."""
 
 
 class Task(ABC):
@@ -50,9 +51,22 @@ class Task(ABC):
     def extract_answer(self, completion: str) -> str | None:
         """The candidate answer as written, or None where none can be read."""
 
+    def answer_form(self, answer: str) -> AnswerForm | None:
+        """What :meth:`extract_answer` found, as the evaluator compares it; None where it cannot.
+
+        Majority voting counts answers as one whose forms are the same. Here they are as written,
+        but for white space.
+        """
+        text = " ".join(answer.split())
+        return AnswerForm(text) if text else None
+
     @abstractmethod
     def grade(self, completion: str, problem: Problem) -> bool:
-        """y_t: whether the completion's answer is correct. Never raises, never evaluates code."""
+        """y_t: whether the completion's answer is correct. Never evaluates code.
+
+        Raises:
+            GradingError: if the grader could not decide. Nothing else is ever raised.
+        """
 
     @abstractmethod
     def format_score(self, completion: str) -> float:

@@ -7,6 +7,7 @@ one ends the run before anything is loaded.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Evidence, Exhausted, Gate, StopRule
 from svr_lightning.errors import ConfigError
 
 
@@ -131,10 +132,24 @@ class EvaluationConfig:
 
     max_turns: int = 10
     """T_max."""
-    threshold: float = 0.85
-    """gamma: the confidence that a CORRECT verdict needs to stop."""
+    threshold: float | None = None
+    """gamma: the confidence that a CORRECT verdict needs to stop. None takes the policy's own,
+    ``operating_point.json`` in its folder, and without one the paper's 0.85."""
+    gate: Gate = "joint"
+    """What a turn has to show to stop: a CORRECT verdict and the confidence, or one alone."""
+    evidence: Evidence = "stated"
+    """What counts as the confidence: the stated number, the probability with which the policy gave
+    the word of its verdict, or their product. That probability is at the sampling temperature, and
+    at 1 when greedy; where it is not known the stated number counts."""
+    agreement_threshold: float | None = None
+    """The threshold that suffices where a turn repeats the answer of the turn before."""
+    exhausted: Exhausted = "last"
+    """What is returned where no turn stopped: the last turn, or the most confident one."""
     adaptive: bool = True
     """False runs every turn and returns the last one (fixed-budget inference)."""
+    votes: int = 0
+    """Above 0, ``test`` samples as many single-turn solutions per problem instead and leaves them
+    in ``eval/votes/votes.jsonl`` for majority voting."""
     max_completion_tokens: int | None = None
     """Upper bound on the completion limit of every data set; None leaves each its own."""
     temperature: float = 0.0
@@ -144,20 +159,40 @@ class EvaluationConfig:
     top_k: int = 0
     """Candidates per token, where the temperature is above 0; 0 keeps all."""
     grader: Literal["paper", "symbolic"] = "paper"
-    """What counts as correct: the paper's rule, or mathematical equality. Training rewards are
-    always the paper's."""
+    """What counts as correct: the paper's rule, or mathematical equality. Training rewards and
+    the pools of ``votes`` are always the paper's."""
 
     def __post_init__(self) -> None:
-        require(
-            0 <= self.threshold <= 1,
-            f"model.evaluation.threshold={self.threshold} must lie in [0, 1]; the paper uses 0.85",
-        )
+        for name in ("threshold", "agreement_threshold"):
+            value = getattr(self, name)
+            require(
+                value is None or 0 <= value <= 1,
+                f"model.evaluation.{name}={value} must lie in [0, 1]; the paper's threshold is "
+                f"{DEFAULT_THRESHOLD}",
+            )
         require(
             self.max_turns >= 1, f"model.evaluation.max_turns={self.max_turns} must be at least 1"
         )
         require(
             self.temperature >= 0,
             f"model.evaluation.temperature={self.temperature} must not be negative",
+        )
+        require(
+            self.votes == 0 or (self.votes > 0 and self.temperature > 0),
+            f"model.evaluation.votes={self.votes} at temperature={self.temperature}: votes must "
+            "not be negative, and need a temperature above 0 to differ; the paper's is 0.6",
+        )
+
+    def rule(self, threshold: float) -> StopRule | None:
+        """What ends a trajectory, with gamma = ``threshold``; None where every turn runs."""
+        if not self.adaptive:
+            return None
+        return StopRule(
+            threshold=threshold,
+            gate=self.gate,
+            evidence=self.evidence,
+            agreement_threshold=self.agreement_threshold,
+            exhausted=self.exhausted,
         )
 
 

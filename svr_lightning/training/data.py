@@ -93,7 +93,9 @@ class SVRDataModule(LightningDataModule):
             reference and are not graded.
         questions_task: the task whose prompts and answer syntax ``questions`` take.
         problems_per_step: problems behind one optimizer step, over all processes together.
-        eval_batch_size: problems that one process evaluates at a time.
+        eval_batch_size: problems of a data set that one process hands to its engine together;
+            None hands over all, so that the engine runs out of work at the very end only. How
+            many it completes at a time is its own setting.
         local_files: for data sets named here, a local file or folder that stands for them: it is
             read whole, so ``split``, ``subset``, ``revision`` and ``select`` do not apply.
         seed: with the epoch, decides the order of training problems.
@@ -110,7 +112,7 @@ class SVRDataModule(LightningDataModule):
         questions: list[str] | None = None,
         questions_task: str = "math",
         problems_per_step: int = 16,
-        eval_batch_size: int = 64,
+        eval_batch_size: int | None = None,
         local_files: dict[str, str] | None = None,
         seed: int = 42,
         on_bad_row: OnBadRow = "error",
@@ -121,7 +123,7 @@ class SVRDataModule(LightningDataModule):
             ("eval_batch_size", eval_batch_size, 1),
             ("seed", seed, 0),
         ):
-            if value < least:
+            if value is not None and value < least:
                 raise ConfigError(f"data.{name}={value} must be at least {least}")
         if predict and questions:
             raise ConfigError("data.predict and data.questions: give one of them")
@@ -154,6 +156,10 @@ class SVRDataModule(LightningDataModule):
         if isinstance(batch, list):
             return batch
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+    def sources(self, part: Part) -> list[DataSource]:
+        """What the loaders of a part read, in their order."""
+        return self._sources[part]
 
     @property
     def val_sources(self) -> list[DataSource]:
@@ -245,7 +251,7 @@ class SVRDataModule(LightningDataModule):
                     f"processes; set trainer.devices to at most {len(problems)}"
                 )
             share = EvaluationShare(problems, rank=rank, ranks=ranks)
-            loaders.append(_loader(problems, share, self.eval_batch_size))
+            loaders.append(_loader(problems, share, self.eval_batch_size or len(share)))
         return loaders
 
     def _load(self, part: Part, source: DataSource) -> list[Problem]:

@@ -1,14 +1,21 @@
 """Validation, test and predict: adaptive inference inside Lightning's evaluation loops."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD
 from svr_lightning.core.types import Problem, Turn
-from svr_lightning.display import print_outcome, print_turn
-from svr_lightning.evaluation.adaptive import Record
+from svr_lightning.display import name_some, print_outcome, print_turn
+from svr_lightning.evaluation.adaptive import OnTurn, Record, run_adaptive
+from svr_lightning.evaluation.journal import Journal
+from svr_lightning.evaluation.operating_point import OPERATING_POINT, read_operating_point
 from svr_lightning.evaluation.results import (
     RESULTS,
     package_versions,
@@ -16,25 +23,224 @@ from svr_lightning.evaluation.results import (
     write_results,
     write_samples,
 )
+from svr_lightning.evaluation.vote_pool import sample_votes
+from svr_lightning.evaluation.votes_file import VOTES
+from svr_lightning.files import to_json, write_file
 from svr_lightning.metrics import METRIC_NAMES
-from svr_lightning.tasks import TASKS
-from svr_lightning.training.config import EvaluationConfig
+from svr_lightning.rendering import Renderer
+from svr_lightning.rollout import Decoding, Driver
+from svr_lightning.tasks import TASKS, get_task
+from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.training.data import Part
+from svr_lightning.training.fingerprint import fingerprint, weights_fingerprint
 from svr_lightning.training.ranks import gather_lists
+from svr_lightning.training.serving import Serving
+from svr_lightning.training.sources import problems_digest
 
 
 class AdaptiveEvaluation(LightningModule):
-    """The evaluation half of :class:`SVRModule`; subclasses bring :meth:`run_adaptive`."""
+    """The evaluation half of :class:`SVRModule`, which brings the policy and what serves it."""
 
-    run_adaptive: Callable[..., list[Record]]
-    """Adaptive inference on problems of one data set."""
+    policy_config: PolicyConfig
     evaluation: EvaluationConfig
+    seed: int
+    renderer: Renderer
+    serving: Serving
     run_config: dict[str, Any]
     """The resolved configuration, as results files quote it."""
     _records: list[Record]
+    _journal: Journal | None = None
+
+    # --- what a run is ------------------------------------------------------------------------
+
+    @cached_property
+    def own_threshold(self) -> float | None:
+        """The operating point in the policy's folder; None without one.
+
+        Raises:
+            ConfigError: if the file there is none.
+        """
+        return read_operating_point(self.policy_config.path)
+
+    @property
+    def threshold(self) -> float:
+        """gamma: the configured threshold, else the policy's own, else the paper's."""
+        if self.evaluation.threshold is not None:
+            return self.evaluation.threshold
+        return DEFAULT_THRESHOLD if self.own_threshold is None else self.own_threshold
+
+    def setup(self, stage: str) -> None:
+        """Read the policy's operating point before anything is loaded, and say if it is used."""
+        if self.evaluation.threshold is None and self.own_threshold is not None:
+            file = Path(self.policy_config.path) / OPERATING_POINT
+            rank_zero_info(f"threshold {self.own_threshold:g}, the operating point of {file}")
+
+    def quoted_config(self) -> dict[str, Any]:
+        """The configuration for results files, with the threshold that is really used."""
+        model = self.run_config.get("model", {})
+        evaluation = {**model.get("evaluation", {}), "threshold": self.threshold}
+        chosen = self.evaluation.grader
+        graders = {
+            name: task.grader if chosen == "paper" else chosen for name, task in TASKS.items()
+        }
+        model = {**model, "evaluation": evaluation}
+        return {**self.run_config, "model": model, "graders": graders}
+
+    def run_adaptive(
+        self,
+        problems: Sequence[Problem],
+        dataset: str,
+        max_completion_tokens: int | None = None,
+        on_turn: OnTurn | None = None,
+    ) -> list[Record]:
+        """Adaptive inference on problems of one data set, as ``evaluation`` says.
+
+        What the journal of the present evaluation holds is not run again. The completion limit
+        is the data set's own, else the task's, and never above
+        ``evaluation.max_completion_tokens``.
+        """
+        if not problems:
+            return []
+        with self.serving.sampling(self.global_step):
+            return run_adaptive(
+                problems,
+                dataset=dataset,
+                driver=self._driver(),
+                renderer=self.renderer,
+                decoding=self._decoding(problems[0].task, max_completion_tokens),
+                max_turns=self.evaluation.max_turns,
+                rule=self.evaluation.rule(self.threshold),
+                on_turn=on_turn,
+                grader=self.evaluation.grader,
+                **self._journaling(dataset),
+            )
+
+    def sample_votes(
+        self, problems: Sequence[Problem], dataset: str, max_completion_tokens: int | None = None
+    ) -> list[Record]:
+        """``evaluation.votes`` single-turn solutions of each problem; limits as above."""
+        with self.serving.sampling(self.global_step):
+            return sample_votes(
+                problems,
+                dataset=dataset,
+                driver=self._driver(),
+                renderer=self.renderer,
+                decoding=self._decoding(problems[0].task, max_completion_tokens),
+                votes=self.evaluation.votes,
+                **self._journaling(dataset),
+            )
+
+    def _driver(self, attempt: int = 0) -> Driver:
+        return Driver(
+            self.serving.engine,
+            self.renderer,
+            run_seed=self.seed,
+            step=self.global_step,
+            attempt=attempt,
+        )
+
+    def _decoding(self, task: str, max_completion_tokens: int | None) -> Decoding:
+        config = self.evaluation
+        limit = max_completion_tokens or get_task(task).max_completion_tokens
+        if config.max_completion_tokens is not None:
+            limit = min(limit, config.max_completion_tokens)
+        return Decoding(
+            max_completion_tokens=limit,
+            temperature=config.temperature,
+            top_p=config.top_p,
+            top_k=config.top_k,
+        )
+
+    # --- from its first problem to its files --------------------------------------------------
+
+    def start_evaluation(self, name: str, part: Part) -> None:
+        """Begin the records of ``eval/<name>/``, or go on with those of a killed process.
+
+        Args:
+            name: of the evaluation's folder.
+            part: whose problems it is about.
+        """
+        self._records = []
+        self._journal = None
+        if self.trainer.sanity_checking:
+            return
+        path = self._evaluation_folder(name) / f".journal-{self.global_rank}.jsonl"
+        self._journal = Journal(path, self._fingerprint(part))
+        shared = int(getattr(self, "ranks_per_engine", 1))
+        if shared > 1:  # They submit the same requests, so they have to skip the same problems.
+            count = Counter(gather_lists(self._journal.finished()))
+            self._journal.keep({key for key, ranks in count.items() if ranks == shared})
+        if finished := len(self._journal.finished()):
+            rank_zero_info(f"{path.parent}: going on after {finished} problems of an earlier start")
+
+    def _journaling(self, dataset: str) -> dict[str, Any]:
+        if self._journal is None:
+            return {}
+        return {"done": self._journal.done(dataset), "on_record": self._journal.append}
+
+    def _fingerprint(self, part: Part) -> str:
+        """Of everything that a record follows from."""
+        data: Any = self._datamodule
+        policy = self.policy_config
+        sources = zip(data.sources(part), data.problems(part), strict=True)
+        return fingerprint(
+            {
+                "weights": weights_fingerprint(self.policy),
+                "prompts": [
+                    self.renderer.tokenizer.chat_template,
+                    policy.chat_template_kwargs,
+                    policy.max_prompt_tokens,
+                    policy.max_model_len,
+                ],
+                "data": [(s.name, s.max_completion_tokens, problems_digest(p)) for s, p in sources],
+                "evaluation": {**asdict(self.evaluation), "threshold": self.threshold},
+                "draws": [self.seed, self.global_step],
+                "graders": {name: task.grader for name, task in TASKS.items()},
+                "engine": [type(self.serving.engine).__name__, self.serving.engine.dtype],
+                "ranks": self.trainer.world_size,
+                "versions": package_versions(),
+            }
+        )
+
+    def save_evaluation(self, name: str, records: Sequence[Record]) -> dict[str, Any]:
+        """Gather the records of all ranks, write ``eval/<name>/`` and drop the journals.
+
+        Returns:
+            The results on every rank; empty where no problem has a reference.
+        """
+        everything = gather_records(records)
+        graded = bool(everything) and all(record["reference"] for record in everything)
+        if self.trainer.is_global_zero and everything and not self.trainer.sanity_checking:
+            folder = self._evaluation_folder(name)
+            warn_of_faults(everything)
+            if graded:
+                write_results(folder, everything, self.quoted_config(), package_versions())
+            else:
+                write_samples(folder, everything)
+        self._end_evaluation()
+        return summarize(everything) if graded else {}
+
+    def save_votes(self, records: Sequence[Record]) -> None:
+        """Gather the records of all ranks, write ``eval/votes/`` and drop the journals."""
+        everything = gather_records(records)
+        if self.trainer.is_global_zero:
+            warn_of_faults(everything)
+            lines = (f"{to_json(record)}\n" for record in everything)
+            write_file(self._evaluation_folder("votes") / VOTES, lines)
+        self._end_evaluation()
+
+    def _end_evaluation(self) -> None:
+        """Drop the journal, once what it was for is on disk."""
+        if self._journal is not None:
+            self.trainer.strategy.barrier()
+            self._journal.discard()
+            self._journal = None
+
+    # --- Lightning's loops --------------------------------------------------------------------
 
     def on_validation_epoch_start(self) -> None:
-        """Begin a fresh set of records."""
-        self._records = []
+        """Begin, or go on with, a set of records."""
+        self.start_evaluation(self._validation_name(), "val")
 
     def validation_step(
         self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0
@@ -45,13 +251,14 @@ class AdaptiveEvaluation(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log and write what the records say."""
-        fitting = self.trainer.state.fn == "fit"
-        name = self._step_name() if fitting else "validate"
-        self._log_results("val", self.save_evaluation(name, self._records))
+        self._log_results("val", self.save_evaluation(self._validation_name(), self._records))
 
     def validation_is_on_disk(self) -> bool:
         """Whether the present step's validation was finished before an interruption."""
         return (self._evaluation_folder(self._step_name()) / RESULTS).is_file()
+
+    def _validation_name(self) -> str:
+        return self._step_name() if self.trainer.state.fn == "fit" else "validate"
 
     def _step_name(self) -> str:
         return f"step-{self.global_step:06d}"
@@ -60,21 +267,25 @@ class AdaptiveEvaluation(LightningModule):
         return Path(self.trainer.default_root_dir) / "eval" / name
 
     def on_test_epoch_start(self) -> None:
-        """Begin a fresh set of records."""
-        self._records = []
+        """Begin, or go on with, a set of records."""
+        self.start_evaluation("votes" if self.evaluation.votes else "test", "test")
 
     def test_step(self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Solve a batch of one test data set."""
+        """Solve a batch of one test data set, or sample votes on it."""
         source = self._datamodule.test_sources[dataloader_idx]
-        self._records += self.run_adaptive(batch, source.name, source.max_completion_tokens)
+        run = self.sample_votes if self.evaluation.votes else self.run_adaptive
+        self._records += run(batch, source.name, source.max_completion_tokens)
 
     def on_test_epoch_end(self) -> None:
         """Log and write what the records say."""
-        self._log_results("test", self.save_evaluation("test", self._records))
+        if self.evaluation.votes:
+            self.save_votes(self._records)
+        else:
+            self._log_results("test", self.save_evaluation("test", self._records))
 
     def on_predict_epoch_start(self) -> None:
-        """Begin a fresh set of records."""
-        self._records = []
+        """Begin, or go on with, a set of records."""
+        self.start_evaluation("predict", "predict")
 
     def predict_step(self, batch: list[Problem], batch_idx: int) -> list[Record]:
         """Answer the user's questions, showing each turn as it comes."""
@@ -85,31 +296,13 @@ class AdaptiveEvaluation(LightningModule):
 
         records = self.run_adaptive(batch, "predict", on_turn=show)
         for record in records:
-            print_outcome(record, self.evaluation.threshold)
+            print_outcome(record, self.evaluation.rule(self.threshold))
         self._records += records
         return records
 
     def on_predict_epoch_end(self) -> None:
         """Leave the transcripts on disk."""
         self.save_evaluation("predict", self._records)
-
-    def save_evaluation(self, name: str, records: Sequence[Record]) -> dict[str, Any]:
-        """Gather the records of all ranks and write ``eval/<name>/``.
-
-        Returns:
-            The results on every rank; empty where no problem has a reference.
-        """
-        everything = gather_records(records)
-        graded = bool(everything) and all(record["reference"] for record in everything)
-        if self.trainer.is_global_zero and everything and not self.trainer.sanity_checking:
-            folder = self._evaluation_folder(name)
-            if graded:
-                graders = dict.fromkeys(TASKS, self.evaluation.grader)
-                config = {**self.run_config, "graders": graders}
-                write_results(folder, everything, config, package_versions())
-            else:
-                write_samples(folder, everything)
-        return summarize(everything) if graded else {}
 
     def write_metrics(self, values: Mapping[str, float], step: int) -> None:
         """Log at an optimizer step of our choosing.
@@ -145,3 +338,21 @@ class AdaptiveEvaluation(LightningModule):
 def gather_records(records: Sequence[Record]) -> list[Record]:
     """The records of all ranks, each problem of a data set once, in a stable order."""
     return list({(r["dataset"], r["id"]): r for r in gather_lists(records)}.values())
+
+
+def warn_of_faults(records: Sequence[Record]) -> None:
+    """Name, in one line, the problems that count as wrong for want of a run or of a grade."""
+    unfit = {f"{r['dataset']}/{r['id']}": r["error"] for r in records if "error" in r}
+    not_run = f"could not be run ({next(iter(unfit.values()), '')})"
+    ungraded = [
+        f"{record['dataset']}/{record['id']}"
+        for record in records
+        if any("grading_error" in turn for turn in record.get("turns", record.get("samples")))
+    ]
+    parts = [
+        f"{what}: {name_some(names)}"
+        for what, names in ((not_run, list(unfit)), ("could not be graded", ungraded))
+        if names
+    ]
+    if parts:
+        rank_zero_warn(f"counted as wrong of {len(records)} problems: {'; '.join(parts)}")

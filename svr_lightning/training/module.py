@@ -15,12 +15,11 @@ from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
-from svr_lightning.evaluation.adaptive import OnTurn, Record, run_adaptive
 from svr_lightning.messages import first_turn_messages
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Driver
+from svr_lightning.rollout import Decoding
 from svr_lightning.tasks import get_task
 from svr_lightning.training.batching import TrainBatch, micro_batches
 from svr_lightning.training.config import (
@@ -53,7 +52,7 @@ class SVRModule(AdaptiveEvaluation):
         sampling: how rollouts are drawn.
         optimizer: AdamW and its schedule.
         reference: how the reference follows the policy.
-        evaluation: adaptive inference.
+        evaluation: adaptive inference, or samples for majority voting.
         engine: what samples; None chooses vLLM where the policy is on a GPU and vLLM is there,
             else the transformers engine.
         resample: what to do about problems whose trajectories all earn the same.
@@ -63,8 +62,6 @@ class SVRModule(AdaptiveEvaluation):
 
     policy: torch.nn.Module
     reference: torch.nn.Module | None
-    serving: Serving
-    """The engine on the policy's weights, once the policy is loaded."""
 
     def __init__(
         self,
@@ -151,6 +148,7 @@ class SVRModule(AdaptiveEvaluation):
 
     def setup(self, stage: str) -> None:
         """Check what only the trainer and the data together can tell."""
+        super().setup(stage)
         precision = str(self.trainer.precision)
         deepspeed = "deepspeed" in type(self.trainer.strategy).__name__.lower()
         if stage == "fit" and precision.endswith("-true") and precision != "32-true":
@@ -325,15 +323,6 @@ class SVRModule(AdaptiveEvaluation):
         share = [p for p in mine if p.id not in exclude]
         return share[:count]
 
-    def _driver(self, attempt: int = 0) -> Driver:
-        return Driver(
-            self.serving.engine,
-            self.renderer,
-            run_seed=self.seed,
-            step=self.global_step,
-            attempt=attempt,
-        )
-
     def _look_at_prompts(self, problems: Sequence[Problem]) -> None:
         """Show the first prompt as rendered, and name problems that a prompt cannot hold."""
         prompts = {p.id: first_turn_messages(get_task(p.task), p) for p in problems}
@@ -354,40 +343,3 @@ class SVRModule(AdaptiveEvaluation):
             f"the {what} of optimizer step {self.global_step + 1} is not finite; stopped before "
             f"the update. Problems: {named}. The last checkpoint is intact"
         )
-
-    def run_adaptive(
-        self,
-        problems: Sequence[Problem],
-        dataset: str,
-        max_completion_tokens: int | None = None,
-        on_turn: OnTurn | None = None,
-    ) -> list[Record]:
-        """Adaptive inference on problems of one data set, as ``evaluation`` says.
-
-        The completion limit is the data set's own, else the task's, and never above
-        ``evaluation.max_completion_tokens``.
-        """
-        config = self.evaluation
-        if not problems:
-            return []
-        limit = max_completion_tokens or get_task(problems[0].task).max_completion_tokens
-        if config.max_completion_tokens is not None:
-            limit = min(limit, config.max_completion_tokens)
-        decoding = Decoding(
-            max_completion_tokens=limit,
-            temperature=config.temperature,
-            top_p=config.top_p,
-            top_k=config.top_k,
-        )
-        with self.serving.sampling(self.global_step):
-            return run_adaptive(
-                problems,
-                dataset=dataset,
-                driver=self._driver(),
-                renderer=self.renderer,
-                decoding=decoding,
-                max_turns=config.max_turns,
-                threshold=config.threshold if config.adaptive else None,
-                on_turn=on_turn,
-                grader=config.grader,
-            )

@@ -9,6 +9,7 @@ import pytest
 from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
 
 from svr_lightning.core.parsing import parse_self_check
+from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Completion, FinishReason, Problem, Trajectory, Turn
 from svr_lightning.display import plain, print_outcome, print_turn
 from svr_lightning.evaluation.adaptive import trajectory_record
@@ -66,7 +67,7 @@ def test_a_terminal_is_shown_no_control_character_and_no_markup_is_obeyed(
 ) -> None:
     one = trajectory(text)
     print_turn(one.problem, one.turns[0], name_problem=True)
-    print_outcome(trajectory_record(one, "toy", 3, adaptive=True), threshold=0.85)
+    print_outcome(trajectory_record(one, "toy", 3, StopRule()), StopRule())
     print_extremes([group(text)], step=1)
     shown = capsys.readouterr().out
     assert all(character == "\n" or character.isprintable() for character in shown)

@@ -1,0 +1,48 @@
+"""How probable the policy found the verdict that it wrote, from its sampled tokens."""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+
+from svr_lightning.core.parsing import verdict_span
+
+DIGITS = 3
+"""Decimals that are kept. Who shares a batch changes the seventh (docs/numerics.md); a number that
+is read again after a restart, or replayed, has to be the same one."""
+
+
+def verdict_probability(
+    text: str, logprobs: Sequence[float], characters: Callable[[int], int]
+) -> float | None:
+    """The probability with which the policy gave the word that its verdict was read from.
+
+    That is exp of the summed log-probabilities of the tokens that the word lies in, whole tokens
+    even where one also covers a character beside the word, each given the tokens before it.
+
+    Args:
+        text: the completion, as parsers see it.
+        logprobs: [L] nats of the sampled tokens: at the sampling temperature, at 1 when greedy.
+        characters: from k in 1 ... L to how many characters of ``text`` the first k tokens make
+            up; does not fall with k.
+
+    Returns:
+        A number in [0, 1] with :data:`DIGITS` decimals; None where no verdict can be read.
+
+    Example:
+        >>> pieces = ["VERDICT:", " IN", "CORRECT", "."]
+        >>> verdict_probability(
+        ...     "".join(pieces),
+        ...     [-0.1, math.log(0.5), math.log(0.8), -3.0],
+        ...     lambda k: len("".join(pieces[:k])),
+        ... )
+        0.4
+    """
+    span = verdict_span(text)
+    if span is None:
+        return None
+    prefixes = range(1, len(logprobs) + 1)
+    first = bisect_right(prefixes, span[0], key=characters)
+    last = bisect_left(prefixes, span[1], key=characters)
+    if last >= len(logprobs):  # characters() and the text do not belong together
+        return None
+    return round(min(math.exp(math.fsum(logprobs[first : last + 1])), 1.0), DIGITS)

@@ -1,0 +1,59 @@
+"""The threshold that belongs to a policy: ``operating_point.json`` in the policy's folder."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from svr_lightning.errors import ConfigError
+from svr_lightning.files import write_json
+
+OPERATING_POINT = "operating_point.json"
+
+
+def read_operating_point(folder: str | os.PathLike[str]) -> float | None:
+    """The threshold that a policy's folder asks for; None where it asks for none.
+
+    Raises:
+        ConfigError: if the file is there and holds no threshold in [0, 1].
+    """
+    path = Path(folder) / OPERATING_POINT
+    try:
+        content = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); tune again or remove it") from error
+    threshold = content.get("threshold") if isinstance(content, dict) else None
+    if type(threshold) not in (int, float) or not 0 <= threshold <= 1:
+        raise ConfigError(
+            f"{path}: 'threshold' must be a number in [0, 1]; tune again or remove the file"
+        )
+    return float(threshold)
+
+
+def write_operating_point(
+    folder: str | os.PathLike[str], threshold: float, details: Mapping[str, Any]
+) -> Path:
+    """Write the threshold into a policy's folder, whole or not at all.
+
+    Args:
+        folder: of the policy; it has to be there.
+        threshold: gamma in [0, 1].
+        details: how it was chosen, for whoever reads the file.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: if the folder is not there or the threshold is none.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder; an operating point belongs to a policy's")
+    if not 0 <= threshold <= 1:
+        raise ConfigError(f"threshold={threshold} must lie in [0, 1]")
+    path = folder / OPERATING_POINT
+    write_json(path, {"threshold": threshold, **details})
+    return path

@@ -1,0 +1,92 @@
+"""Independent single-turn solutions, recorded for majority voting (table "majority_vote")."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from svr_lightning.core.types import Problem, Trajectory
+from svr_lightning.evaluation.adaptive import (
+    OnRecord,
+    Record,
+    completion_fields,
+    head,
+    unfit_error,
+)
+from svr_lightning.messages import first_turn_messages
+from svr_lightning.recipes.chain import refinement_chain
+from svr_lightning.rendering import Renderer
+from svr_lightning.rollout import Decoding, Job, Refused, Streams
+from svr_lightning.tasks import get_task
+
+
+def sample_votes(
+    problems: Sequence[Problem],
+    *,
+    dataset: str,
+    driver: Streams,
+    renderer: Renderer,
+    decoding: Decoding,
+    votes: int,
+    done: Mapping[str, Record] | None = None,
+    on_record: OnRecord | None = None,
+) -> list[Record]:
+    """Sample ``votes`` first turns of each problem, the batch kept full.
+
+    Args:
+        problems: of one data set.
+        dataset: its name in the records.
+        driver: seeds each draw by problem and sample.
+        renderer: says which problems fit.
+        decoding: how completions are drawn.
+        votes: solutions per problem.
+        done: records by problem id that are taken as they are instead of being sampled.
+        on_record: told of each new record, as soon as its problem has all its solutions.
+
+    Returns:
+        One line of a votes file per problem, in order. A problem that does not fit the prompt
+        budget, or that a server refuses, has no samples and an ``error``.
+    """
+    records = {problem.id: done[problem.id] for problem in problems if problem.id in (done or {})}
+    samples: dict[str, list[Trajectory | Refused]] = {}
+
+    def add(record: Record) -> None:
+        records[record["id"]] = record
+        if on_record is not None:
+            on_record(record)
+
+    fitting = []
+    for problem in problems:
+        if problem.id in records:
+            continue
+        if renderer.fits(first_turn_messages(get_task(problem.task), problem)):
+            fitting.append(problem)
+        else:
+            add({**_record(problem, dataset, []), "error": unfit_error(renderer)})
+    jobs = (
+        Job(problem, sample, refinement_chain(problem, sample, 1), decoding)
+        for problem in fitting
+        for sample in range(votes)
+    )
+    for index, result in driver.stream(jobs):
+        problem = fitting[index // votes]
+        solutions = samples.setdefault(problem.id, [])
+        solutions.append(result)
+        if len(solutions) == votes:
+            add(_pool(problem, dataset, samples.pop(problem.id)))
+    return [records[problem.id] for problem in problems]
+
+
+def _pool(problem: Problem, dataset: str, solutions: Sequence[Trajectory | Refused]) -> Record:
+    refused = [solution for solution in solutions if isinstance(solution, Refused)]
+    if refused:
+        return {**_record(problem, dataset, []), "error": refused[0].reason}
+    return _record(problem, dataset, [s for s in solutions if isinstance(s, Trajectory)])
+
+
+def _record(problem: Problem, dataset: str, solutions: Sequence[Trajectory]) -> Record:
+    fields = partial(completion_fields, problem)
+    in_order = sorted(solutions, key=lambda solution: solution.sample)
+    return {
+        **head(problem, dataset),
+        "task": problem.task,
+        "samples": [fields(solution.turns[0].completion) for solution in in_order],
+    }
