@@ -12,6 +12,7 @@ from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Job, Refused, Streams
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError
+from svr_lightning.tasks.graders import get_grader
 
 Record = dict[str, Any]
 """One line of a samples file."""
@@ -29,6 +30,7 @@ def run_adaptive(
     decoding: Decoding,
     max_turns: int,
     rule: StopRule | None,
+    grader: str = "paper",
     on_turn: OnTurn | None = None,
     done: Mapping[str, Record] | None = None,
     on_record: OnRecord | None = None,
@@ -43,6 +45,7 @@ def run_adaptive(
         decoding: how completions are drawn.
         max_turns: T_max.
         rule: ends a trajectory; None runs every turn and returns the last.
+        grader: name of the notion of correctness.
         on_turn: told of each turn as it ends.
         done: records by problem id that are taken as they are instead of being run.
         on_record: told of each new record, as soon as its problem is finished.
@@ -86,12 +89,16 @@ def run_adaptive(
         if isinstance(result, Refused):
             add(error_record(fitting[index], dataset, result.reason))
         else:
-            add(trajectory_record(result, dataset, max_turns, rule))
+            add(trajectory_record(result, dataset, max_turns, rule, grader))
     return [records[problem.id] for problem in problems]
 
 
 def trajectory_record(
-    trajectory: Trajectory, dataset: str, max_turns: int, rule: StopRule | None
+    trajectory: Trajectory,
+    dataset: str,
+    max_turns: int,
+    rule: StopRule | None,
+    grader: str = "paper",
 ) -> Record:
     """Grade a trajectory's turns and write it down. Without a reference ``correct`` is null.
 
@@ -100,6 +107,7 @@ def trajectory_record(
         dataset: its name in the record.
         max_turns: T_max.
         rule: what ended it; None where nothing could.
+        grader: name of the notion of correctness.
     """
     problem = trajectory.problem
     task = get_task(problem.task)
@@ -112,11 +120,11 @@ def trajectory_record(
         "returned_turn": returned,
         "stopped_early": rule is not None and last < max_turns,
         **({"observed_turns": last} if last != returned else {}),
-        "turns": [_turn_record(problem, turn) for turn in trajectory.turns],
+        "turns": [_turn_record(problem, turn, grader) for turn in trajectory.turns],
     }
 
 
-def completion_fields(problem: Problem, completion: AnyCompletion) -> Record:
+def completion_fields(problem: Problem, completion: AnyCompletion, grader: str) -> Record:
     """What a completion says and whether it is right.
 
     A completion that cannot be graded counts as wrong and says why in ``grading_error``.
@@ -133,14 +141,14 @@ def completion_fields(problem: Problem, completion: AnyCompletion) -> Record:
     }
     if problem.reference:
         try:
-            fields["correct"] = task.grade(completion.text, problem)
+            fields["correct"] = get_grader(grader).grade(task, completion.text, problem)
         except GradingError as error:
             fields |= {"correct": False, "grading_error": str(error)}
     return fields
 
 
-def _turn_record(problem: Problem, turn: Turn) -> Record:
-    fields = completion_fields(problem, turn.completion)
+def _turn_record(problem: Problem, turn: Turn, grader: str) -> Record:
+    fields = completion_fields(problem, turn.completion, grader)
     record = {
         "turn": turn.index,
         "text": fields.pop("text"),
