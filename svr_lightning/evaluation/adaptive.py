@@ -30,10 +30,10 @@ def run_adaptive(
     decoding: Decoding,
     max_turns: int,
     rule: StopRule | None,
+    grader: str = "paper",
     on_turn: OnTurn | None = None,
     done: Mapping[str, Record] | None = None,
     on_record: OnRecord | None = None,
-    grader: str = "paper",
 ) -> list[Record]:
     """Solve problems with adaptive stopping, the batch kept full as they stop.
 
@@ -45,10 +45,10 @@ def run_adaptive(
         decoding: how completions are drawn.
         max_turns: T_max.
         rule: ends a trajectory; None runs every turn and returns the last.
+        grader: name of the notion of correctness.
         on_turn: told of each turn as it ends.
         done: records by problem id that are taken as they are instead of being run.
         on_record: told of each new record, as soon as its problem is finished.
-        grader: name of the notion of correctness.
 
     Returns:
         One record per problem, in order. A problem that does not fit the prompt budget, or that
@@ -124,7 +124,7 @@ def trajectory_record(
     }
 
 
-def completion_fields(problem: Problem, completion: AnyCompletion, grader: str = "paper") -> Record:
+def completion_fields(problem: Problem, completion: AnyCompletion, grader: str) -> Record:
     """What a completion says and whether it is right.
 
     A completion that cannot be graded counts as wrong and says why in ``grading_error``.

@@ -1,7 +1,6 @@
 """Independent single-turn solutions, recorded for majority voting (table "majority_vote")."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from svr_lightning.core.types import Problem, Trajectory
 from svr_lightning.evaluation.adaptive import (
@@ -26,6 +25,7 @@ def sample_votes(
     renderer: Renderer,
     decoding: Decoding,
     votes: int,
+    grader: str = "paper",
     done: Mapping[str, Record] | None = None,
     on_record: OnRecord | None = None,
 ) -> list[Record]:
@@ -38,6 +38,7 @@ def sample_votes(
         renderer: says which problems fit.
         decoding: how completions are drawn.
         votes: solutions per problem.
+        grader: name of the notion of correctness.
         done: records by problem id that are taken as they are instead of being sampled.
         on_record: told of each new record, as soon as its problem has all its solutions.
 
@@ -60,7 +61,7 @@ def sample_votes(
         if renderer.fits(first_turn_messages(get_task(problem.task), problem)):
             fitting.append(problem)
         else:
-            add({**_record(problem, dataset, []), "error": unfit_error(renderer)})
+            add({**_record(problem, dataset, [], grader), "error": unfit_error(renderer)})
     jobs = (
         Job(problem, sample, refinement_chain(problem, sample, 1), decoding)
         for problem in fitting
@@ -78,15 +79,17 @@ def sample_votes(
 def _pool(problem: Problem, dataset: str, solutions: Sequence[Trajectory | Refused]) -> Record:
     refused = [solution for solution in solutions if isinstance(solution, Refused)]
     if refused:
-        return {**_record(problem, dataset, []), "error": refused[0].reason}
+        return {**_record(problem, dataset, [], grader), "error": refused[0].reason}
     return _record(problem, dataset, [s for s in solutions if isinstance(s, Trajectory)])
 
 
-def _record(problem: Problem, dataset: str, solutions: Sequence[Trajectory]) -> Record:
-    fields = partial(completion_fields, problem)
+def _record(problem: Problem, dataset: str, solutions: Sequence[Trajectory], grader: str) -> Record:
     in_order = sorted(solutions, key=lambda solution: solution.sample)
     return {
         **head(problem, dataset),
         "task": problem.task,
-        "samples": [fields(solution.turns[0].completion) for solution in in_order],
+        "samples": [
+            completion_fields(problem, solution.turns[0].completion, grader)
+            for solution in in_order
+        ],
     }

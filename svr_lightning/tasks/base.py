@@ -12,8 +12,8 @@ Row = Mapping[str, Any]
 """One record of a data set, under the column names it has on the hub."""
 
 
-class GradingError(Exception):
-    """A grader could not decide, for example because its worker process died or took too long."""
+class GradingError(RuntimeError):
+    """An answer could not be graded: the process that grades it died, or ran out of time."""
 
 
 class Task(ABC):

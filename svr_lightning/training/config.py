@@ -159,8 +159,8 @@ class EvaluationConfig:
     top_k: int = 0
     """Candidates per token, where the temperature is above 0; 0 keeps all."""
     grader: Literal["paper", "symbolic"] = "paper"
-    """What counts as correct: the paper's rule, or mathematical equality. Training rewards and
-    the pools of ``votes`` are always the paper's."""
+    """What counts as correct: the paper's rule, or mathematical equality. Training rewards are
+    always the paper's."""
 
     def __post_init__(self) -> None:
         for name in ("threshold", "agreement_threshold"):

@@ -79,10 +79,7 @@ class AdaptiveEvaluation(LightningModule):
         """The configuration for results files, with the threshold that is really used."""
         model = self.run_config.get("model", {})
         evaluation = {**model.get("evaluation", {}), "threshold": self.threshold}
-        chosen = self.evaluation.grader
-        graders = {
-            name: task.grader if chosen == "paper" else chosen for name, task in TASKS.items()
-        }
+        graders = dict.fromkeys(TASKS, self.evaluation.grader)
         model = {**model, "evaluation": evaluation}
         return {**self.run_config, "model": model, "graders": graders}
 
@@ -110,8 +107,8 @@ class AdaptiveEvaluation(LightningModule):
                 decoding=self._decoding(problems[0].task, max_completion_tokens),
                 max_turns=self.evaluation.max_turns,
                 rule=self.evaluation.rule(self.threshold),
-                on_turn=on_turn,
                 grader=self.evaluation.grader,
+                on_turn=on_turn,
                 **self._journaling(dataset),
             )
 
@@ -127,6 +124,7 @@ class AdaptiveEvaluation(LightningModule):
                 renderer=self.renderer,
                 decoding=self._decoding(problems[0].task, max_completion_tokens),
                 votes=self.evaluation.votes,
+                grader=self.evaluation.grader,
                 **self._journaling(dataset),
             )
 
@@ -195,7 +193,6 @@ class AdaptiveEvaluation(LightningModule):
                 "data": [(s.name, s.max_completion_tokens, problems_digest(p)) for s, p in sources],
                 "evaluation": {**asdict(self.evaluation), "threshold": self.threshold},
                 "draws": [self.seed, self.global_step],
-                "graders": {name: task.grader for name, task in TASKS.items()},
                 "engine": [type(self.serving.engine).__name__, self.serving.engine.dtype],
                 "ranks": self.trainer.world_size,
                 "versions": package_versions(),
