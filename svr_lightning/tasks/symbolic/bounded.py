@@ -11,6 +11,8 @@ MAX_EXPONENT = 1000
 MAX_ROOT = 100
 MAX_FACTORIAL = 300
 MAX_BINOMIAL = 1000
+MAX_STACKED = 3
+"""Powers, but for rational ones, within the base of another; in its exponent there may be none."""
 
 
 def power(base: Expr, exponent: Expr) -> Expr:
@@ -29,8 +31,8 @@ def power(base: Expr, exponent: Expr) -> Expr:
             raise UnreadableError("a power that is too large")
         if base.is_zero and exponent.is_negative:
             raise UnreadableError("division by zero")
-    elif any(not inner.exp.is_Rational for inner in exponent.atoms(sympy.Pow, sympy.exp)):
-        raise UnreadableError("a power within the exponent of a power")
+    elif _powers(exponent) or len(_powers(base)) >= MAX_STACKED:
+        raise UnreadableError("powers of powers")
     elif exponent.is_number:
         _require_size(exponent, MAX_EXPONENT)
     return sympy.Pow(base, exponent)
@@ -86,6 +88,10 @@ def quotient(left: Expr, right: Expr) -> Expr:
     if right.is_zero:
         raise UnreadableError("division by zero")
     return product(left, power(right, Integer(-1)))
+
+
+def _powers(value: Expr) -> list[Expr]:
+    return [p for p in value.atoms(sympy.Pow, sympy.exp) if not p.exp.is_Rational]
 
 
 def _checked(value: Expr) -> Expr:
