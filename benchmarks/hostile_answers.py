@@ -72,7 +72,8 @@ def _noise(rng: random.Random) -> str:
 
 def _commands(rng: random.Random) -> str:
     words = (
-        r"\frac \sqrt \sin ^ _ { } ( ) 1 x \log ! | \binom - + , \pm \infty 0 e i \pi / =".split()
+        *(r"\frac", r"\sqrt", r"\sin", "^", "_", "{", "}", "(", ")", "1", "x", r"\log", "!", "|"),
+        *(r"\binom", "-", "+", ",", r"\pm", r"\infty", "0", "e", "i", r"\pi", "/", "="),
     )
     return " ".join(rng.choices(words, k=rng.randint(1, 300)))
 

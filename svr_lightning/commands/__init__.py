@@ -1,7 +1,7 @@
 """Subcommands that read files and need no trainer: one module each, named for its command.
 
-A module has ``HELP``, one line; ``add_arguments(parser)``; and ``run(options)``, which returns the
-exit code. A fault of the user's is a :class:`ConfigError`, shown as one line.
+A module has ``add_arguments(parser)`` and ``run(options)``, which returns the exit code. A fault of
+the user's is a :class:`ConfigError`, shown as one line.
 """
 
 import argparse

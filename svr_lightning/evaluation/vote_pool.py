@@ -72,15 +72,18 @@ def sample_votes(
         solutions = samples.setdefault(problem.id, [])
         solutions.append(result)
         if len(solutions) == votes:
-            add(_pool(problem, dataset, samples.pop(problem.id)))
+            add(_pool(problem, dataset, samples.pop(problem.id), grader))
     return [records[problem.id] for problem in problems]
 
 
-def _pool(problem: Problem, dataset: str, solutions: Sequence[Trajectory | Refused]) -> Record:
+def _pool(
+    problem: Problem, dataset: str, solutions: Sequence[Trajectory | Refused], grader: str
+) -> Record:
     refused = [solution for solution in solutions if isinstance(solution, Refused)]
     if refused:
         return {**_record(problem, dataset, [], grader), "error": refused[0].reason}
-    return _record(problem, dataset, [s for s in solutions if isinstance(s, Trajectory)])
+    answered = [s for s in solutions if isinstance(s, Trajectory)]
+    return _record(problem, dataset, answered, grader)
 
 
 def _record(problem: Problem, dataset: str, solutions: Sequence[Trajectory], grader: str) -> Record:

@@ -190,7 +190,7 @@ def trajectory(text: str, reference: str) -> Trajectory:
 def test_an_evaluation_grades_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     one = trajectory(r"\boxed{\sqrt{12}}", r"2\sqrt{3}")
     for grader, correct in (("paper", False), ("symbolic", True)):
-        record = trajectory_record(one, "toy", 3, adaptive=True, grader=grader)
+        record = trajectory_record(one, "toy", 3, None, grader)
         assert record["turns"][0]["correct"] is correct
         assert "grading_error" not in record["turns"][0]
 
@@ -198,5 +198,5 @@ def test_an_evaluation_grades_as_it_was_told(monkeypatch: pytest.MonkeyPatch) ->
         raise GradingError("gone")
 
     monkeypatch.setattr(get_grader("symbolic"), "_compare", gone)
-    turn = trajectory_record(one, "toy", 3, adaptive=True, grader="symbolic")["turns"][0]
+    turn = trajectory_record(one, "toy", 3, None, "symbolic")["turns"][0]
     assert (turn["correct"], turn["grading_error"]) == (False, "gone")
