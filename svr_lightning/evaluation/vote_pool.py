@@ -17,8 +17,6 @@ from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Job, Refused, Streams
 from svr_lightning.tasks import get_task
 
-VOTES = "votes.jsonl"
-
 
 def sample_votes(
     problems: Sequence[Problem],

@@ -23,7 +23,8 @@ from svr_lightning.evaluation.results import (
     write_results,
     write_samples,
 )
-from svr_lightning.evaluation.vote_pool import VOTES, sample_votes
+from svr_lightning.evaluation.vote_pool import sample_votes
+from svr_lightning.evaluation.votes_file import VOTES
 from svr_lightning.files import to_json, write_file
 from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.rendering import Renderer

@@ -9,6 +9,7 @@ import yaml
 
 from svr_lightning.__main__ import main
 from svr_lightning.evaluation.results import MATH_5
+from svr_lightning.evaluation.votes_file import read_votes
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ALL_7 = ("countdown", "gsm8k", *MATH_5)
@@ -82,7 +83,7 @@ def test_all_seven_give_samples_for_voting(
     monkeypatch.chdir(CONFIGS.parent)
     folder = evaluate(tmp_path, "eval/majority_vote.yaml", **{"data.eval_batch_size": 1})
     assert [file.name for file in folder.rglob("*") if file.is_file()] == ["votes.jsonl"]
-    pools = lines(folder / "votes" / "votes.jsonl")
+    pools = read_votes(folder / "votes" / "votes.jsonl")
     assert [pool["dataset"] for pool in pools] == list(ALL_7)
     assert [pool["task"] for pool in pools] == ["countdown", "gsm8k", *["math"] * 5]
     for pool in pools:
