@@ -82,8 +82,7 @@ def _pool(
     refused = [solution for solution in solutions if isinstance(solution, Refused)]
     if refused:
         return {**_record(problem, dataset, [], grader), "error": refused[0].reason}
-    answered = [s for s in solutions if isinstance(s, Trajectory)]
-    return _record(problem, dataset, answered, grader)
+    return _record(problem, dataset, [s for s in solutions if isinstance(s, Trajectory)], grader)
 
 
 def _record(problem: Problem, dataset: str, solutions: Sequence[Trajectory], grader: str) -> Record:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from svr_lightning.core.parsing import parse_self_check
+from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Completion, FinishReason, Problem, Trajectory, Turn
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.tasks import get_task
@@ -190,7 +191,7 @@ def trajectory(text: str, reference: str) -> Trajectory:
 def test_an_evaluation_grades_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     one = trajectory(r"\boxed{\sqrt{12}}", r"2\sqrt{3}")
     for grader, correct in (("paper", False), ("symbolic", True)):
-        record = trajectory_record(one, "toy", 3, None, grader)
+        record = trajectory_record(one, "toy", 3, StopRule(), grader)
         assert record["turns"][0]["correct"] is correct
         assert "grading_error" not in record["turns"][0]
 
@@ -198,5 +199,5 @@ def test_an_evaluation_grades_as_it_was_told(monkeypatch: pytest.MonkeyPatch) ->
         raise GradingError("gone")
 
     monkeypatch.setattr(get_grader("symbolic"), "_compare", gone)
-    turn = trajectory_record(one, "toy", 3, None, "symbolic")["turns"][0]
+    turn = trajectory_record(one, "toy", 3, StopRule(), "symbolic")["turns"][0]
     assert (turn["correct"], turn["grading_error"]) == (False, "gone")
