@@ -10,6 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.evaluation import sweep
+from svr_lightning.evaluation.calibration import (
+    area_under_risk_coverage,
+    expected_calibration_error,
+    levels_of,
+    reliability_bins,
+)
 from svr_lightning.evaluation.results import macro_average, wilson_interval
 from svr_lightning.evaluation.table import Outcome, TurnTable
 from svr_lightning.metrics import METRIC_NAMES
@@ -106,29 +112,26 @@ def reliability(
         its Wilson interval, and how many turns have each verdict; ``n``; ``ece``, the mean distance
         of confidence and accuracy, weighted by n.
     """
-    index = np.searchsorted(np.arange(1, bins) / bins, confidence, side="right")
+    levels = levels_of(confidence, correct)
+    place = np.searchsorted(np.arange(1, bins) / bins, confidence, side="right")
     rows: list[Numbers] = []
-    for number in range(bins):
-        here = index == number
-        n = int(here.sum())
-        accuracy = float(correct[here].mean()) if n else None
+    for number, row in enumerate(reliability_bins(levels, bins)):
+        accuracy = row["accuracy"]
+        verdicts = verdict[place == number]
         rows.append(
             {
-                "low": number / bins,
-                "high": (number + 1) / bins,
-                "n": n,
-                "confidence": float(confidence[here].mean()) if n else None,
-                "accuracy": accuracy,
-                "accuracy_ci95": wilson_interval(accuracy, n) if accuracy is not None else None,
+                **row,
+                "accuracy_ci95": (
+                    None if accuracy is None else wilson_interval(accuracy, int(row["n"] or 0))
+                ),
                 "verdicts": {
-                    name: int((verdict[here] == code).sum())
+                    name: int((verdicts == code).sum())
                     for name, code in (("CORRECT", 1), ("INCORRECT", 0), ("UNSURE", -1))
                 },
             }
         )
-    total = len(confidence)
-    gaps = [row["n"] * abs(row["confidence"] - row["accuracy"]) for row in rows if row["n"]]
-    return {"n": total, "ece": sum(gaps) / total if total else None, "bins": rows}
+    ece = float(expected_calibration_error(levels, bins)) if len(confidence) else None
+    return {"n": len(confidence), "ece": ece, "bins": rows}
 
 
 def reliability_of(table: TurnTable, outcome: Outcome) -> Numbers:
@@ -183,14 +186,11 @@ def _risk_curve(
     score: NDArray[np.float64], wrong: NDArray[np.bool_]
 ) -> tuple[list[float], list[float], float]:
     """Coverage and risk after each level of ``score``, from the highest; and the mean risk."""
-    levels, group, size = np.unique(-score, return_inverse=True, return_counts=True)
-    bad = np.bincount(group, weights=wrong, minlength=len(levels))
-    kept, errors = np.cumsum(size), np.cumsum(bad)
-    # Within a level the expected number of errors grows evenly.
-    each = np.arange(1, len(score) + 1)
-    expected = np.interp(each, np.concatenate([[0], kept]), np.concatenate([[0.0], errors]))
-    coverage = (kept / len(score)).tolist()
-    return coverage, (errors / kept).tolist(), float((expected / each).mean())
+    levels = levels_of(score, ~wrong)
+    kept = np.cumsum(levels.total[::-1])
+    errors = np.cumsum((levels.total - levels.right)[::-1])
+    area = float(area_under_risk_coverage(levels))
+    return (kept / len(score)).tolist(), (errors / kept).tolist(), area
 
 
 def transitions(table: TurnTable) -> Numbers:
