@@ -191,6 +191,7 @@ def _quieten() -> None:
         r".*module\(s\) in eval mode.*",
         r".*Checkpoint directory.*exists and is not empty.*",
         r".*smaller than the logging interval.*",
+        r".*recommended to use .*sync_dist=True.*",
         r".*isinstance\(treespec, LeafSpec\).*",
     ):
         warnings.filterwarnings("ignore", message=pattern)

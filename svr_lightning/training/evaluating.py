@@ -33,6 +33,7 @@ from svr_lightning.tasks import TASKS, get_task
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.data import Part
 from svr_lightning.training.fingerprint import fingerprint, weights_fingerprint
+from svr_lightning.training.pace import Pace
 from svr_lightning.training.ranks import gather_lists
 from svr_lightning.training.serving import Serving
 from svr_lightning.training.sources import problems_digest
@@ -109,7 +110,7 @@ class AdaptiveEvaluation(LightningModule):
                 rule=self.evaluation.rule(self.threshold),
                 grader=self.evaluation.grader,
                 on_turn=on_turn,
-                **self._journaling(dataset),
+                **self._journaling(dataset, len(problems)),
             )
 
     def sample_votes(
@@ -125,7 +126,7 @@ class AdaptiveEvaluation(LightningModule):
                 decoding=self._decoding(problems[0].task, max_completion_tokens),
                 votes=self.evaluation.votes,
                 grader=self.evaluation.grader,
-                **self._journaling(dataset),
+                **self._journaling(dataset, len(problems)),
             )
 
     def _driver(self, attempt: int = 0) -> Driver:
@@ -171,10 +172,19 @@ class AdaptiveEvaluation(LightningModule):
         if finished := len(self._journal.finished()):
             rank_zero_info(f"{path.parent}: going on after {finished} problems of an earlier start")
 
-    def _journaling(self, dataset: str) -> dict[str, Any]:
-        if self._journal is None:
+    def _journaling(self, dataset: str, total: int) -> dict[str, Any]:
+        """What is done already, and what to do with each record that comes."""
+        journal = self._journal
+        if journal is None:
             return {}
-        return {"done": self._journal.done(dataset), "on_record": self._journal.append}
+        done = journal.done(dataset)
+        pace = Pace(dataset, total, len(done))
+
+        def keep(record: Record) -> None:
+            journal.append(record)
+            pace.count()
+
+        return {"done": done, "on_record": keep}
 
     def _fingerprint(self, part: Part) -> str:
         """Of everything that a record follows from."""
