@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.seeds import Place, derive_seed
 from svr_lightning.core.types import Completion, Problem
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
-from svr_lightning.recipes.base import Program
+from svr_lightning.recipes.base import Limited, Program
 from svr_lightning.rendering import Renderer
 
 
@@ -45,6 +45,7 @@ class _Running:
     job: Job
     round: int = 0
     prompts: list[tuple[int, ...]] = field(default_factory=list)
+    limits: list[int] = field(default_factory=list)
     outputs: dict[int, Output] = field(default_factory=dict)
 
 
@@ -62,7 +63,7 @@ class Driver:
     ) -> None:
         self._engine = engine
         self._renderer = renderer
-        self._seed = (run_seed, step, attempt)
+        self.place = Place(run_seed=run_seed, step=step, attempt=attempt)
         self._waiting: dict[int, tuple[_Running, int]] = {}
         self._next_request = 0
 
@@ -148,7 +149,10 @@ class Driver:
             finished.append((running.index, end.value))
             return
         running.round += 1
-        running.prompts = [self._renderer.prompt_ids(messages) for messages in asked]
+        limit = running.job.decoding.max_completion_tokens
+        prompts = [one if isinstance(one, Limited) else Limited(one, limit) for one in asked]
+        running.prompts = [self._renderer.prompt_ids(prompt.messages) for prompt in prompts]
+        running.limits = [min(limit, prompt.max_completion_tokens) for prompt in prompts]
         running.outputs = {}
         for position, prompt_ids in enumerate(running.prompts):
             self._waiting[self._next_request] = (running, position)
@@ -162,21 +166,21 @@ class Driver:
             self._next_request += 1
 
     def _sampling(self, running: _Running, position: int, prompt_tokens: int) -> SamplingParams:
-        run_seed, step, attempt = self._seed
+        place = self.place
         decoding = running.job.decoding
         room = self._renderer.max_model_len - prompt_tokens
         return SamplingParams(
-            max_tokens=min(decoding.max_completion_tokens, room),
+            max_tokens=min(running.limits[position], room),
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
             seed=derive_seed(
-                run_seed,
-                step=step,
+                place.run_seed,
+                step=place.step,
                 problem_id=running.job.problem.id,
                 sample=running.job.sample,
                 turn=running.round,
-                attempt=attempt,
+                attempt=place.attempt,
                 # A program's other prompts of the same round draw apart from every other sample.
                 purpose=f"generate {position}" if position else "generate",
             ),
