@@ -69,7 +69,8 @@ def doubtful_draft(
 ) -> list[Message]:
     """Analysis, then solution, of a draft that may be wrong."""
     claim = "Your previous answer may be wrong."
-    return _later(style, question, state.draft, turn, "", _analyse(style, state.truncated, claim))
+    found = "what went wrong in it, if anything did"
+    return _later(style, question, state.draft, turn, "", _analyse(style, state.truncated, claim, found))
 
 
 def wrong_draft(style: AnswerStyle, question: str, state: OracleState, turn: int) -> list[Message]:
@@ -81,7 +82,8 @@ def wrong_draft(style: AnswerStyle, question: str, state: OracleState, turn: int
     if state.correct:
         raise ValueError("a draft that is right must not be called wrong")
     claim = "Your previous answer was wrong."
-    return _later(style, question, state.draft, turn, "", _analyse(style, state.truncated, claim))
+    found = "what went wrong in it"
+    return _later(style, question, state.draft, turn, "", _analyse(style, state.truncated, claim, found))
 
 
 def feedback(style: AnswerStyle, question: str, attempt: str) -> list[Message]:
@@ -119,10 +121,9 @@ def _later(
     return chat(system_prompt(style), text)
 
 
-def _analyse(style: AnswerStyle, truncated: bool, claim: str) -> str:
+def _analyse(style: AnswerStyle, truncated: bool, claim: str, found: str) -> str:
     lead = _CUT_OFF if truncated else claim
     return (
-        f"{lead} First explain inside {ANALYSIS_OPEN}...{ANALYSIS_CLOSE} what went wrong in it, if "
-        "anything did. Then give the corrected, complete solution with the final answer in "
-        f"{style.reminder}."
+        f"{lead} First explain inside {ANALYSIS_OPEN}...{ANALYSIS_CLOSE} {found}. Then give the "
+        f"corrected, complete solution with the final answer in {style.reminder}."
     )
