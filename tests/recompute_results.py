@@ -1,11 +1,21 @@
 """Recompute every number of a results.json from the samples.jsonl beside it.
 
+The same for a votes.json and its votes.jsonl, as far as no chance is in it: counts, mean@1, pass@k,
+tokens, and averages over data sets. Of the vote itself, k equal to the size of every pool is
+checked. Which answers are one vote is the package's to say, so the share of right votes is held
+between bounds that need no such notion: a vote is right for certain if one spelling of a right
+answer has more votes than all wrong samples together, and wrong for certain if no sample is right
+or if one wrong whole number has more votes than all right samples together; ties go to whichever
+was sampled first. For a share outside the bounds the nearer one is shown. maj@k of smaller k and
+all intervals are drawn at random and not checked.
+
 Shares no code with the package. Usage: python tests/recompute_results.py eval/after
 Exits with 1 and names each number that differs, is missing or is not accounted for.
 """
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from statistics import NormalDist
@@ -42,9 +52,11 @@ def wilson(k, n):
 
 def dataset_values(rows):
     n = len(rows)
-    paths = [row["turns"][: row["returned_turn"]] for row in rows]
+    paths = [row["turns"][: row.get("observed_turns", row["returned_turn"])] for row in rows]
     turns = [turn for path in paths for turn in path]
-    right = [bool(path) and path[-1]["correct"] for path in paths]
+    right = [
+        bool(p) and p[r["returned_turn"] - 1]["correct"] for p, r in zip(paths, rows, strict=True)
+    ]
     committed = [t for t in turns if t["verdict"] in ("CORRECT", "INCORRECT")]
     prompt = sum(t["prompt_tokens"] for t in turns)
     completion = sum(t["completion_tokens"] for t in turns)
@@ -72,9 +84,8 @@ def dataset_values(rows):
     }
 
 
-def macro(datasets, names):
+def macro(datasets, names, metrics):
     present = [name for name in names if name in datasets]
-    metrics = [m for m in dataset_values([]) if m not in ("n", "accuracy_ci95")]
     average, counts = {}, {}
     for metric in metrics:
         values = [datasets[d][metric] for d in present if datasets[d][metric] is not None]
@@ -84,21 +95,89 @@ def macro(datasets, names):
     return {**average, "n_datasets": counts, "datasets": present, "missing": missing}
 
 
-def recompute(samples):
-    rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
+def by_dataset(file, values):
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
     names = list(dict.fromkeys(row["dataset"] for row in rows))
-    datasets = {d: dataset_values([r for r in rows if r["dataset"] == d]) for d in names}
+    return {d: values([row for row in rows if row["dataset"] == d]) for d in names}
+
+
+def with_macro(datasets, metrics):
+    averages = {"all": list(datasets), "math": MATH_5}
     return {
         "datasets": datasets,
-        "macro": {"all": macro(datasets, names), "math": macro(datasets, MATH_5)},
+        "macro": {part: macro(datasets, names, metrics) for part, names in averages.items()},
     }
+
+
+def recompute(samples):
+    metrics = [m for m in dataset_values([]) if m not in ("n", "accuracy_ci95")]
+    return with_macro(by_dataset(samples, dataset_values), metrics)
+
+
+def vote_values(rows, ks, stored):
+    """Of one data set; maj@k as stored, but within the bounds where there are any."""
+    n, sizes = len(rows), [len(row["samples"]) for row in rows]
+    hits = [sum(s["correct"] for s in row["samples"]) for row in rows]
+    pools = list(zip(sizes, hits, strict=True))
+    prompt, completion = (
+        ratio(sum(ratio(sum(s[t] for s in r["samples"]), len(r["samples"])) or 0 for r in rows), n)
+        for t in ("prompt_tokens", "completion_tokens")
+    )
+    values = {
+        "n": n,
+        "samples": min((size for size in sizes if size), default=0),
+        "mean@1": ratio(sum(c / size for size, c in pools if size), n),
+    }
+    for k in ks:
+        missed = [math.comb(size - c, k) / math.comb(size, k) if size else 1 for size, c in pools]
+        values[f"pass@{k}"] = 1 - sum(missed) / n
+        values[f"tokens@{k}"] = k * (prompt + completion)
+        values[f"tokens_shared_prompt@{k}"] = prompt + k * completion
+        voted = values[f"maj@{k}"] = stored.get(f"maj@{k}")
+        if voted is None or not set(sizes) <= {0, k}:
+            continue
+        bounds = [vote_bounds(row["samples"]) for row in rows]
+        low, high = (sum(bound[side] for bound in bounds) / n for side in (0, 1))
+        values[f"maj@{k}"] = min(max(voted, low), high)
+    return values
+
+
+def vote_bounds(samples):
+    """Whether the whole pool's vote is right for certain, and whether it may be right at all."""
+    right = [place for place, s in enumerate(samples) if s["correct"]]
+    wrong = [
+        place for place, s in enumerate(samples) if not s["correct"] and s["answer"] is not None
+    ]
+    numbers = [p for p in wrong if re.fullmatch("[0-9]{1,9}", samples[p]["answer"])]
+    certain = any(beats(same(samples, right, p), wrong) for p in right)
+    never = not right or any(beats(same(samples, numbers, p), right) for p in numbers)
+    return certain, not never
+
+
+def same(samples, places, place):
+    return [p for p in places if samples[p]["answer"] == samples[place]["answer"]]
+
+
+def beats(ours, theirs):
+    return len(ours) > len(theirs) or (len(ours) == len(theirs) and ours[0] < theirs[0])
+
+
+def recompute_votes(pools, stored):
+    ks = stored["config"]["k"]
+    kept = stored["datasets"]
+    datasets = by_dataset(
+        pools, lambda rows: vote_values(rows, ks, kept.get(rows[0]["dataset"], {}))
+    )
+    kinds = ("maj", "pass", "tokens", "tokens_shared_prompt")
+    metrics = ["mean@1", *(f"{kind}@{k}" for k in ks for kind in kinds)]
+    return with_macro(datasets, metrics)
 
 
 def differences(path, stored, found):
     if isinstance(stored, dict) and isinstance(found, dict):
         for key in sorted(stored.keys() | found.keys()):
             if key not in stored or key not in found:
-                yield f"{path}.{key} is only in {'results.json' if key in stored else 'samples'}"
+                yield f"{path}.{key} is only in {'the results' if key in stored else 'samples'}"
             else:
                 yield from differences(f"{path}.{key}", stored[key], found[key])
     elif isinstance(stored, list) and isinstance(found, list) and len(stored) == len(found):
@@ -106,16 +185,34 @@ def differences(path, stored, found):
             yield from differences(f"{path}[{index}]", *pair)
     elif isinstance(stored, int | float) and isinstance(found, int | float):
         if not math.isclose(stored, found, rel_tol=1e-9, abs_tol=1e-12):
-            yield f"{path} is {stored} in results.json and {found} from samples"
+            yield f"{path} is {stored} in the results and {found} from samples"
     elif stored != found:
-        yield f"{path} is {stored} in results.json and {found} from samples"
+        yield f"{path} is {stored} in the results and {found} from samples"
+
+
+def without_intervals(votes):
+    parts = ({**votes[kind]} for kind in ("datasets", "macro"))
+    datasets, averages = (
+        {name: {k: v for k, v in values.items() if k != "ci95"} for name, values in part.items()}
+        for part in parts
+    )
+    return {"datasets": datasets, "macro": averages}
 
 
 def main(folder):
-    stored = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    found = recompute(folder / "samples.jsonl")
-    stated = {key: stored.get(key) for key in ("datasets", "macro")}
-    lines = list(differences("results", stated, found))
+    lines, files = [], 0
+    if (folder / "results.json").exists():
+        stored = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        stated = {key: stored.get(key) for key in ("datasets", "macro")}
+        lines += differences("results", stated, recompute(folder / "samples.jsonl"))
+        files += 1
+    if (folder / "votes.json").exists():
+        stored = json.loads((folder / "votes.json").read_text(encoding="utf-8"))
+        found = recompute_votes(folder / "votes.jsonl", stored)
+        lines += differences("votes", without_intervals(stored), found)
+        files += 1
+    if not files:
+        sys.exit(f"{folder}: there is neither a results.json nor a votes.json")
     print("\n".join(lines) or f"{folder}: every number agrees")
     return 1 if lines else 0
 

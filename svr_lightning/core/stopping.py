@@ -75,8 +75,9 @@ def stops(rule: StopRule, turns: Sequence[Signals]) -> bool:
     if rule.gate == "verdict":
         return True
     confidence = evidence_of(rule, turn)
-    agreed = rule.agreement_threshold is not None and repeats(turns)
-    return confidence >= rule.threshold or (agreed and confidence >= rule.agreement_threshold)
+    lower = rule.agreement_threshold
+    agreed = lower is not None and confidence >= lower and repeats(turns)
+    return confidence >= rule.threshold or agreed
 
 
 def answer_turn(rule: StopRule, turns: Sequence[Signals]) -> int:

@@ -14,7 +14,15 @@ from typing import Any
 
 import svr_lightning
 from svr_lightning.core.types import Verdict
-from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.schema import (
+    check_fields,
+    is_count,
+    is_flag,
+    is_list,
+    is_share,
+    is_text,
+    read_lines,
+)
 from svr_lightning.files import finite, to_json, write_aside, write_file
 from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
 
@@ -52,23 +60,26 @@ def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def macro_average(
-    datasets: Mapping[str, Mapping[str, Any]], names: Sequence[str]
+    datasets: Mapping[str, Mapping[str, Any]],
+    names: Sequence[str],
+    metrics: Sequence[str] = METRIC_NAMES,
 ) -> dict[str, Any]:
     """The unweighted mean of each metric over the named data sets that are there.
 
     Args:
         datasets: values by data set, None where undefined.
         names: what the average is meant to cover.
+        metrics: what to average.
 
     Returns:
-        Each of ``METRIC_NAMES``: the mean over the data sets that define it, None where none
+        Each of ``metrics``: the mean over the data sets that define it, None where none
         does. ``n_datasets``: {metric: over how many data sets it ran}. ``datasets`` and
         ``missing``: which of ``names`` went in and which are not there.
     """
     present = [name for name in names if name in datasets]
     defined = {
         metric: [value for name in present if (value := datasets[name][metric]) is not None]
-        for metric in METRIC_NAMES
+        for metric in metrics
     }
     return {
         **{k: math.fsum(v) / len(v) if v else None for k, v in defined.items()},
@@ -152,25 +163,7 @@ def read_samples(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises:
         ConfigError: naming the file and the line that is no sample record or repeats one.
     """
-    path = Path(path)
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a {SAMPLES}") from error
-    records: list[dict[str, Any]] = []
-    first_line: dict[tuple[str, str], int] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = _parse_record(line)
-            key = (record["dataset"], record["id"])
-            if first_line.setdefault(key, number) != number:
-                raise ValueError(f"repeats {key[0]}/{key[1]} of line {first_line[key]}")
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}, line {number}: {error}; mend or remove the line") from error
-        records.append(record)
-    return records
+    return read_lines(Path(path), _check_record, SAMPLES)
 
 
 def package_versions() -> dict[str, str | None]:
@@ -198,72 +191,43 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _parse_record(line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON ({error.msg} at column {error.colno})") from error
-    _check_record(record)
-    return dict(record)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_share(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= 1
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_verdict(value: Any) -> bool:
-    return _is_text(value) and value in set(Verdict)
+    return is_text(value) and value in set(Verdict)
 
 
 _RECORD_FIELDS = {
-    "dataset": (_is_text, "a string"),
-    "id": (_is_text, "a string"),
-    "question": (_is_text, "a string"),
-    "returned_turn": (_is_count, "a whole number"),
-    "stopped_early": (_is_flag, "true or false"),
-    "turns": (lambda value: isinstance(value, list), "a list"),
+    "dataset": (is_text, "a string"),
+    "id": (is_text, "a string"),
+    "question": (is_text, "a string"),
+    "returned_turn": (is_count, "a whole number"),
+    "stopped_early": (is_flag, "true or false"),
+    "turns": (is_list, "a list"),
 }
 _TURN_FIELDS = {
-    "turn": (_is_count, "a whole number"),
-    "text": (_is_text, "a string"),
-    "correct": (lambda value: value is None or _is_flag(value), "true, false or null"),
+    "turn": (is_count, "a whole number"),
+    "text": (is_text, "a string"),
+    "correct": (lambda value: value is None or is_flag(value), "true, false or null"),
     "verdict": (_is_verdict, "one of " + ", ".join(Verdict)),
-    "confidence": (_is_share, "a number in [0, 1]"),
-    "truncated": (_is_flag, "true or false"),
-    "prompt_tokens": (_is_count, "a whole number"),
-    "completion_tokens": (_is_count, "a whole number"),
+    "confidence": (is_share, "a number in [0, 1]"),
+    "truncated": (is_flag, "true or false"),
+    "prompt_tokens": (is_count, "a whole number"),
+    "completion_tokens": (is_count, "a whole number"),
 }
-_OPTIONAL_OF_RECORD = {"observed_turns": (_is_count, "a whole number")}
+_OPTIONAL_OF_RECORD = {"observed_turns": (is_count, "a whole number")}
 _OPTIONAL_OF_TURN = {
     "verdict_probability": (
-        lambda value: value is None or _is_share(value),
+        lambda value: value is None or is_share(value),
         "a number in [0, 1] or null",
     ),
 }
 
 
 def _check_record(record: Any) -> None:
-    _check_fields(record, _RECORD_FIELDS, "record")
-    _check_fields(record, _present(_OPTIONAL_OF_RECORD, record), "record")
+    check_fields(record, _RECORD_FIELDS, "record")
+    check_fields(record, _present(_OPTIONAL_OF_RECORD, record), "record")
     for index, turn in enumerate(record["turns"], start=1):
-        _check_fields(turn, _TURN_FIELDS, f"turn {index}")
-        _check_fields(turn, _present(_OPTIONAL_OF_TURN, turn), f"turn {index}")
+        check_fields(turn, _TURN_FIELDS, f"turn {index}")
+        check_fields(turn, _present(_OPTIONAL_OF_TURN, turn), f"turn {index}")
         if turn["turn"] != index:
             raise ValueError(f"turn {index} says that it is turn {turn['turn']}")
     if bool(record["turns"]) == (record.get("error") is not None):
@@ -279,13 +243,3 @@ def _check_record(record: Any) -> None:
 
 def _present(fields: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
     return {name: check for name, check in fields.items() if name in value}
-
-
-def _check_fields(value: Any, fields: Mapping[str, Any], what: str) -> None:
-    if not isinstance(value, dict):
-        raise ValueError(f"the {what} is no JSON object")
-    for name, (accepts, wanted) in fields.items():
-        if name not in value:
-            raise ValueError(f"the {what} has no {name!r}")
-        if not accepts(value[name]):
-            raise ValueError(f"{name!r} of the {what} must be {wanted}")

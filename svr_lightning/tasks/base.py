@@ -6,6 +6,7 @@ from typing import Any
 
 from svr_lightning.core.prompts import AnswerStyle, system_prompt
 from svr_lightning.core.types import Problem
+from svr_lightning.tasks.answers import AnswerForm
 
 Row = Mapping[str, Any]
 """One record of a data set, under the column names it has on the hub."""
@@ -47,6 +48,15 @@ class Task(ABC):
     @abstractmethod
     def extract_answer(self, completion: str) -> str | None:
         """The candidate answer as written, or None where none can be read."""
+
+    def answer_form(self, answer: str) -> AnswerForm | None:
+        """What :meth:`extract_answer` found, as the evaluator compares it; None where it cannot.
+
+        Majority voting counts answers as one whose forms are the same. Here they are as written,
+        but for white space.
+        """
+        text = " ".join(answer.split())
+        return AnswerForm(text) if text else None
 
     @abstractmethod
     def grade(self, completion: str, problem: Problem) -> bool:

@@ -13,9 +13,11 @@ from typing import Any
 from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, without_spans
 from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
+from svr_lightning.tasks.answers import AnswerForm
 from svr_lightning.tasks.arithmetic import ExpressionError, evaluate
 from svr_lightning.tasks.base import Row, Task
 from svr_lightning.tasks.blocks import first_answer
+from svr_lightning.tasks.canonical import canonical
 from svr_lightning.tasks.fields import integer, present, row_id, shown, text_field
 
 _QUESTION = (
@@ -76,6 +78,13 @@ class Countdown(Task):
     def extract_answer(self, completion: str) -> str | None:
         """The content of the first complete ``<answer>`` block, or None if absent or blank."""
         return (first_answer(completion) or "").strip() or None
+
+    def answer_form(self, answer: str) -> AnswerForm | None:
+        """The derivation before the first ``=``; see :mod:`svr_lightning.tasks.canonical`."""
+        try:
+            return AnswerForm(canonical(answer.partition("=")[0].strip()))
+        except ExpressionError:
+            return None
 
     def grade(self, completion: str, problem: Problem) -> bool:
         """Whether the expression before the first ``=`` uses exactly the numbers and hits target.

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
+from svr_lightning.tasks.answers import AnswerForm
 from svr_lightning.tasks.base import Row, Task
 from svr_lightning.tasks.blocks import last_answer
 from svr_lightning.tasks.fields import answer_text, present, row_id, shown, text_field
@@ -53,6 +54,11 @@ class GSM8K(Task):
         """The number as written in the last block, else in the final 500 characters."""
         answer = _candidate(last_answer(completion) or "")
         return answer if answer else _candidate(completion[-_FALLBACK_CHARACTERS:])
+
+    def answer_form(self, answer: str) -> AnswerForm | None:
+        """The number, None where there is none."""
+        value = _value(answer)
+        return None if value is None else AnswerForm(str(value), value)
 
     def grade(self, completion: str, problem: Problem) -> bool:
         """Whether the number differs from the reference by less than 1e-5."""

@@ -7,10 +7,18 @@ A row of the hub's data set::
 
 from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
+from svr_lightning.tasks.answers import AnswerForm
 from svr_lightning.tasks.base import Row, Task
 from svr_lightning.tasks.blocks import last_answer
 from svr_lightning.tasks.fields import answer_text, present, row_id, text_field
-from svr_lightning.tasks.latex import boxed_gold, equivalent, last_boxed
+from svr_lightning.tasks.latex import (
+    MAX_ANSWER,
+    boxed_gold,
+    equivalent,
+    last_boxed,
+    normalise,
+    read_number,
+)
 
 
 class Math(Task):
@@ -42,6 +50,11 @@ class Math(Task):
     def extract_answer(self, completion: str) -> str | None:
         """The content of the box as written, or None."""
         return last_boxed(last_answer(completion) or "") or last_boxed(completion)
+
+    def answer_form(self, answer: str) -> AnswerForm | None:
+        """Normalised, with its number if it is one: two are the same if :func:`equivalent`."""
+        text = normalise(answer) if len(answer) <= MAX_ANSWER else ""
+        return AnswerForm(text, read_number(text)) if text else None
 
     def grade(self, completion: str, problem: Problem) -> bool:
         """Whether the answer equals the reference by :func:`latex.equivalent`."""

@@ -1,0 +1,312 @@
+"""Majority voting over pools of independent samples.
+
+Maj@k returns the answer that most of k samples give. Ties go to the answer that was sampled first;
+samples whose answer cannot be read do not vote, and where none can be read the result is wrong.
+From a pool of n samples per problem, Maj@k for every k up to n follows by drawing k of the n.
+
+Shapes: N problems of one data set, S the largest pool, R draws.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svr_lightning.evaluation.results import MATH_5, macro_average
+from svr_lightning.tasks import Task, get_task
+from svr_lightning.tasks.answers import AnswerForm
+
+Record = Mapping[str, Any]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_INTERVAL = (0.025, 0.975)
+_CHUNK = 4_000_000
+"""Samples drawn at once, of 4 bytes each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """The samples of one data set as columns."""
+
+    dataset: str
+    ids: tuple[str, ...]
+    """[N]"""
+    size: Ints
+    """[N] samples of each problem; 0 for a problem that could not be run, which is always wrong."""
+    answer: Ints
+    """[N, S] equal numbers for equal answers of a problem; -1 where a sample does not vote."""
+    correct: Bools
+    """[N, S] labels."""
+    prompt_tokens: Floats
+    """[N] mean over a problem's samples."""
+    completion_tokens: Floats
+    """[N] likewise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Votes:
+    """What voting does on one data set."""
+
+    n: int
+    """Problems."""
+    samples: int
+    """Samples of the smallest pool that has any."""
+    values: dict[str, float]
+    """By metric, see :func:`metric_names`."""
+    draws: dict[str, Floats]
+    """[R] each accuracy on problems, and samples, that were drawn anew."""
+
+
+def metric_names(ks: Sequence[int]) -> tuple[str, ...]:
+    """``mean@1``, then for each k ``maj@k``, ``pass@k``, ``tokens@k``, ``tokens_shared_prompt@k``.
+
+    ``mean@1`` is the accuracy of one sample, ``pass@k`` how often one of k is correct. Tokens are
+    per problem: of k prompts and k completions, or of one prompt that all completions share.
+    """
+    kinds = ("maj", "pass", "tokens", "tokens_shared_prompt")
+    return ("mean@1", *(f"{kind}@{k}" for k in ks for kind in kinds))
+
+
+def vote(
+    records: Sequence[Record], ks: Sequence[int], resamples: int = 1000, seed: int = 0
+) -> dict[str, Any]:
+    """Maj@k and what it is compared with, per data set and macro-averaged.
+
+    Args:
+        records: one per problem, with its ``samples``.
+        ks: numbers of votes.
+        resamples: draws of k samples per problem, and of the problems for the intervals.
+        seed: of all draws; a data set's do not depend on which others are there.
+
+    Returns:
+        ``{"datasets": {name: values}, "macro": {"all": average, "math": average}}`` with each of
+        :func:`metric_names`, ``n`` problems, ``samples`` per problem and ``ci95``: {metric:
+        [low, high]} of the accuracies. An average says like :func:`macro_average` what it is over.
+
+    Raises:
+        ValueError: naming a problem with fewer samples than votes, or a sample without a label.
+    """
+    results = {
+        pools.dataset: measure_votes(pools, ks, resamples, seed) for pools in pools_of(records)
+    }
+    datasets = {
+        name: {**votes.values, "n": votes.n, "samples": votes.samples, "ci95": _limits(votes.draws)}
+        for name, votes in results.items()
+    }
+    macro = {"all": tuple(datasets), "math": MATH_5}
+    return {
+        "datasets": datasets,
+        "macro": {
+            name: {
+                **macro_average(datasets, names, metric_names(ks)),
+                "ci95": _macro_limits([results[name] for name in names if name in results]),
+            }
+            for name, names in macro.items()
+        },
+    }
+
+
+def measure_votes(pools: Pools, ks: Sequence[int], resamples: int, seed: int) -> Votes:
+    """Voting on one data set.
+
+    ``maj@k`` is the mean over ``resamples`` draws of k samples from each problem's pool, without
+    replacement and in the order of the pool; for k = n it is exact. Each draw of the interval takes
+    N problems with replacement and for each of them one draw of its samples: where another run with
+    k samples per problem would fall. ``mean@1`` and ``pass@k`` take the whole pools of the problems
+    drawn.
+
+    Raises:
+        ValueError: naming a problem with fewer samples than votes.
+    """
+    _check_sizes(pools, ks)
+    n = len(pools.ids)
+    rng = np.random.default_rng([seed, zlib.crc32(pools.dataset.encode())])
+    problems = rng.integers(n, size=(resamples, n))
+    columns = rng.integers(resamples, size=(resamples, n))
+    hits = pools.correct.sum(1)
+    mean_at_1 = hits / np.maximum(pools.size, 1)
+    values = {"mean@1": mean_at_1.mean()}
+    draws = {"mean@1": mean_at_1[problems].mean(1)}
+    for k, outcomes in zip(ks, majority_outcomes(pools, ks, resamples, rng), strict=True):
+        passes = pass_at_k(pools.size, hits, k)
+        values[f"maj@{k}"] = outcomes.mean()
+        values[f"pass@{k}"] = passes.mean()
+        values[f"tokens@{k}"] = k * (pools.prompt_tokens + pools.completion_tokens).mean()
+        shared = pools.prompt_tokens + k * pools.completion_tokens
+        values[f"tokens_shared_prompt@{k}"] = shared.mean()
+        draws[f"maj@{k}"] = outcomes[problems, columns].mean(1)
+        draws[f"pass@{k}"] = passes[problems].mean(1)
+    return Votes(
+        n=n,
+        samples=min((size for size in pools.size.tolist() if size), default=0),
+        values={name: float(value) for name, value in values.items()},
+        draws=draws,
+    )
+
+
+def majority_outcomes(
+    pools: Pools, ks: Sequence[int], resamples: int, rng: np.random.Generator
+) -> list[Bools]:
+    """[N, R] for each k, whether the majority of k samples drawn without replacement is right.
+
+    For different k the draws lie within each other, so that differences between them are less
+    noisy than each.
+    """
+    n, size = pools.answer.shape
+    outcomes = [np.zeros((n, resamples), dtype=np.bool_) for _ in ks]
+    step = max(1, _CHUNK // max(1, resamples * size))
+    for start in range(0, n, step):
+        rows = slice(start, start + step)
+        keys = _random_keys(pools.size[rows], size, resamples, rng)
+        ordered = np.sort(keys, axis=-1)
+        for k, outcome in zip(ks, outcomes, strict=True):
+            last = ordered[..., min(k, size) - 1]
+            chosen = keys <= last[..., None]
+            outcome[rows] = majority_is_right(pools.answer[rows], pools.correct[rows], chosen)
+    return outcomes
+
+
+def majority_is_right(answer: Ints, correct: Bools, chosen: Bools) -> Bools:
+    """[P, R] whether the majority among the chosen samples is right.
+
+    Args:
+        answer: [P, S] see :class:`Pools`.
+        correct: [P, S] labels; a majority has that of its first chosen sample.
+        chosen: [P, R, S] which samples vote in each draw.
+    """
+    votes = answer >= 0
+    same = (answer[:, :, None] == answer[:, None, :]) & votes[:, :, None]
+    counts = np.matmul(chosen.astype(np.float32), same.astype(np.float32))
+    counts *= chosen
+    first = counts.argmax(axis=-1)
+    most = np.take_along_axis(counts, first[..., None], axis=-1)[..., 0]
+    return np.asarray(np.take_along_axis(correct, first, axis=1) & (most > 0))
+
+
+def pass_at_k(size: Ints, hits: Ints, k: int) -> Floats:
+    """[N] unbiased probability that one of k samples is right: 1 - C(n - c, k) / C(n, k).
+
+    Args:
+        size: [N] n samples; a problem without any has probability 0.
+        hits: [N] c of them that are right.
+        k: at most n.
+
+    Example:
+        >>> pass_at_k(np.array([4]), np.array([1]), 2).tolist()
+        [0.5]
+    """
+    missed = np.ones(len(size))
+    for drawn in range(k):
+        missed *= np.maximum(size - hits - drawn, 0) / np.maximum(size - drawn, 1)
+    return np.where(size > 0, 1 - missed, 0.0)
+
+
+def pools_of(records: Sequence[Record]) -> Iterator[Pools]:
+    """The pools of each data set, in the order in which the data sets first occur.
+
+    Raises:
+        ValueError: naming a problem whose task is not known, or a sample without a label.
+    """
+    by_dataset: dict[str, list[Record]] = {}
+    for record in records:
+        by_dataset.setdefault(record["dataset"], []).append(record)
+    for name, rows in by_dataset.items():
+        yield _pools(name, rows)
+
+
+def answer_classes(task: Task, answers: Sequence[str | None]) -> list[int]:
+    """Equal numbers for answers that the task's evaluator takes for one; -1 where it reads none.
+
+    An answer belongs to the first class whose first member it equals.
+    """
+    members: list[AnswerForm] = []
+    known: dict[str | None, int] = {None: -1}
+    for answer in answers:
+        if answer not in known:
+            known[answer] = _class_of(task.answer_form(answer or ""), members)
+    return [known[answer] for answer in answers]
+
+
+def _class_of(form: AnswerForm | None, members: list[AnswerForm]) -> int:
+    if form is None:
+        return -1
+    for index, member in enumerate(members):
+        if member.same(form):
+            return index
+    members.append(form)
+    return len(members) - 1
+
+
+def _pools(dataset: str, records: Sequence[Record]) -> Pools:
+    size = max(1, *(len(record["samples"]) for record in records))
+    answer = np.full((len(records), size), -1, dtype=np.int64)
+    correct = np.zeros((len(records), size), dtype=np.bool_)
+    tokens = np.zeros((2, len(records)))
+    for row, record in enumerate(records):
+        samples = record["samples"]
+        labels = [_label(record, number, sample) for number, sample in enumerate(samples, start=1)]
+        answers = [sample["answer"] for sample in samples]
+        answer[row, : len(samples)] = answer_classes(get_task(record["task"]), answers)
+        correct[row, : len(samples)] = labels
+        for column, name in enumerate(("prompt_tokens", "completion_tokens")):
+            tokens[column, row] = sum(s[name] for s in samples) / max(1, len(samples))
+    return Pools(
+        dataset=dataset,
+        ids=tuple(record["id"] for record in records),
+        size=np.array([len(record["samples"]) for record in records], dtype=np.int64),
+        answer=answer,
+        correct=correct,
+        prompt_tokens=tokens[0],
+        completion_tokens=tokens[1],
+    )
+
+
+def _label(record: Record, number: int, sample: Record) -> bool:
+    if not isinstance(sample["correct"], bool):
+        raise ValueError(
+            f"problem {record['id']!r} of {record['dataset']!r} has no label at sample {number}; "
+            "voting is measured on problems with a reference"
+        )
+    return sample["correct"]
+
+
+def _check_sizes(pools: Pools, ks: Sequence[int]) -> None:
+    for name, size in zip(pools.ids, pools.size.tolist(), strict=True):
+        if 0 < size < max(ks, default=0):
+            raise ValueError(
+                f"problem {name!r} of {pools.dataset!r} has {size} samples and k={max(ks)}; "
+                f"ask for at most k={size}, or draw larger pools"
+            )
+
+
+def _random_keys(
+    size: Ints, width: int, resamples: int, rng: np.random.Generator
+) -> NDArray[np.uint32]:
+    """[P, R, S] keys whose k smallest are k samples drawn without replacement.
+
+    No two keys of a draw are equal: their low bits are the sample's place. Places without a sample
+    have the largest.
+    """
+    bits = np.uint32(width.bit_length())
+    places = np.arange(width, dtype=np.uint32)
+    keys = rng.integers(2**31, size=(len(size), resamples, width), dtype=np.uint32)
+    keys >>= bits
+    keys <<= bits
+    absent = np.where(places < size[:, None], 0, 1 << 31).astype(np.uint32)
+    keys |= (places | absent)[:, None, :]
+    return keys
+
+
+def _limits(draws: Mapping[str, Floats]) -> dict[str, list[float]]:
+    return {name: [float(q) for q in np.quantile(d, _INTERVAL)] for name, d in draws.items()}
+
+
+def _macro_limits(votes: Sequence[Votes]) -> dict[str, list[float]]:
+    """Of the unweighted mean over data sets, whose problems are drawn independently."""
+    names = votes[0].draws if votes else {}
+    return _limits({name: np.mean([v.draws[name] for v in votes], axis=0) for name in names})

@@ -1,0 +1,145 @@
+"""Columns hold what records say, and their metrics are those of the records."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from svr_lightning.evaluation.measure import measure, measure_all
+from svr_lightning.evaluation.results import summarize
+from svr_lightning.evaluation.table import Outcome, turn_tables
+from svr_lightning.metric_functions import VERDICT_CODES
+from tests.trajectories import adaptive, failed, record, uncensored
+
+PLAIN = ("correct", "truncated", "confidence", "prompt_tokens", "completion_tokens")
+
+
+def random_records(rng: random.Random) -> list[dict[str, Any]]:
+    """Trajectories of every kind on two data sets, some with more turns than were observed."""
+    rows = []
+    for name in range(rng.randrange(1, 9)):
+        dataset = rng.choice(["math500", "gsm8k"])
+        if rng.random() < 0.15:
+            rows.append(failed(str(name), dataset))
+            continue
+        turns = [
+            (rng.random() < 0.5, rng.choice("CIU"), rng.randrange(5) / 4, rng.randrange(99))
+            for _ in range(rng.randrange(1, 5))
+        ]
+        cut = [(*turn, rng.random() < 0.2) for turn in turns]
+        row = record(str(name), *cut, dataset=dataset, early=rng.random() < 0.5)
+        row["returned_turn"] = rng.randrange(1, len(turns) + 1)
+        if rng.random() < 0.5:
+            row["observed_turns"] = rng.randrange(row["returned_turn"], len(turns) + 1)
+        for turn in row["turns"]:
+            turn["answer"] = rng.choice(["7", "7 ", "8", None])
+            turn["verdict_probability"] = rng.choice([None, 0.25, 1.0])
+        rows.append(row)
+    return rows
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_columns_are_the_records(rng: random.Random) -> None:
+    rows = random_records(rng)
+    tables = turn_tables(rows)
+    assert list(tables) == list(dict.fromkeys(row["dataset"] for row in rows))
+    for name, table in tables.items():
+        mine = [row for row in rows if row["dataset"] == name]
+        assert table.ids == tuple(row["id"] for row in mine)
+        assert table.correct.shape == (len(mine), max(len(row["turns"]) for row in mine))
+        for index, row in enumerate(mine):
+            assert table.length[index] == len(row["turns"])
+            assert table.recorded.returned[index] == row["returned_turn"]
+            observed = row.get("observed_turns", row["returned_turn"])
+            assert table.recorded.observed[index] == observed
+            assert table.recorded.stopped_early[index] == row["stopped_early"]
+            for place, turn in enumerate(row["turns"]):
+                for column in PLAIN:
+                    assert getattr(table, column)[index, place] == turn[column]
+                assert table.verdict[index, place] == VERDICT_CODES[turn["verdict"]]
+                probability = turn["verdict_probability"]
+                if probability is None:
+                    assert np.isnan(table.verdict_probability[index, place])
+                else:
+                    assert table.verdict_probability[index, place] == probability
+                before = row["turns"][place - 1]["answer"] if place else None
+                same = None not in (before, turn["answer"]) and before.strip() == (
+                    turn["answer"].strip()
+                )
+                assert table.repeats[index, place] == same
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_metrics_of_columns_equal_metrics_of_records(rng: random.Random) -> None:
+    rows = random_records(rng)
+    tables = turn_tables(rows)
+    outcomes = {name: table.recorded for name, table in tables.items()}
+    assert measure_all(tables, outcomes) == summarize(rows)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False), st.data())
+def test_chosen_problems_measure_like_their_records(
+    rng: random.Random, data: st.DataObject
+) -> None:
+    rows = [row for row in random_records(rng) if row["dataset"] == "gsm8k"] + adaptive("gsm8k")
+    table = turn_tables(rows)["gsm8k"]
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=12))
+    part = table.select(np.array(chosen, dtype=np.int64))
+    # Records with equal ids count once: copies get names of their own.
+    copies = [{**rows[index], "id": f"copy {place}"} for place, index in enumerate(chosen)]
+    assert part.ids == tuple(rows[index]["id"] for index in chosen)
+    expected = summarize(copies)["datasets"].get("gsm8k")
+    values = measure(part, part.recorded)
+    assert values == expected if chosen else values["n"] == 0
+    mask = np.isin(np.arange(len(rows)), chosen)
+    kept = [row for row, keep in zip(rows, mask, strict=True) if keep]
+    values = measure(table.select(mask), table.select(mask).recorded)
+    assert values == summarize(kept)["datasets"].get("gsm8k", values)
+
+
+def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong() -> None:
+    table = turn_tables([failed("x"), *adaptive(), failed("y")])["toy"]
+    assert table.length.tolist() == [0, 1, 1, 2, 3, 3, 3, 0]
+    assert table.at(table.correct, table.recorded.returned).tolist() == [
+        *(False, True, False, True, True, False, False, False)
+    ]
+    values = measure(table, table.recorded)
+    assert values["accuracy"] == 3 / 8
+    assert values["turns"] == 13 / 8
+    assert values["brier"] == pytest.approx(4.1151 / 13)
+    alone = turn_tables([failed("x")])["toy"]
+    values = measure(alone, alone.recorded)
+    assert (values["n"], values["accuracy"], values["turns"], values["auroc"]) == (1, 0, 0, None)
+    assert values["brier"] is None
+
+
+def test_turns_behind_an_earlier_answer_are_paid_for() -> None:
+    table = turn_tables(uncensored())["toy"]
+    outcome = Outcome(
+        returned=np.array([1, 2, 2, 3, 1, 2]),
+        observed=np.full(6, 3),
+        stopped_early=np.zeros(6, dtype=np.bool_),
+    )
+    values = measure(table, outcome)
+    assert values["accuracy"] == 1.0  # each at its own right turn
+    assert values["turns"] == 3
+    assert values["avg_prompt_tokens"] == 600
+    # a 150, b 180, c 592, d 60, e 6, f 300
+    assert values["avg_completion_tokens"] == 1288 / 6
+    assert table.observed(outcome).all()
+
+
+def test_a_repeated_record_counts_once_and_an_unlabelled_turn_is_named() -> None:
+    rows = adaptive()
+    assert turn_tables([*rows, rows[0]])["toy"].ids == tuple("abcdef")
+    with pytest.raises(ValueError, match="'mine' of 'toy' has no label at turn 1"):
+        turn_tables([record("mine", (None, "C", 0.9, 10))])
+    with pytest.raises(ValueError, match="returns turn 2 of 1"):
+        turn_tables([{**record("mine", (True, "C", 0.9, 10)), "returned_turn": 2}])
+    assert turn_tables([]) == {}

@@ -1,0 +1,250 @@
+"""Majority voting on pools worked out by hand."""
+
+import math
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from svr_lightning.evaluation.voting import (
+    answer_classes,
+    majority_is_right,
+    metric_names,
+    pass_at_k,
+    pools_of,
+    vote,
+)
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.latex import equivalent
+
+
+def pool(name: str, answers: str, right: str = "a", dataset: str = "toy") -> dict[str, Any]:
+    """A pool whose answers are letters, ``.`` for one that cannot be read."""
+    samples = [
+        {
+            "text": "",
+            "answer": None if letter == "." else letter,
+            "correct": letter == right,
+            "truncated": False,
+            "prompt_tokens": 100,
+            "completion_tokens": 10 * place,
+            "finish_reason": "stop",
+        }
+        for place, letter in enumerate(answers, start=1)
+    ]
+    return {"dataset": dataset, "id": name, "task": "math", "question": "", "samples": samples}
+
+
+def accuracy(answers: str, k: int | None = None, resamples: int = 4000) -> float:
+    k = k or len(answers)
+    return vote([pool("x", answers)], [k], resamples)["datasets"]["toy"][f"maj@{k}"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "right"),
+    [
+        ("aab", True),
+        ("abb", False),
+        ("bbaaa", True),
+        ("ab", True),  # a tie goes to the answer sampled first
+        ("ba", False),
+        ("baab", False),
+        ("cabba", True),  # a and b have two votes each; a came before b
+        ("..a", True),  # what cannot be read does not vote
+        ("...bb.a", False),
+        ("....", False),  # nothing can be read: wrong
+        (".", False),
+        ("a", True),
+    ],
+)
+def test_the_whole_pool_votes_once(answers: str, right: bool) -> None:
+    values = vote([pool("x", answers)], [len(answers)], resamples=3)["datasets"]["toy"]
+    assert values[f"maj@{len(answers)}"] == float(right)
+    assert values["ci95"][f"maj@{len(answers)}"] == [float(right)] * 2
+
+
+def by_hand(answers: str, k: int) -> float:
+    """The share of k-subsets, in the order of the pool, whose majority is ``a``."""
+    wins = []
+    for chosen in combinations(answers, k):
+        heard = [letter for letter in chosen if letter != "."]
+        wins.append(bool(heard) and max(heard, key=heard.count) == "a")  # max takes the first
+    return sum(wins) / len(wins)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet="ab.c", min_size=1, max_size=6), st.data())
+def test_every_subset_votes_as_counted_one_by_one(answers: str, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(answers)))
+    (pools,) = pools_of([pool("x", answers)])
+    subsets = list(combinations(range(len(answers)), k))
+    chosen = np.zeros((1, len(subsets), len(answers)), dtype=bool)
+    for row, places in enumerate(subsets):
+        chosen[0, row, list(places)] = True
+    outcomes = majority_is_right(pools.answer, pools.correct, chosen)
+    assert outcomes.mean() == pytest.approx(by_hand(answers, k))
+
+
+@pytest.mark.parametrize(("answers", "k"), [("aabbc", 3), ("abab.b", 2), ("bca", 1)])
+def test_draws_of_k_samples_are_uniform_over_subsets(answers: str, k: int) -> None:
+    # Of 4,000 draws the share has a standard deviation of at most 0.008.
+    assert accuracy(answers, k) == pytest.approx(by_hand(answers, k), abs=0.035)
+
+
+def test_values_of_a_small_set_by_hand() -> None:
+    records = [pool("x", "aab."), pool("y", "bbbb"), pool("z", "ccca", right="a")]
+    values = vote(records, [1, 4], resamples=50)["datasets"]["toy"]
+    assert values["n"] == 3
+    assert values["samples"] == 4
+    assert values["mean@1"] == pytest.approx((2 / 4 + 0 + 1 / 4) / 3)
+    assert values["pass@1"] == pytest.approx(values["mean@1"])
+    assert values["maj@4"] == 1 / 3  # x alone
+    assert values["pass@4"] == 2 / 3
+    # Prompts of 100 tokens; completions of 10, 20, 30 and 40 have a mean of 25.
+    assert values["tokens@1"] == values["tokens_shared_prompt@1"] == 125
+    assert values["tokens@4"] == 500
+    assert values["tokens_shared_prompt@4"] == 200
+
+
+def test_a_problem_that_could_not_be_run_is_wrong_and_costs_nothing() -> None:
+    failed = {**pool("y", ""), "error": "the problem does not fit"}
+    values = vote([pool("x", "aa"), failed], [2], resamples=20)["datasets"]["toy"]
+    assert values["maj@2"] == values["pass@2"] == values["mean@1"] == 0.5
+    assert values["tokens@2"] == 230 / 2
+    assert values["samples"] == 2
+    alone = vote([failed], [2], resamples=20)["datasets"]["toy"]
+    assert alone["maj@2"] == alone["tokens@2"] == alone["samples"] == 0
+
+
+def test_pools_of_different_sizes_draw_from_their_own() -> None:
+    short, long = pool("x", "ab"), pool("y", "bbbbba")
+    values = vote([short, long], [2], resamples=2000)["datasets"]["toy"]
+    # x: "ab" is right by the tie. y: no pair has a majority of a.
+    assert values["maj@2"] == 0.5
+    with pytest.raises(ValueError, match="'x' of 'toy' has 2 samples and k=3; ask for at most k=2"):
+        vote([long, short], [1, 3])
+
+
+def test_averages_are_over_data_sets_and_math_over_its_own() -> None:
+    records = [
+        pool("x", "aa", dataset="gsm8k"),
+        pool("x", "aa", dataset="math500"),
+        pool("y", "bb", dataset="math500"),
+        pool("x", "bb", dataset="amc23"),
+    ]
+    macro = vote(records, [2], resamples=200)["macro"]
+    assert macro["all"]["maj@2"] == (1 + 0.5 + 0) / 3
+    assert macro["math"]["maj@2"] == (0.5 + 0) / 2
+    assert macro["math"]["missing"] == ["aime26", "olympiadbench", "minerva_math"]
+    # Of two problems of math500 a draw holds right ones with shares 0, 1/2 or 1.
+    assert macro["math"]["ci95"]["maj@2"] == [0.0, 0.5]
+    assert set(macro["all"]["ci95"]) == {"mean@1", "maj@2", "pass@2"}
+    assert set(metric_names([2])) < set(macro["all"])
+
+
+def test_a_seed_gives_the_same_numbers_whatever_else_is_in_the_file() -> None:
+    records = [pool(str(i), "aabbc"[i % 3 :] + "ab") for i in range(9)]
+    other = [{**record, "dataset": "other"} for record in records]
+    once, again = vote(records, [2], 100, seed=7), vote([*other, *records], [2], 100, seed=7)
+    assert once["datasets"]["toy"] == again["datasets"]["toy"]
+    assert again["datasets"]["toy"]["ci95"] != again["datasets"]["other"]["ci95"]
+    assert once["datasets"]["toy"] != vote(records, [2], 100, seed=8)["datasets"]["toy"]
+
+
+@given(st.integers(1, 40), st.data())
+def test_pass_at_k_is_the_unbiased_estimator(size: int, data: st.DataObject) -> None:
+    hits, k = data.draw(st.integers(0, size)), data.draw(st.integers(1, size))
+    expected = 1 - math.comb(size - hits, k) / math.comb(size, k)
+    assert pass_at_k(np.array([size]), np.array([hits]), k)[0] == pytest.approx(expected)
+
+
+def test_intervals_cover_the_accuracy_of_all_problems() -> None:
+    # Problems have a chance p of 0.2 or 0.8 per sample, half each; three samples of two answers.
+    # Maj@3 is right with p^3 + 3 p^2 (1 - p): 0.104 or 0.896, on average 0.5.
+    rng = np.random.default_rng(5)
+    covered, widths = [], []
+    for trial in range(120):
+        chance = rng.choice([0.2, 0.8], size=60)
+        labels = rng.random((60, 3)) < chance[:, None]
+        records = [
+            pool(str(row), "".join("a" if label else "b" for label in flags))
+            for row, flags in enumerate(labels)
+        ]
+        low, high = vote(records, [3], 200, seed=trial)["datasets"]["toy"]["ci95"]["maj@3"]
+        covered.append(low <= 0.5 <= high)
+        widths.append(high - low)
+    # 120 intervals of 95 %: a mean of 114 and a standard deviation of 2.4.
+    assert sum(covered) >= 105
+    # 4 standard deviations of a share of 60: 4 sqrt(0.25 / 60) = 0.258
+    assert np.mean(widths) == pytest.approx(0.25, abs=0.03)
+
+
+def test_an_interval_has_the_chance_of_the_samples_in_it_too() -> None:
+    # Every problem has the pool "aabb". Its pairs are aa, bb, and four ties that the first letter
+    # decides, ab each time: a single vote of two is right with 5/6, whatever the problem.
+    records = [pool(str(row), "aabb") for row in range(100)]
+    values = vote(records, [2], 1000)["datasets"]["toy"]
+    low, high = values["ci95"]["maj@2"]
+    assert values["maj@2"] == pytest.approx(5 / 6, abs=0.005)
+    # Binomial: 5/6 -+ 1.96 sqrt(5/36 / 100) = -+ 0.073
+    assert (low, high) == (pytest.approx(0.76, abs=0.02), pytest.approx(0.906, abs=0.02))
+    assert values["ci95"]["mean@1"] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("task", "answers", "classes"),
+    [
+        ("gsm8k", ["1,000", "$1000", "1000.000001", "1000.5"], [0, 0, 0, 1]),
+        ("gsm8k", ["no number", None, "7"], [-1, -1, 0]),
+        # 0 and 0.000008 are close, 0.000008 and 0.000016 too: the class is that of its first.
+        ("gsm8k", ["0.000008", "0", "0.000016"], [0, 0, 0]),
+        ("gsm8k", ["0", "0.000008", "0.000016"], [0, 0, 1]),
+        ("math", [r"\frac12", "0.5", r"x = \dfrac{1}{2}", r"\sqrt{2}"], [0, 0, 0, 1]),
+        ("math", ["", "1" * 2001, None, "1"], [-1, -1, -1, 0]),
+        ("countdown", ["(3+5)*2=16", "2*(5+3)", "3*2+5*2", "3+", "1/0"], [0, 0, 1, -1, -1]),
+    ],
+)  # fmt: skip
+def test_answers_that_an_evaluator_takes_for_one_are_one_vote(
+    task: str, answers: list[str | None], classes: list[int]
+) -> None:
+    assert answer_classes(get_task(task), answers) == classes
+
+
+def test_forms_of_math_answers_are_the_same_where_the_evaluator_says_so() -> None:
+    form = get_task("math").answer_form
+    texts = [
+        "1/2",
+        "0.5",
+        "50\\%",
+        "50",
+        "(1,2)",
+        "(2,1)",
+        "2^{3}",
+        "2^3",
+        "x=8",
+        "8.000001",
+        "8",
+        "",
+    ]
+    for left, right in product(texts, repeat=2):
+        one, other = form(left), form(right)
+        assert (one is not None and other is not None and one.same(other)) == equivalent(
+            left, right
+        )
+
+
+def test_a_megabyte_of_anything_is_one_answer_at_most(hostile_text: str) -> None:
+    for name in ("countdown", "gsm8k", "math"):
+        task = get_task(name)
+        answers = [hostile_text, hostile_text[:150], task.extract_answer(hostile_text)]
+        assert max(answer_classes(task, answers)) < len(answers)
+
+
+def test_a_sample_without_a_label_is_named() -> None:
+    record = pool("x", "ab")
+    record["samples"][1]["correct"] = None
+    with pytest.raises(ValueError, match="'x' of 'toy' has no label at sample 2"):
+        vote([record], [1])
