@@ -70,7 +70,8 @@ def doubtful_draft(
     """Analysis, then solution, of a draft that may be wrong."""
     claim = "Your previous answer may be wrong."
     found = "what went wrong in it, if anything did"
-    return _later(style, question, state.draft, turn, "", _analyse(style, state.truncated, claim, found))
+    instruction = _analyse(style, state.truncated, claim, found)
+    return _later(style, question, state.draft, turn, "", instruction)
 
 
 def wrong_draft(style: AnswerStyle, question: str, state: OracleState, turn: int) -> list[Message]:
@@ -83,7 +84,8 @@ def wrong_draft(style: AnswerStyle, question: str, state: OracleState, turn: int
         raise ValueError("a draft that is right must not be called wrong")
     claim = "Your previous answer was wrong."
     found = "what went wrong in it"
-    return _later(style, question, state.draft, turn, "", _analyse(style, state.truncated, claim, found))
+    instruction = _analyse(style, state.truncated, claim, found)
+    return _later(style, question, state.draft, turn, "", instruction)
 
 
 def feedback(style: AnswerStyle, question: str, attempt: str) -> list[Message]:

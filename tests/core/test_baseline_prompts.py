@@ -86,7 +86,9 @@ def test_no_prompt_of_a_baseline_speaks_of_a_self_check(case: str) -> None:
     assert not any(word in text.lower() for word in ("self_check", "verdict", "confiden"))
 
 
-@pytest.mark.parametrize(("interface", "other"), [("verdict", "conf"), ("confidence", "verdict")])
+@pytest.mark.parametrize(
+    ("interface", "other"), [("verdict", "confidence"), ("confidence", "verdict")]
+)
 def test_an_interface_of_one_field_never_names_the_other(interface: str, other: str) -> None:
     for case, prompt in CASES.items():
         if case.startswith(interface):

@@ -55,8 +55,8 @@ RECIPES: dict[str, tuple[Recipe, int, int]] = {
 }
 PRIVILEGED = {"murphy_binary", "scrpo_labels", "oracle"}
 CHOOSES_BY_LABEL = {"igrpo", "igrpo_fixed", "murphy_tree"}
-"""Their prompts show no label, but which draft a prompt goes on from is, in training, chosen by one.
-So are the wrong answers in the pool of scrpo_pool; these rollouts find it empty."""
+"""Their prompts show no label, but in training a label chooses which draft a prompt goes on from.
+It also chooses what enters the pool of scrpo_pool, which these rollouts find empty."""
 
 each_recipe = pytest.mark.parametrize("name", RECIPES)
 
