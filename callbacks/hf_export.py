@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, Trainer
 
 from svr_lightning import __version__
 from svr_lightning.display import number
-from svr_lightning.evaluation.operating_point import read_operating_point, write_operating_point
+from svr_lightning.evaluation.operating_point import write_operating_point
 
 
 class HFExport(Callback):
@@ -39,35 +39,17 @@ def export_policy(pl_module: Any, root: Path, dtype: str) -> Path:
     model.generation_config.max_new_tokens = pl_module.sampling.max_completion_tokens
     model.save_pretrained(folder, state_dict=state)
     pl_module.renderer.tokenizer.save_pretrained(folder)
-    threshold = _keep_operating_point(pl_module, folder)
-    stopping = {"threshold": threshold, "max_turns": evaluation.max_turns}
-    (folder / "svr.json").write_text(json.dumps(stopping, indent=2) + "\n")
+    # Anew even where the folder had one: what was certified of it held of other weights.
+    write_operating_point(folder, pl_module.threshold, {"max_turns": evaluation.max_turns})
     after = root / "eval" / "after" / "results.json"
     datasets = json.loads(after.read_text())["datasets"] if after.is_file() else {}
-    (folder / "README.md").write_text(model_card(pl_module, datasets, threshold), encoding="utf-8")
+    (folder / "README.md").write_text(model_card(pl_module, datasets), encoding="utf-8")
     return folder
 
 
-def _keep_operating_point(pl_module: Any, folder: Path) -> float:
-    """The threshold that the exported policy is used at.
-
-    One that its folder was tuned to stays. Else the threshold that the run took from the folder
-    of the policy it began with is handed on, but not what was found out about it there: that
-    holds of the other weights.
-    """
-    kept = read_operating_point(folder)
-    if kept is not None:
-        return kept
-    inherited = pl_module.evaluation.threshold is None and pl_module.own_threshold is not None
-    if inherited:
-        details = {"inherited_from": pl_module.policy_config.path}
-        write_operating_point(folder, pl_module.threshold, details)
-    return float(pl_module.threshold)
-
-
-def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]], threshold: float) -> str:
+def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
     """What the policy is, how it was trained, how to use it, what it scored."""
-    evaluation = pl_module.evaluation
+    evaluation, threshold = pl_module.evaluation, number(pl_module.threshold)
     rows = [
         f"| {name} | {v['n']} | {v['accuracy']:.3f} | {v['turns']:.2f} | {v['esr']:.3f} "
         f"| {v['pse']:.3f} | {v['brier']:.3f} |"
@@ -90,7 +72,7 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]], threshold: f
         f"from `{pl_module.policy_config.path}`, seed {pl_module.seed}.",
         "",
         "Each turn it writes a solution, a verdict and a confidence. Stop at the first complete "
-        f"turn with verdict CORRECT and confidence >= {number(threshold)}, otherwise refine "
+        f"turn with verdict CORRECT and confidence >= {threshold}, otherwise refine "
         f"from its own draft and self-check, for at most {evaluation.max_turns} turns:",
         "",
         "```",

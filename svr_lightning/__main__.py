@@ -25,6 +25,12 @@ From recorded samples, without a model:
   python -m svr_lightning predict --config configs/countdown_tiny.yaml \\
       --question "3 5 8 = 16"
 
+validate, test and predict also ask a server that speaks the OpenAI protocol, with the key in
+OPENAI_API_KEY or the variable that --api-key-env names:
+
+  python -m svr_lightning test --config configs/gsm8k.yaml --engine openai \\
+      --base-url http://127.0.0.1:8000/v1 --model-name NAME [--concurrency 64] [--timeout 600]
+
 Every key of a configuration can be given on the command line, --model.evaluation.threshold 0.9.
 `SUBCOMMAND --help` lists them all; `--print_config` prints the resolved configuration.
 """

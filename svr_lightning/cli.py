@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from lightning.pytorch.cli import (
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from transformers.utils.logging import disable_progress_bar
 
+from svr_lightning.endpoint.module import EndpointModule
+from svr_lightning.endpoint.settings import EndpointSettings, take_options
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
@@ -61,6 +64,55 @@ class SVRCommandLine(LightningCLI):
         """Keep the configuration: what YAML and flags say wins over what a checkpoint holds."""
 
 
+class EndpointCommandLine(SVRCommandLine):
+    """The same configurations where a server has the policy: nothing is loaded, nothing trains.
+
+    Of the trainer's section only ``default_root_dir`` counts, of the model's ``evaluation``,
+    ``policy.chat_template_kwargs``, ``recipe`` and ``seed``.
+    """
+
+    def __init__(self, settings: EndpointSettings, **kwargs: Any) -> None:
+        self._settings = settings
+        super().__init__(**kwargs, save_config_callback=None)
+
+    def before_instantiate_classes(self) -> None:
+        """Drop what would ask for devices, engines and callbacks."""
+        config = self.config[self.subcommand]
+        root = config.trainer.default_root_dir
+        config.trainer = Namespace(default_root_dir=root, accelerator="cpu", devices=1)
+        config.trainer.update(Namespace(enable_model_summary=False, enable_progress_bar=False))
+        config.trainer.callbacks = []
+        config.model.engine = None
+
+    def instantiate_classes(self) -> None:
+        """Put the server's module in the place of the policy's."""
+        super().instantiate_classes()
+        policy = self.model
+        template = policy.policy_config.chat_template_kwargs
+        self.model = EndpointModule(
+            self._settings, policy.evaluation, template, policy.seed, policy.recipe
+        )
+        # A server queues by itself: a data set is one batch, so that none waits for stragglers.
+        self.datamodule.eval_batch_size = sys.maxsize
+        config = policy.run_config
+        self.model.run_config = {
+            "seed_everything": config["seed_everything"],
+            "trainer": {"default_root_dir": config["trainer"]["default_root_dir"]},
+            "model": {
+                "evaluation": config["model"]["evaluation"],
+                "recipe": config["model"]["recipe"],
+                "policy": {"chat_template_kwargs": template},
+            },
+            "data": config["data"],
+            "endpoint": self._settings.public(),
+        }
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """No checkpoint is read: its weights are not the server's."""
+        self.config_init[subcommand].pop("ckpt_path", None)
+        super()._run_subcommand(subcommand)
+
+
 def run(arguments: list[str]) -> int:
     """Run a subcommand and turn what the user can mend into one line on standard error."""
     if arguments[0] not in SUBCOMMANDS:
@@ -69,13 +121,18 @@ def run(arguments: list[str]) -> int:
     _quieten()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     try:
-        SVRCommandLine(
+        settings, arguments = take_options(arguments)
+        command_line: Any = (
+            partial(EndpointCommandLine, settings)
+            if settings is not None
+            else partial(SVRCommandLine, save_config_callback=SaveConfig)
+        )
+        command_line(
             model_class=SVRModule,
             datamodule_class=SVRDataModule,
             trainer_class=SVRTrainer,
             auto_configure_optimizers=False,
             seed_everything_default=42,
-            save_config_callback=SaveConfig,
             parser_kwargs={"exit_on_error": False},
             args=_with_questions(arguments),
         )

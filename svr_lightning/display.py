@@ -45,7 +45,7 @@ def print_turn(problem: Problem, turn: Turn, *, name_problem: bool = False) -> N
     console = Console()
     if turn.index == 1:
         console.print(Text(f"\n{plain(problem.question)}", style="italic"))
-    tokens = f"{len(turn.completion.token_ids)} tokens"
+    tokens = f"{turn.completion.completion_tokens} tokens"
     note = f"{tokens}, truncated" if turn.completion.truncated else tokens
     if name_problem:
         note += f"  [{plain(problem.id)}]"

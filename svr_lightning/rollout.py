@@ -9,10 +9,10 @@ validation and every recipe.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from svr_lightning.core.seeds import Place, derive_seed
-from svr_lightning.core.types import Completion, Problem
+from svr_lightning.core.types import Completion, Message, Problem
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.recipes.base import Limited, Program
 from svr_lightning.rendering import Renderer
@@ -35,6 +35,47 @@ class Job(NamedTuple):
     sample: int
     program: Program
     decoding: Decoding
+
+
+def draw_seed(place: Place, job: Job, turn: int, position: int) -> int:
+    """The seed of a job's completion.
+
+    Args:
+        place: of the rollout.
+        job: what is completed.
+        turn: round of the program, from 1.
+        position: of the prompt among those that the program asks for in this round.
+    """
+    return derive_seed(
+        place.run_seed,
+        step=place.step,
+        problem_id=job.problem.id,
+        sample=job.sample,
+        turn=turn,
+        attempt=place.attempt,
+        # A program's other prompts of the same round draw apart from every other sample.
+        purpose=f"generate {position}" if position else "generate",
+    )
+
+
+def limited(asked: list[Message] | Limited, limit: int) -> Limited:
+    """A prompt with the lower of the job's completion limit and its own."""
+    if isinstance(asked, Limited):
+        return asked._replace(max_completion_tokens=min(limit, asked.max_completion_tokens))
+    return Limited(asked, limit)
+
+
+class Refused(NamedTuple):
+    """What a job comes to one of whose prompts a server does not complete."""
+
+    reason: str
+
+
+class Streams(Protocol):
+    """What runs programs: a driver of an engine, or of a server."""
+
+    def stream(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Any]]:
+        """A job's index and what it comes to, as soon as it ends."""
 
 
 @dataclass(slots=True)
@@ -150,9 +191,9 @@ class Driver:
             return
         running.round += 1
         limit = running.job.decoding.max_completion_tokens
-        prompts = [one if isinstance(one, Limited) else Limited(one, limit) for one in asked]
+        prompts = [limited(one, limit) for one in asked]
         running.prompts = [self._renderer.prompt_ids(prompt.messages) for prompt in prompts]
-        running.limits = [min(limit, prompt.max_completion_tokens) for prompt in prompts]
+        running.limits = [prompt.max_completion_tokens for prompt in prompts]
         running.outputs = {}
         for position, prompt_ids in enumerate(running.prompts):
             self._waiting[self._next_request] = (running, position)
@@ -166,7 +207,6 @@ class Driver:
             self._next_request += 1
 
     def _sampling(self, running: _Running, position: int, prompt_tokens: int) -> SamplingParams:
-        place = self.place
         decoding = running.job.decoding
         room = self._renderer.max_model_len - prompt_tokens
         return SamplingParams(
@@ -174,16 +214,7 @@ class Driver:
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
-            seed=derive_seed(
-                place.run_seed,
-                step=place.step,
-                problem_id=running.job.problem.id,
-                sample=running.job.sample,
-                turn=running.round,
-                attempt=place.attempt,
-                # A program's other prompts of the same round draw apart from every other sample.
-                purpose=f"generate {position}" if position else "generate",
-            ),
+            seed=draw_seed(self.place, running.job, running.round, position),
         )
 
     def _completion(self, prompt_ids: Sequence[int], output: Output) -> Completion:

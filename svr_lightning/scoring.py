@@ -28,7 +28,7 @@ def score_turns(
             truncated=turn.completion.truncated,
             verdict=turn.check.verdict,
             confidence=turn.check.confidence,
-            completion_tokens=len(turn.completion.token_ids),
+            completion_tokens=turn.completion.completion_tokens,
             task_format=task_format,
             self_check_format=self_check_format,
         )

@@ -1,7 +1,7 @@
 """Subcommands that read files and need no trainer: one module each, named for its command.
 
-A module has ``HELP``, one line; ``add_arguments(parser)``; and ``run(options)``, which returns the
-exit code. A fault of the user's is a :class:`ConfigError`, shown as one line.
+A module has ``add_arguments(parser)`` and ``run(options)``, which returns the exit code. A fault of
+the user's is a :class:`ConfigError`, shown as one line.
 """
 
 import argparse
@@ -16,8 +16,8 @@ USER_FAULT = 2
 """Exit code for a fault of the files or the command line."""
 
 
-def run(name: str, arguments: list[str]) -> int:
-    """Run the command ``name``; 0 is success."""
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """What the command ``name`` understands."""
     module = import_module(f"{__name__}.{name}")
     parser = argparse.ArgumentParser(
         prog=f"svr_lightning {name}",
@@ -25,9 +25,14 @@ def run(name: str, arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def run(name: str, arguments: list[str]) -> int:
+    """Run the command ``name``; 0 is success."""
+    options = parser_of(name).parse_args(arguments)
     try:
-        return int(module.run(options))
+        return int(import_module(f"{__name__}.{name}").run(options))
     except ConfigError as error:
         line = " ".join(str(error).split())
         print(f"svr_lightning {name}: error: {line}", file=sys.stderr)

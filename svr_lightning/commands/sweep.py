@@ -7,7 +7,8 @@ The recording holds T_max greedy turns of every problem:
 
 Replayed are fixed budgets K = 1 to T_max, thresholds, a gate on the verdict or on the confidence
 alone, every (threshold, T_max), other stopping rules on the same turns, and how labels change from
-turn to turn. Leaves sweep.json, and sweep.csv with a line per point and data set.
+turn to turn. Leaves sweep.json, sweep.csv with a line per point and data set, and diagnostics.json
+with calibration and stopping at the operating point, intervals included.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from svr_lightning.commands.samples import load_tables
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule
 from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.diagnostics import DIAGNOSTICS, diagnose
+from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.sweep import THRESHOLDS, long_rows, sweep
 from svr_lightning.files import write_file, write_json
 
@@ -68,8 +71,10 @@ def run(options: argparse.Namespace) -> int:
     out = options.out or options.samples[0].parent / "sweep"
     write_json(out / "sweep.json", {"samples": [str(path) for path in options.samples], **curves})
     write_file(out / "sweep.csv", [_csv(long_rows(curves))])
+    outcomes = {name: replay(table, rule, options.max_turns) for name, table in tables.items()}
+    write_json(out / DIAGNOSTICS, diagnose(tables, outcomes))
     show(curves)
-    Console().print(Text(f"{out / 'sweep.json'}, {out / 'sweep.csv'}"))
+    Console().print(Text(f"{out}: sweep.json, sweep.csv, {DIAGNOSTICS}"))
     return 0
 
 

@@ -21,7 +21,6 @@ from svr_lightning.evaluation.votes_file import VOTES, read_votes
 from svr_lightning.evaluation.voting import vote
 from svr_lightning.files import write_json
 
-HELP = "majority voting from a pool of samples"
 RESULTS = "votes.json"
 EQUALITY = "paper"
 """Which notion of equal answers voting goes by, whatever grader gave the labels."""

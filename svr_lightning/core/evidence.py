@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from svr_lightning.core.parsing import verdict_span
 
-DIGITS = 4
-"""Decimals that are kept: fewer than batch mates can change by rounding differently."""
+DIGITS = 3
+"""Decimals that are kept. Who shares a batch changes the seventh (docs/numerics.md); a number that
+is read again after a restart, or replayed, has to be the same one."""
 
 
 def verdict_probability(

@@ -107,6 +107,36 @@ class Completion:
         """q_t: the completion reached its token limit."""
         return self.finish_reason is FinishReason.LENGTH
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt, in tokens."""
+        return len(self.prompt_ids)
+
+    @property
+    def completion_tokens(self) -> int:
+        """L, the end-of-sequence token included."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteCompletion:
+    """What a server answered: text and counts. It has no token ids, so nothing trains on it."""
+
+    text: str
+    finish_reason: FinishReason
+    prompt_tokens: int
+    """As the server counted them, its chat template's own tokens included."""
+    completion_tokens: int
+
+    @property
+    def truncated(self) -> bool:
+        """q_t: the completion reached its token limit."""
+        return self.finish_reason is FinishReason.LENGTH
+
+
+AnyCompletion = Completion | RemoteCompletion
+"""What reading, grading and counting can do with: both know their text and their lengths."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
@@ -114,11 +144,22 @@ class Turn:
 
     index: int
     """t, counted from 1."""
-    completion: Completion
+    completion: AnyCompletion
     check: SelfCheck
     verdict_probability: float | None = None
     """With which the policy gave the word of its verdict; None where it was not asked for or no
     verdict can be read."""
+
+    @property
+    def sampled(self) -> Completion:
+        """The completion with its token ids, which training needs.
+
+        Raises:
+            TypeError: if a server wrote it.
+        """
+        if isinstance(self.completion, Completion):
+            return self.completion
+        raise TypeError("a server's completion has no token ids to train on")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,15 @@ from functools import partial
 from typing import Any
 
 from svr_lightning.core.stopping import StopRule, answer_turn
-from svr_lightning.core.types import Completion, Problem, Trajectory, Turn
+from svr_lightning.core.types import AnyCompletion, Problem, Trajectory, Turn
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.chain import signals_of
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Driver, Job
+from svr_lightning.rollout import Decoding, Job, Refused, Streams
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError
+from svr_lightning.tasks.graders import get_grader
 
 Record = dict[str, Any]
 """One line of a samples file."""
@@ -27,12 +28,13 @@ def run_adaptive(
     problems: Sequence[Problem],
     *,
     dataset: str,
-    driver: Driver,
+    driver: Streams,
     renderer: Renderer,
     decoding: Decoding,
     max_turns: int,
     rule: StopRule | None,
     recipe: Recipe = _SVR,
+    grader: str = "paper",
     on_turn: OnTurn | None = None,
     done: Mapping[str, Record] | None = None,
     on_record: OnRecord | None = None,
@@ -49,13 +51,14 @@ def run_adaptive(
         rule: ends a trajectory; None runs every turn and returns the last.
         recipe: whose policy it is; says which prompts follow each other, and what of ``max_turns``
             and ``rule`` applies.
+        grader: name of the notion of correctness.
         on_turn: told of each turn as it ends.
         done: records by problem id that are taken as they are instead of being run.
         on_record: told of each new record, as soon as its problem is finished.
 
     Returns:
-        One record per problem, in order. A problem that does not fit the prompt budget has no
-        turns and an ``error``; it counts as wrong.
+        One record per problem, in order. A problem that does not fit the prompt budget, or that
+        a server refuses to go on with, has no turns and an ``error``; it counts as wrong.
     """
     max_turns, rule = recipe.protocol(max_turns, rule)
     records = {problem.id: done[problem.id] for problem in problems if problem.id in (done or {})}
@@ -72,7 +75,7 @@ def run_adaptive(
         if renderer.fits(recipe.first_messages(problem)):
             fitting.append(problem)
         else:
-            add(unfit_record(problem, dataset, renderer))
+            add(error_record(problem, dataset, unfit_error(renderer)))
     jobs = (
         Job(
             problem=problem,
@@ -89,13 +92,20 @@ def run_adaptive(
         )
         for problem in fitting
     )
-    for _, trajectory in driver.stream(jobs):
-        add(trajectory_record(trajectory, dataset, max_turns, rule))
+    for index, result in driver.stream(jobs):
+        if isinstance(result, Refused):
+            add(error_record(fitting[index], dataset, result.reason))
+        else:
+            add(trajectory_record(result, dataset, max_turns, rule, grader))
     return [records[problem.id] for problem in problems]
 
 
 def trajectory_record(
-    trajectory: Trajectory, dataset: str, max_turns: int, rule: StopRule | None
+    trajectory: Trajectory,
+    dataset: str,
+    max_turns: int,
+    rule: StopRule | None,
+    grader: str = "paper",
 ) -> Record:
     """Grade a trajectory's turns and write it down. Without a reference ``correct`` is null.
 
@@ -104,6 +114,7 @@ def trajectory_record(
         dataset: its name in the record.
         max_turns: T_max.
         rule: what ended it; None where nothing could.
+        grader: name of the notion of correctness.
     """
     problem = trajectory.problem
     task = get_task(problem.task)
@@ -116,11 +127,11 @@ def trajectory_record(
         "returned_turn": returned,
         "stopped_early": rule is not None and last < max_turns,
         **({"observed_turns": last} if last != returned else {}),
-        "turns": [_turn_record(problem, turn) for turn in trajectory.turns],
+        "turns": [_turn_record(problem, turn, grader) for turn in trajectory.turns],
     }
 
 
-def completion_fields(problem: Problem, completion: Completion) -> Record:
+def completion_fields(problem: Problem, completion: AnyCompletion, grader: str) -> Record:
     """What a completion says and whether it is right.
 
     A completion that cannot be graded counts as wrong and says why in ``grading_error``.
@@ -131,20 +142,20 @@ def completion_fields(problem: Problem, completion: Completion) -> Record:
         "answer": task.extract_answer(completion.text),
         "correct": None,
         "truncated": completion.truncated,
-        "prompt_tokens": len(completion.prompt_ids),
-        "completion_tokens": len(completion.token_ids),
+        "prompt_tokens": completion.prompt_tokens,
+        "completion_tokens": completion.completion_tokens,
         "finish_reason": completion.finish_reason.value,
     }
     if problem.reference:
         try:
-            fields["correct"] = task.grade(completion.text, problem)
+            fields["correct"] = get_grader(grader).grade(task, completion.text, problem)
         except GradingError as error:
             fields |= {"correct": False, "grading_error": str(error)}
     return fields
 
 
-def _turn_record(problem: Problem, turn: Turn) -> Record:
-    fields = completion_fields(problem, turn.completion)
+def _turn_record(problem: Problem, turn: Turn, grader: str) -> Record:
+    fields = completion_fields(problem, turn.completion, grader)
     record = {
         "turn": turn.index,
         "text": fields.pop("text"),
@@ -159,14 +170,14 @@ def _turn_record(problem: Problem, turn: Turn) -> Record:
     return record
 
 
-def unfit_record(problem: Problem, dataset: str, renderer: Renderer) -> Record:
-    """The record of a problem whose own text does not fit the prompt budget."""
+def error_record(problem: Problem, dataset: str, error: str) -> Record:
+    """The record of a problem that could not be run."""
     return {
         **head(problem, dataset),
         "returned_turn": 0,
         "stopped_early": False,
         "turns": [],
-        "error": unfit_error(renderer),
+        "error": error,
     }
 
 

@@ -39,7 +39,7 @@ class Journal:
         """Records of a data set by problem id."""
         return {name: r for (found, name), r in self._done.items() if found == dataset}
 
-    def keys(self) -> list[tuple[str, str]]:
+    def finished(self) -> list[tuple[str, str]]:
         """Data set and id of every record."""
         return list(self._done)
 

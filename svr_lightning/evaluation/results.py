@@ -170,7 +170,10 @@ def package_versions() -> dict[str, str | None]:
     """Versions of what a result depends on; None of a package that is not installed."""
     return {
         "svr_lightning": svr_lightning.__version__,
-        **{name: _version(name) for name in ("torch", "lightning", "transformers", "torchmetrics")},
+        **{
+            name: _version(name)
+            for name in ("torch", "lightning", "transformers", "torchmetrics", "sympy")
+        },
         "python": platform.python_version(),
     }
 

@@ -1,7 +1,6 @@
 """Independent single-turn solutions, recorded for majority voting (table "majority_vote")."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from svr_lightning.core.types import Problem, Trajectory
 from svr_lightning.evaluation.adaptive import (
@@ -14,9 +13,8 @@ from svr_lightning.evaluation.adaptive import (
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Driver, Job
+from svr_lightning.rollout import Decoding, Job, Refused, Streams
 
-VOTES = "votes.jsonl"
 _SVR = SVR()
 
 
@@ -24,11 +22,12 @@ def sample_votes(
     problems: Sequence[Problem],
     *,
     dataset: str,
-    driver: Driver,
+    driver: Streams,
     renderer: Renderer,
     decoding: Decoding,
     votes: int,
     recipe: Recipe = _SVR,
+    grader: str = "paper",
     done: Mapping[str, Record] | None = None,
     on_record: OnRecord | None = None,
 ) -> list[Record]:
@@ -42,15 +41,16 @@ def sample_votes(
         decoding: how completions are drawn.
         votes: solutions per problem.
         recipe: whose policy it is; says what its first prompt is.
+        grader: name of the notion of correctness.
         done: records by problem id that are taken as they are instead of being sampled.
         on_record: told of each new record, as soon as its problem has all its solutions.
 
     Returns:
         One line of a votes file per problem, in order. A problem that does not fit the prompt
-        budget has no samples and an ``error``.
+        budget, or that a server refuses, has no samples and an ``error``.
     """
     records = {problem.id: done[problem.id] for problem in problems if problem.id in (done or {})}
-    samples: dict[str, list[Trajectory]] = {}
+    samples: dict[str, list[Trajectory | Refused]] = {}
 
     def add(record: Record) -> None:
         records[record["id"]] = record
@@ -64,26 +64,37 @@ def sample_votes(
         if renderer.fits(recipe.first_messages(problem)):
             fitting.append(problem)
         else:
-            add({**_record(problem, dataset, []), "error": unfit_error(renderer)})
+            add({**_record(problem, dataset, [], grader), "error": unfit_error(renderer)})
     jobs = (
         Job(problem, sample, recipe.inference(problem, sample, 1), decoding)
         for problem in fitting
         for sample in range(votes)
     )
-    for _, trajectory in driver.stream(jobs):
-        problem = trajectory.problem
+    for index, result in driver.stream(jobs):
+        problem = fitting[index // votes]
         solutions = samples.setdefault(problem.id, [])
-        solutions.append(trajectory)
+        solutions.append(result)
         if len(solutions) == votes:
-            add(_record(problem, dataset, samples.pop(problem.id)))
+            add(_pool(problem, dataset, samples.pop(problem.id), grader))
     return [records[problem.id] for problem in problems]
 
 
-def _record(problem: Problem, dataset: str, solutions: Sequence[Trajectory]) -> Record:
-    fields = partial(completion_fields, problem)
+def _pool(
+    problem: Problem, dataset: str, solutions: Sequence[Trajectory | Refused], grader: str
+) -> Record:
+    refused = [solution for solution in solutions if isinstance(solution, Refused)]
+    if refused:
+        return {**_record(problem, dataset, [], grader), "error": refused[0].reason}
+    return _record(problem, dataset, [s for s in solutions if isinstance(s, Trajectory)], grader)
+
+
+def _record(problem: Problem, dataset: str, solutions: Sequence[Trajectory], grader: str) -> Record:
     in_order = sorted(solutions, key=lambda solution: solution.sample)
     return {
         **head(problem, dataset),
         "task": problem.task,
-        "samples": [fields(solution.turns[0].completion) for solution in in_order],
+        "samples": [
+            completion_fields(problem, solution.turns[0].completion, grader)
+            for solution in in_order
+        ],
     }

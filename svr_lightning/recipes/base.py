@@ -15,7 +15,7 @@ from svr_lightning.core.rewards import TurnReward
 from svr_lightning.core.seeds import START, Place
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import (
-    Completion,
+    AnyCompletion,
     Message,
     Problem,
     Sample,
@@ -42,7 +42,7 @@ class Limited(NamedTuple):
 Asked = Sequence[list[Message] | Limited]
 """Prompts that a program wants completed before it goes on."""
 
-Program = Generator[Asked, list[Completion], Any]
+Program = Generator[Asked, Sequence[AnyCompletion], Any]
 """One rollout in the making: yields prompts, receives their completions in order, returns its
 result. Being a generator it knows nothing of engines, so it can be tested with a list of texts."""
 
@@ -165,7 +165,7 @@ def sample_of(
     turn: Turn, problem: Problem, advantage: float, text_span: tuple[int, int] | None = None
 ) -> Sample:
     """A turn's completion as an optimised sequence."""
-    completion = turn.completion
+    completion = turn.sampled
     return Sample(
         prompt_ids=completion.prompt_ids,
         completion_ids=completion.token_ids,

@@ -10,7 +10,7 @@ from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.rewards import BaselineReward, RewardWeights, TurnReward, baseline_rewards
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import (
-    Completion,
+    AnyCompletion,
     DraftState,
     Message,
     Problem,
@@ -102,7 +102,7 @@ class Baseline(Recipe):
             messages = self.later_messages(problem, turns)
 
 
-def turn_of(completion: Completion, index: int) -> Turn:
+def turn_of(completion: AnyCompletion, index: int) -> Turn:
     """A completion as turn ``index``, from 1."""
     return Turn(index=index, completion=completion, check=NO_CHECK)
 

@@ -1,15 +1,15 @@
 """The chain of refinement turns that SVR trains on and infers with."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 
 from svr_lightning.core.parsing import Interface, parse_self_check
 from svr_lightning.core.stopping import Signals, StopRule, stops
-from svr_lightning.core.types import Completion, Message, Problem, Trajectory, Turn
+from svr_lightning.core.types import AnyCompletion, Message, Problem, Trajectory, Turn
 from svr_lightning.messages import first_turn_messages, refinement_messages
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
 
-ProbabilityOf = Callable[[Completion], float | None]
+ProbabilityOf = Callable[[AnyCompletion], float | None]
 """Reads a completion's verdict probability, as :meth:`Renderer.verdict_probability` does."""
 
 
@@ -21,7 +21,7 @@ def refinement_chain(
     on_turn: Callable[[Turn], None] | None = None,
     probability_of: ProbabilityOf | None = None,
     interface: Interface = "joint",
-) -> Generator[list[list[Message]], list[Completion], Trajectory]:
+) -> Generator[list[list[Message]], Sequence[AnyCompletion], Trajectory]:
     """One trajectory of solve, self-check, refine.
 
     Args:

@@ -60,7 +60,7 @@ class IGRPO(Baseline):
         if self.ties == "random":
             return place.generator(problem.id, "draft").choice(best)
         if self.ties == "shortest":
-            return min(best, key=lambda draft: len(draft.turns[0].completion.token_ids))
+            return min(best, key=lambda draft: draft.turns[0].completion.completion_tokens)
         return best[0]
 
     def credit(self, group: Group) -> list[Sample]:

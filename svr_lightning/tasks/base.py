@@ -12,8 +12,8 @@ Row = Mapping[str, Any]
 """One record of a data set, under the column names it has on the hub."""
 
 
-class GradingError(Exception):
-    """A grader could not decide, for example because its worker process died or took too long."""
+class GradingError(RuntimeError):
+    """An answer could not be graded: the process that grades it died, or ran out of time."""
 
 
 class Task(ABC):
@@ -27,6 +27,8 @@ class Task(ABC):
     """L_len: length-normalization scale of the solve reward."""
     grader: str = "paper"
     """Which notion of correctness :meth:`grade` applies; results name it."""
+    mathematical: bool = False
+    """Whether answers and references are LaTeX, which the grader ``symbolic`` can compare."""
 
     @property
     def system_prompt(self) -> str:

@@ -29,6 +29,7 @@ class GSM8K(Task):
     """The last boxed number of the last ``<answer>`` block, or the last one after ``####``."""
 
     name = "gsm8k"
+    mathematical = True
     style = AnswerStyle(
         request=r"<answer>\boxed{YOUR_ANSWER}</answer>",
         reminder=r"<answer>\boxed{}</answer>",
@@ -79,6 +80,8 @@ def _candidate(scope: str) -> str | None:
 
 def _value(answer: str) -> Fraction | None:
     """The number behind currency, percent, unit, separators and a final period."""
+    if answer.isdigit() and answer.isascii() and len(answer) <= MAX_ANSWER:
+        return Fraction(int(answer))
     if len(answer) > MAX_ANSWER:
         return None
     return read_number(normalise(_TRAILING_WORDS.sub("", _CURRENCY.sub("", answer).strip())))

@@ -8,6 +8,7 @@ nothing is evaluated. Two expressions that only algebra can identify, like ``2\s
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 MAX_ANSWER = 2000
 """Characters of an answer; a longer one is never correct."""
@@ -60,6 +61,7 @@ _CHOICE = re.compile(r"\(([A-Z])\)")
 
 _LATEX_TOKEN = re.compile(r"\\sqrt\[[^\[\]]*\]|\\frac|\\sqrt|\\[a-zA-Z]+|\\.|.", re.DOTALL)
 
+_PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _NUMBER = re.compile(rf"([+-]?)({_DECIMAL})(?:[eE]([+-]?[0-9]{{1,3}}))?")
 _SCIENTIFIC = re.compile(rf"([+-]?)(?:({_DECIMAL})\\cdot)?10\^\{{?([+-]?[0-9]{{1,3}})\}}?")
 _FRACTION = re.compile(
@@ -113,10 +115,15 @@ def equivalent(prediction: str, reference: str) -> bool:
     """
     if max(len(prediction), len(reference)) > MAX_ANSWER:
         return False
-    left, right = normalise(prediction), normalise(reference)
+    left, right = normalise(prediction), _normalised_reference(reference)
     if left == right:
         return left != ""
     return close(read_number(left), read_number(right))
+
+
+@lru_cache(maxsize=16384)
+def _normalised_reference(reference: str) -> str:
+    return normalise(reference)
 
 
 def close(left: Fraction | None, right: Fraction | None) -> bool:
@@ -132,16 +139,9 @@ def normalise(answer: str) -> str:
     commands, ``\frac12`` and ``1/2`` to ``\frac{1}{2}``, ``\sqrt3`` to ``\sqrt{3}``, ``.5`` to
     ``0.5``, ``x^{2}`` to ``x^2``, lists with "and" to lists with commas, ``(C)`` to ``C``.
     """
-    text = _SPACING.sub(lambda spacing: "," if spacing.group() == "{,}" else " ", answer)
-    text = " ".join(text.split())
-    for pattern in (_SIZE, _DELIMITER, _DEGREES):
-        text = pattern.sub("", text)
-    for pattern, replacement in _SYNONYMS:
-        text = pattern.sub(replacement, text)
-    text = _without_text_commands(_without_unit(text.strip()))
-    text = _BARE_UNIT.sub("", text.strip())
-    text = _MIXED.sub(r"\1\\frac{\2}{\3}", _CONJUNCTION.sub(",", text))
-    text = "".join(text.split()).removesuffix(".")
+    if _PLAIN.fullmatch(answer):
+        return answer
+    text = "".join(spell(answer).split()).removesuffix(".")
     if text.count("=") + text.count("\\in") - text.count("\\infty") <= 1:
         text = _NAMED.sub("", text, count=1) if _NAMED.match(text) else text
     text = _SCRIPT.sub(r"\1\2", _with_braces(text))
@@ -150,12 +150,31 @@ def normalise(answer: str) -> str:
     return choice.group(1) if choice else text
 
 
+def spell(answer: str) -> str:
+    """The first half of :func:`normalise`, which leaves spaces, braces and names alone.
+
+    Synonymous commands are one, and sizes, signs of units, units and text commands are gone.
+    """
+    text = _SPACING.sub(lambda spacing: "," if spacing.group() == "{,}" else " ", answer)
+    text = " ".join(text.split())
+    for pattern in (_SIZE, _DELIMITER, _DEGREES):
+        text = pattern.sub("", text)
+    for pattern, replacement in _SYNONYMS:
+        text = pattern.sub(replacement, text)
+    text = _without_text_commands(_without_unit(text.strip()))
+    text = _BARE_UNIT.sub("", text.strip())
+    return _MIXED.sub(r"\1\\frac{\2}{\3}", _CONJUNCTION.sub(",", text))
+
+
 def read_number(normalised: str) -> Fraction | None:
     r"""The exact value of a normalised answer that is written as one number, or None.
 
     Read are integers and decimals with thousands commas, ``4.5e33`` and ``4.5\cdot10^{33}``,
     ``\frac{a}{b}`` of such decimals and mixed numbers. Exponents have at most three digits.
     """
+    if _PLAIN.fullmatch(normalised):
+        whole, point, places = normalised.partition(".")
+        return Fraction(int(whole + places), 10 ** len(places)) if point else Fraction(int(whole))
     if number := _NUMBER.fullmatch(normalised):
         sign, digits, exponent = number.groups()
         return _signed(sign, _decimal(digits) * Fraction(10) ** int(exponent or 0))

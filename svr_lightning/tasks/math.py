@@ -25,6 +25,7 @@ class Math(Task):
     """The last boxed expression of the last ``<answer>`` block, or of the whole response."""
 
     name = "math"
+    mathematical = True
     style = AnswerStyle(
         request=r"<answer>\boxed{YOUR_ANSWER}</answer>",
         reminder=r"<answer>\boxed{}</answer>",

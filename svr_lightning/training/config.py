@@ -158,6 +158,9 @@ class EvaluationConfig:
     """Nucleus mass, where the temperature is above 0."""
     top_k: int = 0
     """Candidates per token, where the temperature is above 0; 0 keeps all."""
+    grader: Literal["paper", "symbolic"] = "paper"
+    """What counts as correct: the paper's rule, or mathematical equality. Training rewards are
+    always the paper's."""
 
     def __post_init__(self) -> None:
         for name in ("threshold", "agreement_threshold"):

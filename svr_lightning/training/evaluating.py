@@ -23,7 +23,8 @@ from svr_lightning.evaluation.results import (
     write_results,
     write_samples,
 )
-from svr_lightning.evaluation.vote_pool import VOTES, sample_votes
+from svr_lightning.evaluation.vote_pool import sample_votes
+from svr_lightning.evaluation.votes_file import VOTES
 from svr_lightning.files import to_json, write_file
 from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.recipes.base import Recipe
@@ -86,7 +87,7 @@ class AdaptiveEvaluation(LightningModule):
         """The configuration for results files, with the threshold that is really used."""
         model = self.run_config.get("model", {})
         evaluation = {**model.get("evaluation", {}), "threshold": self.threshold}
-        graders = {name: task.grader for name, task in TASKS.items()}
+        graders = dict.fromkeys(TASKS, self.evaluation.grader)
         model = {**model, "evaluation": evaluation}
         max_turns, rule = self.protocol
         protocol = {
@@ -121,6 +122,7 @@ class AdaptiveEvaluation(LightningModule):
                 max_turns=self.evaluation.max_turns,
                 rule=self.evaluation.rule(self.threshold),
                 recipe=self.recipe,
+                grader=self.evaluation.grader,
                 on_turn=on_turn,
                 **self._journaling(dataset),
             )
@@ -138,6 +140,7 @@ class AdaptiveEvaluation(LightningModule):
                 decoding=self._decoding(problems[0].task, max_completion_tokens),
                 votes=self.evaluation.votes,
                 recipe=self.recipe,
+                grader=self.evaluation.grader,
                 **self._journaling(dataset),
             )
 
@@ -179,9 +182,9 @@ class AdaptiveEvaluation(LightningModule):
         self._journal = Journal(path, self._fingerprint(part))
         shared = int(getattr(self, "ranks_per_engine", 1))
         if shared > 1:  # They submit the same requests, so they have to skip the same problems.
-            count = Counter(gather_lists(self._journal.keys()))
+            count = Counter(gather_lists(self._journal.finished()))
             self._journal.keep({key for key, ranks in count.items() if ranks == shared})
-        if finished := len(self._journal.keys()):
+        if finished := len(self._journal.finished()):
             rank_zero_info(f"{path.parent}: going on after {finished} problems of an earlier start")
 
     def _journaling(self, dataset: str) -> dict[str, Any]:
@@ -207,7 +210,6 @@ class AdaptiveEvaluation(LightningModule):
                 "evaluation": {**asdict(self.evaluation), "threshold": self.threshold},
                 "draws": [self.seed, self.global_step],
                 "recipe": repr(self.recipe),
-                "graders": {name: task.grader for name, task in TASKS.items()},
                 "engine": [type(self.serving.engine).__name__, self.serving.engine.dtype],
                 "ranks": self.trainer.world_size,
                 "versions": package_versions(),
@@ -354,7 +356,8 @@ def gather_records(records: Sequence[Record]) -> list[Record]:
 
 def warn_of_faults(records: Sequence[Record]) -> None:
     """Name, in one line, the problems that count as wrong for want of a run or of a grade."""
-    unfit = [f"{r['dataset']}/{r['id']}" for r in records if "error" in r]
+    unfit = {f"{r['dataset']}/{r['id']}": r["error"] for r in records if "error" in r}
+    not_run = f"could not be run ({next(iter(unfit.values()), '')})"
     ungraded = [
         f"{record['dataset']}/{record['id']}"
         for record in records
@@ -362,7 +365,7 @@ def warn_of_faults(records: Sequence[Record]) -> None:
     ]
     parts = [
         f"{what}: {name_some(names)}"
-        for what, names in (("do not fit the prompt", unfit), ("could not be graded", ungraded))
+        for what, names in ((not_run, list(unfit)), ("could not be graded", ungraded))
         if names
     ]
     if parts:

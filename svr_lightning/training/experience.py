@@ -93,7 +93,7 @@ def samples_of(groups: Sequence[Group], recipe: Recipe) -> list[Sample | None]:
 def filler(groups: Sequence[Group]) -> Sample:
     """Some completion of a rollout, for micro-batches that weigh nothing."""
     turns = [turn for group in groups for t in group.trajectories for turn in t.turns]
-    shortest = min(turns, key=lambda turn: len(turn.completion.token_ids))
+    shortest = min(turns, key=lambda turn: turn.completion.completion_tokens)
     return sample_of(shortest, groups[0].problem, 0.0)
 
 

@@ -272,10 +272,6 @@ def test_an_answer_longer_than_the_bound_is_never_correct() -> None:
     assert not equivalent("x" * (MAX_ANSWER + 1), "x" * (MAX_ANSWER + 1))
 
 
-def test_the_grader_has_a_name() -> None:
-    assert TASK.grader == "paper"
-
-
 # --- output convention ---------------------------------------------------------------------
 
 

@@ -242,7 +242,8 @@ def test_a_samples_file_from_elsewhere_is_read_or_named(tmp_path: Path) -> None:
 def test_versions_name_what_a_result_depends_on() -> None:
     versions = package_versions()
     assert list(versions) == [
-        *("svr_lightning", "torch", "lightning", "transformers", "torchmetrics", "python")
+        *("svr_lightning", "torch", "lightning", "transformers", "torchmetrics", "sympy"),
+        "python",
     ]
     assert all(versions.values())
 

@@ -48,6 +48,9 @@ def assert_within(layer: Any, resolved: Any) -> None:
     if isinstance(layer, dict):
         for key, value in layer.items():
             assert_within(value, resolved[key])
+    elif isinstance(layer, list) and any(isinstance(item, dict) for item in layer):
+        for item, found in zip(layer, resolved, strict=True):
+            assert_within(item, found)
     else:
         assert resolved == layer
 

@@ -1,5 +1,7 @@
 """Adaptive inference, recorded turn by turn."""
 
+import math
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,15 +10,25 @@ import pytest
 
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem
+from svr_lightning.display import print_outcome
+from svr_lightning.engines.base import Output
 from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.evaluation.adaptive import run_adaptive
+from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.results import summarize
+from svr_lightning.evaluation.table import turn_tables
+from svr_lightning.evaluation.vote_pool import sample_votes
+from svr_lightning.messages import first_turn_messages
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import GradingError
+from svr_lightning.training.evaluating import warn_of_faults
 from tests.scripted import (
     DECODING,
     ORDERS,
     PROBLEMS,
     RENDERER,
     at_places,
+    countdown,
     driver,
     exam,
     mixed_answers,
@@ -114,7 +126,7 @@ def test_a_record_holds_what_the_samples_file_promises() -> None:
         "truncated": False,
         "completion_tokens": len(words(text)),
         "finish_reason": "stop",
-        "verdict_probability": 0.3679,  # one token of log-probability -1: the script's
+        "verdict_probability": 0.368,  # one token of log-probability -1: the script's
     }
     assert prompt_tokens > record["turns"][0]["prompt_tokens"] > 20
     assert sorted(seen) == [(r["id"], t["turn"]) for r in records for t in r["turns"]]
@@ -155,3 +167,224 @@ def test_permuting_the_references_leaves_every_prompt_of_adaptive_inference_as_i
         labels.add(tuple(turn["correct"] for record in records for turn in record["turns"]))
     assert len(prompts) == 1
     assert len(labels) > 1
+
+
+class Varied(ScriptedEngine):
+    """Gives every completion a token probability of its own, decided by the request's seed."""
+
+    max_batch = 5
+
+    def step(self) -> list[Output]:
+        seeds = {request.id: request.sampling.seed for request in self.requests}
+        return [
+            replace(
+                output,
+                logprobs=(math.log(random.Random(seeds[output.id]).uniform(0.4, 1.0)),)
+                * len(output.token_ids),
+            )
+            for output in super().step()
+        ]
+
+
+def moody(name: str, _sample: int, turn: int) -> list[int]:
+    rng = random.Random(f"{name} {turn}")
+    verdict = rng.choice(["CORRECT", "CORRECT", "INCORRECT", "UNSURE", "PERHAPS"])
+    confidence = rng.choice([0.5, 0.7, 0.8, 0.85, 0.9, 0.95])
+    tail = " and" * 200 if rng.random() < 0.15 else ""
+    return words(says(rng.choice(["8+4-2", "8 + 4-2", "8*4"]), verdict, confidence) + tail)
+
+
+RULES = [
+    StopRule(),
+    StopRule(threshold=0.6),
+    StopRule(gate="verdict"),
+    StopRule(gate="confidence", threshold=0.9),
+    StopRule(evidence="verdict_probability", threshold=0.8),
+    StopRule(evidence="product", threshold=0.6),
+    StopRule(threshold=0.9, agreement_threshold=0.7),
+    StopRule(exhausted="most_confident"),
+    StopRule(
+        gate="confidence",
+        evidence="product",
+        threshold=0.85,
+        agreement_threshold=0.5,
+        exhausted="most_confident",
+    ),
+]
+MANY = [countdown(f"p{index}", (8, 4, 2), 10) for index in range(60)]
+
+
+def moody_records(rule: StopRule | None) -> list[dict[str, Any]]:
+    engine = at_places(moody, MANY, samples=1)
+    engine.__class__ = Varied
+    return adaptive(engine, MANY, rule=rule, max_turns=5)
+
+
+@pytest.fixture(scope="module")
+def recording() -> list[dict[str, Any]]:
+    """Five turns of each problem, whatever the policy says of them."""
+    return moody_records(None)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(
+    rule: StopRule, recording: list[dict[str, Any]]
+) -> None:
+    live = moody_records(rule)
+    (table,) = turn_tables(recording).values()
+    outcome = replay(table, rule, 5)
+    for row, (alive, recorded) in enumerate(zip(live, recording, strict=True)):
+        assert alive["turns"] == recorded["turns"][: outcome.observed[row]]
+        assert alive["returned_turn"] == outcome.returned[row]
+        assert alive["stopped_early"] == outcome.stopped_early[row]
+        assert ("observed_turns" in alive) == (outcome.observed[row] != outcome.returned[row])
+        assert alive.get("observed_turns", alive["returned_turn"]) == outcome.observed[row]
+    lengths = {len(record["turns"]) for record in live}
+    assert len(lengths) > 2  # the rule did end some early and let some run
+    if rule.exhausted == "most_confident":
+        assert any("observed_turns" in record for record in live)
+
+
+@pytest.mark.parametrize(
+    ("rule", "turns", "why"),
+    [
+        (StopRule(), [("8*4", "CORRECT", 0.95)], "CORRECT at confidence 0.95 >= 0.85"),
+        (
+            StopRule(threshold=0.8437),
+            [("8*4", "CORRECT", 0.95)],
+            "CORRECT at confidence 0.95 >= 0.8437",
+        ),
+        (StopRule(gate="verdict"), [("8*4", "CORRECT", 0.1)], "stopped: CORRECT)"),
+        (StopRule(gate="confidence"), [("8*4", "INCORRECT", 0.9)], "stopped: confidence 0.90 >="),
+        (
+            StopRule(evidence="verdict_probability", threshold=0.3),
+            [("8*4", "CORRECT", 0.1)],
+            "CORRECT at probability of the verdict 0.368 >= 0.30",
+        ),
+        (
+            StopRule(evidence="product", threshold=0.3),
+            [("8*4", "CORRECT", 0.9)],
+            "CORRECT at confidence x probability of the verdict 0.3312 >= 0.30",
+        ),
+        (
+            StopRule(agreement_threshold=0.6),
+            [("8*4", "UNSURE", 0.5), ("8 * 4", "CORRECT", 0.7)],
+            "CORRECT at confidence 0.70 >= 0.60 for an answer given twice",
+        ),
+        (StopRule(), [("8*4", "UNSURE", 0.9)] * 3, "(turn 3; stopped: no turns were left)"),
+        (
+            StopRule(exhausted="most_confident"),
+            [("8*4", "UNSURE", 0.4), ("8+4-2", "UNSURE", 0.9), ("8*4", "UNSURE", 0.5)],
+            "answer: 8+4-2, correct (turn 2; stopped: no turns were left, the most confident one "
+            "counts)",
+        ),
+        (None, [("8*4", "CORRECT", 1.0)] * 3, "(turn 3; stopped: no turns were left)"),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, StopRule | None) else "",
+)
+def test_the_terminal_names_the_real_reason_of_a_stop(
+    rule: StopRule | None,
+    turns: list[tuple[str, str, float]],
+    why: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    engine = at_places(lambda _, __, turn: words(says(*turns[turn - 1])))
+    (record,) = adaptive(engine, PROBLEMS[:1], rule=rule, max_turns=3)
+    assert len(record["turns"]) == len(turns)
+    print_outcome(record, rule)
+    assert why in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_answer_that_cannot_be_graded_is_wrong_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def grade(_self: Any, _completion: str, problem: Problem) -> bool:
+        if problem.id == "b":
+            raise GradingError("the grader's process died")
+        return True
+
+    monkeypatch.setattr(type(get_task("countdown")), "grade", grade)
+    records = adaptive(at_places(opinionated))
+    assert [turn["correct"] for turn in records[0]["turns"]] == [True] * 3
+    assert [turn["correct"] for turn in records[1]["turns"]] == [False] * 4
+    assert {turn["grading_error"] for turn in records[1]["turns"]} == {"the grader's process died"}
+    records.append({**records[1], "id": "long", "turns": [], "error": "the problem does not fit"})
+    with pytest.warns(UserWarning, match="counted as wrong of 4 problems") as caught:
+        warn_of_faults(records)
+    assert [str(warning.message) for warning in caught] == [
+        "counted as wrong of 4 problems: could not be run (the problem does not fit): toy/long; "
+        "could not be graded: toy/b"
+    ]
+
+
+def test_problems_finish_from_the_start_on_and_finished_ones_are_not_run_again() -> None:
+    engine = at_places(moody, MANY, samples=1)
+    engine.max_batch = 4
+    begun: list[set[str]] = []
+    finished: list[dict[str, Any]] = []
+    seen: set[str] = set()
+
+    def note(problem: Problem, _turn: Any) -> None:
+        seen.add(problem.id)
+
+    def add(record: dict[str, Any]) -> None:
+        finished.append(record)
+        begun.append(set(seen))
+
+    records = adaptive(engine, MANY, rule=None, max_turns=3, on_turn=note, on_record=add)
+    # Four trajectories at a time: no more than four are begun and not yet ended.
+    assert max(len(known) - index for index, known in enumerate(begun)) == 4
+    assert sorted(r["id"] for r in finished) == sorted(r["id"] for r in records)
+    done = {record["id"]: record for record in finished[:50]}
+    fresh: list[str] = []
+    again = adaptive(
+        at_places(moody, MANY, samples=1),
+        MANY,
+        rule=None,
+        max_turns=3,
+        done=done,
+        on_record=lambda record: fresh.append(record["id"]),
+    )
+    assert again == records
+    assert sorted(fresh) == sorted(record["id"] for record in finished[50:])
+
+
+def test_votes_are_independent_first_turns_in_the_order_of_their_samples() -> None:
+    long = replace(PROBLEMS[1], id="too-long", question="8 4 2 " * 400)
+    finished: list[str] = []
+
+    def speak(name: str, sample: int, turn: int) -> list[int]:
+        assert turn == 1
+        return words(f"<answer>{'8+4-2' if sample == 1 else '8*4'}</answer>" + " and" * sample)
+
+    engine = at_places(speak)
+    engine.max_batch = 2
+    pools = sample_votes(
+        [PROBLEMS[0], long, PROBLEMS[2]],
+        dataset="toy",
+        driver=driver(engine),
+        renderer=RENDERER,
+        decoding=DECODING,
+        votes=3,
+        on_record=lambda record: finished.append(record["id"]),
+    )
+    assert finished == ["too-long", "a", "c"]
+    assert [pool["id"] for pool in pools] == ["a", "too-long", "c"]
+    assert [len(pool["samples"]) for pool in pools] == [3, 0, 3]
+    assert pools[1]["error"] == "the problem does not fit 600 prompt tokens"
+    assert {k: v for k, v in pools[0].items() if k != "samples"} == {
+        "dataset": "toy",
+        "id": "a",
+        "question": PROBLEMS[0].question,
+        "reference": "10",
+        "task": "countdown",
+    }
+    answers = [(s["answer"], s["correct"]) for s in pools[0]["samples"]]
+    assert answers == [("8*4", False), ("8+4-2", True), ("8*4", False)]
+    assert list(pools[0]["samples"][0]) == [
+        *("text", "answer", "correct", "truncated"),
+        *("prompt_tokens", "completion_tokens", "finish_reason"),
+    ]
+    first = {request.prompt_ids for request in engine.requests}
+    assert len(first) == 2  # one prompt per problem: that of its first turn
+    assert RENDERER.prompt_ids(first_turn_messages(get_task("countdown"), PROBLEMS[0])) in first

@@ -1,0 +1,1 @@
+"""Adaptive inference against a server that speaks the OpenAI chat-completions protocol."""

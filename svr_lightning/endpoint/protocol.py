@@ -1,0 +1,168 @@
+"""The chat-completions protocol on plain values: what is sent, and what an answer means."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from svr_lightning.core.types import FinishReason, Message, RemoteCompletion
+from svr_lightning.rollout import Decoding
+
+RETRIED = frozenset({408, 409, 429})
+"""Statuses below 500 that may go away by themselves."""
+LONGEST_WAIT = 60.0
+"""Seconds between two tries at most, whatever the server asks for."""
+_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+_EXCERPT = 300
+
+
+class MalformedError(ValueError):
+    """An answer that is no chat completion; asking again may help."""
+
+
+class UnusableError(ValueError):
+    """An answer that is a chat completion but not one that can be counted; it would come again."""
+
+
+def request_body(
+    model: str,
+    messages: Sequence[Message],
+    decoding: Decoding,
+    *,
+    seed: int,
+    chat_template_kwargs: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What is sent. Fields that only some servers know are there only where they say something."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": list(messages),
+        "max_tokens": decoding.max_completion_tokens,
+        "temperature": decoding.temperature,
+        "top_p": decoding.top_p,
+        "seed": seed,
+    }
+    if decoding.top_k:
+        body["top_k"] = decoding.top_k
+    if chat_template_kwargs:
+        body["chat_template_kwargs"] = dict(chat_template_kwargs)
+    return body
+
+
+def request_key(body: Mapping[str, Any]) -> str:
+    """A name for a request that says all of it: model, messages, sampling and seed."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode("ascii")).hexdigest()
+
+
+def read_answer(body: bytes) -> RemoteCompletion:
+    """Read a server's answer.
+
+    Raises:
+        MalformedError: if it is no chat completion.
+        UnusableError: if it does not say how it ended, or how long it is.
+    """
+    try:
+        answer = json.loads(body)
+        choice = answer["choices"][0]
+        text = _text(choice["message"], choice["finish_reason"])
+        ended = choice["finish_reason"]
+        usage = answer.get("usage")
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        raise MalformedError("the answer is no chat completion") from error
+    if ended not in tuple(FinishReason):
+        said = excerpt(ended) if isinstance(ended, str) else "none"
+        raise UnusableError(f"the server ended it with {said!r}, neither 'stop' nor 'length'")
+    counts = [
+        usage.get(name) if isinstance(usage, dict) else None
+        for name in ("prompt_tokens", "completion_tokens")
+    ]
+    if any(type(count) is not int or count < 0 for count in counts):
+        raise UnusableError("the server's answer has no usage, so its tokens cannot be counted")
+    return RemoteCompletion(
+        text=text,
+        finish_reason=FinishReason(ended),
+        prompt_tokens=counts[0],
+        completion_tokens=counts[1],
+    )
+
+
+def _text(message: Mapping[str, Any], ended: Any) -> str:
+    """The completion as the policy wrote it, reasoning that the server split off included.
+
+    SPEC rule 1: a ``<think>`` that the template opened belongs to the text.
+    """
+    content = message.get("content")
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if not isinstance(content, str | None) or not isinstance(reasoning, str | None):
+        raise TypeError("content is no text")
+    content = content or ""
+    if not reasoning:
+        opens, closes = content.find(_THINK_OPEN), content.find(_THINK_CLOSE)
+        left_open = closes >= 0 and not 0 <= opens < closes
+        return f"{_THINK_OPEN}\n{content}" if left_open else content
+    thought = f"{_THINK_OPEN}\n" + reasoning.removeprefix("\n")
+    if not content and ended == FinishReason.LENGTH:
+        return thought  # cut off in mid-thought
+    return f"{thought}{_THINK_CLOSE}\n" + content.removeprefix("\n")
+
+
+def is_retried(status: int) -> bool:
+    """Whether a request with this HTTP status is worth sending again."""
+    return status in RETRIED or status >= 500
+
+
+def retry_delay(
+    tries: int, first_delay: float, draw: float, retry_after: str | None, now: datetime
+) -> float:
+    """Seconds to wait before the next try: exponential, jittered, and at least what was asked.
+
+    Args:
+        tries: how many have failed, from 1.
+        first_delay: seconds after the first failure.
+        draw: uniform in [0, 1); takes away up to half of the wait.
+        retry_after: the header, in seconds or as an HTTP date.
+        now: against which a date is read, with a time zone.
+
+    Returns:
+        At most :data:`LONGEST_WAIT`.
+
+    Example:
+        >>> now = datetime(2026, 1, 1, tzinfo=UTC)
+        >>> retry_delay(3, 1.0, 0.5, None, now), retry_delay(1, 1.0, 0.0, "7", now)
+        (3.0, 7.0)
+    """
+    own = first_delay * 2 ** (tries - 1) * (1 - draw / 2)
+    return min(max(own, _seconds(retry_after, now)), LONGEST_WAIT)
+
+
+def _seconds(retry_after: str | None, now: datetime) -> float:
+    if retry_after is None:
+        return 0.0
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after[:9])
+    try:
+        then = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return 0.0
+    then = then if then.tzinfo else then.replace(tzinfo=UTC)
+    return (then - now).total_seconds()
+
+
+def server_message(body: bytes) -> str:
+    """What an error answer says, in one short line: its ``message``, or how it begins."""
+    text = body[:4000].decode("utf-8", errors="replace")
+    try:
+        said = json.loads(text)
+        error = said.get("error", said)
+        text = error if isinstance(error, str) else error["message"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    return excerpt(str(text)) or "no message"
+
+
+def excerpt(text: str) -> str:
+    """The beginning of a server's text on one line, without control characters."""
+    line = " ".join(text[: 4 * _EXCERPT].split())
+    line = "".join(c if c.isprintable() else "\ufffd" for c in line)
+    return line if len(line) <= _EXCERPT else line[:_EXCERPT] + " ..."

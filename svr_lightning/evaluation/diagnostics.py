@@ -1,0 +1,219 @@
+"""Calibration and stopping diagnostics of an outcome, each with its bootstrap interval.
+
+Beyond the paper's metrics, which get intervals here too. What they mean is in docs/metrics.md.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svr_lightning.evaluation import calibration
+from svr_lightning.evaluation.bootstrap import (
+    RESAMPLES,
+    level_resamples,
+    percentile_interval,
+    ratio_resamples,
+    resample_counts,
+)
+from svr_lightning.evaluation.calibration import BINS, Levels, levels_of, reliability_bins
+from svr_lightning.evaluation.measure import measure
+from svr_lightning.evaluation.smooth_ece import smooth_ece
+from svr_lightning.evaluation.table import Outcome, TurnTable
+from svr_lightning.metrics import METRIC_NAMES
+
+DIAGNOSTICS = "diagnostics.json"
+TURN_SETS = ("observed", "first", "recorded")
+"""Which turns a calibration metric is taken over: those that the outcome generated, the first one
+of each problem, and all that were recorded, also those behind the stop."""
+COVERAGES = (0.5, 0.8, 0.9)
+
+Floats = NDArray[np.float64]
+Ratios = dict[str, tuple[Floats, Floats]]
+
+
+def diagnose(
+    tables: Mapping[str, TurnTable],
+    outcomes: Mapping[str, Outcome],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """What ``diagnostics.json`` holds: :func:`diagnostics` of each data set.
+
+    Args:
+        tables: by data set, see :func:`turn_tables`.
+        outcomes: by data set, what a stopping rule makes of it.
+        resamples: of the bootstrap.
+        seed: of its draws; each data set starts from it.
+    """
+    return {
+        "datasets": {
+            name: diagnostics(table, outcomes[name], resamples=resamples, seed=seed)
+            for name, table in tables.items()
+        },
+        "bootstrap": {"resamples": resamples, "seed": seed, "level": 0.95, "unit": "problem"},
+    }
+
+
+def diagnostics(
+    table: TurnTable, outcome: Outcome, *, resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, Any]:
+    """All metrics of one data set and outcome.
+
+    Returns:
+        ``n`` problems; ``metrics``: the paper's; ``stopping``: see :func:`stopping_ratios`;
+        ``calibration``: per turn set ``n_turns``, the metrics of :func:`level_statistics` and
+        ``reliability``, the bins of equal width and of equal mass. A metric is
+        ``{"value": x, "ci95": [low, high]}``, None where undefined.
+    """
+    counts = resample_counts(len(table.ids), resamples, seed)
+    measured = measure(table, outcome)
+    intervals = _paper_intervals(table, outcome, counts)
+    stopping = stopping_ratios(table, outcome)
+    resampled = ratio_resamples(stopping, counts)
+    whole = ratio_resamples(stopping, np.ones((1, len(table.ids)), dtype=np.int32))
+    return {
+        "n": len(table.ids),
+        "metrics": {
+            name: {
+                "value": measured[name],
+                "ci95": None if measured[name] is None else intervals[name],
+            }
+            for name in METRIC_NAMES
+        },
+        "stopping": {name: _value(whole[name][0], resampled[name]) for name in stopping},
+        "calibration": {
+            name: _calibration(table, chosen, counts)
+            for name, chosen in turn_sets(table, outcome).items()
+        },
+    }
+
+
+def bootstrap_intervals(
+    table: TurnTable, outcome: Outcome, *, resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, list[float] | None]:
+    """The 95 % bootstrap interval of each of ``METRIC_NAMES``; None where it is undefined."""
+    return _paper_intervals(table, outcome, resample_counts(len(table.ids), resamples, seed))
+
+
+def turn_sets(table: TurnTable, outcome: Outcome) -> dict[str, NDArray[np.bool_]]:
+    """[N, T] masks by name of the turn set."""
+    turns = np.arange(1, table.correct.shape[1] + 1)
+    recorded = turns[None, :] <= table.length[:, None]
+    masks = (table.observed(outcome), recorded & (turns == 1), recorded)
+    return dict(zip(TURN_SETS, masks, strict=True))
+
+
+def level_statistics(levels: Levels) -> dict[str, Floats]:
+    """The calibration metrics of counts [..., U]."""
+    with_coverage = {
+        f"risk_at_{round(100 * share)}": calibration.risk_at_coverage(levels, share)
+        for share in COVERAGES
+    }
+    return {
+        "ece_width": calibration.expected_calibration_error(levels, BINS, "width"),
+        "ece_mass": calibration.expected_calibration_error(levels, BINS, "mass"),
+        "smooth_ece": smooth_ece(levels),
+        **calibration.brier_decomposition(levels),
+        "auroc": calibration.auroc(levels),
+        "aurc": calibration.area_under_risk_coverage(levels),
+        **with_coverage,
+    }
+
+
+def stopping_ratios(table: TurnTable, outcome: Outcome) -> Ratios:
+    """How the rule used right answers, as numerator and denominator per problem, [N] each.
+
+    The rule decides at every observed turn but one that exhausts T_max. It passes where it does
+    not stop.
+
+    - ``halting_precision``: right ones among the early stops; 1 - pse / esr.
+    - ``missed_stop_turns``: turns passed among the right turns at which the rule decided.
+    - ``missed_stop_problems``: share of all problems in which it passed a right turn.
+    - ``harm_after_nonstop``: share of all problems in which it passed a right turn and returned a
+      wrong answer in the end.
+    """
+    final = table.at(table.correct, outcome.returned)
+    turns = np.arange(1, table.correct.shape[1] + 1)[None, :]
+    decided = (turns <= outcome.observed[:, None]) & (
+        (turns < outcome.observed[:, None]) | outcome.stopped_early[:, None]
+    )
+    passed = (decided & (turns < outcome.observed[:, None]) & table.correct).sum(1)
+    every = np.ones(len(table.ids))
+    pairs = {
+        "halting_precision": (outcome.stopped_early & final, outcome.stopped_early),
+        "missed_stop_turns": (passed, (decided & table.correct).sum(1)),
+        "missed_stop_problems": (passed > 0, every),
+        "harm_after_nonstop": ((passed > 0) & ~final, every),
+    }
+    return _as_floats(pairs)
+
+
+def _paper_ratios(table: TurnTable, outcome: Outcome) -> Ratios:
+    """The paper's metrics but AUROC, which is no ratio of sums."""
+    seen = table.observed(outcome)
+    final = table.at(table.correct, outcome.returned)
+    first = table.at(table.correct, np.minimum(outcome.observed, 1))
+    prompt = (table.prompt_tokens * seen).sum(1)
+    completion = (table.completion_tokens * seen).sum(1)
+    committed = seen & (table.verdict >= 0)
+    agreed = committed & (table.verdict == table.correct)
+    distance = np.where(seen, (table.confidence - table.correct) ** 2, 0.0)
+    claimed = seen & (table.verdict == 1) & ~table.correct
+    every, turns = np.ones(len(table.ids)), seen.sum(1)
+    pairs = {
+        "accuracy": (final, every),
+        "first_turn_accuracy": (first, every),
+        "any_turn_accuracy": ((table.correct & seen).any(1), every),
+        "turns": (outcome.observed, every),
+        "avg_prompt_tokens": (prompt, every),
+        "avg_completion_tokens": (completion, every),
+        "avg_total_tokens": (prompt + completion, every),
+        "esr": (outcome.stopped_early, every),
+        "pse": (outcome.stopped_early & ~final, every),
+        "verdict_accuracy": (agreed.sum(1), committed.sum(1)),
+        "brier": (distance.sum(1), turns),
+        "overconfidence": (claimed.sum(1), turns),
+    }
+    return _as_floats(pairs)
+
+
+def _paper_intervals(
+    table: TurnTable, outcome: Outcome, counts: NDArray[np.int32]
+) -> dict[str, list[float] | None]:
+    resampled = ratio_resamples(_paper_ratios(table, outcome), counts)
+    seen = table.observed(outcome)
+    ranked = level_resamples(
+        table.confidence, table.correct, seen, counts, lambda x: {"auroc": calibration.auroc(x)}
+    )
+    return {name: percentile_interval({**resampled, **ranked}[name]) for name in METRIC_NAMES}
+
+
+def _calibration(
+    table: TurnTable, chosen: NDArray[np.bool_], counts: NDArray[np.int32]
+) -> dict[str, Any]:
+    levels = levels_of(table.confidence[chosen], table.correct[chosen])
+    values = level_statistics(levels)
+    resampled = level_resamples(table.confidence, table.correct, chosen, counts, level_statistics)
+    return {
+        "n_turns": int(chosen.sum()),
+        **{name: _value(values[name], resampled[name]) for name in values},
+        "reliability": {
+            equal: reliability_bins(levels, BINS, equal) for equal in ("width", "mass")
+        },
+    }
+
+
+def _value(value: Any, resampled: Floats) -> dict[str, Any]:
+    if np.isnan(value):
+        return {"value": None, "ci95": None}
+    return {"value": float(value), "ci95": percentile_interval(resampled)}
+
+
+def _as_floats(pairs: Mapping[str, tuple[Any, Any]]) -> Ratios:
+    return {
+        name: (above.astype(np.float64), below.astype(np.float64))
+        for name, (above, below) in pairs.items()
+    }

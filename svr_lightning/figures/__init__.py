@@ -1,0 +1,1 @@
+"""Pictures of recorded trajectories: numbers first, then drawings of those numbers alone."""

@@ -1,0 +1,200 @@
+"""What a report is about: methods, each with one run per seed, read from samples files."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.measure import measure
+from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_samples
+from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, fixed_row
+from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
+from svr_lightning.figures.names import ordered
+
+_METRICS = "metrics.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One samples file, and what its run left beside it."""
+
+    samples: Path
+    records: list[dict[str, Any]]
+    tables: dict[str, TurnTable]
+    config: Mapping[str, Any]
+    """Of ``results.json``; empty where there is none."""
+    versions: Mapping[str, Any]
+    metrics: Path | None
+    """The training log of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One seed of a method; its data sets may come from several samples files."""
+
+    sources: tuple[Source, ...]
+    tables: dict[str, TurnTable]
+    outcomes: dict[str, Outcome]
+    datasets: dict[str, dict[str, Any]]
+    """{data set: metrics}, as in results files."""
+    rule: StopRule
+    max_turns: int
+    complete: bool
+    """Whether every problem has all T_max turns, so that any stopping rule can be replayed."""
+    budgets: tuple[dict[str, dict[str, Any]], ...]
+    """{data set: metrics} of each fixed budget from 1 to T_max; none unless complete."""
+    at_thresholds: tuple[dict[str, dict[str, Any]], ...]
+    """The same of each of ``THRESHOLDS``."""
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """All records, data set by data set."""
+        return [record for source in self.sources for record in source.records]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A name of the tables, with one run per seed."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+
+def read_methods(arguments: Sequence[str]) -> list[Method]:
+    """The methods that ``NAME=FOLDER``, ``NAME=SAMPLES`` or a path alone name.
+
+    A name that comes again adds data sets that the method lacks, or else begins its next seed.
+
+    Raises:
+        ConfigError: naming the argument or the file that cannot be used.
+    """
+    seeds: dict[str, list[list[Source]]] = {}
+    for argument in arguments:
+        name, path = _split(argument)
+        source = _read_source(path)
+        runs = seeds.setdefault(name, [])
+        for run in runs:
+            if not any(one.tables.keys() & source.tables.keys() for one in run):
+                run.append(source)
+                break
+        else:
+            runs.append([source])
+    return [
+        Method(name=name, runs=tuple(_run(sources) for sources in runs))
+        for name, runs in seeds.items()
+    ]
+
+
+def _split(argument: str) -> tuple[str, Path]:
+    name, equals, path = argument.partition("=")
+    if not equals or Path(argument).exists():
+        path = argument
+        folder = Path(path) if Path(path).is_dir() else Path(path).parent
+        name = folder.resolve().name
+    if not name or not path:
+        raise ConfigError(f"{argument!r} is no run; write NAME=FOLDER or a folder alone")
+    return name, Path(path)
+
+
+def _read_source(path: Path) -> Source:
+    samples = path / SAMPLES if path.is_dir() else path
+    if path.is_dir() and not samples.is_file():
+        inside = sorted(str(file.parent) for file in path.glob(f"eval/*/{SAMPLES}"))
+        hint = f"give one of {', '.join(inside[:6])}" if inside else f"it needs a {SAMPLES}"
+        raise ConfigError(f"{path}: no evaluation; {hint}")
+    records = read_samples(samples)
+    try:
+        tables = turn_tables(records)
+    except ValueError as error:
+        raise ConfigError(f"{samples}: {error}") from error
+    if not tables:
+        raise ConfigError(f"{samples}: there are no samples in it; evaluate something first")
+    results = _read_results(samples.parent / RESULTS)
+    logs = [folder / _METRICS for folder in list(samples.resolve().parents)[:3]]
+    return Source(
+        samples=samples,
+        records=records,
+        tables=tables,
+        config=_mapping(results, "config"),
+        versions=_mapping(results, "versions"),
+        metrics=next((log for log in logs if log.is_file()), None),
+    )
+
+
+def _read_results(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: no results file ({error}); mend or remove it") from error
+    return results if isinstance(results, dict) else {}
+
+
+def _mapping(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """What stands under nested keys; empty where that is no mapping."""
+    found: Any = values
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def setting(config: Mapping[str, Any], *keys: str) -> Any:
+    """A value of a resolved configuration, None where it is not there."""
+    return _mapping(config, *keys[:-1]).get(keys[-1])
+
+
+def _run(sources: Sequence[Source]) -> Run:
+    found = {name: table for source in sources for name, table in source.tables.items()}
+    tables = {name: found[name] for name in ordered(found)}
+    evaluation = next((e for s in sources if (e := _mapping(s.config, "model", "evaluation"))), {})
+    rule = _rule(evaluation, sources[0].samples)
+    width = max(table.correct.shape[1] for table in tables.values())
+    complete = width > 1 and all(
+        bool(((table.length == width) | (table.length == 0)).all())
+        and not table.recorded.stopped_early.any()
+        for table in tables.values()
+    )
+    outcomes = {
+        name: replay(table, rule, width) if complete else table.recorded
+        for name, table in tables.items()
+    }
+    return Run(
+        sources=tuple(sources),
+        tables=tables,
+        outcomes=outcomes,
+        datasets={name: measure(table, outcomes[name]) for name, table in tables.items()},
+        rule=rule,
+        max_turns=width if complete else _turns(evaluation, width),
+        complete=complete,
+        budgets=tuple(
+            fixed_row(tables, budget)["datasets"] for budget in range(1, complete * width + 1)
+        ),
+        at_thresholds=tuple(
+            adaptive_row(tables, replace(rule, threshold=threshold), width)["datasets"]
+            for threshold in THRESHOLDS * complete
+        ),
+    )
+
+
+def _turns(evaluation: Mapping[str, Any], width: int) -> int:
+    stated = evaluation.get("max_turns")
+    return stated if isinstance(stated, int) and stated >= width else width
+
+
+def _rule(evaluation: Mapping[str, Any], samples: Path) -> StopRule:
+    """The stopping rule of a configuration; what it does not say is as in the paper."""
+    known = {field.name: field.default for field in fields(StopRule)}
+    values = {name: evaluation[name] for name in known if name in evaluation}
+    for name, value in values.items():
+        number = isinstance(known[name], float) or name == "agreement_threshold"
+        fits = isinstance(value, int | float | None) if number else isinstance(value, str)
+        if not fits:
+            raise ConfigError(
+                f"{samples.parent / RESULTS}: model.evaluation.{name}={value!r} is no stopping rule"
+            )
+    return StopRule(**values)

@@ -1,0 +1,157 @@
+"""A table as values, and as Markdown, LaTeX (booktabs) and HTML."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+from svr_lightning.report.text import latex, markdown, visible
+
+Mark = Literal["", "best", "second"]
+NONE = "--"
+"""What stands where there is no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The text of a cell; the best and the second-best of a column are marked."""
+
+    text: str
+    mark: Mark = ""
+
+
+Row = tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Plain text throughout: each form escapes it."""
+
+    name: str
+    """For its label."""
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[Row | None, ...]
+    """None is a rule between two rows."""
+    groups: tuple[tuple[str, int], ...] = ()
+    """Heads above heads, (text, columns); "" spans without text."""
+
+
+def cells(texts: Sequence[str]) -> Row:
+    """A row without marks."""
+    return tuple(Cell(text) for text in texts)
+
+
+def ranked(columns: Sequence[Sequence[float | None]]) -> list[list[Mark]]:
+    """Best and second-best of each column, the higher the better; equals share their rank.
+
+    A column with fewer than two values has no marks.
+
+    Example:
+        >>> ranked([[0.5, 0.7, 0.7, 0.1, None]])
+        [['second', 'best', 'best', '', '']]
+    """
+    marks: list[list[Mark]] = []
+    for column in columns:
+        values = sorted({value for value in column if value is not None}, reverse=True)
+        names: dict[float, Mark] = {}
+        if sum(value is not None for value in column) > 1:
+            names = dict(zip(values, ("best", "second"), strict=False))
+        marks.append([names.get(value, "") if value is not None else "" for value in column])
+    return marks
+
+
+def to_markdown(table: Table) -> str:
+    """A caption and a table of GitHub's Markdown."""
+    head = list(table.head)
+    if table.groups:
+        spans = [text for text, width in table.groups for _ in range(width)]
+        head = [f"{span} {name}".strip() for span, name in zip(spans, head, strict=True)]
+    lines = [f"**{markdown(table.caption)}**", ""]
+    lines.append("| " + " | ".join(markdown(name) for name in head) + " |")
+    lines.append("|---" + "|---:" * (len(head) - 1) + "|")
+    rows = (row for row in table.rows if row is not None)
+    lines += ["| " + " | ".join(_markdown_cell(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = markdown(cell.text)
+    return {"best": f"**{text}**", "second": f"<u>{text}</u>"}.get(cell.mark, text)
+
+
+def to_latex(table: Table) -> str:
+    """A floating table over both columns, for the packages booktabs and inputenc."""
+    columns = "l" + "c" * (len(table.head) - 1)
+    lines = [
+        r"\begin{table*}[t]",
+        r"\centering",
+        r"\small",
+        r"\setlength{\tabcolsep}{2.8pt}",
+        rf"\caption{{{latex(table.caption)}}}",
+        rf"\label{{tab:{table.name}}}",
+        rf"\begin{{tabular*}}{{\textwidth}}{{@{{\extracolsep{{\fill}}}}{columns}@{{}}}}",
+        r"\toprule",
+    ]
+    if table.groups:
+        lines += _latex_groups(table.groups)
+    lines.append("\n& ".join(_bold(name) for name in table.head) + r" \\")
+    lines.append(r"\midrule")
+    for row in table.rows:
+        lines.append(
+            r"\midrule" if row is None else " & ".join(_latex_cell(cell) for cell in row) + r" \\"
+        )
+    lines += [r"\bottomrule", r"\end{tabular*}", r"\end{table*}"]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_groups(groups: Sequence[tuple[str, int]]) -> list[str]:
+    heads, rules, column = [], [], 1
+    for text, width in groups:
+        heads.append(
+            rf"\multicolumn{{{width}}}{{c}}{{{_bold(text)}}}" if text else "& " * (width - 1)
+        )
+        if text:
+            rules.append(rf"\cmidrule(lr){{{column}-{column + width - 1}}}")
+        column += width
+    return ["\n& ".join(heads) + r" \\", *rules]
+
+
+def _bold(text: str) -> str:
+    return rf"\textbf{{{latex(text)}}}" if text else ""
+
+
+def _latex_cell(cell: Cell) -> str:
+    command = {"best": r"\textbf", "second": r"\underline"}.get(cell.mark)
+    return f"{command}{{{latex(cell.text)}}}" if command else latex(cell.text)
+
+
+def to_html(table: Table) -> str:
+    """A table that scrolls sideways within itself where the screen is narrow."""
+    lines = [f'<figure class="table"><figcaption>{visible(table.caption)}</figcaption>']
+    lines.append('<div class="scroll" tabindex="0"><table><thead>')
+    if table.groups:
+        spans = (
+            f'<th colspan="{width}" scope="colgroup">{visible(text)}</th>'
+            for text, width in table.groups
+        )
+        lines.append(f"<tr>{''.join(spans)}</tr>")
+    heads = "".join(f'<th scope="col">{visible(name)}</th>' for name in table.head)
+    lines.append(f"<tr>{heads}</tr></thead><tbody>")
+    ruled = False
+    for row in table.rows:
+        if row is None:
+            ruled = True
+            continue
+        first, *rest = row
+        inner = f'<th scope="row">{_html_cell(first)}</th>'
+        inner += "".join(f"<td>{_html_cell(cell)}</td>" for cell in rest)
+        lines.append(f'<tr class="ruled">{inner}</tr>' if ruled else f"<tr>{inner}</tr>")
+        ruled = False
+    lines.append("</tbody></table></div></figure>")
+    return "\n".join(lines)
+
+
+def _html_cell(cell: Cell) -> str:
+    text = visible(cell.text)
+    return f'<span class="{escape(cell.mark)}">{text}</span>' if cell.mark else text

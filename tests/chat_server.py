@@ -1,0 +1,111 @@
+"""A real HTTP server that answers chat completions as a test says, and keeps what it was asked."""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+
+@dataclass
+class Reply:
+    """One answer."""
+
+    body: bytes
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    delay: float = 0.0
+    drop: bool = False
+    """Close the connection instead."""
+
+
+def completion(text: str | None, **changes: Any) -> Reply:
+    """A well-formed answer; ``changes`` replace fields of its choice or of the whole."""
+    answer: dict[str, Any] = {
+        "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 40, "completion_tokens": 20},
+    }
+    for name, value in changes.items():
+        (answer if name in answer else answer["choices"][0])[name] = value
+    return Reply(json.dumps(answer).encode())
+
+
+Answer = Callable[[dict[str, Any], int], Reply]
+"""From a request's body and its number, from 1, to the answer."""
+
+
+class ChatServer:
+    """Serves on a free port of this machine, each request in a thread of its own."""
+
+    def __init__(self, answer: Answer, port: int = 0) -> None:
+        self.answer = answer
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.most_at_once = 0
+        self._now = 0
+        self._lock = threading.Lock()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            # Headers and body go out as two packets, which Nagle's algorithm would keep apart.
+            disable_nagle_algorithm = True
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                server._serve(self, body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._http.daemon_threads = True
+        self.port = self._http.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
+
+    def _serve(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
+        with self._lock:
+            self.bodies.append(body)
+            self.headers.append(dict(handler.headers))
+            number = len(self.bodies)
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+        try:
+            reply = self.answer(body, number)
+            time.sleep(reply.delay)
+        finally:
+            with self._lock:
+                self._now -= 1
+        handler.close_connection = reply.drop
+        if reply.drop:
+            return
+        try:
+            handler.send_response(reply.status)
+            for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
+                handler.send_header(name, value)
+            handler.end_headers()
+            handler.wfile.write(reply.body)
+        except OSError:
+            handler.close_connection = True  # whoever asked has gone
+
+    def __enter__(self) -> "ChatServer":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+def turn_of(body: dict[str, Any]) -> int:
+    """The turn that a request is for, as its prompt says."""
+    header = re.match(r"\[T=(\d+)\]", body["messages"][-1]["content"])
+    return int(header[1]) if header else 1

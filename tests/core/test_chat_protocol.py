@@ -1,0 +1,224 @@
+"""What an answer of a server means, on plain values."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from svr_lightning.core.types import FinishReason
+from svr_lightning.endpoint.progress import progress_line
+from svr_lightning.endpoint.protocol import (
+    MalformedError,
+    UnusableError,
+    is_retried,
+    read_answer,
+    request_body,
+    request_key,
+    retry_delay,
+    server_message,
+)
+from svr_lightning.endpoint.settings import EndpointSettings, take_options
+from svr_lightning.errors import ConfigError
+from svr_lightning.rollout import Decoding
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def answer(message: Any, finish_reason: Any = "stop", usage: Any = USAGE) -> bytes:
+    choice = {"message": message, "finish_reason": finish_reason}
+    return json.dumps({"choices": [choice], "usage": usage}).encode()
+
+
+def test_an_answer_is_text_reason_and_counts() -> None:
+    read = read_answer(answer({"content": "hi"}, "length"))
+    assert (read.text, read.finish_reason, read.truncated) == ("hi", FinishReason.LENGTH, True)
+    assert (read.prompt_tokens, read.completion_tokens) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("message", "ended", "text"),
+    [
+        ({"content": "<think>a</think>b"}, "stop", "<think>a</think>b"),
+        ({"content": None}, "stop", ""),
+        # The template opened the block, so that the policy only closes it.
+        ({"content": "a</think>b"}, "stop", "<think>\na</think>b"),
+        ({"content": "a</think><think>b"}, "stop", "<think>\na</think><think>b"),
+        # The server split the reasoning off, under one of two names.
+        ({"content": "b", "reasoning_content": "a\n"}, "stop", "<think>\na\n</think>\nb"),
+        ({"content": "\nb", "reasoning": "\na\n"}, "stop", "<think>\na\n</think>\nb"),
+        ({"content": None, "reasoning": "a"}, "stop", "<think>\na</think>\n"),
+        ({"content": None, "reasoning": "a"}, "length", "<think>\na"),
+    ],
+)
+def test_reasoning_stands_before_the_content_as_the_policy_wrote_it(
+    message: Any, ended: str, text: str
+) -> None:
+    assert read_answer(answer(message, ended)).text == text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>busy</html>",
+        b"[]",
+        b'{"choices": []}',
+        b"[" * 100_000,
+        b'{"choices": [{"message": null, "finish_reason": "stop"}]}',
+        answer({"content": [{"type": "text"}]}),
+        answer({"content": "b", "reasoning": 3}),
+        b"\xff\xfe",
+    ],
+)
+def test_what_is_no_chat_completion_is_malformed(body: bytes) -> None:
+    with pytest.raises(MalformedError):
+        read_answer(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (answer({"content": "x"}, "content_filter"), "content_filter"),
+        (answer({"content": "x"}, None), "none"),
+        (answer({"content": "x"}, ["stop"]), "none"),
+        (answer({"content": "x"}, usage=None), "no usage"),
+        (answer({"content": "x"}, usage={"prompt_tokens": 1}), "no usage"),
+        (answer({"content": "x"}, usage={**USAGE, "completion_tokens": -1}), "no usage"),
+        (answer({"content": "x"}, usage={**USAGE, "completion_tokens": True}), "no usage"),
+    ],
+)
+def test_an_answer_that_cannot_be_counted_says_what_it_lacks(body: bytes, said: str) -> None:
+    with pytest.raises(UnusableError, match=said):
+        read_answer(body)
+
+
+def test_fields_that_only_some_servers_know_are_sent_where_they_say_something() -> None:
+    greedy = Decoding(max_completion_tokens=9)
+    messages = [{"role": "user", "content": "q"}]
+    plain = request_body("m", messages, greedy, seed=5, chat_template_kwargs={})
+    assert plain == {
+        "model": "m",
+        "messages": messages,
+        "max_tokens": 9,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "seed": 5,
+    }
+    drawn = Decoding(max_completion_tokens=9, temperature=0.6, top_p=0.9, top_k=20)
+    full = request_body("m", messages, drawn, seed=5, chat_template_kwargs={"a": False})
+    assert (full["top_k"], full["top_p"], full["chat_template_kwargs"]) == (20, 0.9, {"a": False})
+    assert request_key(plain) == request_key(dict(reversed(plain.items())))
+    changed = [{**plain, name: "other"} for name in plain]
+    assert len({request_key(body) for body in [plain, full, *changed]}) == 2 + len(plain)
+
+
+def test_waits_double_lose_up_to_half_by_chance_and_have_an_end() -> None:
+    def waits(draw: float) -> list[float]:
+        return [retry_delay(tries, 1.0, draw, None, NOW) for tries in (1, 2, 3, 4, 9)]
+
+    assert waits(0.0) == [1, 2, 4, 8, 60]
+    assert waits(1.0) == [0.5, 1, 2, 4, 60]
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7.0),
+        ("0", 1.0),  # the own wait is longer
+        ("86400", 60.0),
+        ("9" * 5000, 60.0),
+        ("Thu, 01 Jan 2026 00:00:10 GMT", 10.0),
+        ("Wed, 31 Dec 2025 00:00:00 GMT", 1.0),
+        ("-5", 1.0),
+        ("soon", 1.0),
+        ("\u0663", 1.0),
+    ],
+)
+def test_retry_after_is_honoured_within_bounds(header: str, seconds: float) -> None:
+    assert retry_delay(1, 1.0, 0.0, header, NOW) == seconds
+
+
+def test_what_may_pass_is_retried_and_what_is_refused_is_not() -> None:
+    again = [status for status in range(200, 600) if is_retried(status)]
+    assert again == [408, 409, 429, *range(500, 600)]
+
+
+def test_a_servers_message_becomes_one_short_line() -> None:
+    assert server_message(b'{"error": {"message": "too\\nlong", "code": 400}}') == "too long"
+    assert server_message(b'{"message": "older"}') == "older"
+    assert server_message(b'{"error": "plain"}') == "plain"
+    assert server_message(b"\x1b[2J<html>") == "\ufffd[2J<html>"
+    assert server_message(b"") == "no message"
+    assert len(server_message(b"x" * 10**6)) < 310
+
+
+def test_the_progress_line_fits_a_terminal_whatever_the_numbers() -> None:
+    counts = {"turns": 240, "in_flight": 8, "tokens": 9000}
+    line = progress_line("gsm8k", done=50, total=200, seconds=30.0, **counts)
+    assert line == "gsm8k  50/200 done, 240 turns, 8 in flight, 300 tok/s, 1:30 left"
+    huge = {"turns": 10**7, "in_flight": 10**4, "tokens": 10**12}
+    for name in ("x" * 200, "\x1b[2J"):
+        line = progress_line(name, done=1, total=10**6, seconds=3600.0, **huge)
+        assert len(line) <= 80
+        assert line.isprintable()
+    assert progress_line("a", done=0, total=3, seconds=0.0, **counts).endswith("0 tok/s, ? left")
+
+
+HERE = ["--engine", "openai", "--base-url", "http://h:1/v1/", "--model-name", "m"]
+
+
+def test_the_servers_options_are_taken_out_of_the_command_line() -> None:
+    rest = ["--config", "a.yaml", "--question", "-1 = ?", "--model.evaluation.threshold", "0.9"]
+    settings, left = take_options(["test", *rest[:2], *HERE, *rest[2:], "--concurrency=3"])
+    assert left == ["test", *rest]
+    assert settings == EndpointSettings(base_url="http://h:1/v1", model_name="m", concurrency=3)
+    assert take_options(["fit", *rest]) == (None, ["fit", *rest])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fit", *HERE], "fit needs the policy itself"),
+        (["test", *HERE[:4]], "needs --model-name"),
+        (["test", *HERE[:2], *HERE[4:]], "needs --base-url"),
+        (["test", *HERE[2:]], "--base-url: a server is asked with --engine openai"),
+        (["test", "--engine", "vllm", *HERE[2:]], "--engine vllm"),
+        (["test", *HERE, "--concurrency", "0"], "--concurrency 0 must be at least 1"),
+        (["test", *HERE, "--timeout", "nan"], "--timeout nan must be at least 1"),
+        (["test", *HERE[:5], " "], "--model-name is empty"),
+        *(
+            (["test", *HERE[:3], url, *HERE[4:]], said)
+            for url, said in (
+                ("h:1/v1", "no address"),
+                ("ftp://h/v1", "no address"),
+                ("http://h:port/v1", "no address"),
+                ("http://h/a b", "no address"),
+                ("https://me:hunter2@h/v1", "without user, password"),
+                ("https://h/v1?key=hunter2", "without user, password"),
+                ("http://h/v1/chat/completions", "ends before"),
+            )
+        ),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_one_line_without_secrets(
+    arguments: list[str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        take_options(arguments)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_key_comes_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = {"base_url": "http://h/v1", "model_name": "m"}
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert EndpointSettings(**where).api_key() is None
+    monkeypatch.setenv("OPENAI_API_KEY", " abc\n")
+    assert EndpointSettings(**where).api_key() == "abc"
+    with pytest.raises(ConfigError, match="MINE: this variable is not set"):
+        EndpointSettings(**where, api_key_env="MINE").api_key()
+    monkeypatch.setenv("MINE", "a\u00e9b")
+    with pytest.raises(ConfigError, match="the key in MINE holds characters") as caught:
+        EndpointSettings(**where, api_key_env="MINE").api_key()
+    assert "\u00e9" not in str(caught.value)

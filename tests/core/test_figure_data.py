@@ -1,0 +1,157 @@
+"""The numbers behind figures, on the six trajectories of tests/trajectories.py, by hand."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.evaluation.measure import measure
+from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.results import wilson_interval
+from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
+from svr_lightning.figures import data
+from svr_lightning.figures.names import averages
+from svr_lightning.figures.style import spread
+from svr_lightning.figures.training import health_data, read_curves, reward_data
+from tests.trajectories import failed, record, uncensored
+
+
+@pytest.fixture
+def six() -> tuple[TurnTable, Outcome]:
+    table = turn_tables(uncensored())["toy"]
+    return table, replay(table, StopRule(), 3)
+
+
+def test_stop_times_split_early_and_late_right_and_wrong(six: tuple[TurnTable, Outcome]) -> None:
+    found = data.stop_times(*six)
+    assert [list(row.values()) for row in found["turns"]] == [
+        [1, 1, 1, 0, 0],  # a right, b wrong
+        [2, 1, 0, 0, 0],  # c
+        [3, 0, 0, 1, 2],  # d right, e and f wrong
+    ]
+    assert (found["n"], found["esr"], found["pse"], found["not_run"]) == (6, 0.5, 1 / 6, 0)
+
+
+def test_transitions_count_every_boundary_and_what_answers_have_become(
+    six: tuple[TurnTable, Outcome],
+) -> None:
+    found = data.transitions(six[0])
+    # a and e break, b, c and f are mended, d stays wrong; then c and f break, d is mended.
+    assert found["boundaries"] == [
+        {"turns": [1, 2], "right_right": 0, "right_wrong": 2, "wrong_right": 3, "wrong_wrong": 1},
+        {"turns": [2, 3], "right_right": 1, "right_wrong": 2, "wrong_right": 1, "wrong_wrong": 2},
+    ]
+    shares = [
+        [round(6 * row[k]) for k in ("kept", "fixed", "broken", "never")] for row in found["states"]
+    ]
+    assert shares == [[2, 0, 0, 4], [0, 3, 2, 1], [0, 2, 4, 0]]
+
+
+def test_a_trajectory_that_has_ended_keeps_its_answer_and_one_that_never_ran_is_never_right() -> (
+    None
+):
+    rows = [
+        record("stops", (True, "C", 0.9, 1), early=True),
+        record("goes on", (False, "I", 0.1, 1), (True, "C", 0.9, 1)),
+        failed("not run"),
+    ]
+    found = data.transitions(turn_tables(rows)["toy"])
+    assert [round(3 * row["kept"]) for row in found["states"]] == [1, 1]
+    assert [round(3 * row["fixed"]) for row in found["states"]] == [0, 1]
+    assert [round(3 * row["never"]) for row in found["states"]] == [2, 1]
+    assert found["boundaries"][0]["wrong_right"] == 1
+
+
+def test_risk_is_counted_from_the_most_confident_answer_with_ties_kept_together(
+    six: tuple[TurnTable, Outcome],
+) -> None:
+    found = data.risk_coverage(*six)
+    # d .99 and a .95 right; b and f .90 wrong; c .85 right; e .50 wrong.
+    assert np.allclose(found["coverage"], [1 / 6, 2 / 6, 4 / 6, 5 / 6, 1])
+    assert np.allclose(found["risk"], [0, 0, 2 / 4, 2 / 5, 3 / 6])
+    assert math.isclose(found["aurc"], (1 / 3 + 2 / 4 + 2 / 5 + 3 / 6) / 6)
+    assert math.isclose(found["oracle_aurc"], (1 / 4 + 2 / 5 + 3 / 6) / 6)
+    assert found["operating"] == {"coverage": 0.5, "risk": 1 / 3}
+
+
+def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certainty(
+    six: tuple[TurnTable, Outcome],
+) -> None:
+    found = data.reliability_of(*six)
+    bins = found["observed"]["bins"]
+    assert [row["n"] for row in bins] == [0, 0, 1, 1, 0, 2, 1, 0, 3, 5]
+    assert [row["accuracy"] for row in bins[8:]] == [2 / 3, 2 / 5]
+    assert bins[8]["accuracy_ci95"] == wilson_interval(2 / 3, 3)
+    assert bins[9]["verdicts"] == {"CORRECT": 5, "INCORRECT": 0, "UNSURE": 0}
+    # .2 + .3 + 2 x .5 + .4 + (2.45 - 2) + (4.74 - 2) over thirteen turns.
+    assert math.isclose(found["observed"]["ece"], 5.09 / 13)
+    assert (found["stopped"]["n"], found["stopped"]["bins"][9]["n"]) == (3, 2)  # a, b; c
+
+
+def test_confidence_by_turn_has_quartiles_of_right_and_of_wrong_answers(
+    six: tuple[TurnTable, Outcome],
+) -> None:
+    first = data.confidence_by_turn(six[0])["turns"][0]
+    assert first["right"]["n"] == 2
+    assert np.allclose(first["right"]["quartiles"], [0.8375, 0.875, 0.9125])  # of .80 and .95
+    assert np.allclose(first["wrong"]["quartiles"], [0.65, 0.85, 0.925])  # of .2, .8, .9, 1.0
+
+
+def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over() -> None:
+    low, high = wilson_interval(0.8, 10) or (0, 0)
+    one = {"accuracy": 0.8, "accuracy_ci95": [low, high], "n": 10}
+    rest = dict.fromkeys((key for key in data.METRIC_NAMES if key != "accuracy"), 0.0)
+    both = {"a": {**one, **rest}, "b": {**one, **rest}}
+    assert np.allclose(data.average(both, ["a"])["accuracy_ci95"], [low, high])
+    mean = data.average(both, ["a", "b"])
+    assert math.isclose(mean["accuracy"], 0.8)
+    assert np.allclose(
+        mean["accuracy_ci95"], [0.8 - (0.8 - low) / 2**0.5, 0.8 + (high - 0.8) / 2**0.5]
+    )
+    assert data.average(both, ["a", "missing"])["accuracy"] is None
+
+
+def test_pooling_keeps_every_problem_of_every_data_set() -> None:
+    short = record("x", (True, "C", 0.9, 7), dataset="other", early=True)
+    tables = turn_tables([*uncensored(), short])
+    outcomes = {name: table.recorded for name, table in tables.items()}
+    table, outcome = data.pooled(tables, outcomes)
+    assert table.ids == ("toy/a", "toy/b", "toy/c", "toy/d", "toy/e", "toy/f", "other/x")
+    assert table.length.tolist() == [3, 3, 3, 3, 3, 3, 1]
+    assert measure(table, outcome)["accuracy"] == 3 / 7  # b, d at turn 3, and x
+    assert not table.correct[6, 1:].any()
+
+
+def test_averages_are_over_everything_and_over_math_where_all_of_it_is_there() -> None:
+    math_5 = ["math500", "aime26", "amc23", "olympiadbench", "minerva_math"]
+    assert averages(["toy"]) == {"toy": ["toy"]}
+    assert list(averages(["toy", *math_5])) == ["All-6", "Math-5"]
+    assert list(averages(math_5)) == ["Math-5"]
+    assert list(averages(math_5[1:])) == ["All-4"]
+
+
+def test_labels_that_would_touch_are_moved_apart_and_others_stay() -> None:
+    assert spread([0.0, 5.0], 1.0) == [0.0, 5.0]
+    assert spread([2.0, 2.0, 2.0], 1.0) == [1.0, 2.0, 3.0]
+    moved = spread([0.0, 0.1, 0.9, 8.0], 1.0)
+    assert all(b - a >= 1 - 1e-9 for a, b in pairwise(moved))
+    assert moved[3] == 8.0
+
+
+def test_training_curves_are_read_and_averaged_over_seeds(tmp_path) -> None:
+    keys = ("train/reward/abs", "train/reward/over", "train/reward/mean")
+    for name, shift in (("a", 0.0), ("b", 2.0)):
+        rows = [f"{step},{key},{step + shift}" for step in (1, 2) for key in keys]
+        (tmp_path / name).write_text("step,key,value\n" + "\n".join(rows) + "\n2,train/kl,\n")
+    first, second = (read_curves(tmp_path / name) for name in ("a", "b"))
+    assert first["train/reward/mean"] == ([1, 2], [1.0, 2.0])
+    assert reward_data(first) == {
+        "steps": [1, 2],
+        "window": 1,
+        "terms": {"abs": [1.0, 2.0], "over": [1.0, 2.0]},
+    }
+    panel = health_data([first, second])["panels"]["train/reward/mean"]
+    assert panel == {"steps": [1, 2], "mean": [2.0, 3.0], "min": [1.0, 2.0], "max": [3.0, 4.0]}
+    assert health_data([first])["panels"]["train/kl"]["steps"] == []

@@ -1,0 +1,94 @@
+"""The evaluation configurations on the real benchmark problems, end to end."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from svr_lightning.__main__ import main
+from svr_lightning.evaluation.results import MATH_5
+from svr_lightning.evaluation.votes_file import read_votes
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+ALL_7 = ("countdown", "gsm8k", *MATH_5)
+LIMITS = {
+    "countdown": 800,
+    "gsm8k": 1200,
+    "math500": 2048,
+    "amc23": 2048,
+    "aime26": 3072,
+    "minerva_math": 3072,
+    "olympiadbench": 4096,
+}
+"""Maximum completion lengths at evaluation, appendix A."""
+
+
+def sets(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load((CONFIGS / name).read_text())["data"]["test"])
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("all7", ALL_7), ("math5", MATH_5)])
+def test_the_sets_have_the_papers_limits(name: str, wanted: tuple[str, ...]) -> None:
+    limits = {
+        source["name"]: source["max_completion_tokens"] for source in sets(f"eval/{name}.yaml")
+    }
+    assert limits == {dataset: LIMITS[dataset] for dataset in wanted}
+
+
+def test_a_set_is_the_same_rows_wherever_it_is_named() -> None:
+    trained = [s for run in ("countdown", "gsm8k", "math") for s in sets(f"{run}.yaml")]
+    assert sets("eval/all7.yaml") == trained
+    assert sets("eval/math5.yaml") == [s for s in trained if s["name"] in MATH_5]
+
+
+def evaluate(tmp_path: Path, *layers: str, **settings: Any) -> Path:
+    paths = [CONFIGS / layer for layer in ("eval/all7.yaml", "hardware/cpu_smoke.yaml", *layers)]
+    code = main(
+        [
+            *("test", *(part for path in paths for part in ("--config", str(path)))),
+            *("--trainer.default_root_dir", str(tmp_path)),
+            *("--trainer.enable_progress_bar", "false"),
+            *(part for key, value in settings.items() for part in (f"--{key}", str(value))),
+        ]
+    )
+    assert code == 0
+    return tmp_path / "eval"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_all_seven_run_on_their_own_configuration(
+    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(CONFIGS.parent)
+    quick = {"data.eval_batch_size": 1, "model.evaluation.max_turns": 2}
+    folder = evaluate(tmp_path, **quick) / "test"
+    results = json.loads((folder / "results.json").read_text())
+    assert {name: values["n"] for name, values in results["datasets"].items()} == dict.fromkeys(
+        ALL_7, 1
+    )
+    assert results["macro"]["all"]["datasets"] == list(ALL_7)
+    assert results["macro"]["math"]["datasets"] == list(MATH_5)
+    assert results["config"]["model"]["evaluation"]["threshold"] == 0.85
+    assert len(lines(folder / "samples.jsonl")) == 7
+
+
+def test_all_seven_give_samples_for_voting(
+    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(CONFIGS.parent)
+    folder = evaluate(tmp_path, "eval/majority_vote.yaml", **{"data.eval_batch_size": 1})
+    assert [file.name for file in folder.rglob("*") if file.is_file()] == ["votes.jsonl"]
+    pools = read_votes(folder / "votes" / "votes.jsonl")
+    assert [pool["dataset"] for pool in pools] == list(ALL_7)
+    assert [pool["task"] for pool in pools] == ["countdown", "gsm8k", *["math"] * 5]
+    for pool in pools:
+        assert len(pool["samples"]) == 10
+        assert len({sample["text"] for sample in pool["samples"]}) > 5  # drawn apart
+        assert {sample["prompt_tokens"] for sample in pool["samples"]} == {
+            pool["samples"][0]["prompt_tokens"]
+        }

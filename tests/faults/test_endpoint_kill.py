@@ -1,0 +1,122 @@
+"""kill -9 of an evaluation through a server: the same command goes on and asks nothing twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.core.seeds import derive_seed
+from svr_lightning.endpoint.module import EndpointModule
+from svr_lightning.endpoint.settings import EndpointSettings
+from svr_lightning.errors import ConfigError
+from svr_lightning.training.config import EvaluationConfig
+from tests.chat_server import ChatServer, Reply, completion
+from tests.scripted import says
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBLEMS, TURNS, CONCURRENCY = 30, 3, 4
+KEY = "hunter2-hunter2"
+
+
+def command(server: ChatServer, folder: Path) -> list[str]:
+    return [
+        *("test", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
+        *("--trainer.default_root_dir", str(folder)),
+        *("--data.test", "[{name: held_out, task: countdown, path: 'embedded:countdown-tiny', "
+          f"split: test, limit: {PROBLEMS}}}]"),
+        *("--model.evaluation.max_turns", str(TURNS)),
+        *("--engine", "openai", "--base-url", server.url, "--model-name", "tiny"),
+        *("--concurrency", str(CONCURRENCY)),
+    ]  # fmt: skip
+
+
+def unsure(body: dict[str, Any], _number: int) -> Reply:
+    """Says at which place of the run it was asked."""
+    return completion(says(str(body["seed"]), "UNSURE", 0.5))
+
+
+def wanted(record: dict[str, Any]) -> list[str]:
+    seeds = [derive_seed(42, step=0, problem_id=record["id"], turn=t + 1) for t in range(TURNS)]
+    return [says(str(seed), "UNSURE", 0.5) for seed in seeds]
+
+
+def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    process: list[subprocess.Popen[bytes]] = []
+
+    def answer(body: dict[str, Any], number: int) -> Reply:
+        if number == 41:  # of ninety
+            process[0].send_signal(signal.SIGKILL)
+            process[0].wait()
+        return unsure(body, number)
+
+    with ChatServer(answer) as server:
+        process.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "svr_lightning", *command(server, tmp_path)],
+                cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        )
+        assert process[0].wait(timeout=300) == -signal.SIGKILL
+        folder = tmp_path / "eval" / "test"
+        journal = folder / "answers.jsonl"
+        kept = len(journal.read_text().splitlines())
+        lost = len(server.bodies) - kept  # in flight at that moment
+        assert 0 < lost <= CONCURRENCY
+        assert main(command(server, tmp_path)) == 0
+        assert len(server.bodies) == PROBLEMS * TURNS + lost
+        assert not journal.exists()  # its answers are in the samples
+    assert {h["Authorization"] for h in server.headers} == {f"Bearer {KEY}"}
+    lines = (folder / "samples.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert len({record["id"] for record in records}) == PROBLEMS
+    assert all([t["text"] for t in record["turns"]] == wanted(record) for record in records)
+    config = json.loads((folder / "results.json").read_text())["config"]
+    assert config["endpoint"]["base_url"] == server.url
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(KEY.encode() in content for content in written)
+    said = "".join(capsys.readouterr())
+    assert KEY not in said
+    assert f"held_out  {PROBLEMS}/{PROBLEMS} done, 90 turns, 0 in flight" in said
+
+
+def test_questions_are_answered_through_a_server_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "\x1b[2J[bold]" + says("3+5+8", "CORRECT", 0.9)
+    with ChatServer(lambda *_: completion(text)) as server:
+        done = main(
+            [
+                *("predict", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
+                *("--engine", "openai", "--base-url", server.url, "--model-name", "tiny"),
+                *("--trainer.default_root_dir", str(tmp_path), "--question", "3 5 8 = 16"),
+            ]
+        )
+    said = capsys.readouterr().out
+    assert done == 0
+    assert "answer: 3+5+8, correct" in said
+    assert "\x1b[2J" not in said
+    assert "[bold]" in said
+    (record,) = (tmp_path / "eval" / "predict" / "samples.jsonl").read_text().splitlines()
+    assert json.loads(record)["turns"][0]["text"] == text
+
+
+def test_what_a_server_cannot_tell_is_refused_before_it_is_asked() -> None:
+    settings = EndpointSettings(base_url="http://127.0.0.1:9/v1", model_name="m")
+    with pytest.raises(ConfigError, match="evidence=product: the probability of a verdict"):
+        EndpointModule(settings, EvaluationConfig(evidence="product"), {}, 42)
+    nameless = replace(settings, api_key_env="NOT_SET_ANYWHERE")
+    with pytest.raises(ConfigError, match="NOT_SET_ANYWHERE: this variable is not set"):
+        EndpointModule(nameless, EvaluationConfig(), {}, 42)

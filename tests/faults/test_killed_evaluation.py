@@ -1,0 +1,120 @@
+"""An evaluation that is killed goes on where it was and leaves the files it would have left."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from svr_lightning.__main__ import main
+from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.evaluating import AdaptiveEvaluation
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sources import DataSource
+from svr_lightning.training.trainer import SVRTrainer
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBLEMS = 16
+
+
+def arguments(folder: Path) -> list[str]:
+    """Two turns of each problem, four problems at a time."""
+    sets = (
+        "[{name: held_out, task: countdown, path: 'embedded:countdown-tiny', split: test, "
+        f"limit: {PROBLEMS}}}]"
+    )
+    return [
+        *("test", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
+        *("--trainer.default_root_dir", str(folder), "--data.test", sets),
+        *("--model.evaluation.max_turns", "2", "--model.evaluation.adaptive", "false"),
+        *("--model.engine.init_args.max_batch", "4", "--trainer.enable_progress_bar", "false"),
+    ]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Everything that an evaluation leaves."""
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def killed(folder: Path, journal: Path, after: int) -> bytes:
+    """Kill -9 the command once it has finished ``after`` problems; returns its journal."""
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "svr_lightning", *arguments(folder)],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=log,
+            stderr=log,
+        )
+    until = time.monotonic() + 300
+    while not journal.is_file() or journal.read_bytes().count(b"\n") <= after:
+        assert process.poll() is None, (folder / "log").read_text(errors="replace")
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return journal.read_bytes()
+
+
+def test_an_evaluation_killed_and_started_again_leaves_the_same_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    evaluation = tmp_path / "eval" / "test"
+    assert main(arguments(tmp_path)) == 0
+    whole = files(evaluation)
+    assert sorted(whole) == ["results.json", "samples.jsonl"]
+    assert whole["samples.jsonl"].count(b"\n") == PROBLEMS
+    for file in evaluation.iterdir():
+        file.unlink()
+    journal = evaluation / ".journal-0.jsonl"
+    content = killed(tmp_path, journal, after=3)
+    finished = content.count(b"\n") - 1
+    assert 3 <= finished < PROBLEMS
+    assert sorted(files(evaluation)) == [".journal-0.jsonl"]
+    journal.write_bytes(content + b'{"dataset": "held_out", "id": "tor')  # the line being written
+    with caplog.at_level(logging.INFO):
+        assert main(arguments(tmp_path)) == 0
+    assert f"going on after {finished} problems" in caplog.text
+    assert files(evaluation) == whole
+
+
+def prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int = 2, **changes: Any
+) -> tuple[SVRModule, str]:
+    """A module and the fingerprint of its evaluation of the test set."""
+    source = {"task": "countdown", "path": "embedded:countdown-tiny", "split": "test"}
+    data = SVRDataModule(test=[DataSource(name="held_out", **source, limit=limit)])
+    settings = {"policy": PolicyConfig(max_prompt_tokens=512, max_model_len=1024), **changes}
+    module = SVRModule(**settings)
+    module.configure_model()
+    module.trainer = SVRTrainer(
+        accelerator="cpu", default_root_dir=tmp_path, logger=False, enable_checkpointing=False
+    )
+    monkeypatch.setattr(AdaptiveEvaluation, "_datamodule", data)
+    return module, module._fingerprint("test")
+
+
+def test_whatever_decides_a_record_is_in_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, first = prints(tmp_path, monkeypatch)
+    assert prints(tmp_path, monkeypatch)[1] == first
+    # What the threshold is counts, not where it comes from.
+    assert prints(tmp_path, monkeypatch, evaluation=EvaluationConfig(threshold=0.85))[1] == first
+    others = [
+        prints(tmp_path, monkeypatch, evaluation=EvaluationConfig(threshold=0.8))[1],
+        prints(tmp_path, monkeypatch, evaluation=EvaluationConfig(gate="verdict"))[1],
+        prints(tmp_path, monkeypatch, limit=3)[1],
+        prints(tmp_path, monkeypatch, seed=1)[1],
+    ]
+    with torch.no_grad():
+        next(module.policy.parameters()).mul_(1.01)
+    others.append(module._fingerprint("test"))
+    assert len({first, *others}) == 6

@@ -1,0 +1,297 @@
+"""Adaptive inference against a real HTTP server, healthy and faulty."""
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.types import Problem
+from svr_lightning.endpoint.answers import ANSWERS, AnswerJournal
+from svr_lightning.endpoint.driver import RemoteDriver
+from svr_lightning.endpoint.module import ServerRendering
+from svr_lightning.endpoint.progress import Progress
+from svr_lightning.endpoint.settings import EndpointSettings
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.adaptive import run_adaptive
+from svr_lightning.evaluation.results import summarize
+from svr_lightning.evaluation.vote_pool import sample_votes
+from svr_lightning.messages import first_turn_messages
+from svr_lightning.rollout import Decoding
+from svr_lightning.tasks import get_task
+from tests.chat_server import ChatServer, Reply, completion, turn_of
+from tests.scripted import PROBLEMS, says
+
+Record = dict[str, Any]
+
+
+def remote(server: ChatServer | str, folder: Path, **settings: Any) -> RemoteDriver:
+    options = {"first_delay": 0.001, "timeout": 20.0, **settings}
+    url = server if isinstance(server, str) else server.url
+    return RemoteDriver(
+        EndpointSettings(base_url=url, model_name="tiny", **options),
+        AnswerJournal(folder / ANSWERS),
+        run_seed=42,
+        chat_template_kwargs={},
+        progress=Progress("toy", len(PROBLEMS), quiet=True),
+    )
+
+
+def evaluate(
+    server: ChatServer | str,
+    folder: Path,
+    problems: Sequence[Problem] = PROBLEMS,
+    *,
+    rule: StopRule | None = None,
+    max_turns: int = 2,
+    **settings: Any,
+) -> list[Record]:
+    return run_adaptive(
+        problems,
+        dataset="toy",
+        driver=remote(server, folder, **settings),
+        renderer=ServerRendering(),
+        decoding=Decoding(max_completion_tokens=30),
+        max_turns=max_turns,
+        rule=rule,
+    )
+
+
+def question_of(body: dict[str, Any]) -> str:
+    content = body["messages"][-1]["content"]
+    return next(p.id for p in PROBLEMS if p.question in content)
+
+
+def unsure(body: dict[str, Any], _number: int = 0) -> Reply:
+    """Adds a problem's numbers up and never stops."""
+    numbers = next(p.numbers for p in PROBLEMS if p.id == question_of(body))
+    return completion(says("+".join(map(str, numbers)), "UNSURE", 0.1 * turn_of(body)))
+
+
+def test_trajectories_stop_refine_and_count_as_the_server_says(tmp_path: Path) -> None:
+    def answer(body: dict[str, Any], _: int) -> Reply:
+        sure = question_of(body) == "a" and turn_of(body) == 2
+        usage = {"prompt_tokens": 100 * turn_of(body), "completion_tokens": 17}
+        text = says("8+4-2", "CORRECT", 0.9) if sure else says("1", "INCORRECT", 0.7)
+        return completion(text, usage=usage, finish_reason="stop" if sure else "length")
+
+    with ChatServer(answer) as server:
+        records = evaluate(server, tmp_path, rule=StopRule(), max_turns=3)
+    ends = [(r["id"], r["returned_turn"], r["stopped_early"]) for r in records]
+    assert ends == [("a", 2, True), ("b", 3, False), ("c", 3, False)]
+    assert records[0]["turns"][1] == {
+        "turn": 2,
+        "text": says("8+4-2", "CORRECT", 0.9),
+        "answer": "8+4-2",
+        "correct": True,
+        "verdict": "CORRECT",
+        "confidence": 0.9,
+        "truncated": False,
+        "prompt_tokens": 200,
+        "completion_tokens": 17,
+        "finish_reason": "stop",
+    }
+    assert records[1]["turns"][0]["truncated"]
+    values = summarize(records)["datasets"]["toy"]
+    assert (values["accuracy"], values["turns"]) == (pytest.approx(1 / 3), pytest.approx(8 / 3))
+    assert len(server.bodies) == 8
+
+
+def test_a_request_is_what_an_engine_would_be_asked(tmp_path: Path) -> None:
+    with ChatServer(unsure) as server:
+        evaluate(server, tmp_path, PROBLEMS[:1])
+    first, second = server.bodies
+    assert first["messages"] == first_turn_messages(get_task("countdown"), PROBLEMS[0])
+    assert says("8+4+2", "UNSURE", 0.1) in second["messages"][1]["content"]
+    seeds = [derive_seed(42, step=0, problem_id="a", turn=turn) for turn in (1, 2)]
+    assert [first["seed"], second["seed"]] == seeds
+    assert (first["max_tokens"], first["temperature"], "top_k" in first) == (30, 0.0, False)
+    assert "Authorization" not in server.headers[0]
+
+
+def test_turns_follow_at_once_and_requests_in_flight_are_bounded(tmp_path: Path) -> None:
+    others_are_done = threading.Event()
+    last_turns = 0
+
+    def answer(body: dict[str, Any], _: int) -> Reply:
+        nonlocal last_turns
+        if question_of(body) == "a":  # no other trajectory may wait for this one
+            assert others_are_done.wait(30)
+        elif turn_of(body) == 2:
+            last_turns += 1
+            if last_turns == 2:
+                others_are_done.set()
+        return unsure(body)
+
+    with ChatServer(answer) as server:
+        records = evaluate(server, tmp_path, concurrency=2)
+    assert [len(record["turns"]) for record in records] == [2, 2, 2]
+    assert server.most_at_once == 2
+
+
+FAULTS = {
+    "too many requests": Reply(b"{}", status=429, headers={"Retry-After": "0"}),
+    "server error": Reply(b"oops", status=500),
+    "no gateway": Reply(b"<html>", status=502),
+    "dropped connection": Reply(b"", drop=True),
+    "half an answer": Reply(b'{"choices', headers={"Content-Length": "900"}, drop=False),
+    "no JSON": Reply(b"<html>"),
+    "ten megabytes": Reply(b" " * 10 * 2**20 + completion("x").body),
+    "slow": Reply(b"{}", delay=1.5),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
+def test_a_fault_that_passes_leaves_no_trace(tmp_path: Path, fault: Reply) -> None:
+    def answer(body: dict[str, Any], number: int) -> Reply:
+        return fault if number == 2 else unsure(body)
+
+    with ChatServer(unsure) as healthy:
+        wanted = evaluate(healthy, tmp_path / "healthy")
+    with ChatServer(answer) as server:
+        assert evaluate(server, tmp_path / "faulty", timeout=1.0, concurrency=1) == wanted
+    assert len(server.bodies) == 7
+    assert server.bodies[1] == server.bodies[2]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "environment variable SECRET_KEY .HTTP 401, no key like .key."),
+        (403, "environment variable SECRET_KEY"),
+        (404, "no model 'tiny'"),
+        (302, "answers with HTTP 302"),
+    ],
+)
+def test_a_server_that_lets_nobody_in_ends_the_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str
+) -> None:
+    monkeypatch.setenv("SECRET_KEY", "hunter2")
+    body = b'{"error": {"message": "no key like hunter2"}}'
+    reply = Reply(body, status=status, headers={"Location": "http://127.0.0.1:1/v1"})
+    with (
+        ChatServer(lambda *_: reply) as server,
+        pytest.raises(ConfigError, match=said) as caught,
+    ):
+        evaluate(server, tmp_path, concurrency=1, api_key_env="SECRET_KEY")
+    assert len(server.bodies) == 1
+    assert server.headers[0]["Authorization"] == "Bearer hunter2"
+    assert "hunter2" not in str(caught.value)
+
+
+UNUSABLE = {
+    "too long": Reply(b'{"error": {"message": "maximum context length is 1024"}}', status=400),
+    "no usage": completion("x", usage=None),
+    "another end": completion("x", finish_reason="content_filter"),
+    "never JSON": Reply(b"<html>"),
+}
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    zip(
+        UNUSABLE.values(),
+        [
+            "turn 2: the server refuses it: HTTP 400, maximum context length is 1024",
+            "turn 2: the server's answer has no usage, so its tokens cannot be counted",
+            "turn 2: the server ended it with 'content_filter', neither 'stop' nor 'length'",
+            "turn 2: no chat completion in 6 tries, the last time: the answer is no chat "
+            "completion",
+        ],
+        strict=True,
+    ),
+    ids=list(UNUSABLE),
+)
+def test_a_problem_that_the_server_cannot_complete_counts_as_wrong(
+    tmp_path: Path, reply: Reply, error: str
+) -> None:
+    def answer(body: dict[str, Any], _: int) -> Reply:
+        return reply if (question_of(body), turn_of(body)) == ("b", 2) else unsure(body)
+
+    with ChatServer(answer) as server:
+        records = evaluate(server, tmp_path)
+    assert [len(record["turns"]) for record in records] == [2, 0, 2]
+    assert records[1]["error"] == error
+    values = summarize(records)["datasets"]["toy"]  # 8 + 4 + 2 is not 10, 1 + 2 + 9 is 12
+    assert (values["n"], values["accuracy"]) == (3, pytest.approx(1 / 3))
+    assert len(server.bodies) == 6 + 5 * (reply is UNUSABLE["never JSON"])
+
+
+def test_a_server_that_refuses_everything_is_asked_wrongly(tmp_path: Path) -> None:
+    many = [PROBLEMS[0]] * 20
+    refusal = Reply(b'{"error": "unknown field chat_template_kwargs"}', status=422)
+    with (
+        ChatServer(lambda *_: refusal) as server,
+        pytest.raises(ConfigError, match=r"none of the first 8 prompts: .*unknown field"),
+    ):
+        evaluate(server, tmp_path, many, concurrency=1)
+    assert len(server.bodies) == 8
+
+
+def test_a_server_that_dies_costs_no_answer(tmp_path: Path) -> None:
+    def dying(body: dict[str, Any], number: int) -> Reply:
+        return unsure(body) if number <= 3 else Reply(b"", drop=True)
+
+    with ChatServer(dying) as server:
+        with pytest.raises(ConfigError, match=r"did not answer in 2 tries.* the 3 answers in"):
+            evaluate(server, tmp_path, concurrency=1, tries=2)
+        assert len(server.bodies) == 5
+    with pytest.raises(ConfigError, match=r"ConnectError.* the 3 answers in"):
+        evaluate(server.url, tmp_path, tries=2)
+    with ChatServer(unsure) as again:
+        records = evaluate(again, tmp_path)
+        assert len(again.bodies) == 3  # of six
+        assert evaluate(again, tmp_path) == records
+        assert len(again.bodies) == 3
+    with ChatServer(unsure) as healthy:
+        assert evaluate(healthy, tmp_path / "other") == records
+
+
+def test_a_torn_line_of_the_answers_is_asked_for_again_and_a_foreign_one_is_named(
+    tmp_path: Path,
+) -> None:
+    with ChatServer(unsure) as server:
+        records = evaluate(server, tmp_path)
+        whole = (tmp_path / ANSWERS).read_bytes()
+        (tmp_path / ANSWERS).write_bytes(whole[:-40])
+        assert evaluate(server, tmp_path) == records
+        assert len(server.bodies) == 7
+    lines = (tmp_path / ANSWERS).read_bytes().splitlines()
+    assert sorted(lines) == sorted(whole.splitlines())
+    (tmp_path / ANSWERS).write_bytes(b"\n".join([lines[0], b'{"id": 3}', *lines[2:], b""]))
+    with pytest.raises(ConfigError, match=r"answers.jsonl, line 2: no answer of a server"):
+        AnswerJournal(tmp_path / ANSWERS)
+
+
+def test_votes_are_sampled_from_a_server_too(tmp_path: Path) -> None:
+    def answer(body: dict[str, Any], _: int) -> Reply:
+        refused = question_of(body) == "b" and body["seed"] % 2
+        return Reply(b"too long", status=400) if refused else unsure(body)
+
+    with ChatServer(answer) as server:
+        pools = sample_votes(
+            PROBLEMS,
+            dataset="toy",
+            driver=remote(server, tmp_path),
+            renderer=ServerRendering(),
+            decoding=Decoding(max_completion_tokens=30, temperature=0.6),
+            votes=8,
+        )
+    assert [len(pool["samples"]) for pool in pools] == [8, 0, 8]
+    assert pools[1]["error"] == "turn 1: the server refuses it: HTTP 400, too long"
+    assert len({body["seed"] for body in server.bodies}) == 24
+
+
+def test_model_text_of_any_kind_survives_the_wire_and_the_disk(tmp_path: Path) -> None:
+    hostile = "\x1b[2J[bold]\u2028\x00\ud800 \U0001f600</think>"
+    with ChatServer(lambda *_: completion(hostile)) as server:
+        first = evaluate(server, tmp_path, PROBLEMS[:1])
+        assert evaluate(server, tmp_path, PROBLEMS[:1]) == first
+        assert len(server.bodies) == 2
+    assert [turn["text"] for turn in first[0]["turns"]] == ["<think>\n" + hostile] * 2
+    assert len((tmp_path / ANSWERS).read_text(encoding="ascii").splitlines()) == 2
+    assert json.loads((tmp_path / ANSWERS).read_text().splitlines()[0])["text"].endswith(hostile)

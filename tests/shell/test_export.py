@@ -1,0 +1,51 @@
+"""The exported policy's folder and the threshold that is used with it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from svr_lightning.callbacks.hf_export import export_policy
+
+from svr_lightning.evaluation.operating_point import read_operating_point, write_operating_point
+from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.training.module import SVRModule
+from tests.scripted import RENDERER
+from tests.shell.test_loop import module
+
+
+def exported(root: Path, **settings: Any) -> tuple[dict[str, Any], str]:
+    """What the folder's operating point says, and the model card."""
+    trained: SVRModule = module(**settings)
+    trained.policy = torch.nn.Module()  # type: ignore[assignment]
+    trained.policy.generation_config = type("Generation", (), {})()
+    trained.policy.save_pretrained = lambda folder, **_: folder.mkdir(exist_ok=True)
+    trained.renderer = RENDERER
+    folder = export_policy(trained, root, "float32")
+    point = json.loads((folder / "operating_point.json").read_text())
+    assert read_operating_point(folder) == point["threshold"]
+    return point, (folder / "README.md").read_text()
+
+
+def test_an_exported_policy_says_where_it_stops(tmp_path: Path) -> None:
+    point, card = exported(tmp_path)
+    assert point == {"threshold": 0.85, "max_turns": 2}
+    assert "confidence >= 0.85" in card
+
+
+def test_a_threshold_taken_from_the_policy_that_was_trained_is_handed_on(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    write_operating_point(start, 0.9125, {"premature_stop_error": 0.1})
+    point, card = exported(tmp_path, policy=PolicyConfig(path=str(start)))
+    # What was found out about the other weights is not claimed of these.
+    assert point == {"threshold": 0.9125, "max_turns": 2}
+    assert "confidence >= 0.9125" in card
+
+
+def test_new_weights_do_not_inherit_what_the_old_ones_were_tuned_to(tmp_path: Path) -> None:
+    exported(tmp_path)
+    write_operating_point(tmp_path / "policy", 0.7, {"tuned": True})
+    point, card = exported(tmp_path, evaluation=EvaluationConfig(threshold=0.6, max_turns=2))
+    assert point == {"threshold": 0.6, "max_turns": 2}
+    assert "confidence >= 0.60" in card

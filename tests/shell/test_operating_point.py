@@ -1,0 +1,100 @@
+"""The threshold in a policy's folder: read, written, and used where a configuration names none."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.operating_point import read_operating_point, write_operating_point
+from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.training.module import SVRModule
+from tests.scripted import TOKENIZER
+
+TINY = Path(__file__).resolve().parents[2] / "configs" / "countdown_tiny.yaml"
+
+
+def test_what_is_written_is_read_and_its_details_are_kept(tmp_path: Path) -> None:
+    assert read_operating_point(tmp_path) is None
+    assert read_operating_point("embedded:countdown-tiny") is None
+    path = write_operating_point(tmp_path, 0.9, {"pse": 0.1})
+    assert json.loads(path.read_text()) == {"threshold": 0.9, "pse": 0.1}
+    assert read_operating_point(tmp_path) == 0.9
+    assert [file.name for file in tmp_path.iterdir()] == ["operating_point.json"]
+
+
+@pytest.mark.parametrize("wrong", [1.5, -0.1, float("nan")])
+def test_a_threshold_that_is_none_is_not_written(tmp_path: Path, wrong: float) -> None:
+    with pytest.raises(ConfigError, match="threshold"):
+        write_operating_point(tmp_path, wrong, {})
+    with pytest.raises(ConfigError, match="no such folder"):
+        write_operating_point(tmp_path / "nowhere", 0.9, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[0.9]", "{}", '{"threshold": "0.9"}', '{"threshold": true}', '{"threshold": null}',
+     '{"threshold": 1.01}', '{"threshold": NaN}', '{"threshold": 1e999}', "[" * 100_000, "\x00"],
+    ids=lambda text: text[:20],
+)  # fmt: skip
+def test_a_file_that_holds_no_threshold_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "operating_point.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"operating_point\.json: "):
+        read_operating_point(tmp_path)
+
+
+def policy(folder: Path, threshold: Any) -> PolicyConfig:
+    (folder / "operating_point.json").write_text(json.dumps({"threshold": threshold}))
+    return PolicyConfig(path=str(folder))
+
+
+def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path: Path) -> None:
+    own = policy(tmp_path, 0.7)
+    assert SVRModule(policy=own).threshold == 0.7
+    assert SVRModule(policy=own, evaluation=EvaluationConfig(threshold=0.6)).threshold == 0.6
+    assert SVRModule().threshold == 0.85
+    quoted = SVRModule(policy=own)
+    quoted.run_config = {"seed_everything": 1, "model": {"evaluation": {"threshold": None}}}
+    assert quoted.quoted_config()["model"]["evaluation"] == {"threshold": 0.7}
+    assert quoted.run_config["model"]["evaluation"] == {"threshold": None}
+
+
+def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy(tmp_path, 7)
+    code = main(
+        [
+            *("predict", "--model.policy.path", str(tmp_path), "--question", "1 2 = 3"),
+            *("--data.questions_task", "countdown", "--trainer.accelerator", "cpu"),
+            *("--trainer.default_root_dir", str(tmp_path / "run"), "--trainer.logger", "false"),
+        ]
+    )
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert code == 2
+    assert "operating_point.json: 'threshold' must be a number in [0, 1]" in line
+
+
+def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """0.95 stops a trajectory of the shipped policy; at 1 nothing does."""
+    folder = tmp_path / "tuned"
+    shutil.copytree(TOKENIZER.name_or_path, folder)
+    write_operating_point(folder, 1.0, {})
+    code = main(
+        [
+            *("predict", "--config", str(TINY), "--model.policy.path", str(folder)),
+            *("--model.evaluation.max_turns", "2", "--question", "3 5 8 = 16"),
+            *("--trainer.default_root_dir", str(tmp_path)),
+            *("--trainer.enable_progress_bar", "false"),
+        ]
+    )
+    assert code == 0
+    assert f"threshold 1, the operating point of {folder}" in caplog.text
+    record = json.loads((tmp_path / "eval" / "predict" / "samples.jsonl").read_text())
+    assert (record["returned_turn"], record["stopped_early"]) == (2, False)

@@ -1,0 +1,347 @@
+"""The report command: its files hold the right numbers, and hostile text stays text."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.evaluation.measure import measure
+from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.table import turn_tables
+from svr_lightning.figures.style import svg
+from svr_lightning.report.page import POLICY
+from svr_lightning.report.pictures import all_pictures
+from svr_lightning.report.runs import read_methods
+from svr_lightning.report.table import ranked, to_latex, to_markdown
+from svr_lightning.report.tables import all_tables, main_results
+from svr_lightning.report.text import latex, visible
+from svr_lightning.report.trajectories import CLASSES, classes
+from tests.synthetic import recording
+from tests.trajectories import record, turn, uncensored
+
+HOSTILE = (
+    "<script>alert(1)</script></style></pre></svg>]]><img src=x onerror=alert(2)>",
+    '" onmouseover="alert(3)" x=\'y\'',
+    "\x1b[2J\x9b31m\x07\x00\ud800\r",
+    "a\u2028b\u2029c\u202egnorw\u200b",
+    "\\input{/etc/passwd} $x_1^2$ & % # ~ {a} [b] *c*",
+    "| [link](javascript:alert(4)) `code` **bold** <b>\n\n# heading\n",
+    "\u4f60\u597d",
+)
+EVIL = "".join(HOSTILE)
+NAME = EVIL.replace("=", "")  # a name ends at the first equals sign
+
+
+def config(seed: int) -> dict[str, Any]:
+    return {"seed_everything": seed, "model": {"evaluation": {"threshold": 0.85, "max_turns": 3}}}
+
+
+def save(
+    folder: Path, records: list[dict[str, Any]], settings: dict[str, Any] | None = None
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in records)
+    (folder / "samples.jsonl").write_text(text, encoding="utf-8")
+    if settings is not None:
+        content = {"config": settings, "versions": {"torch": "2.13"}}
+        (folder / "results.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def test_a_complete_recording_is_replayed_and_another_is_taken_as_it_is(tmp_path: Path) -> None:
+    whole = save(tmp_path / "whole", uncensored(), config(42))
+    cut = [record("x", (True, "C", 0.9, 5), early=True), record("y", (False, "U", 0.5, 5))]
+    (run,), (other,) = (
+        m.runs for m in read_methods([str(whole), f"cut={save(tmp_path / 'cut', cut)}"])
+    )
+    table = turn_tables(uncensored())["toy"]
+    assert run.datasets == {"toy": measure(table, replay(table, StopRule(), 3))}
+    assert (run.complete, run.max_turns, len(run.budgets), len(run.at_thresholds)) == (
+        True,
+        3,
+        3,
+        10,
+    )
+    assert (other.complete, other.budgets) == (False, ())
+    assert other.datasets["toy"]["esr"] == 0.5
+
+
+def test_the_same_name_is_another_data_set_or_another_seed(tmp_path: Path) -> None:
+    paths = []
+    for name, dataset in (("a", "gsm8k"), ("b", "math500"), ("c", "gsm8k"), ("d", "math500")):
+        rows = [{**row, "dataset": dataset} for row in uncensored()]
+        paths.append(f"SVR={save(tmp_path / name, rows, config(7))}")
+    (method,) = read_methods(paths)
+    assert [list(run.tables) for run in method.runs] == [["gsm8k", "math500"]] * 2
+    (table,) = [t for t in all_tables([method], None) if t.name == "main_results"]
+    assert [cell.text for cell in table.rows[0]] == ["SVR", *["0.500 \u00b1 0.000"] * 3]
+    assert table.head == ("Method", "GSM8K", "MATH500", "All-2")
+
+
+def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Path) -> None:
+    right, wrong = (True, "C", 0.9, 5), (False, "C", 0.9, 5)
+    shares = ((right, right, right, wrong), (right, wrong, wrong, wrong))
+    for seed, turns in enumerate(shares):
+        rows = [record(str(i), one, early=True) for i, one in enumerate(turns)]
+        save(tmp_path / str(seed), rows, config(seed))
+    methods = read_methods([f"m={tmp_path / '0'}", f"m={tmp_path / '1'}"])
+    found = {table.name: table for table in all_tables(methods, None)}
+    # 3/4 and 1/4: mean 1/2, sample standard deviation sqrt(2 * (1/4)^2).
+    assert found["main_results"].rows[0][1].text == "0.500 \u00b1 0.354"
+    rows = found["seed_robustness_1"].rows
+    assert [row[0].text for row in rows if row] == ["0", "1", "Mean \u00b1 Std."]
+    assert [row[1].text for row in rows if row] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
+
+
+def test_the_best_of_each_column_is_bold_and_the_second_best_underlined(tmp_path: Path) -> None:
+    assert ranked([[0.1, 0.3, 0.3, 0.2, None]]) == [["", "best", "best", "second", ""]]
+    assert ranked([[0.4, None]]) == [["", ""]]
+    right, wrong = (True, "C", 0.9, 5), (False, "C", 0.9, 5)
+    for name, count in (("low", 1), ("high", 3), ("middle", 2)):
+        rows = [record(str(i), right if i < count else wrong, early=True) for i in range(4)]
+        save(tmp_path / name, rows)
+    table = main_results(read_methods([str(tmp_path / name) for name in ("low", "high", "middle")]))
+    text = to_latex(table)
+    assert "low & 0.250 \\\\" in text
+    assert "high & \\textbf{0.750} \\\\" in text
+    assert "middle & \\underline{0.500} \\\\" in text
+    assert "| high | **0.750** |" in to_markdown(table)
+
+
+def test_every_row_of_every_latex_table_has_its_columns_and_braces_close(tmp_path: Path) -> None:
+    save(tmp_path / "a", recording(turns=3, seed=1), config(1))
+    save(tmp_path / "b", recording(turns=3, seed=2), config(2))
+    arguments = [f"{NAME}={tmp_path / 'a'}", f"{NAME}={tmp_path / 'b'}", f"b={tmp_path / 'b'}"]
+    votes = {
+        "datasets": {
+            name: {"maj@3": 0.5, "tokens@3": 900.0, "maj@10": 0.625, "tokens@10": 3000.0}
+            for name in read_methods(arguments)[1].runs[0].tables
+        }
+    }
+    tables = all_tables(read_methods(arguments), votes)
+    names = [table.name for table in tables]
+    assert len(set(names)) == len(names)
+    assert {re.sub("_[0-9]+$", "", name) for name in names} == {
+        *("main_results", "results", "majority_vote", "reward_ablation", "controller_ablation"),
+        *("adaptive_per_dataset", "fixed_budget_sweep", "threshold_accuracy"),
+        *("threshold_operating", "diagnostics", "seed_robustness", "seed_robustness_per_dataset"),
+    }
+    for table in tables:
+        text = to_latex(table)
+        assert text.isascii()
+        assert _balanced(text)
+        body = text[text.index("\\toprule") : text.index("\\bottomrule")]
+        for row in re.split(r"\\\\\n", body)[:-1]:
+            spans = sum(int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d+)\}", row))
+            assert len(re.findall(r"(?<!\\)&", row)) + spans == len(table.head) - 1, table.name
+        assert sum(width for _, width in table.groups) in (0, len(table.head))
+    vote = to_latex(tables[names.index("majority_vote")])
+    assert "Maj@10 & 0.625 & 3.00 & 0.625 & 3.00 \\\\" in vote
+
+
+def _balanced(text: str) -> bool:
+    plain = re.sub(r"\\[{}]", "", text)
+    return plain.count("{") == plain.count("}")
+
+
+def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
+    weights = {"abs": 1.0, "over": 0.8}
+    recipe = {"init_args": {"length_scale": 768, "horizon": 3, "weights": weights}}
+    settings = {"model": {"recipe": recipe, "sampling": {"max_completion_tokens": 800}}}
+    save(tmp_path / "a", uncensored(), settings)
+    generation, rewards = all_tables(read_methods([str(tmp_path / "a")]), None)[-2:]
+    found = {row[0].text: row[1].text for row in generation.rows if row}
+    assert found["Maximum completion tokens"] == "800"
+    assert found["Length-normalization scale"] == "768"
+    assert found["Trajectories per problem"] == "--"
+    assert [row[2].text for row in rewards.rows if row and row[2].text != "--"] == ["1.0", "0.8"]
+    assert "$\\lambda$ over & Asymmetric overconfidence penalty & 0.8" in to_latex(rewards)
+
+
+def test_latex_escapes_what_would_be_obeyed() -> None:
+    assert latex("a_b & 50% {x} $y$ #1") == r"a\_b \& 50\% \{x\} \$y\$ \#1"
+    assert latex("\\end~^") == r"\textbackslash{}end\textasciitilde{}\textasciicircum{}"
+    assert latex("[x]*") == "{[}x]{*}"  # neither is read as an argument of a row break
+    assert latex("\u4f60\x00") == "{[}U+4F60]{[}U+0000]"
+
+
+def test_a_character_that_would_not_show_is_written_as_its_code_point() -> None:
+    assert visible("a\x1b\u202e") == "a<b class=u>U+001B</b><b class=u>U+202E</b>"
+    assert visible("<\n\"'&>\u00e9") == "&lt;\n&quot;&#x27;&amp;&gt;&#233;"
+
+
+@pytest.mark.parametrize(
+    ("turns", "returned", "early", "expected"),
+    [
+        ([(False, "C", 0.9, 1)], 1, True, {"premature"}),
+        ([(False, "I", 0.1, 1), (True, "C", 0.9, 1)], 2, True, {"fixed"}),
+        ([(True, "U", 0.5, 1), (False, "U", 0.5, 1)], 2, False, {"broken"}),
+        ([(True, "U", 0.5, 1), (False, "C", 0.9, 1)], 2, True, {"broken", "premature"}),
+        ([(True, "U", 0.5, 1, True), (True, "C", 0.9, 1)], 2, True, {"truncated"}),
+        ([(False, "U", 0.5, 1)], 1, False, set()),
+    ],
+)
+def test_a_trajectory_is_filed_under_what_happened_in_it(
+    turns: list[Any], returned: int, early: bool, expected: set[str]
+) -> None:
+    rows = [turn(index, *values) for index, values in enumerate(turns, start=1)]
+    check = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
+    assert classes([{**row, "text": check} for row in rows], returned, early) == expected
+    assert classes(rows, returned, early) == expected | {"malformed"}
+
+
+class _Reader(HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on records in which every text is hostile, one of them a mebibyte long."""
+    folder = tmp_path_factory.mktemp("hostile")
+    rows = []
+    for index, row in enumerate(uncensored()):
+        said = [{**t, "text": EVIL + t["text"], "answer": EVIL} for t in row["turns"]]
+        evil = {"dataset": EVIL, "id": f"{index}{EVIL}", "question": EVIL, "reference": EVIL}
+        rows.append({**row, **evil, "turns": said})
+    rows[0]["turns"][0]["text"] = EVIL * (2**20 // len(EVIL))
+    rows[1]["question"] = "x" * 2**20
+    settings = {**config(1), "policy": EVIL, EVIL: EVIL}
+    save(folder / "run", rows, settings)
+    arguments = [f"{NAME}={folder / 'run'}", "--out", str(folder / "report")]
+    assert main(["report", *arguments]) == 0
+    return folder / "report"
+
+
+def test_hostile_text_stays_text_on_the_page(hostile: Path) -> None:
+    page = (hostile / "index.html").read_bytes().decode("ascii")
+    assert all(c == "\n" or c == "\t" or c.isprintable() for c in page)
+    reader = _Reader()
+    reader.feed(page)
+    tags = {tag for tag, _ in reader.tags}
+    assert not tags & {"script", "img", "iframe", "object", "embed", "link", "base", "form", "a b"}
+    assert page.count("</style>") == sum(tag == "style" for tag, _ in reader.tags)
+    for tag, attributes in reader.tags:
+        assert not any(name.startswith("on") or name == "src" for name in attributes), tag
+        assert (attributes.get("href") or "#").startswith("#")
+    assert "<script>alert(1)</script>" in reader.text
+    assert "U+202E" in reader.text
+    assert len(page) < 1_500_000  # of texts of two mebibytes
+    assert "characters left out" in reader.text
+
+
+def test_the_page_loads_nothing_and_says_so(hostile: Path) -> None:
+    page = (hostile / "index.html").read_text(encoding="ascii")
+    assert f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' in page
+    assert "default-src 'none'" in POLICY
+    assert "script-src" not in POLICY
+    assert "http:" not in page
+    assert "https:" not in page
+    assert "@import" not in page
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+
+
+def test_hostile_text_stays_text_in_every_other_file(hostile: Path) -> None:
+    words = (hostile / "report.md").read_bytes().decode("ascii")
+    assert set(re.findall(r"</?\w+", words)) <= {"<u", "</u"}
+    assert not re.search(r"(?<!!)\[[^\]]*\]\(", words)
+    table = (hostile / "tables.tex").read_bytes().decode("ascii")
+    assert "\\input" not in table
+    assert _balanced(table)
+    drawings = sorted((hostile / "figures").glob("*.svg"))
+    assert len(drawings) == 9
+    for file in drawings:
+        root = ElementTree.fromstring(file.read_bytes())
+        assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {
+            *("svg", "defs", "style", "g", "path", "use", "clipPath", "rect"),
+        }
+        json.loads(file.with_suffix(".json").read_text(encoding="ascii"))
+
+
+def test_ids_of_the_page_are_unique_and_every_reference_to_one_is_met(hostile: Path) -> None:
+    reader = _Reader()
+    reader.feed((hostile / "index.html").read_text(encoding="ascii"))
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    wanted = {str(a["href"])[1:] for _, a in reader.tags if a.get("href")}
+    wanted |= {str(a["for"]) for tag, a in reader.tags if tag == "label"}
+    assert wanted <= set(ids)
+
+
+def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
+    tmp_path: Path,
+) -> None:
+    path = save(tmp_path / "run", uncensored(), config(42))
+    (tmp_path / "run" / "metrics.csv").write_text(
+        "step,key,value\n"
+        + "".join(
+            f"{step},train/reward/{term},{value * step}\n"
+            for step in range(1, 5)
+            for term, value in (("abs", 0.5), ("over", -0.1), ("mean", 0.4))
+        )
+    )
+    pictures, notes = all_pictures(read_methods([f"m={path}"]), None)
+    assert notes == []
+    assert [picture.name[:2] for picture in pictures] == [
+        *("01", "11", "02", "03", "04", "05", "06", "07", "10", "08", "09"),
+    ]
+    for picture in pictures:
+        numbers = json.loads(json.dumps(picture.numbers))
+        if picture.name[:2] not in ("01", "06", "08", "09"):
+            continue  # drawn by the same few functions
+        first, second = svg(picture.draw(picture.numbers)), svg(picture.draw(numbers))
+        assert first == second, picture.name
+        assert "<dc:date>" not in first
+    budgets = next(p for p in pictures if p.name == "02_budgets_1").numbers["panels"][0]
+    # Turn 1: a and e right; turn 2: b, c, f; turn 3: b and d.
+    assert budgets["accuracy"] == [2 / 6, 3 / 6, 2 / 6]
+    assert (budgets["adaptive"], budgets["turns"]) == (0.5, 13 / 6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["m={folder}/nowhere"], "nowhere"),
+        (["m={folder}"], "eval/one"),
+        (["={folder}/eval/one"], "NAME=FOLDER"),
+        (["m={folder}/eval/one", "--votes", "{folder}/bad.json"], "bad.json"),
+        (["m={folder}/eval/one", "--max-trajectories", "-1"], "--max-trajectories"),
+        (["m={folder}/unlabelled"], "no label"),
+        (["m={folder}/eval/one", "--out", "{folder}/bad.json/x"], "cannot be written"),
+    ],
+)
+def test_a_fault_of_the_command_line_is_one_line(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [record("x", (True, "C", 0.9, 5), early=True)]
+    save(tmp_path / "eval" / "one", rows)
+    save(tmp_path / "unlabelled", [record("x", (None, "C", 0.9, 5), early=True)])
+    (tmp_path / "bad.json").write_text('{"datasets": {"x": {}}}')
+    given = [argument.format(folder=tmp_path) for argument in arguments]
+    assert (
+        main(["report", *given, *([] if "--out" in given else ["--out", str(tmp_path / "out")])])
+        == 2
+    )
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert words in error
+
+
+def test_the_kinds_of_trajectories_have_a_name_each() -> None:
+    assert len(set(CLASSES.values())) == len(CLASSES) == 5

@@ -1,0 +1,135 @@
+"""The same evaluation through a real vLLM server and in this process."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.endpoint.answers import AnswerJournal
+from svr_lightning.endpoint.driver import RemoteDriver
+from svr_lightning.endpoint.progress import Progress
+from svr_lightning.endpoint.settings import EndpointSettings
+from svr_lightning.errors import ConfigError
+from svr_lightning.recipes.chain import refinement_chain
+from svr_lightning.rollout import Job
+from tests.scripted import DECODING, PROBLEMS, TOKENIZER
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The shipped policy behind vLLM's API server, on a free port; its base URL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("server") / "log"
+    command = [
+        *(sys.executable, str(Path(__file__).with_name("vllm_server.py"))),
+        *("--model", str(TOKENIZER.name_or_path), "--served-model-name", "tiny"),
+        *("--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"),
+        *("--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"),
+        *("--kv-cache-memory-bytes", str(2**26), "--disable-log-stats"),
+        *("--distributed-executor-backend", "uni"),
+    ]
+    environment = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # an executor in the engine's own process
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_healthy(f"http://127.0.0.1:{port}/health", process, log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(1200):
+        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.25)
+        else:
+            return
+    raise AssertionError(log.read_text(errors="replace")[-3000:])
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "eval" / "test" / "samples.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_greedy_inference_through_a_server_equals_that_in_this_process(
+    server: str, tmp_path: Path
+) -> None:
+    rows = [{"id": "short", "nums": [3, 5, 8], "target": 16}]
+    rows.append({"id": "long", "nums": [3] * 1500, "target": 16})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shipped = "task: countdown, path: 'embedded:countdown-tiny', split: test, limit: 24"
+    own = f"task: countdown, path: {tmp_path}/rows.jsonl"
+    same = [
+        *("test", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
+        *("--data.test", f"[{{name: held_out, {shipped}}}, {{name: own, {own}}}]"),
+        # No confidence of the shipped policy reaches it, so that refinements are compared too.
+        *("--model.evaluation.threshold", "0.96", "--model.evaluation.max_turns", "3"),
+        "--trainer.default_root_dir",
+    ]
+    through = ["--engine", "openai", "--base-url", server, "--model-name", "tiny"]
+    assert main([*same, str(tmp_path / "here")]) == 0
+    assert main([*same, str(tmp_path / "there"), *through]) == 0
+    here, there = records(tmp_path / "here"), records(tmp_path / "there")
+    for record in here:
+        for turn in record["turns"]:
+            turn.pop("verdict_probability", None)  # a server tells no log-probabilities
+    errors = [found[-1].pop("error") for found in (here, there)]
+    assert there == here
+    assert [len(record["turns"]) for record in there] == [3] * 25 + [0]
+    assert errors[0] == "the problem does not fit 512 prompt tokens"
+    assert "HTTP 400, This model's maximum context length is 1024 tokens" in errors[1]
+    results = [
+        json.loads((tmp_path / name / "eval" / "test" / "results.json").read_text())
+        for name in ("here", "there")
+    ]
+    assert results[0]["datasets"] == results[1]["datasets"]
+    config = results[1]["config"]
+    assert (config["endpoint"]["base_url"], config["endpoint"]["model_name"]) == (server, "tiny")
+    assert config["model"]["evaluation"]["threshold"] == 0.96
+    assert config["graders"] == results[0]["config"]["graders"]
+
+
+def test_a_model_that_a_real_server_does_not_have_is_one_line(server: str, tmp_path: Path) -> None:
+    driver = RemoteDriver(
+        EndpointSettings(base_url=server, model_name="tiniest"),
+        AnswerJournal(tmp_path / "answers.jsonl"),
+        run_seed=42,
+        chat_template_kwargs={},
+        progress=Progress("own", 1, quiet=True),
+    )
+    job = Job(PROBLEMS[0], 0, refinement_chain(PROBLEMS[0], 0, 1), DECODING)
+    with pytest.raises(ConfigError, match=r"has no model 'tiniest'.*Valid aliases: tiny"):
+        list(driver.stream([job]))
