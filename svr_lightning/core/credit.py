@@ -1,7 +1,8 @@
 """Group-relative advantages (equation group-advantage)."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from typing import Literal
 
 ADVANTAGE_EPSILON = 1e-4
@@ -31,6 +32,37 @@ def group_advantages(returns: Sequence[float], scale: RewardScale = "group") -> 
         return centred
     std = math.sqrt(math.fsum(c * c for c in centred) / (len(returns) - 1))
     return [c / (std + ADVANTAGE_EPSILON) for c in centred]
+
+
+def sibling_advantages(
+    values: Sequence[float],
+    families: Sequence[Hashable],
+    turns: Sequence[int],
+    scale: RewardScale = "group",
+) -> list[float]:
+    """Advantages among siblings; those of nodes without any among all such nodes of their turn.
+
+    Args:
+        values: [N] what each node is credited with.
+        families: [N] equal for siblings.
+        turns: [N] the turn of each node.
+        scale: as in :func:`group_advantages`.
+
+    Example:
+        >>> sibling_advantages([1.0, 0.0, 4.0, 2.0], "aabc", [2, 2, 2, 2], "none")
+        [0.5, -0.5, 1.0, -1.0]
+    """
+    sizes = Counter(families)
+    groups: dict[Hashable, list[int]] = {}
+    for node, family in enumerate(families):
+        key = ("family", family) if sizes[family] > 1 else ("turn", turns[node])
+        groups.setdefault(key, []).append(node)
+    advantages = [0.0] * len(values)
+    for members in groups.values():
+        among = group_advantages([values[node] for node in members], scale)
+        for node, advantage in zip(members, among, strict=True):
+            advantages[node] = advantage
+    return advantages
 
 
 def is_degenerate(returns: Sequence[float]) -> bool:

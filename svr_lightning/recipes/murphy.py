@@ -6,13 +6,12 @@ or where they have none with the others of their turn; every node is optimised. 
 executor feedback is left out unless ``feedback: binary`` asks for it, which makes it privileged.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from svr_lightning.core import baseline_prompts
-from svr_lightning.core.credit import group_advantages, max_to_go, mean_to_go
+from svr_lightning.core.credit import max_to_go, mean_to_go, sibling_advantages
 from svr_lightning.core.seeds import START, Place
 from svr_lightning.core.types import Message, Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, Limited, Program, sample_of
@@ -105,16 +104,16 @@ class Murphy(Baseline):
             else mean_to_go(rewards, parents, turns, self.horizon, self.discount)
         )
         kept = [i for i in range(len(nodes)) if self.train_after_solved or not solved[i]]
-        siblings = Counter((nodes[i].turn.index, nodes[i].parent) for i in kept)
-        families: dict[object, list[int]] = {}
-        for i in kept:
-            key = (nodes[i].turn.index, nodes[i].parent)
-            families.setdefault(key if siblings[key] > 1 else nodes[i].turn.index, []).append(i)
-        advantages: dict[int, float] = {}
-        for family in families.values():
-            values = group_advantages([credited[i] for i in family], self.scale_rewards)
-            advantages |= dict(zip(family, values, strict=True))
-        return [sample_of(nodes[i].turn, group.problem, advantages[i]) for i in kept]
+        advantages = sibling_advantages(
+            [credited[i] for i in kept],
+            [(turns[i], nodes[i].parent) for i in kept],
+            [turns[i] for i in kept],
+            self.scale_rewards,
+        )
+        return [
+            sample_of(nodes[i].turn, group.problem, advantage)
+            for i, advantage in zip(kept, advantages, strict=True)
+        ]
 
 
 def _nodes(group: Group) -> list[_Node]:

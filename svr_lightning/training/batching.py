@@ -35,6 +35,8 @@ class TrainBatch:
     weight: float
     """Multiplies the sum of the sequences' losses: B-independent, so that the mean over an
     optimizer step is the plain mean over its sequences however they are split."""
+    mean_weight: float
+    """What a sequence's numbers are multiplied by for logs: means over the sequences that learn."""
     group_ids: tuple[str, ...]
     """[B] problem of each sequence, for messages."""
     parts: tuple[tuple[int, int, int], ...]
@@ -134,7 +136,13 @@ def micro_batches(
         count = min(accumulate, len(step))
         if count:
             batches += [
-                pad(step[run], accumulate / per_step, max_tokens, loss_tokens)
+                pad(
+                    step[run],
+                    accumulate / per_step,
+                    max_tokens,
+                    loss_tokens,
+                    mean_weight=accumulate / len(step),
+                )
                 for run in balanced_split([_length(s) for s in step], count)
             ]
         if count < accumulate:
@@ -188,8 +196,9 @@ def pad(
     weight: float,
     max_tokens: int | None = None,
     loss_tokens: LossTokens = whole_completion,
+    mean_weight: float | None = None,
 ) -> TrainBatch:
-    """Pad sequences on the right to a common length."""
+    """Pad sequences on the right to a common length; ``mean_weight`` is ``weight`` if left out."""
     spans = [loss_tokens(sample) for sample in samples]
     sequences = [[*s.prompt_ids, *s.completion_ids] for s in samples]
     length = max(len(sequence) for sequence in sequences)
@@ -209,6 +218,7 @@ def pad(
         logprobs=_rows([s.logprobs for s in samples], completion, 0.0),
         advantages=torch.tensor([s.advantage for s in samples]),
         weight=weight,
+        mean_weight=weight if mean_weight is None else mean_weight,
         group_ids=tuple(s.group_id for s in samples),
         parts=_parts(samples, spans, max_tokens),
     )

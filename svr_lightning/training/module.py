@@ -255,9 +255,9 @@ class SVRModule(AdaptiveEvaluation):
         self._step_log.add(
             means={
                 "train/loss": loss.detach(),
-                "train/kl": terms.kl.sum() * batch.weight,
-                "train/clip_frac": terms.clipped.sum() * batch.weight,
-                "engine/logprob_diff": gap.sum() * batch.weight,
+                "train/kl": terms.kl.sum() * batch.mean_weight,
+                "train/clip_frac": terms.clipped.sum() * batch.mean_weight,
+                "engine/logprob_diff": gap.sum() * batch.mean_weight,
             },
             maxima={"train/ratio_max": terms.ratio_max.max()},
         )
