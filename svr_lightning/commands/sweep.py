@@ -83,7 +83,7 @@ def show(curves: Mapping[str, Any]) -> None:
     point = curves["operating_point"]
     names = list(point["datasets"])
     console = Console()
-    console.print(Text(f"{len(names)} data sets: {plain(', '.join(names))}"))
+    console.print(Text(f"data sets: {plain(', '.join(names))}"))
     _table(console, "fixed budgets", "K", [(str(r["budget"]), r) for r in curves["fixed"]])
     adaptive = [(f"{row['threshold']:.2f}", row) for row in curves["thresholds"]]
     adaptive.append(("verdict alone", curves["verdict_only"]))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from svr_lightning.display import plain
+from svr_lightning.display import number, plain
 from svr_lightning.evaluation.recalibration import Recalibration
 from svr_lightning.evaluation.tuning import Candidate, Promises, Tuning
 
@@ -29,12 +29,13 @@ def show_tuning(
     for row in tuning.candidates:
         table.add_row(*(cell(row) for _, cell in columns), _verdict(row))
     console.print(table)
-    console.print(
-        Text(
-            "Bounds are one-sided, at the level that each threshold was tested at. Not tested: "
-            "the one before failed, and no part of the error was set aside for this one."
+    notes = "Bounds are one-sided, at the level that each threshold was tested at."
+    if any(row.level == 0 for row in tuning.candidates):
+        notes += (
+            " Not tested: the one before failed, and no part of the error was set aside for this "
+            "one."
         )
-    )
+    console.print(Text(notes))
     for line in _conclusion(tuning, promises, confidence):
         console.print(Text(line))
 
@@ -56,12 +57,12 @@ def show_effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
 
 
 def _columns(promises: Promises, recalibration: Recalibration | None) -> list[tuple[str, Any]]:
-    columns: list[tuple[str, Any]] = [("gamma", lambda row: f"{row.threshold:.4g}")]
+    columns: list[tuple[str, Any]] = [("gamma", lambda row: number(row.threshold))]
     if recalibration is not None:
         scale: dict[float, float] = {}
         for mapped, stated in recalibration.thresholds.items():
             scale[stated] = max(mapped, scale.get(stated, 0.0))
-        columns.append(("mapped", lambda row: f"{scale[row.threshold]:.4g}"))
+        columns.append(("mapped", lambda row: number(scale[row.threshold])))
     columns.append(("PSE", lambda row: _number(row.pse)))
     if promises.max_pse is not None:
         columns.append(("<=", lambda row: _number(row.pse_bound)))
