@@ -43,7 +43,8 @@ class BeforeAfter(Callback):
         if trainer.is_global_zero and all(file.is_file() for file in files):
             before, after = (json.loads(file.read_text())["datasets"] for file in files)
             for dataset in sorted(before.keys() & after.keys()):
-                print_comparison(dataset, before[dataset], after[dataset])
+                privileged = pl_module.recipe.privileged
+                print_comparison(dataset, before[dataset], after[dataset], privileged=privileged)
 
     def _evaluate(self, trainer: Trainer, pl_module: Any, name: str) -> None:
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
@@ -57,9 +58,12 @@ class BeforeAfter(Callback):
         pl_module.save_evaluation(name, records)
 
 
-def print_comparison(dataset: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+def print_comparison(
+    dataset: str, before: dict[str, Any], after: dict[str, Any], *, privileged: bool = False
+) -> None:
     """A table of before and after on one data set."""
-    table = Table(title=f"{dataset}: {after['n']} held-out prompts")
+    note = ", privileged: labels in prompts" if privileged else ""
+    table = Table(title=f"{dataset}: {after['n']} held-out prompts{note}")
     for column in ("", "before", "after", "change"):
         table.add_column(column, justify="left" if not column else "right")
     for key, label, form in ROWS:

@@ -8,8 +8,10 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from svr_lightning import __version__
+from svr_lightning.core.stopping import StopRule
 from svr_lightning.display import number
 from svr_lightning.evaluation.operating_point import write_operating_point
+from svr_lightning.recipes.svr import SVR
 
 
 class HFExport(Callback):
@@ -39,17 +41,22 @@ def export_policy(pl_module: Any, root: Path, dtype: str) -> Path:
     model.generation_config.max_new_tokens = pl_module.sampling.max_completion_tokens
     model.save_pretrained(folder, state_dict=state)
     pl_module.renderer.tokenizer.save_pretrained(folder)
-    # Anew even where the folder had one: what was certified of it held of other weights.
-    write_operating_point(folder, pl_module.threshold, {"max_turns": evaluation.max_turns})
+    if _stops(pl_module):
+        # Anew even where the folder had one: what was certified of it held of other weights.
+        write_operating_point(folder, pl_module.threshold, {"max_turns": evaluation.max_turns})
     after = root / "eval" / "after" / "results.json"
     datasets = json.loads(after.read_text())["datasets"] if after.is_file() else {}
     (folder / "README.md").write_text(model_card(pl_module, datasets), encoding="utf-8")
     return folder
 
 
+def _stops(pl_module: Any) -> bool:
+    """Whether the recipe's policies say when they are done."""
+    return pl_module.recipe.protocol(pl_module.evaluation.max_turns, StopRule())[1] is not None
+
+
 def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
     """What the policy is, how it was trained, how to use it, what it scored."""
-    evaluation, threshold = pl_module.evaluation, number(pl_module.threshold)
     rows = [
         f"| {name} | {v['n']} | {v['accuracy']:.3f} | {v['turns']:.2f} | {v['esr']:.3f} "
         f"| {v['pse']:.3f} | {v['brier']:.3f} |"
@@ -60,25 +67,43 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|",
         *rows,
     ]
+    title = "A self-verifying policy" if _stops(pl_module) else "A policy without self-verification"
     lines = [
         "---",
         "library_name: transformers",
         "pipeline_tag: text-generation",
         "tags: [self-verification, adaptive-computation, grpo]",
         "---",
-        "# A self-verifying policy",
+        f"# {title}",
         "",
         f"Trained with svr_lightning {__version__}, recipe `{type(pl_module.recipe).__name__}`, "
         f"from `{pl_module.policy_config.path}`, seed {pl_module.seed}.",
         "",
-        "Each turn it writes a solution, a verdict and a confidence. Stop at the first complete "
-        f"turn with verdict CORRECT and confidence >= {threshold}, otherwise refine "
-        f"from its own draft and self-check, for at most {evaluation.max_turns} turns:",
-        "",
-        "```",
-        "python -m svr_lightning predict --model.policy.path THIS_FOLDER --question '...'",
-        "```",
-        *(["", "Adaptive inference on held-out problems:", "", *table] if rows else []),
+        *_usage(pl_module),
+        *(["", "On held-out problems:", "", *table] if rows else []),
         "",
     ]
     return "\n".join(lines)
+
+
+def _usage(pl_module: Any) -> list[str]:
+    """How the policy is to be asked, and the command that does so."""
+    recipe, max_turns = type(pl_module.recipe), pl_module.evaluation.max_turns
+    command = "python -m svr_lightning predict --model.policy.path THIS_FOLDER --question '...'"
+    if _stops(pl_module):
+        text = (
+            "Each turn it writes a solution, a verdict and a confidence. Stop at the first "
+            "complete turn with verdict CORRECT and confidence >= "
+            f"{number(pl_module.threshold)}, otherwise refine from its own draft and self-check, "
+            f"for at most {max_turns} turns:"
+        )
+    else:
+        text = (
+            f"Its answer is that of turn {pl_module.protocol[0]}; nothing it writes ends a "
+            "trajectory earlier:"
+        )
+    if pl_module.recipe.privileged:
+        text = f"PRIVILEGED: its prompts show whether the previous answer was right. {text}"
+    if recipe is not SVR:
+        command += f" --model.recipe {recipe.__module__}.{recipe.__qualname__}"
+    return [text, "", "```", command, "```"]

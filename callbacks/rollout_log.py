@@ -55,27 +55,33 @@ class RolloutLog(Callback):
             return
         groups: list[Group] = pl_module.groups
         step = trainer.global_step + 1
-        lines = gather_lists([line for group in groups for line in group_lines(group, step)])
+        privileged = pl_module.recipe.privileged
+        lines = gather_lists(
+            [line for group in groups for line in group_lines(group, step, privileged=privileged)]
+        )
         if not trainer.is_global_zero:
             return
         with _path(trainer).open("a", encoding="utf-8") as stream:
             stream.write("".join(json.dumps(line) + "\n" for line in lines))
         self._bytes = _path(trainer).stat().st_size
         if self.every and step % self.every == 0:
-            print_extremes(groups, step)
+            print_extremes(groups, step, privileged=privileged)
 
 
-def group_lines(group: Group, step: int) -> list[dict[str, Any]]:
-    """One line per trajectory of a group."""
+def group_lines(group: Group, step: int, *, privileged: bool = False) -> list[dict[str, Any]]:
+    """One line per trajectory of a group, marked where its prompts showed labels."""
     return [
         {
             "schema_version": SCHEMA_VERSION,
             "step": step,
             "id": group.problem.id,
             "sample": trajectory.sample,
+            **({} if trajectory.parent is None else {"parent": trajectory.parent}),
+            **({"privileged": True} if privileged else {}),
             "return": group.returns[index],
             "turns": [
                 {
+                    "turn": turn.index,
                     "text": turn.completion.text,
                     "correct": scored.correct,
                     "verdict": turn.check.verdict.value,
@@ -93,7 +99,7 @@ def group_lines(group: Group, step: int) -> list[dict[str, Any]]:
     ]
 
 
-def print_extremes(groups: list[Group], step: int) -> None:
+def print_extremes(groups: list[Group], step: int, *, privileged: bool = False) -> None:
     """Print the trajectory with the highest return and the one with the lowest."""
     ranked = sorted(
         ((r, group, i) for group in groups for i, r in enumerate(group.returns)),
@@ -102,6 +108,7 @@ def print_extremes(groups: list[Group], step: int) -> None:
     console = Console()
     for name, (value, group, index) in (("best", ranked[-1]), ("worst", ranked[0])):
         title = f"step {step}  {name}  {plain(group.problem.id)}  R={value:+.2f}"
+        title += "  privileged: labels in prompts" if privileged else ""
         console.print(Text(title, style="bold underline"))
         console.print(Text(plain(group.problem.question), style="italic"))
         trajectory = group.trajectories[index]

@@ -68,7 +68,7 @@ class EndpointCommandLine(SVRCommandLine):
     """The same configurations where a server has the policy: nothing is loaded, nothing trains.
 
     Of the trainer's section only ``default_root_dir`` counts, of the model's ``evaluation``,
-    ``policy.chat_template_kwargs`` and ``seed``.
+    ``policy.chat_template_kwargs``, ``recipe`` and ``seed``.
     """
 
     def __init__(self, settings: EndpointSettings, **kwargs: Any) -> None:
@@ -82,14 +82,16 @@ class EndpointCommandLine(SVRCommandLine):
         config.trainer = Namespace(default_root_dir=root, accelerator="cpu", devices=1)
         config.trainer.update(Namespace(enable_model_summary=False, enable_progress_bar=False))
         config.trainer.callbacks = []
-        config.model.engine = config.model.recipe = None
+        config.model.engine = None
 
     def instantiate_classes(self) -> None:
         """Put the server's module in the place of the policy's."""
         super().instantiate_classes()
         policy = self.model
         template = policy.policy_config.chat_template_kwargs
-        self.model = EndpointModule(self._settings, policy.evaluation, template, policy.seed)
+        self.model = EndpointModule(
+            self._settings, policy.evaluation, template, policy.seed, policy.recipe
+        )
         # A server queues by itself: a data set is one batch, so that none waits for stragglers.
         self.datamodule.eval_batch_size = sys.maxsize
         config = policy.run_config
@@ -98,6 +100,7 @@ class EndpointCommandLine(SVRCommandLine):
             "trainer": {"default_root_dir": config["trainer"]["default_root_dir"]},
             "model": {
                 "evaluation": config["model"]["evaluation"],
+                "recipe": config["model"]["recipe"],
                 "policy": {"chat_template_kwargs": template},
             },
             "data": config["data"],
@@ -191,6 +194,7 @@ def _quieten() -> None:
         r".*module\(s\) in eval mode.*",
         r".*Checkpoint directory.*exists and is not empty.*",
         r".*smaller than the logging interval.*",
+        r".*recommended to use .*sync_dist=True.*",
         r".*isinstance\(treespec, LeafSpec\).*",
     ):
         warnings.filterwarnings("ignore", message=pattern)

@@ -1,13 +1,16 @@
 """The prompts of a problem, task and all: what users call instead of :mod:`core.prompts`."""
 
 from svr_lightning.core import prompts
+from svr_lightning.core.parsing import Interface
 from svr_lightning.core.types import Message, PolicyState, Problem, Verdict
 from svr_lightning.tasks.base import Task
 
 
-def first_turn_messages(task: Task, problem: Problem) -> list[Message]:
+def first_turn_messages(
+    task: Task, problem: Problem, interface: Interface = "joint"
+) -> list[Message]:
     """The messages of turn 1: the system message and the question."""
-    return prompts.first_turn(task.style, problem.question)
+    return prompts.first_turn(task.style, problem.question, interface)
 
 
 def refinement_messages(
@@ -19,6 +22,7 @@ def refinement_messages(
     confidence: float,
     truncated: bool,
     turn: int,
+    interface: Interface = "joint",
 ) -> list[Message]:
     """The messages of turn ``turn`` >= 2, from the policy's own previous completion and check.
 
@@ -27,4 +31,4 @@ def refinement_messages(
     state = PolicyState(
         draft=previous, verdict=Verdict(verdict), confidence=confidence, truncated=truncated
     )
-    return prompts.refine(task.style, problem.question, state, turn)
+    return prompts.refine(task.style, problem.question, state, turn, interface)

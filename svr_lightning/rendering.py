@@ -12,7 +12,8 @@ from typing import Any
 
 from svr_lightning.core.evidence import verdict_probability
 from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG
-from svr_lightning.core.types import Completion, Message
+from svr_lightning.core.spans import token_span
+from svr_lightning.core.types import Completion, Message, Sample
 from svr_lightning.errors import ConfigError
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
@@ -102,6 +103,14 @@ class Renderer:
             completion.logprobs,
             lambda count: len(self.completion_text(completion.token_ids[:count])),
         )
+
+    def loss_tokens(self, sample: Sample) -> tuple[int, int]:
+        """The completion tokens in a sample's loss: the first and the one past the last."""
+        count = len(sample.completion_ids)
+        if sample.text_span is None:
+            return 0, count
+        ids = sample.completion_ids
+        return token_span(sample.text_span, count, lambda k: len(self.completion_text(ids[:k])))
 
     def _encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return self._encode_once(tuple((m["role"], m["content"]) for m in messages))

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from svr_lightning.core.seeds import derive_seed
-from svr_lightning.core.types import Completion, Problem
+from svr_lightning.core.seeds import Place, derive_seed
+from svr_lightning.core.types import Completion, Message, Problem
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
-from svr_lightning.recipes.base import Program
+from svr_lightning.recipes.base import Limited, Program
 from svr_lightning.rendering import Renderer
 
 
@@ -37,33 +37,32 @@ class Job(NamedTuple):
     decoding: Decoding
 
 
-class Origin(NamedTuple):
-    """What all draws of one rollout have in common."""
-
-    run_seed: int
-    step: int = 0
-    attempt: int = 0
-
-
-def draw_seed(origin: Origin, job: Job, turn: int, position: int) -> int:
+def draw_seed(place: Place, job: Job, turn: int, position: int) -> int:
     """The seed of a job's completion.
 
     Args:
-        origin: of the rollout.
+        place: of the rollout.
         job: what is completed.
         turn: round of the program, from 1.
         position: of the prompt among those that the program asks for in this round.
     """
     return derive_seed(
-        origin.run_seed,
-        step=origin.step,
+        place.run_seed,
+        step=place.step,
         problem_id=job.problem.id,
         sample=job.sample,
         turn=turn,
-        attempt=origin.attempt,
+        attempt=place.attempt,
         # A program's other prompts of the same round draw apart from every other sample.
         purpose=f"generate {position}" if position else "generate",
     )
+
+
+def limited(asked: list[Message] | Limited, limit: int) -> Limited:
+    """A prompt with the lower of the job's completion limit and its own."""
+    if isinstance(asked, Limited):
+        return asked._replace(max_completion_tokens=min(limit, asked.max_completion_tokens))
+    return Limited(asked, limit)
 
 
 class Refused(NamedTuple):
@@ -87,6 +86,7 @@ class _Running:
     job: Job
     round: int = 0
     prompts: list[tuple[int, ...]] = field(default_factory=list)
+    limits: list[int] = field(default_factory=list)
     outputs: dict[int, Output] = field(default_factory=dict)
 
 
@@ -104,7 +104,7 @@ class Driver:
     ) -> None:
         self._engine = engine
         self._renderer = renderer
-        self._origin = Origin(run_seed, step, attempt)
+        self.place = Place(run_seed=run_seed, step=step, attempt=attempt)
         self._waiting: dict[int, tuple[_Running, int]] = {}
         self._next_request = 0
 
@@ -190,7 +190,10 @@ class Driver:
             finished.append((running.index, end.value))
             return
         running.round += 1
-        running.prompts = [self._renderer.prompt_ids(messages) for messages in asked]
+        limit = running.job.decoding.max_completion_tokens
+        prompts = [limited(one, limit) for one in asked]
+        running.prompts = [self._renderer.prompt_ids(prompt.messages) for prompt in prompts]
+        running.limits = [prompt.max_completion_tokens for prompt in prompts]
         running.outputs = {}
         for position, prompt_ids in enumerate(running.prompts):
             self._waiting[self._next_request] = (running, position)
@@ -207,11 +210,11 @@ class Driver:
         decoding = running.job.decoding
         room = self._renderer.max_model_len - prompt_tokens
         return SamplingParams(
-            max_tokens=min(decoding.max_completion_tokens, room),
+            max_tokens=min(running.limits[position], room),
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
-            seed=draw_seed(self._origin, running.job, running.round, position),
+            seed=draw_seed(self.place, running.job, running.round, position),
         )
 
     def _completion(self, prompt_ids: Sequence[int], output: Output) -> Completion:

@@ -1,15 +1,27 @@
 """Labels: where a grader meets a completion. Nothing that builds an SVR prompt imports this."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from svr_lightning.core.parsing import self_check_format_score
 from svr_lightning.core.types import Problem, ScoredTurn, Turn
 from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import Task
+
+Formats = Callable[[Task, str], tuple[float, float]]
+"""From a task and a completion's text to r_taskfmt and r_scfmt."""
 
 
-def score_turns(problem: Problem, turns: Sequence[Turn]) -> list[ScoredTurn]:
+def svr_formats(task: Task, text: str) -> tuple[float, float]:
+    """The two format scores as SVR has them."""
+    return task.format_score(text), self_check_format_score(text)
+
+
+def score_turns(
+    problem: Problem, turns: Sequence[Turn], formats: Formats = svr_formats
+) -> list[ScoredTurn]:
     """Grade every turn of one trajectory: y_t and the two format scores beside v_t, c_t, q_t."""
     task = get_task(problem.task)
+    formatted = [formats(task, turn.completion.text) for turn in turns]
     return [
         ScoredTurn(
             correct=task.grade(turn.completion.text, problem),
@@ -17,8 +29,8 @@ def score_turns(problem: Problem, turns: Sequence[Turn]) -> list[ScoredTurn]:
             verdict=turn.check.verdict,
             confidence=turn.check.confidence,
             completion_tokens=turn.completion.completion_tokens,
-            task_format=task.format_score(turn.completion.text),
-            self_check_format=self_check_format_score(turn.completion.text),
+            task_format=task_format,
+            self_check_format=self_check_format,
         )
-        for turn in turns
+        for turn, (task_format, self_check_format) in zip(turns, formatted, strict=True)
     ]

@@ -1,7 +1,8 @@
 """Group-relative advantages (equation group-advantage)."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from typing import Literal
 
 ADVANTAGE_EPSILON = 1e-4
@@ -33,6 +34,106 @@ def group_advantages(returns: Sequence[float], scale: RewardScale = "group") -> 
     return [c / (std + ADVANTAGE_EPSILON) for c in centred]
 
 
+def sibling_advantages(
+    values: Sequence[float],
+    families: Sequence[Hashable],
+    turns: Sequence[int],
+    scale: RewardScale = "group",
+) -> list[float]:
+    """Advantages among siblings; those of nodes without any among all such nodes of their turn.
+
+    Args:
+        values: [N] what each node is credited with.
+        families: [N] equal for siblings.
+        turns: [N] the turn of each node.
+        scale: as in :func:`group_advantages`.
+
+    Example:
+        >>> sibling_advantages([1.0, 0.0, 4.0, 2.0], "aabc", [2, 2, 2, 2], "none")
+        [0.5, -0.5, 1.0, -1.0]
+    """
+    sizes = Counter(families)
+    groups: dict[Hashable, list[int]] = {}
+    for node, family in enumerate(families):
+        key = ("family", family) if sizes[family] > 1 else ("turn", turns[node])
+        groups.setdefault(key, []).append(node)
+    advantages = [0.0] * len(values)
+    for members in groups.values():
+        among = group_advantages([values[node] for node in members], scale)
+        for node, advantage in zip(members, among, strict=True):
+            advantages[node] = advantage
+    return advantages
+
+
 def is_degenerate(returns: Sequence[float]) -> bool:
     """Whether all returns are equal, so that the group says nothing about what is better."""
     return all(value == returns[0] for value in returns)
+
+
+def reward_to_go(rewards: Sequence[float]) -> list[float]:
+    """G_t = mean of r_s over s >= t: what a turn and those after it earned.
+
+    Args:
+        rewards: [T] of one trajectory.
+
+    Returns:
+        [T]; the mean instead of the sum keeps all turns on one scale.
+
+    Example:
+        >>> reward_to_go([1.0, 0.0, 3.0])
+        [1.3333333333333333, 1.5, 3.0]
+    """
+    return [math.fsum(rewards[t:]) / (len(rewards) - t) for t in range(len(rewards))]
+
+
+def max_to_go(rewards: Sequence[float], parents: Sequence[int | None]) -> list[float]:
+    """Murphy's MaRS: R_n = max(r_n, max over children of R_c).
+
+    Args:
+        rewards: [N] r_n of the nodes of a forest, parents before their children.
+        parents: [N] index of each node's parent; None for a root.
+
+    Example:
+        >>> max_to_go([0.0, 1.0, 0.5], [None, 0, None])
+        [1.0, 1.0, 0.5]
+    """
+    credited = list(rewards)
+    for node in reversed(range(len(credited))):
+        parent = parents[node]
+        if parent is not None:
+            credited[parent] = max(credited[parent], credited[node])
+    return credited
+
+
+def mean_to_go(
+    rewards: Sequence[float],
+    parents: Sequence[int | None],
+    turns: Sequence[int],
+    horizon: int,
+    discount: float = 0.9,
+) -> list[float]:
+    """Murphy's MeRS: R_n = (r_n + discount * mean over children of R_c) / (S - s + 1).
+
+    A node without children keeps r_n.
+
+    Args:
+        rewards: [N] r_n, parents before their children.
+        parents: [N] index of each node's parent; None for a root.
+        turns: [N] s, the turn of each node, from 1.
+        horizon: S, the number of turns.
+        discount: gamma, for each step back.
+
+    Example:
+        >>> mean_to_go([0.0, 1.0], [None, 0], [1, 2], horizon=3)
+        [0.3, 1.0]
+    """
+    credited = list(rewards)
+    children: dict[int, list[float]] = {}
+    for node in reversed(range(len(credited))):
+        if node in children:
+            mean = math.fsum(children[node]) / len(children[node])
+            credited[node] = (rewards[node] + discount * mean) / (horizon - turns[node] + 1)
+        parent = parents[node]
+        if parent is not None:
+            children.setdefault(parent, []).append(credited[node])
+    return credited

@@ -6,9 +6,13 @@ it pays only for the exact serialization. Both run in time linear in the length 
 """
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from svr_lightning.core.types import SelfCheck, Verdict
+
+Interface = Literal["joint", "verdict", "confidence"]
+"""What a self-check consists of: a verdict and a confidence, or one of them (the paper's
+controller-interface ablations)."""
 
 OPEN_TAG = "<self_check>"
 CLOSE_TAG = "</self_check>"
@@ -48,35 +52,39 @@ class _Fields(NamedTuple):
     confidence: float | None
 
 
-def parse_self_check(text: str) -> SelfCheck:
+def parse_self_check(text: str, interface: Interface = "joint") -> SelfCheck:
     """Read the verdict and the confidence (v_t, c_t) of a completion.
 
     The first complete ``<self_check>...</self_check>`` span is the scope; without one the whole
     text is. The first VERDICT and the first CONFIDENCE field in scope decide. An invalid verdict
-    is UNSURE; a missing or malformed confidence takes :data:`CONFIDENCE_PRIOR`. Never raises.
+    is UNSURE; a missing or malformed confidence takes :data:`CONFIDENCE_PRIOR`. A field that
+    ``interface`` does not ask for counts as missing. Never raises.
 
     Example:
         >>> parse_self_check("<self_check>VERDICT: RIGHT; CONFIDENCE: 92%</self_check>")
         SelfCheck(verdict=<Verdict.CORRECT: 'CORRECT'>, confidence=0.92)
     """
     block = first_span(text, OPEN_TAG, CLOSE_TAG)
-    fields = _read_fields(text if block is None else block)
+    fields = _asked_for(_read_fields(text if block is None else block), interface)
     verdict = fields.verdict or Verdict.UNSURE
     confidence = CONFIDENCE_PRIOR[verdict] if fields.confidence is None else fields.confidence
     return SelfCheck(verdict=verdict, confidence=confidence)
 
 
-def self_check_format_score(text: str) -> float:
+def self_check_format_score(text: str, interface: Interface = "joint") -> float:
     """Score the serialization of the self-check (r_scfmt): 1.0, 0.0 or -1.0.
 
-    1.0 for a complete block with a valid verdict and a parseable confidence, 0.0 for a block
-    (an opening tag at least) that lacks any of these, -1.0 without a block.
+    1.0 for a complete block with a valid verdict and a parseable confidence, or the one of them
+    that ``interface`` asks for; 0.0 for a block (an opening tag at least) that lacks any of these;
+    -1.0 without a block.
     """
     block = first_span(text, OPEN_TAG, CLOSE_TAG)
     if block is None:
         return -1.0 if _tag(OPEN_TAG).search(text) is None else 0.0
     fields = _read_fields(block)
-    return 1.0 if fields.verdict is not None and fields.confidence is not None else 0.0
+    verdict = interface == "confidence" or fields.verdict is not None
+    confidence = interface == "verdict" or fields.confidence is not None
+    return 1.0 if verdict and confidence else 0.0
 
 
 def verdict_span(text: str) -> tuple[int, int] | None:
@@ -123,6 +131,13 @@ def _span_bounds(text: str, open_tag: str, close_tag: str) -> tuple[int, int] | 
 
 def _tag(tag: str) -> re.Pattern[str]:
     return re.compile(re.escape(tag), re.IGNORECASE | re.ASCII)
+
+
+def _asked_for(fields: _Fields, interface: Interface) -> _Fields:
+    return _Fields(
+        verdict=None if interface == "confidence" else fields.verdict,
+        confidence=None if interface == "verdict" else fields.confidence,
+    )
 
 
 def _read_fields(scope: str) -> _Fields:

@@ -5,24 +5,35 @@ built from the question and a :class:`PolicyState`, and from nothing else: no la
 score or reward has a way in.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from svr_lightning.core.parsing import Interface
 from svr_lightning.core.types import Message, PolicyState, Verdict
 
 TRUNCATION_MARK = "[...truncated]"
 
+EVEN = 0.5
+"""Where only a confidence is asked for, from this value on it stands for the verdict CORRECT in the
+choice of a refinement instruction."""
+
 _ROLE = "You are a careful math assistant who audits your own work."
 _STEPS = "First reason step-by-step inside <think>...</think>. Then give the final answer inside "
+_FIELDS: dict[Interface, str] = {
+    "joint": "VERDICT: CORRECT, INCORRECT, or UNSURE; CONFIDENCE: a number in [0,1]",
+    "verdict": "VERDICT: CORRECT, INCORRECT, or UNSURE",
+    "confidence": "CONFIDENCE: a number in [0,1]",
+}
 _SELF_CHECK = (
     "Finally, on a new line, output a self-verification in EXACTLY this form: "
-    "<self_check>VERDICT: CORRECT, INCORRECT, or UNSURE; CONFIDENCE: a number in [0,1] "
-    "</self_check>"
+    "<self_check>{fields} </self_check>"
 )
-_HONESTY = (
-    "Be honest and well-calibrated: only report CORRECT with high confidence after verifying "
-    "every step."
-)
+_HONESTY: dict[Interface, str] = {
+    "joint": "Be honest and well-calibrated: only report CORRECT with high confidence after "
+    "verifying every step.",
+    "verdict": "Be honest: only report CORRECT after verifying every step.",
+    "confidence": "Be honest and well-calibrated: only report high confidence after verifying "
+    "every step.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,32 +50,65 @@ class AnswerStyle:
     """N, the number of characters of the previous completion that a prompt keeps."""
 
 
-def system_prompt(style: AnswerStyle) -> str:
+def system_prompt(style: AnswerStyle, interface: Interface = "joint") -> str:
     """SVR's system message for a task."""
-    honesty = f"{_HONESTY} {style.closing}" if style.closing else _HONESTY
-    return "\n".join([_ROLE, f"{_STEPS}{style.request}.", _SELF_CHECK, honesty])
+    honesty = _HONESTY[interface]
+    check = _SELF_CHECK.format(fields=_FIELDS[interface])
+    closing = f"{honesty} {style.closing}" if style.closing else honesty
+    return "\n".join([solve_instruction(style), check, closing])
 
 
-def first_turn(style: AnswerStyle, question: str) -> list[Message]:
+def solve_instruction(style: AnswerStyle) -> str:
+    """The role and the form of a solution, which every method's system message begins with."""
+    return f"{_ROLE}\n{_STEPS}{style.request}."
+
+
+def first_turn(style: AnswerStyle, question: str, interface: Interface = "joint") -> list[Message]:
     """P_0 (equation initial-prompt): the system message and the raw question."""
-    return _messages(style, question)
+    return chat(system_prompt(style, interface), question)
 
 
-def refine(style: AnswerStyle, question: str, state: PolicyState, turn: int) -> list[Message]:
+def refine(
+    style: AnswerStyle,
+    question: str,
+    state: PolicyState,
+    turn: int,
+    interface: Interface = "joint",
+) -> list[Message]:
     """P_ref (equation refinement-prompt): the message of turn ``turn`` >= 2.
+
+    With an ``interface`` of one field, header and instruction speak of that field alone.
+
+    Raises:
+        ValueError: if ``turn`` < 2, since the first turn has no past.
+    """
+    user = refinement_text(
+        style,
+        question,
+        state.draft,
+        turn,
+        heading=f" Your self-verification last turn: {_header(state, interface)}",
+        instruction=_instruction(style, state, interface),
+    )
+    return chat(system_prompt(style, interface), user)
+
+
+def refinement_text(
+    style: AnswerStyle, question: str, draft: str, turn: int, *, heading: str, instruction: str
+) -> str:
+    """The user message of a later turn: heading, question, shortened draft, what to do.
 
     Raises:
         ValueError: if ``turn`` < 2, since the first turn has no past.
     """
     if turn < 2:
         raise ValueError(f"turn={turn}: a refinement prompt belongs to turn 2 or later")
-    user = (
-        f"[T={turn}] Your self-verification last turn: {_header(state)}\n"
+    return (
+        f"[T={turn}]{heading}\n"
         f"Question: {question}\n\n"
-        f"Your previous solution:\n{shorten_draft(state.draft, style.draft_limit)}\n\n"
-        f"{_instruction(style, state)}"
+        f"Your previous solution:\n{shorten_draft(draft, style.draft_limit)}\n\n"
+        f"{instruction}"
     )
-    return _messages(style, user)
 
 
 def shorten_draft(completion: str, limit: int) -> str:
@@ -77,32 +121,53 @@ def shorten_draft(completion: str, limit: int) -> str:
     return completion if len(completion) <= limit else completion[:limit] + TRUNCATION_MARK
 
 
-def _messages(style: AnswerStyle, user: str) -> list[Message]:
-    return [
-        {"role": "system", "content": system_prompt(style)},
-        {"role": "user", "content": user},
-    ]
+def chat(system: str, user: str) -> list[Message]:
+    """A prompt of two messages."""
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
-def _header(state: PolicyState) -> str:
+def _header(state: PolicyState, interface: Interface) -> str:
     if state.truncated:
         return "TRUNCATED"
-    return f"{state.verdict.value} (conf {state.confidence:.2f})"
+    return {
+        "joint": f"{state.verdict.value} (conf {state.confidence:.2f})",
+        "verdict": state.verdict.value,
+        "confidence": f"conf {state.confidence:.2f}",
+    }[interface]
 
 
-def _instruction(style: AnswerStyle, state: PolicyState) -> str:
+def _instruction(style: AnswerStyle, state: PolicyState, interface: Interface) -> str:
     """The branch in priority order: generation truncation, verdict CORRECT, otherwise."""
-    branch: Callable[[str, str], str]
     if state.truncated:
-        branch = _regenerate
-    elif state.verdict == Verdict.CORRECT:
-        branch = _reexamine
-    else:
-        branch = _correct
-    return branch(style.reminder, f"{state.confidence:.2f}")
+        return _regenerate(style.reminder)
+    judgement = _judgement(state, interface)
+    says_correct = state.verdict == Verdict.CORRECT
+    if interface == "confidence":
+        says_correct = state.confidence >= EVEN
+    if says_correct:
+        return _reexamine(style.reminder, judgement, _REPORTS[interface])
+    return _correct(style.reminder, judgement)
 
 
-def _regenerate(answer: str, _confidence: str) -> str:
+def _judgement(state: PolicyState, interface: Interface) -> str:
+    """What the policy said of its previous answer, in words."""
+    if interface == "confidence":
+        return f"you gave your answer a confidence of {state.confidence:.2f}"
+    correct = state.verdict == Verdict.CORRECT
+    words = "the answer CORRECT" if correct else "the answer likely WRONG or were unsure"
+    number = f" (self-confidence {state.confidence:.2f})" if interface == "joint" else ""
+    return f"you judged {words}{number}"
+
+
+_REPORTS: dict[Interface, tuple[str, str]] = {
+    "joint": ("report VERDICT: CORRECT", "verdict"),
+    "verdict": ("report VERDICT: CORRECT", "verdict"),
+    "confidence": ("report a high CONFIDENCE", "confidence"),
+}
+"""What to report of an answer that holds, and what to update of one that does not."""
+
+
+def _regenerate(answer: str) -> str:
     return (
         "Your previous response was CUT OFF before completion. Discard it and produce a fresh, "
         "COMPLETE solution. Keep <think>...</think> concise so the entire answer (including "
@@ -110,20 +175,18 @@ def _regenerate(answer: str, _confidence: str) -> str:
     )
 
 
-def _reexamine(answer: str, confidence: str) -> str:
+def _reexamine(answer: str, judgement: str, report: tuple[str, str]) -> str:
     return (
-        "In your previous attempt you judged the answer CORRECT (self-confidence "
-        f"{confidence}), with NO external confirmation. Independently re-derive the single most "
-        f"error-prone step. If it still holds, restate the SAME final answer in {answer} and "
-        "report VERDICT: CORRECT. If you now find a mistake, fix it and report your updated "
-        "verdict honestly."
+        f"In your previous attempt {judgement}, with NO external confirmation. Independently "
+        "re-derive the single most error-prone step. If it still holds, restate the SAME final "
+        f"answer in {answer} and {report[0]}. If you now find a mistake, fix it and report your "
+        f"updated {report[1]} honestly."
     )
 
 
-def _correct(answer: str, confidence: str) -> str:
+def _correct(answer: str, judgement: str) -> str:
     return (
-        "In your previous attempt you judged the answer likely WRONG or were unsure "
-        f"(self-confidence {confidence}). Locate the specific logical or arithmetic error, then "
-        "produce a corrected, complete step-by-step solution with the final answer in "
+        f"In your previous attempt {judgement}. Locate the specific logical or arithmetic error, "
+        "then produce a corrected, complete step-by-step solution with the final answer in "
         f"{answer} and an honest <self_check> block."
     )

@@ -1,7 +1,8 @@
 """Per-turn rewards and the trajectory return (appendix "Reward Specification and Coefficients")."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from svr_lightning.core.types import ScoredTurn, Verdict
 
@@ -94,6 +95,75 @@ def turn_rewards(
         _turn_reward(turn, before, weights, length_scale)
         for turn, before in zip(scored_turns, previous, strict=True)
     ]
+
+
+BaselineReward = Literal["binary", "binary_fmt", "solve"]
+"""What methods without a self-check are paid for: a correct answer; that and its format; or SVR's
+r_solve and the format."""
+
+
+def baseline_rewards(
+    scored_turns: Sequence[ScoredTurn],
+    kind: BaselineReward = "binary_fmt",
+    weights: RewardWeights | None = None,
+    length_scale: int = 1024,
+) -> list[TurnReward]:
+    """Reward every turn of a method that has no self-check.
+
+    ``binary`` is y, ``binary_fmt`` y + lambda_fmt r_taskfmt, ``solve`` SVR's reward without its
+    self-verification and self-check-format terms, as the paper has the oracle-guided reference.
+
+    Args:
+        scored_turns: [T] the turns in order.
+        kind: see above.
+        weights: coefficients of ``solve``, and lambda_fmt.
+        length_scale: L_len of ``solve``, in tokens.
+    """
+    weights = weights or RewardWeights()
+    full = turn_rewards(scored_turns, weights, length_scale)
+    kept = [
+        replace(reward, cal=0.0, over=0.0, detect=0.0, ready=0.0, self_check_format=0.0)
+        for reward in full
+    ]
+    if kind == "solve":
+        return kept
+    return [
+        replace(
+            reward,
+            abs=float(turn.correct),
+            prog=0.0,
+            trunc=0.0,
+            task_format=reward.task_format if kind == "binary_fmt" else 0.0,
+        )
+        for reward, turn in zip(kept, scored_turns, strict=True)
+    ]
+
+
+def proper_rewards(
+    scored_turns: Sequence[ScoredTurn],
+    weights: RewardWeights | None = None,
+    length_scale: int = 1024,
+) -> list[TurnReward]:
+    """SVR's rewards with overconfidence and readiness that do not grow with the confidence.
+
+    They then judge the verdict alone, and the Brier term alone decides the confidence: its optimum
+    is the probability of being correct, whatever the verdict.
+    """
+    weights = weights or RewardWeights()
+    return [
+        replace(
+            reward,
+            over=-weights.over * _says_correct(turn) * (not turn.correct),
+            ready=weights.ready * _says_correct(turn) * turn.correct,
+        )
+        for reward, turn in zip(
+            turn_rewards(scored_turns, weights, length_scale), scored_turns, strict=True
+        )
+    ]
+
+
+def _says_correct(turn: ScoredTurn) -> bool:
+    return turn.verdict == Verdict.CORRECT and not turn.truncated
 
 
 def trajectory_return(

@@ -4,6 +4,8 @@ A resumed run therefore equals an uninterrupted one, and checkpoints hold no gen
 """
 
 import hashlib
+import random
+from dataclasses import dataclass
 
 
 def derive_seed(
@@ -29,3 +31,33 @@ def derive_seed(
     """
     key = f"{run_seed}\0{step}\0{problem_id}\0{sample}\0{turn}\0{attempt}\0{purpose}"
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in a run something is drawn."""
+
+    run_seed: int = 0
+    step: int = 0
+    """Optimizer steps taken so far."""
+    attempt: int = 0
+    """Generation attempt under dynamic resampling."""
+    part: int = 0
+    """Which share of the step's problems is rolled out here, of ``parts`` that are in all."""
+    parts: int = 1
+
+    def generator(self, problem_id: str, purpose: str, sample: int = 0) -> random.Random:
+        """A generator of its own for one draw about a problem, apart from those of the tokens."""
+        seed = derive_seed(
+            self.run_seed,
+            step=self.step,
+            problem_id=problem_id,
+            sample=sample,
+            attempt=self.attempt,
+            purpose=purpose,
+        )
+        return random.Random(seed)  # noqa: S311
+
+
+START = Place()
+"""For whoever has no run."""

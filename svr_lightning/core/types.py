@@ -71,6 +71,23 @@ class PolicyState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DraftState:
+    """The past as methods without a self-check see it: again the policy's own words alone."""
+
+    draft: str
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleState:
+    """The past with the evaluator's label in it. Only privileged recipes build one."""
+
+    draft: str
+    truncated: bool
+    correct: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """What an engine returned for one prompt, in the very token ids it read and sampled."""
 
@@ -153,6 +170,8 @@ class Trajectory:
     sample: int
     """Number of this trajectory within its group, from 0."""
     turns: tuple[Turn, ...]
+    parent: int | None = None
+    """In a tree, the number of the trajectory whose last turn this one goes on from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +202,7 @@ class ScoredTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One optimised sequence: the loss covers ``completion_ids`` and nothing else."""
+    """One optimised sequence: the loss covers ``completion_ids``, or a part, and nothing else."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
@@ -193,3 +212,6 @@ class Sample:
     group_id: str
     """The problem whose trajectories were compared."""
     policy_version: int
+    text_span: tuple[int, int] | None = None
+    """Characters of the completion's text, first and past the last, that the loss is limited to:
+    whole tokens, also those that only begin or end within. None: all of the completion."""

@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from svr_lightning.core.seeds import derive_seed
-from svr_lightning.core.types import Message, RemoteCompletion
+from svr_lightning.core.seeds import Place, derive_seed
+from svr_lightning.core.types import RemoteCompletion
 from svr_lightning.endpoint.answers import AnswerJournal
 from svr_lightning.endpoint.client import ChatClient, ServerGoneError, open_http
 from svr_lightning.endpoint.progress import Progress
 from svr_lightning.endpoint.protocol import request_body, request_key
 from svr_lightning.endpoint.settings import EndpointSettings
 from svr_lightning.errors import ConfigError
-from svr_lightning.rollout import Job, Origin, Refused, draw_seed
+from svr_lightning.recipes.base import Limited
+from svr_lightning.rollout import Job, Refused, draw_seed, limited
 
 _REFUSALS = 8
 """Requests that a server may refuse before it has answered one: then it is asked wrongly."""
@@ -43,7 +45,7 @@ class RemoteDriver:
     ) -> None:
         self._settings = settings
         self._journal = journal
-        self._origin = Origin(run_seed)
+        self._place = Place(run_seed=run_seed)
         self._template_kwargs = chat_template_kwargs
         self._progress = progress
         self._refusals = 0
@@ -78,7 +80,7 @@ class RemoteDriver:
         self, waiting: Iterator[tuple[int, Job]], ended: asyncio.Queue[tuple[int, Any] | None]
     ) -> None:
         """Put every job's end into the queue, and None after the last one or an error."""
-        seed = derive_seed(self._origin.run_seed, step=0, problem_id="", purpose="retry")
+        seed = derive_seed(self._place.run_seed, step=0, problem_id="", purpose="retry")
         slots = asyncio.Semaphore(self._settings.concurrency)
         try:
             async with open_http(self._settings) as http, asyncio.TaskGroup() as group:
@@ -99,14 +101,15 @@ class RemoteDriver:
 
     async def _trajectory(self, job: Job, client: ChatClient, slots: asyncio.Semaphore) -> Any:
         program = job.program
+        limit = job.decoding.max_completion_tokens
         try:
             asked = next(program)
             turn = 1
             while True:
                 answers = await asyncio.gather(
                     *(
-                        self._complete(job, turn, position, messages, client, slots)
-                        for position, messages in enumerate(asked)
+                        self._complete(job, turn, position, limited(prompt, limit), client, slots)
+                        for position, prompt in enumerate(asked)
                     )
                 )
                 refusals = [answer for answer in answers if isinstance(answer, Refused)]
@@ -123,15 +126,15 @@ class RemoteDriver:
         job: Job,
         turn: int,
         position: int,
-        messages: list[Message],
+        prompt: Limited,
         client: ChatClient,
         slots: asyncio.Semaphore,
     ) -> RemoteCompletion | Refused:
         body = request_body(
             self._settings.model_name,
-            messages,
-            job.decoding,
-            seed=draw_seed(self._origin, job, turn, position),
+            prompt.messages,
+            replace(job.decoding, max_completion_tokens=prompt.max_completion_tokens),
+            seed=draw_seed(self._place, job, turn, position),
             chat_template_kwargs=self._template_kwargs,
         )
         key = request_key(body)

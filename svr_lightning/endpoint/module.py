@@ -12,6 +12,8 @@ from svr_lightning.endpoint.driver import RemoteDriver
 from svr_lightning.endpoint.progress import Progress
 from svr_lightning.endpoint.settings import EndpointSettings
 from svr_lightning.evaluation.adaptive import OnTurn, Record
+from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import EvaluationConfig, require
 from svr_lightning.training.data import Part
 from svr_lightning.training.evaluating import AdaptiveEvaluation
@@ -44,6 +46,7 @@ class EndpointModule(AdaptiveEvaluation):
         evaluation: adaptive inference, as a configuration says it.
         chat_template_kwargs: for the server's chat template.
         seed: of every random draw.
+        recipe: says which prompts its policies are evaluated with; SVR where it is left out.
 
     Raises:
         ConfigError: if the evaluation needs more than a server tells, or there is no key where
@@ -58,6 +61,7 @@ class EndpointModule(AdaptiveEvaluation):
         evaluation: EvaluationConfig,
         chat_template_kwargs: dict[str, Any],
         seed: int,
+        recipe: Recipe | None = None,
     ) -> None:
         super().__init__()
         settings.api_key()  # a variable that is not set is said before any data is read
@@ -70,6 +74,7 @@ class EndpointModule(AdaptiveEvaluation):
         self.evaluation = evaluation
         self.chat_template_kwargs = chat_template_kwargs
         self.seed = seed
+        self.recipe = recipe or SVR()
         self.run_config: dict[str, Any] = {}
         self.renderer: Any = ServerRendering()
         self.serving: Any = ServerSampling()

@@ -6,8 +6,9 @@ from typing import Any
 
 from svr_lightning.core.stopping import StopRule, answer_turn
 from svr_lightning.core.types import AnyCompletion, Problem, Trajectory, Turn
-from svr_lightning.messages import first_turn_messages
-from svr_lightning.recipes.chain import refinement_chain, signals_of
+from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.chain import signals_of
+from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Job, Refused, Streams
 from svr_lightning.tasks import get_task
@@ -20,6 +21,8 @@ Record = dict[str, Any]
 OnTurn = Callable[[Problem, Turn], None]
 OnRecord = Callable[[Record], None]
 
+_SVR = SVR()
+
 
 def run_adaptive(
     problems: Sequence[Problem],
@@ -30,6 +33,7 @@ def run_adaptive(
     decoding: Decoding,
     max_turns: int,
     rule: StopRule | None,
+    recipe: Recipe = _SVR,
     grader: str = "paper",
     on_turn: OnTurn | None = None,
     done: Mapping[str, Record] | None = None,
@@ -45,6 +49,8 @@ def run_adaptive(
         decoding: how completions are drawn.
         max_turns: T_max.
         rule: ends a trajectory; None runs every turn and returns the last.
+        recipe: whose policy it is; says which prompts follow each other, and what of ``max_turns``
+            and ``rule`` applies.
         grader: name of the notion of correctness.
         on_turn: told of each turn as it ends.
         done: records by problem id that are taken as they are instead of being run.
@@ -54,6 +60,7 @@ def run_adaptive(
         One record per problem, in order. A problem that does not fit the prompt budget, or that
         a server refuses to go on with, has no turns and an ``error``; it counts as wrong.
     """
+    max_turns, rule = recipe.protocol(max_turns, rule)
     records = {problem.id: done[problem.id] for problem in problems if problem.id in (done or {})}
 
     def add(record: Record) -> None:
@@ -65,7 +72,7 @@ def run_adaptive(
     for problem in problems:
         if problem.id in records:
             continue
-        if renderer.fits(first_turn_messages(get_task(problem.task), problem)):
+        if renderer.fits(recipe.first_messages(problem)):
             fitting.append(problem)
         else:
             add(error_record(problem, dataset, unfit_error(renderer)))
@@ -73,7 +80,7 @@ def run_adaptive(
         Job(
             problem=problem,
             sample=0,
-            program=refinement_chain(
+            program=recipe.inference(
                 problem,
                 0,
                 max_turns,

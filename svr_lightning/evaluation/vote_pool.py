@@ -10,11 +10,12 @@ from svr_lightning.evaluation.adaptive import (
     head,
     unfit_error,
 )
-from svr_lightning.messages import first_turn_messages
-from svr_lightning.recipes.chain import refinement_chain
+from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Job, Refused, Streams
-from svr_lightning.tasks import get_task
+
+_SVR = SVR()
 
 
 def sample_votes(
@@ -25,6 +26,7 @@ def sample_votes(
     renderer: Renderer,
     decoding: Decoding,
     votes: int,
+    recipe: Recipe = _SVR,
     grader: str = "paper",
     done: Mapping[str, Record] | None = None,
     on_record: OnRecord | None = None,
@@ -38,6 +40,7 @@ def sample_votes(
         renderer: says which problems fit.
         decoding: how completions are drawn.
         votes: solutions per problem.
+        recipe: whose policy it is; says what its first prompt is.
         grader: name of the notion of correctness.
         done: records by problem id that are taken as they are instead of being sampled.
         on_record: told of each new record, as soon as its problem has all its solutions.
@@ -58,12 +61,12 @@ def sample_votes(
     for problem in problems:
         if problem.id in records:
             continue
-        if renderer.fits(first_turn_messages(get_task(problem.task), problem)):
+        if renderer.fits(recipe.first_messages(problem)):
             fitting.append(problem)
         else:
             add({**_record(problem, dataset, [], grader), "error": unfit_error(renderer)})
     jobs = (
-        Job(problem, sample, refinement_chain(problem, sample, 1), decoding)
+        Job(problem, sample, recipe.inference(problem, sample, 1), decoding)
         for problem in fitting
         for sample in range(votes)
     )

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,11 +17,11 @@ import torch
 import yaml
 from lightning.pytorch import Callback
 
-from svr_lightning.core.rewards import TurnReward
-from svr_lightning.core.types import Sample, Trajectory
+from svr_lightning.core.types import Sample
 from svr_lightning.gpu_check.models import build_tokenizer, random_model, shapes
 from svr_lightning.gpu_check.settings import Emit, Settings, SkippedError
 from svr_lightning.gpu_check.workload import GIB, release, wait_for
+from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
 
 STEPS = 3
@@ -51,11 +50,9 @@ class Alternating(SVR):
     What random weights write all earns the same, and a step without gradient would show nothing.
     """
 
-    def credit(
-        self, trajectories: Sequence[Trajectory], rewards: Sequence[Sequence[TurnReward]]
-    ) -> list[Sample]:
+    def credit(self, group: Group) -> list[Sample]:
         """The samples of SVR with other advantages."""
-        samples = super().credit(trajectories, rewards)
+        samples = super().credit(group)
         return [replace(s, advantage=(-1.0) ** index) for index, s in enumerate(samples)]
 
 

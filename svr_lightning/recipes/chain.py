@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 
-from svr_lightning.core.parsing import parse_self_check
+from svr_lightning.core.parsing import Interface, parse_self_check
 from svr_lightning.core.stopping import Signals, StopRule, stops
 from svr_lightning.core.types import AnyCompletion, Message, Problem, Trajectory, Turn
 from svr_lightning.messages import first_turn_messages, refinement_messages
@@ -20,6 +20,7 @@ def refinement_chain(
     rule: StopRule | None = None,
     on_turn: Callable[[Turn], None] | None = None,
     probability_of: ProbabilityOf | None = None,
+    interface: Interface = "joint",
 ) -> Generator[list[list[Message]], Sequence[AnyCompletion], Trajectory]:
     """One trajectory of solve, self-check, refine.
 
@@ -30,14 +31,15 @@ def refinement_chain(
         rule: ends the trajectory; None runs every turn, as training does.
         on_turn: told of each turn as it ends.
         probability_of: fills in :attr:`Turn.verdict_probability`, which training does not need.
+        interface: what prompts ask for and the parser reads.
     """
     task = get_task(problem.task)
-    messages = first_turn_messages(task, problem)
+    messages = first_turn_messages(task, problem, interface)
     turns: list[Turn] = []
     said: list[Signals] = []
     for index in range(1, max_turns + 1):
         (completion,) = yield [messages]
-        check = parse_self_check(completion.text)
+        check = parse_self_check(completion.text, interface)
         turn = Turn(
             index=index,
             completion=completion,
@@ -59,6 +61,7 @@ def refinement_chain(
             confidence=check.confidence,
             truncated=completion.truncated,
             turn=index + 1,
+            interface=interface,
         )
     return Trajectory(problem=problem, sample=sample, turns=tuple(turns))
 

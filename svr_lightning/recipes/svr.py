@@ -5,15 +5,21 @@ trajectory from the solve, self-verification and format rewards of all its turns
 the final completion only.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from svr_lightning.core.credit import RewardScale, group_advantages
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.parsing import Interface, self_check_format_score
 from svr_lightning.core.rewards import RewardWeights, TurnReward, turn_rewards
-from svr_lightning.core.types import Problem, Sample, ScoredTurn, Trajectory
-from svr_lightning.recipes.base import Program, Recipe
-from svr_lightning.recipes.chain import refinement_chain
+from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.types import Message, Problem, Sample, ScoredTurn, Turn
+from svr_lightning.messages import first_turn_messages
+from svr_lightning.recipes.base import Group, Program, Recipe, sample_of
+from svr_lightning.recipes.chain import ProbabilityOf, refinement_chain
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +38,18 @@ class SVR(Recipe):
     """``group`` divides advantages by the group's standard deviation, ``none`` does not."""
     loss: LossSpec = field(default_factory=LossSpec)
     """Ratio level, clip range and KL coefficient."""
+    interface: Interface = "joint"
+    """What a self-check consists of. ``verdict`` and ``confidence`` ask for one field, read it
+    alone, score its form, and stop on it; the weights of the other's rewards are to be set to 0."""
 
     @property
     def samples_per_problem(self) -> int:
         """One optimised completion per trajectory."""
         return self.group_size
 
-    def programs(self, problem: Problem) -> list[Program]:
+    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
         """G chains of ``horizon`` turns that never stop early."""
-        return [refinement_chain(problem, i, self.horizon) for i in range(self.group_size)]
+        return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
 
     def reward(self, scored: Sequence[ScoredTurn]) -> list[TurnReward]:
         """Equation svr-reward, term by term."""
@@ -50,19 +59,38 @@ class SVR(Recipe):
         """R_SVR: the mean total over the turns of each trajectory."""
         return [sum(turn.total for turn in turns) / len(turns) for turns in rewards]
 
-    def credit(
-        self, trajectories: Sequence[Trajectory], rewards: Sequence[Sequence[TurnReward]]
-    ) -> list[Sample]:
+    def credit(self, group: Group) -> list[Sample]:
         """The final completion of each trajectory, with its group-relative advantage."""
-        advantages = group_advantages(self.returns(rewards), self.scale_rewards)
+        advantages = group_advantages(group.returns, self.scale_rewards)
         return [
-            Sample(
-                prompt_ids=trajectory.turns[-1].sampled.prompt_ids,
-                completion_ids=trajectory.turns[-1].sampled.token_ids,
-                logprobs=trajectory.turns[-1].sampled.logprobs,
-                advantage=advantage,
-                group_id=trajectory.problem.id,
-                policy_version=trajectory.turns[-1].sampled.policy_version,
-            )
-            for trajectory, advantage in zip(trajectories, advantages, strict=True)
+            sample_of(trajectory.turns[-1], group.problem, advantage)
+            for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
         ]
+
+    def formats(self, task: Task, text: str) -> tuple[float, float]:
+        """The task's format score, and that of the self-check as ``interface`` wants it."""
+        return task.format_score(text), self_check_format_score(text, self.interface)
+
+    def first_messages(self, problem: Problem) -> list[Message]:
+        """The prompt of turn 1, which asks for what ``interface`` names."""
+        return first_turn_messages(get_task(problem.task), problem, self.interface)
+
+    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+        """Adaptive stopping; a policy of one field is stopped by that field."""
+        if rule is not None and self.interface != "joint":
+            rule = replace(rule, gate=self.interface)
+        return max_turns, rule
+
+    def inference(
+        self,
+        problem: Problem,
+        sample: int,
+        max_turns: int,
+        rule: StopRule | None = None,
+        on_turn: Callable[[Turn], None] | None = None,
+        probability_of: ProbabilityOf | None = None,
+    ) -> Program:
+        """Solve, self-check, refine, until ``rule`` is satisfied."""
+        return refinement_chain(
+            problem, sample, max_turns, rule, on_turn, probability_of, self.interface
+        )

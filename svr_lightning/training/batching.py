@@ -1,9 +1,10 @@
 """Samples to tensors: right-padded micro-batches whose losses add up to one plain mean.
 
-Shapes: B sequences, L prompt and completion positions, T completion positions, N completion tokens.
+Shapes: B sequences, L prompt and completion positions, T completion positions, N tokens in the
+loss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -22,11 +23,11 @@ class TrainBatch:
     attention_mask: Tensor
     """[B, L] 1 on real tokens."""
     rows: Tensor
-    """[N] sequence of each completion token, in the order in which ``mask`` lists them."""
+    """[N] sequence of each token in the loss, in the order in which ``mask`` lists them."""
     predictors: Tensor
     """[N] position in L whose hidden state predicts it: the one before its own."""
     mask: Tensor
-    """[B, T] 1 on real completion tokens: the only ones in the loss."""
+    """[B, T] 1 on the completion tokens that are in the loss, all of them as a rule."""
     logprobs: Tensor
     """[B, T] nats, under the policy that sampled."""
     advantages: Tensor
@@ -34,10 +35,12 @@ class TrainBatch:
     weight: float
     """Multiplies the sum of the sequences' losses: B-independent, so that the mean over an
     optimizer step is the plain mean over its sequences however they are split."""
+    mean_weight: float
+    """What a sequence's numbers are multiplied by for logs: means over the sequences that learn."""
     group_ids: tuple[str, ...]
     """[B] problem of each sequence, for messages."""
     parts: tuple[tuple[int, int, int], ...]
-    """Sequences, longest sequence and completion tokens of each part that the model sees at a time;
+    """Sequences, longest sequence and loss tokens of each part that the model sees at a time;
     usually one. Parts follow each other along B."""
 
     def to(self, *args: Any, **kwargs: Any) -> "TrainBatch":
@@ -71,13 +74,25 @@ class TrainBatch:
         return len(self.group_ids)
 
 
+LossTokens = Callable[[Sample], tuple[int, int]]
+"""From a sample to the first of its completion tokens that the loss covers, and the one past the
+last."""
+
+
+def whole_completion(sample: Sample) -> tuple[int, int]:
+    """All completion tokens."""
+    return 0, len(sample.completion_ids)
+
+
 def micro_batches(
-    samples: Sequence[Sample],
+    samples: Sequence[Sample | None],
     *,
     accumulate: int,
     updates: int,
     version: int,
     max_tokens: int | None = None,
+    loss_tokens: LossTokens = whole_completion,
+    filler: Sample | None = None,
 ) -> list[TrainBatch]:
     """Split one rollout's samples into the micro-batches of its optimizer steps.
 
@@ -86,18 +101,23 @@ def micro_batches(
     included; each sequence weighing the same, this changes no gradient.
 
     Args:
-        samples: one rank's share of the rollout.
+        samples: one rank's share of the rollout. None holds the place of a sequence that does not
+            learn: in the mean over an optimizer step it counts with a loss of 0.
         accumulate: micro-batches per optimizer step.
         updates: optimizer steps per rollout.
         version: optimizer steps behind the weights that must have sampled all of them.
         max_tokens: tokens, padding included, that the model sees at a time; None sets no limit.
+        loss_tokens: which tokens of a sample the loss covers.
+        filler: what micro-batches without weight are made of, where fewer sequences learn than
+            there are micro-batches.
 
     Raises:
         RuntimeError: if a sample comes from other weights than the present ones.
         ValueError: if the samples do not divide into equal optimizer steps of at least one
             sequence per micro-batch.
     """
-    stale = {sample.policy_version for sample in samples} - {version}
+    learning = [sample for sample in samples if sample is not None]
+    stale = {sample.policy_version for sample in learning} - {version}
     if stale:
         raise RuntimeError(
             f"the engine sampled with weights of step {sorted(stale)[0]} at step {version}; "
@@ -111,11 +131,24 @@ def micro_batches(
         )
     batches = []
     for start in range(0, len(samples), per_step):
-        step = sorted(samples[start : start + per_step], key=_length)
-        batches += [
-            pad(step[run], accumulate / per_step, max_tokens)
-            for run in balanced_split([_length(s) for s in step], accumulate)
-        ]
+        places = samples[start : start + per_step]
+        step = sorted((sample for sample in places if sample is not None), key=_length)
+        count = min(accumulate, len(step))
+        if count:
+            batches += [
+                pad(
+                    step[run],
+                    accumulate / per_step,
+                    max_tokens,
+                    loss_tokens,
+                    mean_weight=accumulate / len(step),
+                )
+                for run in balanced_split([_length(s) for s in step], count)
+            ]
+        if count < accumulate:
+            if filler is None:
+                raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
+            batches += [pad([filler], 0.0)] * (accumulate - count)
     return batches
 
 
@@ -158,15 +191,22 @@ def _runs(lengths: Sequence[int], count: int, bound: int) -> list[slice]:
     return runs
 
 
-def pad(samples: Sequence[Sample], weight: float, max_tokens: int | None = None) -> TrainBatch:
-    """Pad sequences on the right to a common length."""
+def pad(
+    samples: Sequence[Sample],
+    weight: float,
+    max_tokens: int | None = None,
+    loss_tokens: LossTokens = whole_completion,
+    mean_weight: float | None = None,
+) -> TrainBatch:
+    """Pad sequences on the right to a common length; ``mean_weight`` is ``weight`` if left out."""
+    spans = [loss_tokens(sample) for sample in samples]
     sequences = [[*s.prompt_ids, *s.completion_ids] for s in samples]
     length = max(len(sequence) for sequence in sequences)
     completion = max(len(s.completion_ids) for s in samples)
     tokens = [
         (row, len(s.prompt_ids) - 1 + t)
-        for row, s in enumerate(samples)
-        for t in range(len(s.completion_ids))
+        for row, (s, span) in enumerate(zip(samples, spans, strict=True))
+        for t in range(*span)
     ]
     rows, predictors = torch.tensor(tokens).unbind(dim=1)
     return TrainBatch(
@@ -174,29 +214,32 @@ def pad(samples: Sequence[Sample], weight: float, max_tokens: int | None = None)
         attention_mask=_rows([[1] * len(sequence) for sequence in sequences], length, 0),
         rows=rows,
         predictors=predictors,
-        mask=_rows([[1] * len(s.completion_ids) for s in samples], completion, 0),
+        mask=_rows([[0] * first + [1] * (stop - first) for first, stop in spans], completion, 0),
         logprobs=_rows([s.logprobs for s in samples], completion, 0.0),
         advantages=torch.tensor([s.advantage for s in samples]),
         weight=weight,
+        mean_weight=weight if mean_weight is None else mean_weight,
         group_ids=tuple(s.group_id for s in samples),
-        parts=_parts(samples, max_tokens),
+        parts=_parts(samples, spans, max_tokens),
     )
 
 
-def _parts(samples: Sequence[Sample], max_tokens: int | None) -> tuple[tuple[int, int, int], ...]:
-    """Sequences, longest sequence and completion tokens of runs of at most ``max_tokens``.
+def _parts(
+    samples: Sequence[Sample], spans: Sequence[tuple[int, int]], max_tokens: int | None
+) -> tuple[tuple[int, int, int], ...]:
+    """Sequences, longest sequence and loss tokens of runs of at most ``max_tokens``.
 
     A sequence that is longer than that by itself is a part of its own.
     """
     parts: list[tuple[int, int, int]] = []
     count = longest = tokens = 0
-    for sample in samples:
+    for sample, (first, stop) in zip(samples, spans, strict=True):
         length = max(longest, _length(sample))
         if count and max_tokens is not None and (count + 1) * length > max_tokens:
             parts.append((count, longest, tokens))
             count = tokens = 0
             length = _length(sample)
-        count, longest, tokens = count + 1, length, tokens + len(sample.completion_ids)
+        count, longest, tokens = count + 1, length, tokens + stop - first
     return (*parts, (count, longest, tokens))
 
 

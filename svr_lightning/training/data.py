@@ -187,7 +187,8 @@ class SVRDataModule(LightningDataModule):
         if stage == "fit":
             self._check_training()
         elif stage in _NOTHING and not any(map(self.problems, _PARTS_OF_STAGE[stage])):
-            raise ConfigError(f"nothing to {stage}: set {_NOTHING[stage]}")
+            verb = next(name for name in _NOTHING if name == stage)  # Lightning's may be an enum
+            raise ConfigError(f"nothing to {verb}: set {_NOTHING[verb]}")
 
     def problems(self, part: Part) -> list[list[Problem]]:
         """All problems of a part, one list for each of its sources, before any sharding.

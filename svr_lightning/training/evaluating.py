@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from svr_lightning.core.stopping import DEFAULT_THRESHOLD
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule
 from svr_lightning.core.types import Problem, Turn
 from svr_lightning.display import name_some, print_outcome, print_turn
 from svr_lightning.evaluation.adaptive import OnTurn, Record, run_adaptive
@@ -27,12 +27,14 @@ from svr_lightning.evaluation.vote_pool import sample_votes
 from svr_lightning.evaluation.votes_file import VOTES
 from svr_lightning.files import to_json, write_file
 from svr_lightning.metrics import METRIC_NAMES
+from svr_lightning.recipes.base import Recipe
 from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Driver
 from svr_lightning.tasks import TASKS, get_task
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.data import Part
 from svr_lightning.training.fingerprint import fingerprint, weights_fingerprint
+from svr_lightning.training.pace import Pace
 from svr_lightning.training.ranks import gather_lists
 from svr_lightning.training.serving import Serving
 from svr_lightning.training.sources import problems_digest
@@ -42,6 +44,7 @@ class AdaptiveEvaluation(LightningModule):
     """The evaluation half of :class:`SVRModule`, which brings the policy and what serves it."""
 
     policy_config: PolicyConfig
+    recipe: Recipe
     evaluation: EvaluationConfig
     seed: int
     renderer: Renderer
@@ -69,6 +72,12 @@ class AdaptiveEvaluation(LightningModule):
             return self.evaluation.threshold
         return DEFAULT_THRESHOLD if self.own_threshold is None else self.own_threshold
 
+    @property
+    def protocol(self) -> tuple[int, StopRule | None]:
+        """T_max and the stopping rule, as far as they apply to the recipe's policies."""
+        rule = self.evaluation.rule(self.threshold)
+        return self.recipe.protocol(self.evaluation.max_turns, rule)
+
     def setup(self, stage: str) -> None:
         """Read the policy's operating point before anything is loaded, and say if it is used."""
         if self.evaluation.threshold is None and self.own_threshold is not None:
@@ -81,7 +90,13 @@ class AdaptiveEvaluation(LightningModule):
         evaluation = {**model.get("evaluation", {}), "threshold": self.threshold}
         graders = dict.fromkeys(TASKS, self.evaluation.grader)
         model = {**model, "evaluation": evaluation}
-        return {**self.run_config, "model": model, "graders": graders}
+        max_turns, rule = self.protocol
+        protocol = {
+            "max_turns": max_turns,
+            "adaptive": rule is not None,
+            "privileged": self.recipe.privileged,
+        }
+        return {**self.run_config, "model": model, "graders": graders, "protocol": protocol}
 
     def run_adaptive(
         self,
@@ -107,9 +122,10 @@ class AdaptiveEvaluation(LightningModule):
                 decoding=self._decoding(problems[0].task, max_completion_tokens),
                 max_turns=self.evaluation.max_turns,
                 rule=self.evaluation.rule(self.threshold),
+                recipe=self.recipe,
                 grader=self.evaluation.grader,
                 on_turn=on_turn,
-                **self._journaling(dataset),
+                **self._journaling(dataset, len(problems)),
             )
 
     def sample_votes(
@@ -124,8 +140,9 @@ class AdaptiveEvaluation(LightningModule):
                 renderer=self.renderer,
                 decoding=self._decoding(problems[0].task, max_completion_tokens),
                 votes=self.evaluation.votes,
+                recipe=self.recipe,
                 grader=self.evaluation.grader,
-                **self._journaling(dataset),
+                **self._journaling(dataset, len(problems)),
             )
 
     def _driver(self, attempt: int = 0) -> Driver:
@@ -171,10 +188,19 @@ class AdaptiveEvaluation(LightningModule):
         if finished := len(self._journal.finished()):
             rank_zero_info(f"{path.parent}: going on after {finished} problems of an earlier start")
 
-    def _journaling(self, dataset: str) -> dict[str, Any]:
-        if self._journal is None:
+    def _journaling(self, dataset: str, total: int) -> dict[str, Any]:
+        """What is done already, and what to do with each record that comes."""
+        journal = self._journal
+        if journal is None:
             return {}
-        return {"done": self._journal.done(dataset), "on_record": self._journal.append}
+        done = journal.done(dataset)
+        pace = Pace(dataset, total, len(done))
+
+        def keep(record: Record) -> None:
+            journal.append(record)
+            pace.count()
+
+        return {"done": done, "on_record": keep}
 
     def _fingerprint(self, part: Part) -> str:
         """Of everything that a record follows from."""
@@ -193,6 +219,7 @@ class AdaptiveEvaluation(LightningModule):
                 "data": [(s.name, s.max_completion_tokens, problems_digest(p)) for s, p in sources],
                 "evaluation": {**asdict(self.evaluation), "threshold": self.threshold},
                 "draws": [self.seed, self.global_step],
+                "recipe": repr(self.recipe),
                 "engine": [type(self.serving.engine).__name__, self.serving.engine.dtype],
                 "ranks": self.trainer.world_size,
                 "versions": package_versions(),
@@ -293,7 +320,7 @@ class AdaptiveEvaluation(LightningModule):
 
         records = self.run_adaptive(batch, "predict", on_turn=show)
         for record in records:
-            print_outcome(record, self.evaluation.rule(self.threshold))
+            print_outcome(record, self.protocol[1])
         self._records += records
         return records
 

@@ -1,35 +1,19 @@
 """One on-policy batch: problems to groups, labels, rewards and samples, with dynamic resampling."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from svr_lightning.core.credit import is_degenerate
-from svr_lightning.core.rewards import TurnReward
-from svr_lightning.core.types import Problem, Sample, ScoredTurn, Trajectory
-from svr_lightning.recipes.base import Recipe
+from svr_lightning.core.seeds import Place
+from svr_lightning.core.types import Problem, Sample, Trajectory
+from svr_lightning.recipes.base import Group, Recipe, sample_of
 from svr_lightning.rollout import Decoding, Driver, Job
 from svr_lightning.scoring import score_turns
 from svr_lightning.training.config import ResampleMode
 
+__all__ = ["Group", "filler", "roll_out", "samples_of", "with_resampling"]
+
 MAX_ATTEMPTS = 3
 """Generation attempts per batch, the first included."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """The trajectories of one problem, their labels and what they earned."""
-
-    problem: Problem
-    trajectories: tuple[Trajectory, ...]
-    scored: tuple[tuple[ScoredTurn, ...], ...]
-    rewards: tuple[tuple[TurnReward, ...], ...]
-    returns: tuple[float, ...]
-    attempt: int
-
-    @property
-    def degenerate(self) -> bool:
-        """All returns equal: nothing to learn from but the KL term."""
-        return is_degenerate(self.returns)
 
 
 RollOut = Callable[[Sequence[Problem], int], list[Group]]
@@ -46,17 +30,37 @@ def roll_out(
     driver: Driver,
     decoding: Decoding,
     attempt: int = 0,
+    part: int = 0,
+    parts: int = 1,
 ) -> list[Group]:
-    """Run the recipe's programs for all problems at once and reward what they return."""
+    """Run the recipe's programs for all problems at once and reward what they return.
+
+    Args:
+        problems: what the data bring; a recipe may put others in their place.
+        recipe: the training method.
+        driver: runs the programs.
+        decoding: how completions are drawn.
+        attempt: generation attempt under dynamic resampling.
+        part: which share of the step's problems this is, of ``parts`` in all.
+        parts: shares.
+    """
+    place = replace(driver.place, part=part, parts=parts)
+    problems = recipe.batch(problems, place)
+    programs = [recipe.programs(problem, place) for problem in problems]
     jobs = [
         Job(problem=problem, sample=index, program=program, decoding=decoding)
-        for problem in problems
-        for index, program in enumerate(recipe.programs(problem))
+        for problem, its in zip(problems, programs, strict=True)
+        for index, program in enumerate(its)
     ]
-    trajectories: dict[str, list[Trajectory]] = {problem.id: [] for problem in problems}
-    for trajectory in driver.run(jobs):
-        trajectories[trajectory.problem.id].append(trajectory)
-    return [_reward_group(p, trajectories[p.id], recipe, attempt) for p in problems]
+    results = iter(driver.run(jobs))
+    groups = []
+    for problem, its in zip(problems, programs, strict=True):
+        trajectories: list[Trajectory] = []
+        for _ in its:
+            result = next(results)
+            trajectories += result if isinstance(result, list) else [result]
+        groups.append(_reward_group(problem, trajectories, recipe, place, attempt))
+    return groups
 
 
 def with_resampling(
@@ -77,26 +81,37 @@ def with_resampling(
     return groups
 
 
-def samples_of(groups: Sequence[Group], recipe: Recipe) -> list[Sample]:
-    """Credit every group."""
-    return [
-        sample for group in groups for sample in recipe.credit(group.trajectories, group.rewards)
-    ]
+def samples_of(groups: Sequence[Group], recipe: Recipe) -> list[Sample | None]:
+    """Credit every group; None for each of its places that a group leaves empty."""
+    samples: list[Sample | None] = []
+    for group in groups:
+        own = recipe.credit(group)
+        samples += [*own, *[None] * (recipe.samples_per_problem - len(own))]
+    return samples
+
+
+def filler(groups: Sequence[Group]) -> Sample:
+    """Some completion of a rollout, for micro-batches that weigh nothing."""
+    turns = [turn for group in groups for t in group.trajectories for turn in t.turns]
+    shortest = min(turns, key=lambda turn: turn.completion.completion_tokens)
+    return sample_of(shortest, groups[0].problem, 0.0)
 
 
 def _reward_group(
-    problem: Problem, trajectories: list[Trajectory], recipe: Recipe, attempt: int
+    problem: Problem, trajectories: list[Trajectory], recipe: Recipe, place: Place, attempt: int
 ) -> Group:
-    scored = [score_turns(problem, trajectory.turns) for trajectory in trajectories]
+    scored = [score_turns(problem, t.turns, recipe.formats) for t in trajectories]
     rewards = [recipe.reward(turns) for turns in scored]
-    return Group(
+    group = Group(
         problem=problem,
         trajectories=tuple(trajectories),
         scored=tuple(tuple(turns) for turns in scored),
         rewards=tuple(tuple(turns) for turns in rewards),
         returns=tuple(recipe.returns(rewards)),
         attempt=attempt,
+        place=place,
     )
+    return replace(group, degenerate=recipe.degenerate(group))
 
 
 def _top_up(groups: list[Group], roll: RollOut, fresh: FreshProblems) -> list[Group]:

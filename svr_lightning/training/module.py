@@ -15,12 +15,10 @@ from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
-from svr_lightning.messages import first_turn_messages
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding
-from svr_lightning.tasks import get_task
 from svr_lightning.training.batching import TrainBatch, micro_batches
 from svr_lightning.training.config import (
     EvaluationConfig,
@@ -33,11 +31,17 @@ from svr_lightning.training.config import (
 )
 from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.evaluating import AdaptiveEvaluation
-from svr_lightning.training.experience import Group, roll_out, samples_of, with_resampling
+from svr_lightning.training.experience import (
+    Group,
+    filler,
+    roll_out,
+    samples_of,
+    with_resampling,
+)
 from svr_lightning.training.logprobs import completion_logprobs
 from svr_lightning.training.optimizer import make_optimizer, mix_reference, total_norm
 from svr_lightning.training.policy import load_policy, stop_token_ids
-from svr_lightning.training.ranks import mean_over_ranks
+from svr_lightning.training.ranks import gather_lists, mean_over_ranks
 from svr_lightning.training.serving import Serving, require_agreement
 from svr_lightning.training.stats import rollout_stats
 from svr_lightning.training.step_log import StepLog
@@ -137,8 +141,15 @@ class SVRModule(AdaptiveEvaluation):
         """Neighbouring processes that share an engine, and therefore see the same problems."""
         return self._engine.ranks if self._engine is not None else 1
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what the recipe remembers of earlier rollouts."""
+        if state := self.recipe.state_dict():
+            checkpoint["recipe"] = state
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """An evaluation has no use for the reference that a checkpoint holds."""
+        """Hand the recipe its memory; an evaluation has no use for the reference."""
+        if "recipe" in checkpoint:
+            self.recipe.load_state_dict(checkpoint["recipe"])
         self.serving.weights_replaced()
         if self.reference is None and "state_dict" in checkpoint:  # DeepSpeed has its own way
             weights = checkpoint["state_dict"]
@@ -206,6 +217,7 @@ class SVRModule(AdaptiveEvaluation):
             groups = with_resampling(problems, self._roll_out, self._fresh_problems, self.resample)
         self.groups = self._own_share(groups)
         samples = samples_of(self.groups, self.recipe)
+        self.recipe.remember(self.groups, self.global_step, gather_lists)
         self._rollout_stats = rollout_stats(self.groups)
         self._rollout_stats["time/rollout"] = time.perf_counter() - started
         sync_seconds = self.serving.sync_seconds()
@@ -218,6 +230,8 @@ class SVRModule(AdaptiveEvaluation):
             updates=self.updates_per_rollout,
             version=self.global_step,
             max_tokens=self.policy_config.max_tokens_per_forward,
+            loss_tokens=self.renderer.loss_tokens,
+            filler=filler(self.groups),
         )
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
@@ -241,9 +255,9 @@ class SVRModule(AdaptiveEvaluation):
         self._step_log.add(
             means={
                 "train/loss": loss.detach(),
-                "train/kl": terms.kl.sum() * batch.weight,
-                "train/clip_frac": terms.clipped.sum() * batch.weight,
-                "engine/logprob_diff": gap.sum() * batch.weight,
+                "train/kl": terms.kl.sum() * batch.mean_weight,
+                "train/clip_frac": terms.clipped.sum() * batch.mean_weight,
+                "engine/logprob_diff": gap.sum() * batch.mean_weight,
             },
             maxima={"train/ratio_max": terms.ratio_max.max()},
         )
@@ -308,7 +322,13 @@ class SVRModule(AdaptiveEvaluation):
         )
         driver = self._driver(attempt)
         return roll_out(
-            problems, recipe=self.recipe, driver=driver, decoding=decoding, attempt=attempt
+            problems,
+            recipe=self.recipe,
+            driver=driver,
+            decoding=decoding,
+            attempt=attempt,
+            part=self.global_rank // self.ranks_per_engine,
+            parts=self.trainer.world_size // self.ranks_per_engine,
         )
 
     def _fresh_problems(self, attempt: int, count: int, exclude: frozenset[str]) -> list[Problem]:
@@ -325,7 +345,7 @@ class SVRModule(AdaptiveEvaluation):
 
     def _look_at_prompts(self, problems: Sequence[Problem]) -> None:
         """Show the first prompt as rendered, and name problems that a prompt cannot hold."""
-        prompts = {p.id: first_turn_messages(get_task(p.task), p) for p in problems}
+        prompts = {p.id: self.recipe.first_messages(p) for p in problems}
         if not self._prompt_shown and prompts:
             text = self.renderer.text(next(iter(prompts.values())))
             rank_zero_info(f"first rendered prompt:\n{plain(text)}")

@@ -38,14 +38,12 @@ def rollout_stats(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _per_turn(groups: Sequence[Group]) -> dict[str, float]:
-    horizon = max(len(turns) for group in groups for turns in group.scored)
-    trajectories = [turns for group in groups for turns in group.scored]
-    return {
-        f"train/turn{index + 1}/accuracy": _share(
-            turns[index].correct for turns in trajectories if index < len(turns)
-        )
-        for index in range(horizon)
-    }
+    correct: dict[int, list[bool]] = {}
+    for group in groups:
+        for trajectory, scored in zip(group.trajectories, group.scored, strict=True):
+            for turn, label in zip(trajectory.turns, scored, strict=True):
+                correct.setdefault(turn.index, []).append(label.correct)
+    return {f"train/turn{index}/accuracy": _share(correct[index]) for index in sorted(correct)}
 
 
 def _confidence(turns: Sequence[ScoredTurn]) -> dict[str, float]:

@@ -12,7 +12,12 @@ from svr_lightning.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = sorted((ROOT / "configs").glob("*.yaml"))
-OVERLAYS = sorted(p for p in (ROOT / "configs").glob("*/*.yaml"))
+OVERLAYS = sorted(
+    path
+    for path in (ROOT / "configs").glob("*/*.yaml")
+    if path.parent.name not in ("methods", "ablations") or path.stem in ("oracle", "verdict_only")
+)
+"""Methods and ablations are read in tests/core/test_method_configs.py, which is faster."""
 
 
 def resolve(capsys: pytest.CaptureFixture[str], *configs: Path) -> dict[str, Any]:

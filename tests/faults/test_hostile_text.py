@@ -90,7 +90,7 @@ def test_the_rollouts_file_holds_one_line_per_trajectory_that_reads_back(
     trainer: Any = SimpleNamespace(
         default_root_dir=tmp_path, is_global_zero=True, global_step=1, fit_loop=fit_loop
     )
-    module: Any = SimpleNamespace(groups=[group(text), group("ordinary")])
+    module: Any = SimpleNamespace(groups=[group(text), group("ordinary")], recipe=SVR())
     log.on_train_start(trainer, module)
     log.on_train_batch_start(trainer, module, None, 0)
     lines = (tmp_path / "rollouts.jsonl").read_bytes().split(b"\n")

@@ -13,6 +13,7 @@ import yaml
 
 from svr_lightning.core.parsing import parse_self_check
 from svr_lightning.core.types import Completion, FinishReason, ScoredTurn, Trajectory, Turn, Verdict
+from svr_lightning.recipes.base import Group
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -206,7 +207,16 @@ def test_the_example_of_a_recipe_works() -> None:
     )
     turn = Turn(index=1, completion=completion, check=parse_self_check(""))
     trajectories = [Trajectory(problem=problem, sample=i, turns=(turn, turn)) for i in (0, 1)]
-    first, second = recipe.credit(trajectories, rewards)
+    first, second = recipe.credit(
+        Group(
+            problem=problem,
+            trajectories=tuple(trajectories),
+            scored=tuple(map(tuple, scored)),
+            rewards=tuple(map(tuple, rewards)),
+            returns=tuple(recipe.returns(rewards)),
+            attempt=0,
+        )
+    )
     assert first.advantage == -second.advantage
     assert first.advantage > 0  # right at the end
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from transformers import AutoTokenizer
 
+from svr_lightning.core.credit import is_degenerate
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.engines.scripted import ScriptedEngine
@@ -34,6 +35,7 @@ def group(name: str, returns: tuple[float, ...], attempt: int = 0) -> Group:
         rewards=(),
         returns=returns,
         attempt=attempt,
+        degenerate=is_degenerate(returns),
     )
 
 
@@ -189,7 +191,7 @@ def test_a_group_carries_the_reward_of_every_turn_term_by_term() -> None:
 
 def test_the_final_completions_of_a_group_take_its_advantages() -> None:
     groups = rolled([WRONG + SURE, RIGHT + SURE], [WRONG + SURE, WRONG])
-    better, worse = samples_of(groups, SVR())
+    better, worse = samples_of(groups, SVR(group_size=2))
     # Returns 1.42 and 0.125: deviations +-0.6475 over the standard deviation 0.6475 sqrt(2).
     expected = 0.6475 / (0.6475 * 2**0.5 + 1e-4)
     assert (better.advantage, worse.advantage) == pytest.approx((expected, -expected))
@@ -202,13 +204,13 @@ def test_the_final_completions_of_a_group_take_its_advantages() -> None:
 def test_a_degenerate_group_trains_on_the_penalty_alone() -> None:
     groups = rolled([RIGHT + SURE], [RIGHT + SURE], [RIGHT + SURE])
     assert groups[0].degenerate
-    assert [sample.advantage for sample in samples_of(groups, SVR())] == [0.0, 0.0, 0.0]
+    assert [sample.advantage for sample in samples_of(groups, SVR(group_size=3))] == [0.0, 0.0, 0.0]
 
 
 def test_each_problem_is_compared_with_itself_alone() -> None:
     groups = rolled([RIGHT + SURE], [WRONG + SURE], problems=["easy", "hard"])
     assert [each.problem.id for each in groups] == ["easy", "hard"]
-    advantages = [sample.advantage for sample in samples_of(groups, SVR())]
+    advantages = [sample.advantage for sample in samples_of(groups, SVR(group_size=2))]
     assert sum(advantages[:2]) == pytest.approx(0.0)
     assert sum(advantages[2:]) == pytest.approx(0.0)
 

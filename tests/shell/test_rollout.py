@@ -148,7 +148,7 @@ def test_the_loss_covers_the_very_ids_that_were_sampled_last() -> None:
         request for request in engine.requests if "[T=2]" in TOKENIZER.decode(request.prompt_ids)
     ]
     expected = {(request.prompt_ids, tuple(muse(request)[:120])) for request in last}
-    samples = recipe.credit(group.trajectories, group.rewards)
+    samples = recipe.credit(group)
     assert {(s.prompt_ids, s.completion_ids) for s in samples} == expected
     assert {len(s.completion_ids) for s in samples} == {len(s.logprobs) for s in samples}
     assert {(s.group_id, s.policy_version) for s in samples} == {("a", STEP)}

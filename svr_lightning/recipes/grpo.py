@@ -1,0 +1,44 @@
+"""GRPO (DeepSeekMath, arXiv 2402.03300): G independent completions, compared with one another."""
+
+from dataclasses import dataclass
+
+from svr_lightning.core.credit import group_advantages
+from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.types import Problem, Sample
+from svr_lightning.recipes.base import Group, Program
+from svr_lightning.recipes.baseline import Baseline, trajectory_samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPO(Baseline):
+    """Single-turn GRPO with the evaluator in place of a reward model."""
+
+    group_size: int = 24
+    """G, completions per problem."""
+    optimised: int | None = None
+    """Optimise a random choice of so many completions, with the advantages that they have among
+    all: 8 costs the update of SVR. None optimises all."""
+
+    @property
+    def samples_per_problem(self) -> int:
+        """Every completion, or ``optimised`` of them."""
+        return self.group_size if self.optimised is None else min(self.optimised, self.group_size)
+
+    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+        """G completions of the question."""
+        return [self.inference(problem, i, 1) for i in range(self.group_size)]
+
+    def credit(self, group: Group) -> list[Sample]:
+        """Each completion with its group-relative advantage."""
+        advantages = group_advantages(group.returns, self.scale_rewards)
+        samples = trajectory_samples(group, advantages, "final")
+        if self.optimised is None:
+            return samples
+        rng = group.place.generator(group.problem.id, "optimised")
+        chosen = rng.sample(range(len(samples)), self.samples_per_problem)
+        return [samples[index] for index in sorted(chosen)]
+
+    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+        """The first response is the answer."""
+        return 1, None

@@ -1,0 +1,53 @@
+"""GRPO-MT: trajectories of a fixed number of turns under a neutral refinement prompt.
+
+Differs from SVR in: no self-check; the answer's reward instead of progress, length and
+verification terms; the last turn's reward is the return; all turns are optimised.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from svr_lightning.core.credit import group_advantages
+from svr_lightning.core.rewards import TurnReward
+from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.types import Problem, Sample
+from svr_lightning.recipes.base import Group, Program
+from svr_lightning.recipes.baseline import Baseline, LossTurns, trajectory_samples
+
+ReturnOf = Literal["final", "mean"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPOMT(Baseline):
+    """Multi-turn GRPO with one advantage per trajectory."""
+
+    group_size: int = 8
+    """G, trajectories per problem."""
+    horizon: int = 3
+    """Turns per trajectory."""
+    loss_turns: LossTurns = "all"
+    """Which turns are optimised: ``all``, each as a sequence of its own, or the ``final`` one."""
+    return_of: ReturnOf = "final"
+    """A trajectory's return: the reward of its last turn, or the mean over its turns."""
+
+    @property
+    def samples_per_problem(self) -> int:
+        """Every optimised turn of every trajectory."""
+        return self.group_size * (self.horizon if self.loss_turns == "all" else 1)
+
+    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+        """G chains."""
+        return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
+
+    def returns(self, rewards: Sequence[Sequence[TurnReward]]) -> list[float]:
+        """[G] as ``return_of`` says."""
+        if self.return_of == "final":
+            return super().returns(rewards)
+        return [fmean(turn.total for turn in turns) for turns in rewards]
+
+    def credit(self, group: Group) -> list[Sample]:
+        """The optimised turns, each with the advantage of its trajectory."""
+        advantages = group_advantages(group.returns, self.scale_rewards)
+        return trajectory_samples(group, advantages, self.loss_turns)

@@ -1,0 +1,77 @@
+"""iGRPO (Hatamizadeh et al. 2026, arXiv 2602.09000): GRPO on refinements of the best draft.
+
+Differs from GRPO in: half of the completions are drafts without gradient; the other half refines
+the draft with the highest reward, and is compared within itself. The prompt does not say that the
+draft is the best. Evaluation is single-shot on the bare question, or fixed-budget.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from svr_lightning.core.credit import group_advantages
+from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.types import Problem, Sample, Trajectory
+from svr_lightning.recipes.base import Group, Program, sample_of
+from svr_lightning.recipes.baseline import Baseline, node, turn_of
+from svr_lightning.recipes.labels import score
+
+
+@dataclass(frozen=True, kw_only=True)
+class IGRPO(Baseline):
+    """Two stages: explore, then learn to refine the best of it."""
+
+    group_size: int = 12
+    """G, refinements per problem."""
+    drafts: int = 12
+    """Drafts per problem."""
+    ties: Literal["random", "shortest", "first"] = "random"
+    """Which of several best drafts is refined; ``random`` is seeded by the run."""
+    evaluate: Literal["single", "fixed"] = "single"
+    """``single``: the answer to the question; ``fixed``: the last of all turns."""
+
+    @property
+    def samples_per_problem(self) -> int:
+        """The refinements."""
+        return self.group_size
+
+    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+        """One program, since the refinements wait for all drafts."""
+        return [self._two_stages(problem, place)]
+
+    def _two_stages(self, problem: Problem, place: Place) -> Program:
+        completions = yield [self.first_messages(problem)] * self.drafts
+        drafts = [node(problem, i, turn_of(c, 1)) for i, c in enumerate(completions)]
+        best = self._best(drafts, place)
+        completions = yield [self.later_messages(problem, best.turns)] * self.group_size
+        return [
+            *drafts,
+            *(
+                node(problem, self.drafts + i, turn_of(completion, 2), parent=best)
+                for i, completion in enumerate(completions)
+            ),
+        ]
+
+    def _best(self, drafts: Sequence[Trajectory], place: Place) -> Trajectory:
+        problem = drafts[0].problem
+        rewards = [self.reward([score(self, problem, d.turns[0])])[0].total for d in drafts]
+        best = [d for d, reward in zip(drafts, rewards, strict=True) if reward == max(rewards)]
+        if self.ties == "random":
+            return place.generator(problem.id, "draft").choice(best)
+        if self.ties == "shortest":
+            return min(best, key=lambda draft: draft.turns[0].completion.completion_tokens)
+        return best[0]
+
+    def credit(self, group: Group) -> list[Sample]:
+        """The refinements, each with its advantage among them."""
+        refined = [i for i, t in enumerate(group.trajectories) if t.parent is not None]
+        advantages = group_advantages([group.returns[i] for i in refined], self.scale_rewards)
+        return [
+            sample_of(group.trajectories[i].turns[0], group.problem, advantage)
+            for i, advantage in zip(refined, advantages, strict=True)
+        ]
+
+    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+        """One turn, or all of them."""
+        return (1 if self.evaluate == "single" else max_turns), None

@@ -1,0 +1,139 @@
+"""Murphy (Ekbote et al. 2025, arXiv 2511.07833): later success credits the failed turns before it.
+
+Differs from GRPO-MT in: failed nodes are expanded, as chains or as a tree; a node's credit is its
+own reward or what its descendants made of it (MaRS, MeRS); nodes are compared with their siblings,
+or where they have none with the others of their turn; every node is optimised. The original's
+executor feedback is left out unless ``feedback: binary`` asks for it, which makes it privileged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from svr_lightning.core import baseline_prompts
+from svr_lightning.core.credit import max_to_go, mean_to_go, sibling_advantages
+from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.types import Message, Problem, Sample, Turn
+from svr_lightning.recipes.base import Group, Limited, Program, sample_of
+from svr_lightning.recipes.baseline import Baseline, node, turn_of
+from svr_lightning.recipes.labels import oracle_state, score
+from svr_lightning.tasks import get_task
+
+
+class _Node(NamedTuple):
+    turn: Turn
+    reward: float
+    correct: bool
+    parent: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Murphy(Baseline):
+    """Credit that flows back along chains or trees of attempts."""
+
+    group_size: int = 8
+    """G, attempts at each turn."""
+    horizon: int = 3
+    """S, turns."""
+    shape: Literal["chain", "tree"] = "chain"
+    """``chain``: G trajectories of S turns. ``tree``: the G attempts of a turn are dealt in turn to
+    the failed attempts of the turn before; a problem that nobody fails ends there."""
+    propagate: Literal["max", "mean"] = "max"
+    """MaRS, the best of a node and its descendants, or MeRS, a discounted mean."""
+    discount: float = 0.9
+    """gamma of MeRS, for each step back."""
+    train_after_solved: bool = False
+    """Whether a chain is optimised beyond the turn that solved the problem."""
+    feedback: Literal["none", "binary"] = "none"
+    """``binary`` shows labels in prompts, in evaluation too."""
+
+    @property
+    def privileged(self) -> bool:
+        """Whether prompts show labels."""
+        return self.feedback == "binary"
+
+    @property
+    def samples_per_problem(self) -> int:
+        """Every node, where none is left out."""
+        return self.group_size * self.horizon
+
+    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+        """G chains, or one program that grows the tree."""
+        if self.shape == "tree":
+            return [self._tree(problem)]
+        return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
+
+    def _tree(self, problem: Problem) -> Program:
+        completions = yield [self.first_messages(problem)] * self.group_size
+        level = [node(problem, i, turn_of(c, 1)) for i, c in enumerate(completions)]
+        nodes = list(level)
+        for index in range(2, self.horizon + 1):
+            failed = [n for n in level if not score(self, problem, n.turns[0]).correct]
+            if not failed:
+                break
+            parents = [failed[i % len(failed)] for i in range(self.group_size)]
+            completions = yield [self.later_messages(problem, parent.turns) for parent in parents]
+            level = [
+                node(problem, len(nodes) + i, turn_of(completion, index), parent)
+                for i, (completion, parent) in enumerate(zip(completions, parents, strict=True))
+            ]
+            nodes += level
+        return nodes
+
+    def later_messages(self, problem: Problem, turns: Sequence[Turn]) -> list[Message] | Limited:
+        """The neutral prompt, or the oracle's."""
+        if self.feedback == "none":
+            return super().later_messages(problem, turns)
+        style = get_task(problem.task).style
+        state = oracle_state(self, problem, turns[-1])
+        return baseline_prompts.scored(style, problem.question, state, turns[-1].index + 1)
+
+    def credit(self, group: Group) -> list[Sample]:
+        """Every node that is not beyond a solution, with its advantage among its siblings."""
+        nodes = _nodes(group)
+        solved = _beyond_solution(nodes)
+        rewards = [n.reward for n in nodes]
+        # A solved node keeps its own reward: what a chain does after it is not an attempt at it.
+        parents = [
+            n.parent if n.parent is None or not nodes[n.parent].correct else None for n in nodes
+        ]
+        turns = [n.turn.index for n in nodes]
+        credited = (
+            max_to_go(rewards, parents)
+            if self.propagate == "max"
+            else mean_to_go(rewards, parents, turns, self.horizon, self.discount)
+        )
+        kept = [i for i in range(len(nodes)) if self.train_after_solved or not solved[i]]
+        advantages = sibling_advantages(
+            [credited[i] for i in kept],
+            [(turns[i], nodes[i].parent) for i in kept],
+            [turns[i] for i in kept],
+            self.scale_rewards,
+        )
+        return [
+            sample_of(nodes[i].turn, group.problem, advantage)
+            for i, advantage in zip(kept, advantages, strict=True)
+        ]
+
+
+def _nodes(group: Group) -> list[_Node]:
+    """Every turn, parents before their children."""
+    nodes: list[_Node] = []
+    last: dict[int, int] = {}
+    for trajectory, scored, rewards in zip(
+        group.trajectories, group.scored, group.rewards, strict=True
+    ):
+        parent = None if trajectory.parent is None else last[trajectory.parent]
+        for turn, label, reward in zip(trajectory.turns, scored, rewards, strict=True):
+            nodes.append(_Node(turn, reward.total, label.correct, parent))
+            parent = len(nodes) - 1
+        last[trajectory.sample] = len(nodes) - 1
+    return nodes
+
+
+def _beyond_solution(nodes: Sequence[_Node]) -> list[bool]:
+    """Whether an ancestor of each node was correct."""
+    found: list[bool] = []
+    for n in nodes:
+        found.append(n.parent is not None and (found[n.parent] or nodes[n.parent].correct))
+    return found

@@ -1,0 +1,116 @@
+"""ScRPO (Li et al. 2025, arXiv 2511.06065) as chains: learn from analysing one's wrong answers.
+
+Differs from GRPO-MT in: later turns analyse the previous answer before they solve again; they are
+optimised only after a wrong answer to a problem that is neither always nor never solved, only where
+they succeed beyond their group's mean, and only in the tokens of the analysis.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from svr_lightning.core import baseline_prompts
+from svr_lightning.core.baseline_prompts import ANALYSIS_CLOSE, ANALYSIS_OPEN
+from svr_lightning.core.credit import group_advantages
+from svr_lightning.core.parsing import without_spans
+from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.types import Message, Problem, Sample, Turn
+from svr_lightning.recipes.base import Group, Limited, Program, sample_of
+from svr_lightning.recipes.baseline import Baseline, draft_of
+from svr_lightning.recipes.labels import oracle_state
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import Task
+from svr_lightning.tasks.blocks import OPEN_TAG as ANSWER_OPEN
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScRPO(Baseline):
+    """Self-correction relative policy optimisation, one trajectory after another."""
+
+    group_size: int = 8
+    """G, trajectories per problem."""
+    horizon: int = 3
+    """Turns per trajectory."""
+    oracle_free: bool = True
+    """Say of every draft that it may be wrong. False says of wrong ones that they are, which shows
+    labels, and gives right ones the neutral prompt."""
+    min_variance: float = 0.05
+    """tau: corrections are optimised where p (1 - p) is at least this, p being the share of right
+    first answers."""
+    mask: Literal["analysis", "all"] = "analysis"
+    """Which tokens of a correction are optimised."""
+    penalise_fail: bool = False
+    """Whether corrections with a negative advantage are optimised too."""
+
+    @property
+    def privileged(self) -> bool:
+        """Whether prompts show labels."""
+        return not self.oracle_free
+
+    @property
+    def samples_per_problem(self) -> int:
+        """Every turn, where none is left out."""
+        return self.group_size * self.horizon
+
+    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+        """G chains."""
+        return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
+
+    def later_messages(self, problem: Problem, turns: Sequence[Turn]) -> list[Message] | Limited:
+        """Analysis of the previous answer, then a solution."""
+        style, turn = get_task(problem.task).style, turns[-1].index + 1
+        if self.oracle_free:
+            draft = draft_of(turns[-1])
+            return baseline_prompts.doubtful_draft(style, problem.question, draft, turn)
+        state = oracle_state(self, problem, turns[-1])
+        if state.correct:
+            return super().later_messages(problem, turns)
+        return baseline_prompts.wrong_draft(style, problem.question, state, turn)
+
+    def formats(self, task: Task, text: str) -> tuple[float, float]:
+        """The task's format score of what is left without the analysis."""
+        rest = without_spans(text, ANALYSIS_OPEN, ANALYSIS_CLOSE)
+        return task.format_score(rest), 0.0
+
+    def credit(self, group: Group) -> list[Sample]:
+        """First answers as in GRPO, then what corrections succeeded."""
+        chains = range(len(group.trajectories))
+        first = group_advantages([group.rewards[i][0].total for i in chains], self.scale_rewards)
+        samples = [
+            sample_of(group.trajectories[i].turns[0], group.problem, first[i]) for i in chains
+        ]
+        solved = fmean(group.scored[i][0].correct for i in chains)
+        if solved * (1 - solved) < self.min_variance:
+            return samples
+        for t in range(1, self.horizon):
+            eligible = [i for i in chains if not group.scored[i][t - 1].correct]
+            values = [group.rewards[i][t].total for i in eligible]
+            for i, advantage in zip(
+                eligible, group_advantages(values, self.scale_rewards), strict=True
+            ):
+                turn = group.trajectories[i].turns[t]
+                samples += self.correction_samples(turn, group.problem, advantage)
+        return samples
+
+    def correction_samples(self, turn: Turn, problem: Problem, advantage: float) -> list[Sample]:
+        """A correction as a sequence, or nothing where it did not succeed."""
+        if advantage == 0 or (advantage < 0 and not self.penalise_fail):
+            return []
+        span = analysis_span(turn.completion.text) if self.mask == "analysis" else None
+        return [sample_of(turn, problem, advantage, span)]
+
+
+def analysis_span(text: str) -> tuple[int, int] | None:
+    """The analysis of a completion, else what stands before its answer, else None for all of it.
+
+    Example:
+        >>> analysis_span("<analysis>a</analysis> <answer>1</answer>")
+        (0, 22)
+    """
+    start = text.find(ANALYSIS_OPEN)
+    end = text.find(ANALYSIS_CLOSE, max(start, 0))
+    if start >= 0 and end >= 0:
+        return start, end + len(ANALYSIS_CLOSE)
+    answer = text.find(ANSWER_OPEN)
+    return (0, answer) if answer > 0 else None

@@ -1,0 +1,107 @@
+"""Every configuration of a method or an ablation, layered on a run, is the recipe it names."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonargparse import ArgumentParser
+
+from svr_lightning.core.rewards import RewardWeights
+from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.oracle import Oracle
+from svr_lightning.recipes.svr import SVR
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+RUNS = ("countdown", "countdown_tiny", "gsm8k", "math")
+LAYERS = sorted(p for name in ("methods", "ablations") for p in (CONFIGS / name).glob("*.yaml"))
+
+
+def read(path: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def recipe(run: str, layer: Path) -> Any:
+    """The recipe of a run with a layer on top."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--recipe", type=Recipe)
+    below = parser.parse_object({"recipe": read(CONFIGS / f"{run}.yaml")["model"]["recipe"]})
+    above = read(layer)["model"].get("recipe", {})
+    return parser.instantiate_classes(parser.parse_object({"recipe": above}, below)).recipe
+
+
+def layer(name: str) -> Path:
+    (found,) = [path for path in LAYERS if path.stem == name]
+    return found
+
+
+@pytest.mark.parametrize("path", LAYERS, ids=lambda p: p.stem)
+def test_a_layer_fits_every_run_and_keeps_sixteen_problems_per_step(path: Path) -> None:
+    text = read(path)
+    for run in RUNS:
+        assert isinstance(recipe(run, path), Recipe)
+    if "trainer" in text or path.parent.name == "ablations":
+        accumulate = text.get("trainer", {}).get("accumulate_grad_batches", 4)
+        samples = recipe("gsm8k", path).samples_per_problem
+        assert 4 * 8 * accumulate == 16 * samples  # 4 GPUs x 8 sequences
+    assert path.name in text_of(path).splitlines()[lines_before(text_of(path)) - 1]
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def lines_before(text: str) -> int:
+    """Lines of the comment at the top; the last one is the command that layers the file."""
+    return next(i for i, line in enumerate(text.splitlines()) if not line.startswith("#"))
+
+
+def test_a_layer_sets_nothing_but_what_differs() -> None:
+    allowed = {"model.recipe", "trainer.accumulate_grad_batches"}
+    extra = {
+        "single_turn": {"model.evaluation"},
+        "gspo_published": {"model.updates_per_rollout", "data.problems_per_step"},
+        "countdown_single_turn": {"model.sampling"},
+    }
+    for path in LAYERS:
+        keys = {f"{section}.{key}" for section, values in read(path).items() for key in values}
+        assert keys <= allowed | extra.get(path.stem, set()), path.stem
+
+
+@pytest.mark.parametrize(("run", "scale"), [("countdown", 768), ("gsm8k", 1024), ("math", 1536)])
+def test_the_oracle_keeps_the_runs_length_scale_and_loss(run: str, scale: int) -> None:
+    oracle = recipe(run, layer("oracle"))
+    assert isinstance(oracle, Oracle)
+    assert (oracle.length_scale, oracle.weights, oracle.loss.beta) == (scale, RewardWeights(), 0.08)
+
+
+@pytest.mark.parametrize(
+    ("name", "off", "interface"),
+    [
+        ("without_verify", {"cal", "over", "detect", "ready"}, "joint"),
+        ("without_cal", {"cal"}, "joint"),
+        ("without_over", {"over"}, "joint"),
+        ("without_ready", {"ready"}, "joint"),
+        ("single_turn", set(), "joint"),
+        ("verdict_only", {"cal", "over", "ready"}, "verdict"),
+        ("confidence_only", {"over", "detect", "ready"}, "confidence"),
+    ],
+)
+def test_an_ablation_changes_what_it_names(name: str, off: set[str], interface: str) -> None:
+    changed = recipe("gsm8k", layer(name))
+    assert type(changed) is SVR
+    expected = {**vars(RewardWeights()), **dict.fromkeys(off, 0.0)}
+    assert (vars(changed.weights), changed.interface) == (expected, interface)
+    assert (changed.group_size, changed.horizon) == ((24, 1) if name == "single_turn" else (8, 3))
+
+
+def test_published_and_matched_gspo_are_two_settings_of_one_recipe() -> None:
+    published, matched = (
+        recipe("gsm8k", layer(f"gspo_{name}")).loss for name in ("published", "matched")
+    )
+    assert published.ratio == matched.ratio == "sequence"
+    assert (published.clip_eps, published.clip_eps_high, published.beta) == (3e-4, 4e-4, 0.0)
+    assert (matched.clip_eps, matched.clip_eps_high, matched.beta) == (0.2, None, 0.08)
+    text = read(layer("gspo_published"))
+    problems, updates = text["data"]["problems_per_step"], text["model"]["updates_per_rollout"]
+    assert problems == 16 * updates == 64

@@ -1,0 +1,347 @@
+"""Who learns, and with what advantage: every number is worked out by hand."""
+
+from math import sqrt
+
+import pytest
+import torch
+
+from svr_lightning.core.credit import max_to_go, mean_to_go
+from svr_lightning.core.losses import LossSpec, policy_loss
+from svr_lightning.core.rewards import RewardWeights, proper_rewards, turn_rewards
+from svr_lightning.core.seeds import Place
+from svr_lightning.core.spans import token_span
+from svr_lightning.core.types import Sample, ScoredTurn, Verdict
+from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.recipes.grpo_mt import GRPOMT
+from svr_lightning.recipes.gspo import GSPO, published_loss
+from svr_lightning.recipes.igrpo import IGRPO
+from svr_lightning.recipes.mlmt_rl import MLMTRL
+from svr_lightning.recipes.murphy import Murphy
+from svr_lightning.recipes.oracle import Oracle
+from svr_lightning.recipes.scrpo import ScRPO, analysis_span
+from svr_lightning.recipes.svr_turns import SVRTurns
+from tests.recipes import RIGHT, WRONG, play, scripts, ten
+
+EPS = 1e-4
+PAIR = 0.5 / (sqrt(0.5) + EPS)
+"""Advantages of the values 1 and 0 among themselves: mean 0.5, deviation sqrt(0.5)."""
+
+
+def texts(samples: list[Sample]) -> list[str]:
+    return ["".join(map(chr, sample.completion_ids)) for sample in samples]
+
+
+def advantages(samples: list[Sample]) -> list[float]:
+    return [sample.advantage for sample in samples]
+
+
+# --- GRPO and GSPO ----------------------------------------------------------------------------
+
+
+def test_grpo_compares_every_completion_of_a_problem() -> None:
+    recipe = GRPO(group_size=4, reward_kind="binary")
+    ((group,), _) = play(recipe, scripts("R", "W", "W", "W"))
+    samples = recipe.credit(group)
+    # 1, 0, 0, 0: mean 0.25, squared deviations 0.5625 + 3 * 0.0625 = 0.75, over 3, root 0.5.
+    expected = [0.75 / (0.5 + EPS), *[-0.25 / (0.5 + EPS)] * 3]
+    assert advantages(samples) == pytest.approx(expected)
+    assert texts(samples) == [RIGHT, WRONG, WRONG, WRONG]
+
+
+def test_the_reward_of_baselines_is_correctness_and_format() -> None:
+    for kind, right, wrong in [("binary", 1.0, 0.0), ("binary_fmt", 1.4, 0.4)]:
+        recipe = GRPO(group_size=2, reward_kind=kind)
+        assert play(recipe, scripts("R", "W"))[0][0].returns == pytest.approx((right, wrong))
+    # solve: abs 1 - 0.5 * 40 / 100 for a text of 40 tokens, and the format.
+    recipe = GRPO(group_size=2, reward_kind="solve", length_scale=100)
+    assert len(RIGHT) == 40
+    assert play(recipe, scripts("R", "W"))[0][0].returns == pytest.approx((0.8 + 0.4, 0.4))
+
+
+def test_optimising_some_completions_keeps_their_advantages_among_all() -> None:
+    recipe = GRPO(group_size=8, optimised=3, reward_kind="binary")
+    ((group,), _) = play(recipe, scripts(*"RWWWWWWW"))
+    every = GRPO(group_size=8, reward_kind="binary").credit(group)
+    some = recipe.credit(group)
+    assert (recipe.samples_per_problem, len(some)) == (3, 3)
+    assert set(advantages(some)) <= set(advantages(every))
+
+
+def gradient(spec: LossSpec, drift: float) -> torch.Tensor:
+    torch.manual_seed(0)
+    logp = (-torch.rand(4, 7)).requires_grad_()
+    mask = (torch.arange(7) < torch.tensor([[7], [3], [5], [1]])).float()
+    old = logp.detach() + drift * torch.randn(4, 7)
+    weights = torch.tensor([1.0, -1.0, 0.5, -0.5])
+    policy_loss(logp, old, None, weights, mask, spec).loss.sum().backward()
+    assert logp.grad is not None
+    return logp.grad
+
+
+def test_on_policy_the_gradient_of_gspo_is_that_of_grpo() -> None:
+    grpo = LossSpec(beta=0.0)
+    torch.testing.assert_close(gradient(grpo, 0.0), gradient(published_loss(), 0.0))
+    assert not torch.allclose(gradient(grpo, 0.3), gradient(published_loss(), 0.3))
+
+
+def test_the_published_setting_of_gspo_is_its_default() -> None:
+    loss = GSPO().loss
+    assert (loss.ratio, loss.clip_eps, loss.clip_eps_high, loss.beta) == (
+        "sequence",
+        3e-4,
+        4e-4,
+        0.0,
+    )
+
+
+# --- several turns ----------------------------------------------------------------------------
+
+
+def test_grpo_mt_gives_all_turns_the_advantage_of_their_trajectory() -> None:
+    recipe = GRPOMT(group_size=2, reward_kind="binary")
+    ((group,), _) = play(recipe, scripts("WWR", "RRW"))
+    samples = recipe.credit(group)
+    assert advantages(samples) == pytest.approx([PAIR] * 3 + [-PAIR] * 3)
+    assert texts(samples) == [WRONG, WRONG, RIGHT, RIGHT, RIGHT, WRONG]
+    last = GRPOMT(group_size=2, reward_kind="binary", loss_turns="final").credit(group)
+    assert texts(last) == [RIGHT, WRONG]
+
+
+def test_grpo_mt_can_return_the_mean_over_turns() -> None:
+    recipe = GRPOMT(group_size=2, reward_kind="binary", return_of="mean")
+    ((group,), _) = play(recipe, scripts("WWR", "RRW"))
+    assert group.returns == pytest.approx((1 / 3, 2 / 3))
+
+
+def test_the_oracle_averages_the_solve_reward_and_trains_the_last_turn() -> None:
+    recipe = Oracle(group_size=2, length_scale=100)
+    ((group,), _) = play(recipe, scripts("WWR", "WWW"))
+    # Wrong 0.4; wrong again 0.4 - 0.3; then right 0.8 + 0.3 + 0.4, or wrong again.
+    assert group.returns == pytest.approx(((0.4 + 0.1 + 1.5) / 3, (0.4 + 0.1 + 0.1) / 3))
+    assert texts(recipe.credit(group)) == [RIGHT, WRONG]
+
+
+def test_igrpo_learns_from_refinements_alone() -> None:
+    recipe = IGRPO(drafts=3, group_size=2, reward_kind="binary")
+    ((group,), actors) = play(recipe, scripts("WRW" + "WR"))
+    samples = recipe.credit(group)
+    assert advantages(samples) == pytest.approx([-PAIR, PAIR])
+    assert [t.parent for t in group.trajectories] == [None, None, None, 1, 1]
+    assert [t.turns[0].index for t in group.trajectories] == [1, 1, 1, 2, 2]
+    assert all(RIGHT in prompt[1]["content"] for prompt in actors.prompts[3:])
+    # The drafts differ, but the refinements do not: nothing to learn.
+    ((same,), _) = play(recipe, scripts("WRW" + "RR"))
+    assert same.degenerate
+
+
+def test_igrpo_draws_among_equally_good_drafts_by_the_runs_seed() -> None:
+    drafts = [f"<think>{i}</think>\n<answer>8+4-2</answer>" for i in range(6)]
+    recipe = IGRPO(drafts=6, group_size=1)
+
+    def choice(step: int) -> int | None:
+        place = Place(run_seed=1, step=step)
+        ((group,), _) = play(recipe, lambda _, n, __: [*drafts, WRONG][n], place=place)
+        return group.trajectories[-1].parent
+
+    chosen = [choice(step) for step in range(20)]
+    assert chosen == [choice(step) for step in range(20)]
+    assert len(set(chosen)) > 3
+
+
+# --- Murphy -----------------------------------------------------------------------------------
+
+CHAINS = ("WRW", "WWW", "RWW")
+
+
+def test_murphys_chains_credit_failures_that_were_mended() -> None:
+    recipe = Murphy(group_size=3, reward_kind="binary")
+    ((group,), _) = play(recipe, scripts(*CHAINS))
+    samples = recipe.credit(group)
+    # Turn 1: 1 (mended), 0, 1: mean 2/3, variance (2 * 1/9 + 4/9) / 2 = 1/3.
+    std = sqrt(1 / 3) + EPS
+    # Turn 2: only the unsolved chains, 1 and 0. Turn 3: one chain is left, with nobody beside it.
+    expected = [1 / 3 / std, PAIR, -2 / 3 / std, -PAIR, 0.0, 1 / 3 / std]
+    assert advantages(samples) == pytest.approx(expected)
+    assert texts(samples) == [WRONG, RIGHT, WRONG, WRONG, WRONG, RIGHT]
+    assert recipe.samples_per_problem == 9
+
+
+def test_murphy_can_train_beyond_a_solution() -> None:
+    recipe = Murphy(group_size=3, reward_kind="binary", train_after_solved=True)
+    ((group,), _) = play(recipe, scripts(*CHAINS))
+    assert len(recipe.credit(group)) == 9
+
+
+def test_mers_discounts_what_comes_later() -> None:
+    recipe = Murphy(group_size=3, reward_kind="binary", propagate="mean", scale_rewards="none")
+    ((group,), _) = play(recipe, scripts(*CHAINS))
+    # Turn 1: (0 + 0.9 * 1) / 3 = 0.3, (0 + 0.9 * 0) / 3 = 0, and 1 for the solved leaf.
+    first = [0.3, 0.0, 1.0]
+    mean = sum(first) / 3
+    found = advantages(recipe.credit(group))
+    assert [found[0], found[2], found[5]] == pytest.approx([r - mean for r in first])
+
+
+def test_murphys_tree_expands_failures_and_compares_siblings() -> None:
+    recipe = Murphy(group_size=4, horizon=2, reward_kind="binary", shape="tree")
+    # Roots R W W W; children are dealt to roots 1, 2, 3, 1 and say R W R W.
+    ((group,), _) = play(recipe, scripts("RWWW" + "RWRW"))
+    assert [t.parent for t in group.trajectories] == [None] * 4 + [1, 2, 3, 1]
+    # Roots 1, 1, 0, 1: mean 3/4, variance (3 / 16 + 9 / 16) / 3 = 1/4. The children of root 1 are
+    # siblings, 1 and 0; those of 2 and 3 have none and are compared with each other, 0 and 1.
+    up, down = 0.25 / (0.5 + EPS), -0.75 / (0.5 + EPS)
+    expected = [up, up, down, up, PAIR, -PAIR, PAIR, -PAIR]
+    assert advantages(recipe.credit(group)) == pytest.approx(expected)
+
+
+def test_a_tree_ends_where_nobody_failed() -> None:
+    recipe = Murphy(group_size=2, shape="tree")
+    ((group,), actors) = play(recipe, scripts("RW" + "RR"))
+    assert (len(actors.prompts), group.degenerate) == (4, True)
+
+
+def test_credit_flows_up_a_deeper_tree() -> None:
+    #      0: 0          1: 0.2
+    #    2: 0   3: 0.5
+    #  4: 1
+    rewards, parents = [0.0, 0.2, 0.0, 0.5, 1.0], [None, None, 0, 0, 2]
+    assert max_to_go(rewards, parents) == [1.0, 0.2, 1.0, 0.5, 1.0]
+    # Node 2: (0 + 0.9) / 2 = 0.45; node 0: (0 + 0.9 * (0.45 + 0.5) / 2) / 3 = 0.1425.
+    found = mean_to_go(rewards, parents, [1, 1, 2, 2, 3], horizon=3)
+    assert found == pytest.approx([0.1425, 0.2, 0.45, 0.5, 1.0])
+
+
+# --- MLMT-RL and ScRPO ------------------------------------------------------------------------
+
+
+def test_mlmt_rl_gives_solver_and_tutor_the_last_answers_reward() -> None:
+    recipe = MLMTRL(group_size=2, reward_kind="binary")
+    ((group,), actors) = play(recipe, scripts("WWR", "RRW"))
+    assert advantages(recipe.credit(group)) == pytest.approx([PAIR] * 3 + [-PAIR] * 3)
+    assert actors.limits == [None, 512, None] * 2
+
+
+def test_mlmt_rl_pays_the_last_answer_for_improving() -> None:
+    recipe = MLMTRL(group_size=3, reward_kind="binary", alpha=1.0, scale_rewards="none")
+    ((group,), _) = play(recipe, scripts("WWR", "RWR", "WWW"))
+    found = advantages(recipe.credit(group))
+    # R = 1, 1, 0; with the bonus 1 + 1, 1 + 0, 0 + 0, whose mean is 1.
+    assert found[:2] == pytest.approx([1 / 3, 1 / 3])
+    assert [found[2], found[5], found[8]] == pytest.approx([1.0, 0.0, -1.0])
+
+
+ANALYSED = f"<analysis>sign</analysis>{RIGHT}"
+
+
+def test_scrpo_trains_first_answers_and_the_analysis_of_corrections_that_succeed() -> None:
+    recipe = ScRPO(group_size=3, horizon=2, reward_kind="binary")
+    said = [[RIGHT, RIGHT], [WRONG, ANALYSED], [WRONG, WRONG]]
+    ((group,), _) = play(recipe, lambda i, n, _: said[i][n])
+    samples = recipe.credit(group)
+    # First answers 1, 0, 0: mean 1/3, variance (4/9 + 2/9) / 2 = 1/3. Of the corrections of the two
+    # wrong ones, 1 and 0, the second has a negative advantage.
+    std = sqrt(1 / 3) + EPS
+    assert advantages(samples) == pytest.approx([2 / 3 / std, -1 / 3 / std, -1 / 3 / std, PAIR])
+    assert [sample.text_span for sample in samples] == [None, None, None, (0, 25)]
+    assert texts(samples)[-1][slice(0, 25)] == "<analysis>sign</analysis>"
+    penalised = ScRPO(group_size=3, horizon=2, reward_kind="binary", penalise_fail=True)
+    assert advantages(penalised.credit(group))[3:] == pytest.approx([PAIR, -PAIR])
+    whole = ScRPO(group_size=3, horizon=2, reward_kind="binary", mask="all")
+    assert whole.credit(group)[-1].text_span is None
+
+
+def test_scrpo_corrects_nothing_of_problems_that_are_always_or_never_solved() -> None:
+    recipe = ScRPO(group_size=2, horizon=2)
+    for rows in [("WR", "WW"), ("RW", "RR")]:
+        ((group,), _) = play(recipe, scripts(*rows))
+        assert advantages(recipe.credit(group)) == [0.0, 0.0]
+
+
+def test_the_analysis_ends_at_the_answer_where_its_tags_are_missing() -> None:
+    assert analysis_span("oops <answer>1</answer>") == (0, 5)
+    assert analysis_span("<analysis>open <answer>1</answer>") == (0, 15)
+    assert analysis_span("no tags at all") is None
+
+
+def test_a_span_of_characters_covers_whole_tokens() -> None:
+    pieces = ["<think>", "ab", "cd", "", "ef"]
+    size = [len("".join(pieces[: k + 1])) for k in range(5)]
+    for span, tokens in [
+        ((7, 9), (1, 2)),
+        ((8, 10), (1, 3)),
+        ((0, 13), (0, 5)),
+        ((12, 99), (4, 5)),
+    ]:
+        assert token_span(span, 5, lambda k: size[k - 1]) == tokens
+
+
+# --- variants of SVR --------------------------------------------------------------------------
+
+
+def expected_reward(rewards: object, p: float, verdict: Verdict, confidence: float) -> float:
+    """Mean verification reward of a turn that is correct with probability p."""
+    total = 0.0
+    for correct, share in ((True, p), (False, 1 - p)):
+        turn = ScoredTurn(
+            correct=correct,
+            truncated=False,
+            verdict=verdict,
+            confidence=confidence,
+            completion_tokens=1,
+            task_format=0.0,
+            self_check_format=0.0,
+        )
+        total += share * rewards([turn])[0].verify  # type: ignore[operator]
+    return total
+
+
+GRID = [i / 1000 for i in range(1001)]
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.7, 0.8, 0.95])
+def test_the_best_confidence_is_the_probability_only_under_the_proper_reward(p: float) -> None:
+    def best(rewards: object, verdict: Verdict) -> float:
+        return max(GRID, key=lambda c: expected_reward(rewards, p, verdict, c))
+
+    assert best(proper_rewards, Verdict.CORRECT) == pytest.approx(p)
+    assert best(proper_rewards, Verdict.INCORRECT) == pytest.approx(p)
+    assert best(turn_rewards, Verdict.CORRECT) == pytest.approx(min(max(2.1 * p - 0.8, 0), 1))
+
+
+def test_the_proper_reward_pays_for_correct_above_ten_thirteenths() -> None:
+    # (lambda_over + lambda_detect) / (lambda_over + lambda_detect + lambda_ready) = 1 / 1.3.
+    weights = RewardWeights()
+    assert (weights.over + weights.detect) / (
+        weights.over + weights.detect + weights.ready
+    ) == pytest.approx(1 / 1.3)
+    for p, better in [(0.76, Verdict.INCORRECT), (0.78, Verdict.CORRECT)]:
+        values = {v: expected_reward(proper_rewards, p, v, p) for v in Verdict}
+        assert max(values, key=lambda v: values[v]) == better
+
+
+def test_svr_turns_credits_a_drawn_turn_with_what_it_and_later_ones_earned() -> None:
+    weights = RewardWeights(alpha=0, delta=0, keep=0, reg=0, fail=0, cal=0, fmt=0)
+    recipe = SVRTurns(group_size=2, weights=weights, scale_rewards="none")
+    rows = ("WWR", "RWW")
+    # Reward-to-go of 0 0 1: 1/3, 1/2, 1; of 1 0 0: 1/3, 0, 0. Centred per turn:
+    by_turn = [[0.0, 0.0], [0.25, -0.25], [0.5, -0.5]]
+    drawn = set()
+    for step in range(30):
+        ((group,), _) = play(recipe, scripts(*rows), place=Place(step=step))
+        for i, sample in enumerate(recipe.credit(group)):
+            (t,) = [
+                t
+                for t, turn in enumerate(group.trajectories[i].turns)
+                if turn.completion.token_ids is sample.completion_ids
+            ]
+            assert sample.advantage == pytest.approx(by_turn[t][i])
+            drawn.add((i, t))
+        assert advantages(recipe.credit(group)) == advantages(recipe.credit(group))
+    assert len(drawn) == 6
+
+
+def test_every_turn_is_drawn_equally_often() -> None:
+    place = Place(run_seed=7)
+    draws = [place.generator(f"p{n}", "turn", sample=n % 8).randrange(3) for n in range(3000)]
+    assert all(900 < draws.count(t) < 1100 for t in range(3))
+    assert ten().id == "p"

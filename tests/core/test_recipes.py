@@ -1,0 +1,274 @@
+"""What holds of every recipe: its budget, what its prompts may know, what a lost group teaches."""
+
+import ast
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning import recipes
+from svr_lightning.core.parsing import parse_self_check, self_check_format_score
+from svr_lightning.core.seeds import Place
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.types import Message, Problem, SelfCheck, Verdict
+from svr_lightning.errors import ConfigError
+from svr_lightning.recipes.base import Group, Recipe
+from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.recipes.grpo_mt import GRPOMT
+from svr_lightning.recipes.gspo import GSPO
+from svr_lightning.recipes.igrpo import IGRPO
+from svr_lightning.recipes.mlmt_rl import MLMTRL
+from svr_lightning.recipes.murphy import Murphy
+from svr_lightning.recipes.oracle import Oracle
+from svr_lightning.recipes.scrpo import ScRPO
+from svr_lightning.recipes.scrpo_pool import ScRPOPool
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.recipes.svr_proper import SVRProper
+from svr_lightning.recipes.svr_turns import SVRTurns
+from tests.recipes import RIGHT, WRONG, completion, play, scripts, ten
+from tests.scripted import ORDERS, exam, says
+
+# recipe: prompts per problem, optimised samples per problem, turns of evaluation with T_max = 10
+RECIPES: dict[str, tuple[Recipe, int, int]] = {
+    "svr": (SVR(), 8, 10),
+    "svr_proper": (SVRProper(), 8, 10),
+    "svr_turns": (SVRTurns(), 8, 10),
+    "svr_verdict": (SVR(interface="verdict"), 8, 10),
+    "svr_confidence": (SVR(interface="confidence"), 8, 10),
+    "grpo": (GRPO(), 24, 1),
+    "gspo": (GSPO(), 24, 1),
+    "grpo_mt": (GRPOMT(), 24, 10),
+    "grpo_mt_final": (GRPOMT(loss_turns="final"), 8, 10),
+    "igrpo": (IGRPO(), 12, 1),
+    "igrpo_fixed": (IGRPO(evaluate="fixed"), 12, 10),
+    "murphy": (Murphy(), 24, 10),
+    "murphy_tree": (Murphy(shape="tree"), 24, 10),
+    "murphy_binary": (Murphy(feedback="binary"), 24, 10),
+    "mlmt_rl": (MLMTRL(), 24, 9),
+    "scrpo": (ScRPO(), 24, 10),
+    "scrpo_labels": (ScRPO(oracle_free=False), 24, 10),
+    "scrpo_pool": (ScRPOPool(), 24, 10),
+    "oracle": (Oracle(), 8, 10),
+}
+PRIVILEGED = {"murphy_binary", "scrpo_labels", "oracle"}
+CHOOSES_BY_LABEL = {"igrpo", "igrpo_fixed", "murphy_tree"}
+"""Their prompts show no label, but in training a label chooses which draft a prompt goes on from.
+It also chooses what enters the pool of scrpo_pool, which these rollouts find empty."""
+
+each_recipe = pytest.mark.parametrize("name", RECIPES)
+
+
+def mixed(program: int, prompt: int, _: list[Message]) -> str:
+    """Some right, some wrong, no two alike."""
+    answer = ["8+4-2", "\\boxed{42}", "8+4*2"][(program + prompt) % 3]
+    return says(answer, "CORRECT", round(0.01 * program + 0.003 * prompt, 3))
+
+
+@each_recipe
+def test_a_problem_takes_twenty_four_generations_and_the_stated_samples(name: str) -> None:
+    recipe, samples, _ = RECIPES[name]
+    ((group,), actors) = play(recipe, mixed)
+    assert len(actors.prompts) == 24
+    assert recipe.samples_per_problem == samples
+    assert 1 <= len(recipe.credit(group)) <= samples
+    assert sum(len(turns) for turns in group.scored) == 24
+
+
+@each_recipe
+@pytest.mark.parametrize("text", [RIGHT, WRONG], ids=["right", "wrong"])
+def test_a_group_of_equals_teaches_nothing(name: str, text: str) -> None:
+    recipe = RECIPES[name][0]
+    ((group,), _) = play(recipe, lambda *_: text)
+    assert group.degenerate
+    assert {sample.advantage for sample in recipe.credit(group)} == {0.0}
+
+
+def prompts_under(recipe: Recipe, problems: list[Problem], write: Any) -> list[list[Message]]:
+    return play(recipe, write, problems)[1].prompts
+
+
+@each_recipe
+def test_no_prompt_knows_a_label_unless_its_recipe_says_so(name: str) -> None:
+    recipe = RECIPES[name][0]
+    seen = {json.dumps(prompts_under(recipe, exam(order), mixed)) for order in ORDERS}
+    assert (len(seen) == 1) == (name not in PRIVILEGED | CHOOSES_BY_LABEL)
+    assert recipe.privileged == (name in PRIVILEGED)
+
+
+@pytest.mark.parametrize("name", ["igrpo", "igrpo_fixed"])
+def test_where_a_draft_is_chosen_by_label_its_prompt_still_shows_none(name: str) -> None:
+    recipe = RECIPES[name][0]
+
+    def alike(*_: object) -> str:
+        return "<think>x</think>\n<answer>\\boxed{42}</answer>"
+
+    assert len({json.dumps(prompts_under(recipe, exam(order), alike)) for order in ORDERS}) == 1
+
+
+def test_only_the_named_recipes_can_know_a_label_before_a_rollout_ends() -> None:
+    folder = Path(recipes.__file__).parent
+    found = set()
+    for file in folder.glob("*.py"):
+        imports = {
+            node.module
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom)
+        }
+        if "svr_lightning.recipes.labels" in imports:
+            found.add(file.stem)
+    assert found == {"igrpo", "murphy", "oracle", "scrpo"}
+
+
+# --- evaluation -------------------------------------------------------------------------------
+
+
+@each_recipe
+def test_each_policy_is_evaluated_for_its_own_number_of_turns(name: str) -> None:
+    recipe, _, turns = RECIPES[name]
+    rule = StopRule()
+    max_turns, kept = recipe.protocol(10, rule)
+    assert max_turns == turns
+    assert (kept is not None) == name.startswith("svr")
+    problem = ten()
+    seen: list[int] = []
+    program = recipe.inference(problem, 0, max_turns, None, lambda turn: seen.append(turn.index))
+    trajectory = finish(program, lambda _: WRONG)
+    assert [turn.index for turn in trajectory.turns] == seen == list(range(1, turns + 1))
+
+
+def finish(program: Any, write: Callable[[list[Message]], str]) -> Any:
+    asked = next(program)
+    while True:
+        try:
+            asked = program.send([completion(write(one)) for one in asked])
+        except StopIteration as end:
+            return end.value
+
+
+def test_a_policy_of_one_field_is_stopped_by_that_field() -> None:
+    for gate in ("verdict", "confidence"):
+        _, rule = SVR(interface=gate).protocol(10, StopRule())
+        assert rule == StopRule(gate=gate)
+    says_so = "<self_check>VERDICT: CORRECT </self_check>"
+    program = SVR(interface="verdict").inference(ten(), 0, 10, StopRule(gate="verdict"))
+    assert len(finish(program, lambda _: RIGHT + says_so).turns) == 1
+    sure = "<self_check>CONFIDENCE: 0.9 </self_check>"
+    program = SVR(interface="confidence").inference(ten(), 0, 10, StopRule(gate="confidence"))
+    assert len(finish(program, lambda _: RIGHT + sure).turns) == 1
+
+
+def test_a_method_that_needs_labels_refuses_a_question_without_reference() -> None:
+    question = replace(ten(), reference="")
+    program = Oracle().inference(question, 0, 10)
+    with pytest.raises(ConfigError, match=r"Oracle needs reference answers .* 'p' has none"):
+        finish(program, lambda _: WRONG)
+
+
+# --- the interfaces of the ablations ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict_only", "confidence_only"),
+    [
+        ("<self_check>VERDICT: CORRECT</self_check>", 1.0, 0.0),
+        ("<self_check>CONFIDENCE: 0.3</self_check>", 0.0, 1.0),
+        ("<self_check>VERDICT: WRONG; CONFIDENCE: 0.3</self_check>", 1.0, 1.0),
+        ("VERDICT: CORRECT; CONFIDENCE: 0.3", -1.0, -1.0),
+        ("<self_check>VERDICT: CORRECT; CONFIDENCE: 0.3", 0.0, 0.0),
+    ],
+)
+def test_the_form_of_a_self_check_is_that_of_its_interface(
+    text: str, verdict_only: float, confidence_only: float
+) -> None:
+    assert self_check_format_score(text, "verdict") == verdict_only
+    assert self_check_format_score(text, "confidence") == confidence_only
+
+
+def test_a_field_that_was_not_asked_for_is_not_read() -> None:
+    text = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.3</self_check>"
+    assert parse_self_check(text, "verdict") == SelfCheck(verdict=Verdict.CORRECT, confidence=0.8)
+    assert parse_self_check(text, "confidence") == SelfCheck(verdict=Verdict.UNSURE, confidence=0.3)
+
+
+# --- ScRPO's pool -----------------------------------------------------------------------------
+
+
+def together(values: Any) -> list[Any]:
+    return list(values)
+
+
+def fill(recipe: ScRPOPool, names: str, step: int) -> None:
+    """One step of the first stage in which each problem has one right and one wrong answer."""
+    problems = [ten(name) for name in names]
+    groups, _ = play(recipe, scripts("R", "W"), problems, Place(step=step))
+    recipe.remember(groups, step, together)
+
+
+def small_pool() -> ScRPOPool:
+    return ScRPOPool(group_size=2, period=2)
+
+
+def test_the_pool_corrects_earlier_mistakes_in_every_third_step() -> None:
+    recipe = small_pool()
+    fill(recipe, "ab", 0)
+    fill(recipe, "cd", 1)
+    groups, actors = play(recipe, scripts("R", "W"), [ten("x"), ten("y"), ten("z")], Place(step=2))
+    corrected = {group.problem.id for group in groups}
+    assert corrected < set("abcd")
+    assert len(corrected) == 3
+    assert all(WRONG in prompt[1]["content"] for prompt in actors.prompts)
+    assert [turn.index for turn in groups[0].trajectories[0].turns] == [2]
+    # The second stage learns from what succeeded alone, and fills no pool.
+    assert [sample.advantage > 0 for sample in recipe.credit(groups[0])] == [True]
+    before = recipe.state_dict()
+    recipe.remember(groups, 2, together)
+    assert [entry["step"] for entry in recipe.state_dict()["pool"]] == [1, 1]
+    assert [entry["step"] for entry in before["pool"]] == [0, 0, 1, 1]
+
+
+def test_problems_stand_in_where_the_pool_is_too_small() -> None:
+    recipe = small_pool()
+    fill(recipe, "a", 1)
+    groups, _ = play(recipe, scripts("R", "W"), [ten("x"), ten("a"), ten("y")], Place(step=2))
+    assert [group.problem.id for group in groups] == ["a", "x", "y"]
+    assert [g.trajectories[0].turns[0].index for g in groups] == [2, 1, 1]
+
+
+def test_a_resumed_pool_is_the_same_pool() -> None:
+    recipe, resumed = small_pool(), small_pool()
+    fill(recipe, "abcdef", 1)
+    resumed.load_state_dict(json.loads(json.dumps(recipe.state_dict())))
+    problems = [ten("x"), ten("y")]
+    place = Place(run_seed=3, step=2)
+    assert resumed.batch(problems, place) == recipe.batch(problems, place)
+    assert resumed.state_dict() == recipe.state_dict()
+
+
+def test_processes_correct_different_mistakes() -> None:
+    recipe = small_pool()
+    fill(recipe, "abcdef", 1)
+    problems = [ten("x"), ten("y")]
+    shares = [
+        {p.id for p in recipe.batch(problems, Place(step=2, part=part, parts=3))}
+        for part in range(3)
+    ]
+    assert set.union(*shares) == set("abcdef")
+
+
+def test_the_pool_forgets_the_oldest() -> None:
+    recipe = ScRPOPool(group_size=2, period=2, capacity=3)
+    fill(recipe, "ab", 0)
+    fill(recipe, "cd", 1)
+    assert [entry["problem"]["id"] for entry in recipe.state_dict()["pool"]] == ["b", "c", "d"]
+
+
+def test_a_pool_of_hard_or_easy_problems_stays_empty() -> None:
+    recipe = small_pool()
+    groups: list[Group] = []
+    for rows in (("R", "R"), ("W", "W")):
+        groups += play(recipe, scripts(*rows))[0]
+    recipe.remember(groups, 0, together)
+    assert recipe.state_dict() == {"pool": []}

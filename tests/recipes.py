@@ -1,0 +1,90 @@
+"""Recipes without an engine: a function writes the completions, and every prompt is kept."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from svr_lightning.core.seeds import Place
+from svr_lightning.core.types import Completion, FinishReason, Message, Problem
+from svr_lightning.recipes.base import Group, Limited, Recipe
+from svr_lightning.rollout import Decoding, Job
+from svr_lightning.tasks import get_task
+from svr_lightning.training.experience import roll_out
+
+RIGHT = "<think>xx</think>\n<answer>8+4-2</answer>"
+WRONG = "<think>xx</think>\n<answer>8+4*2</answer>"
+TEXTS = {"R": RIGHT, "W": WRONG}
+
+Write = Callable[[int, int, list[Message]], str]
+"""From a program's number, its prompt's number and the prompt to a completion."""
+
+
+def ten(name: str = "p") -> Problem:
+    """The problem that RIGHT solves."""
+    return get_task("countdown").from_row({"id": name, "nums": [8, 4, 2], "target": 10})
+
+
+def completion(text: str, truncated: bool = False) -> Completion:
+    """A completion of one token per character."""
+    return Completion(
+        prompt_ids=(1,),
+        token_ids=tuple(map(ord, text)),
+        logprobs=(-1.0,) * len(text),
+        text=text,
+        finish_reason=FinishReason.LENGTH if truncated else FinishReason.STOP,
+        policy_version=0,
+    )
+
+
+class Actors:
+    """Stands in for the driver: runs programs one after the other."""
+
+    def __init__(self, write: Write, place: Place | None = None) -> None:
+        self.place = place or Place()
+        self.prompts: list[list[Message]] = []
+        self.limits: list[int | None] = []
+        self._write = write
+
+    def run(self, jobs: Iterable[Job]) -> list[Any]:
+        return [self._play(job) for job in jobs]
+
+    def _play(self, job: Job) -> Any:
+        asked: Sequence[Any] = next(job.program)
+        count = 0
+        while True:
+            said = []
+            for one in asked:
+                messages, limit = one if isinstance(one, Limited) else (one, None)
+                self.prompts.append(messages)
+                self.limits.append(limit)
+                said.append(completion(self._write(job.sample, count, messages)))
+                count += 1
+            try:
+                asked = job.program.send(said)
+            except StopIteration as end:
+                return end.value
+
+
+def play(
+    recipe: Recipe,
+    write: Write,
+    problems: Sequence[Problem] | None = None,
+    place: Place | None = None,
+) -> tuple[list[Group], Actors]:
+    """Groups as the trainer makes them, and who wrote them."""
+    actors = Actors(write, place)
+    decoding = Decoding(max_completion_tokens=999, temperature=1.0)
+    driver: Any = actors
+    groups = roll_out(
+        problems or [ten()],
+        recipe=recipe,
+        driver=driver,
+        decoding=decoding,
+        part=actors.place.part,
+        parts=actors.place.parts,
+    )
+    return groups, actors
+
+
+def scripts(*rows: str) -> Write:
+    """Program i writes ``rows[i]``, letter by letter: R right, W wrong."""
+    return lambda program, prompt, _: TEXTS[rows[program][prompt]]

@@ -1,0 +1,161 @@
+"""Every recipe trains and evaluates a policy in the one trainer, and a new one takes one file."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from svr_lightning.callbacks import RolloutLog
+
+from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.recipes.grpo_mt import GRPOMT
+from svr_lightning.recipes.gspo import GSPO
+from svr_lightning.recipes.igrpo import IGRPO
+from svr_lightning.recipes.mlmt_rl import MLMTRL
+from svr_lightning.recipes.murphy import Murphy
+from svr_lightning.recipes.oracle import Oracle
+from svr_lightning.recipes.scrpo import ScRPO
+from svr_lightning.recipes.scrpo_pool import ScRPOPool
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.recipes.svr_proper import SVRProper
+from svr_lightning.recipes.svr_turns import SVRTurns
+from svr_lightning.training.config import EvaluationConfig, PolicyConfig, SamplingConfig
+from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sources import DataSource
+from svr_lightning.training.trainer import SVRTrainer
+
+# recipe: generations per problem, turns of a validation with T_max = 2
+SMALL: dict[str, tuple[Recipe, int, int]] = {
+    "svr_proper": (SVRProper(group_size=2, horizon=2), 4, 2),
+    "svr_turns": (SVRTurns(group_size=2, horizon=2), 4, 2),
+    "verdict": (SVR(group_size=2, horizon=2, interface="verdict"), 4, 2),
+    "confidence": (SVR(group_size=2, horizon=2, interface="confidence"), 4, 2),
+    "grpo": (GRPO(group_size=4), 4, 1),
+    "gspo": (GSPO(group_size=4), 4, 1),
+    "grpo_mt": (GRPOMT(group_size=2, horizon=2), 4, 2),
+    "igrpo": (IGRPO(group_size=2, drafts=2), 4, 1),
+    "murphy": (Murphy(group_size=2, horizon=2), 4, 2),
+    "murphy_tree": (Murphy(group_size=2, horizon=2, shape="tree"), 4, 2),
+    "mlmt_rl": (MLMTRL(group_size=2), 6, 1),
+    "scrpo": (ScRPO(group_size=2, horizon=2), 4, 2),
+    "oracle": (Oracle(group_size=2, horizon=2), 4, 2),
+}
+
+
+def fit(recipe: Recipe, folder: Path, checkpoint: Path | None = None, **changes: Any) -> SVRModule:
+    """A short run on two problems per step; ``checkpoint`` is resumed from if it is there."""
+    tiny = {"task": "countdown", "path": "embedded:countdown-tiny"}
+    module = SVRModule(
+        policy=PolicyConfig(max_prompt_tokens=640, max_model_len=800),
+        recipe=recipe,
+        sampling=SamplingConfig(max_completion_tokens=24),
+        evaluation=EvaluationConfig(max_turns=2, adaptive=False, max_completion_tokens=24),
+        resample="off",
+        seed=3,
+    )
+    settings: dict[str, Any] = {"max_steps": 1, "limit_val_batches": 1} | changes
+    trainer = SVRTrainer(
+        default_root_dir=str(folder),
+        accelerator="cpu",
+        callbacks=[RolloutLog(every=1)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        check_val_every_n_epoch=None,
+        val_check_interval=1,
+        **settings,
+    )
+    data = SVRDataModule(
+        train=DataSource(name="train", **tiny, limit=12),
+        val=[DataSource(name="dev", **tiny, split="dev", limit=1)],
+        problems_per_step=2,
+        seed=3,
+    )
+    resume = checkpoint if checkpoint is not None and checkpoint.exists() else None
+    trainer.fit(module, data, ckpt_path=resume)
+    if checkpoint is not None and resume is None:
+        trainer.save_checkpoint(checkpoint)
+    return module
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_recipe_trains_and_evaluates(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, generations, turns = SMALL[name]
+    module = fit(recipe, tmp_path)
+    assert module.trainer.global_step == 1
+    lines = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
+    assert sum(len(line["turns"]) for line in lines) == 2 * generations
+    results = json.loads((tmp_path / "eval" / "step-000001" / "results.json").read_text())
+    assert results["datasets"]["dev"]["turns"] == turns
+    assert results["config"]["protocol"] == {
+        "max_turns": turns,
+        "adaptive": False,
+        "privileged": name == "oracle",
+    }
+    # What is privileged is marked in the file, on the screen and in the results.
+    assert all(("privileged" in line) == (name == "oracle") for line in lines)
+    assert ("privileged" in capsys.readouterr().out) == (name == "oracle")
+
+
+def test_a_checkpoint_keeps_the_pool_of_mistakes(tmp_path: Path) -> None:
+    def recipe() -> ScRPOPool:
+        return ScRPOPool(group_size=2, period=1, min_variance=0.0)
+
+    saved = tmp_path / "one.ckpt"
+    first = fit(recipe(), tmp_path, saved, limit_val_batches=0)
+    pool = first.recipe.state_dict()["pool"]
+    assert {entry["step"] for entry in pool} == {0}
+    second = fit(recipe(), tmp_path, saved, limit_val_batches=0, max_steps=2)
+    # The second step corrects what the first one left, and its problems are not the data's.
+    assert {group.problem.id for group in second.groups} == {e["problem"]["id"] for e in pool}
+    assert {t.turns[0].index for group in second.groups for t in group.trajectories} == {2}
+
+
+MADE_UP = '''"""Two answers; the shorter right one wins."""
+
+from dataclasses import dataclass
+
+from svr_lightning.core.credit import group_advantages
+from svr_lightning.recipes.base import sample_of
+from svr_lightning.recipes.baseline import Baseline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shorter(Baseline):
+    """Pays for brevity."""
+
+    group_size: int = 2
+    reward_kind: str = "solve"
+
+    @property
+    def samples_per_problem(self):
+        return self.group_size
+
+    def programs(self, problem, place):
+        return [self.inference(problem, i, 1) for i in range(self.group_size)]
+
+    def credit(self, group):
+        lengths = [-float(turns[0].completion_tokens) for turns in group.scored]
+        advantages = group_advantages(lengths)
+        return [
+            sample_of(trajectory.turns[0], group.problem, advantage)
+            for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
+        ]
+'''
+
+
+def test_a_new_recipe_is_one_short_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(MADE_UP.splitlines()) <= 40
+    (tmp_path / "made_up.py").write_text(MADE_UP)
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = import_module("made_up").Shorter()
+    module = fit(recipe, tmp_path)
+    assert module.trainer.global_step == 1
+    assert [len(group.trajectories) for group in module.groups] == [2, 2]
