@@ -164,29 +164,31 @@ def hostile(count: int) -> dict[str, Any]:
     worker = SymbolicWorker()
     worker.equal("1", "x")
     idle, peak, slowest, faults, accepted = peak_mib(worker.pid), 0.0, (0.0, "", ""), {}, []
-    cpu, above = time.process_time(), 0
+    cpu, longest = time.process_time(), 0.0
     started_all = time.perf_counter()
     for index, (kind, answer) in enumerate(hostile_answers(count)):
         reference = (r"\frac{x+1}{2}", r"2\sqrt{3}", answer)[index % 3]
-        started = time.perf_counter()
+        started, pid = time.perf_counter(), worker.pid
+        used = time.process_time() + cpu_seconds(pid)
         equivalent(answer, reference)
         try:
             if worker.equal(answer, reference) and reference != answer:
                 accepted.append(answer[:80])
         except GradingError as error:
             faults[str(error)] = faults.get(str(error), 0) + 1
-        seconds = time.perf_counter() - started
-        slowest = max(slowest, (seconds, kind, answer[:80]))
-        above += seconds > 1
+        longest = max(longest, time.perf_counter() - started)
+        if worker.pid == pid:  # of a worker that was killed the limit is known
+            used = time.process_time() + cpu_seconds(pid) - used
+            slowest = max(slowest, (used, kind, answer[:80]))
         peak = max(peak, peak_mib(worker.pid))
     wall = time.perf_counter() - started_all
     worker.close()
     return {
         "count": count,
-        "slowest_seconds": round(slowest[0], 3),
+        "slowest_cpu_seconds": round(slowest[0], 3),
+        "slowest_wall_seconds": round(longest, 3),
         "slowest_kind": slowest[1],
         "slowest_answer": slowest[2],
-        "longer_than_1_second": above,
         "mean_ms": round(wall / count * 1000, 3),
         "own_cpu_seconds": round(time.process_time() - cpu, 2),
         "faults": faults,

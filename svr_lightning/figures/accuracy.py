@@ -135,6 +135,7 @@ def thresholds(data: Numbers) -> Figure:
             axes.axvline(data["threshold"], color=FAINT, linewidth=1.2, linestyle=(0, (2, 2)))
             axes.grid(axis="y")
             axes.margins(y=0.2)
+        top.set_ylim(top=min(top.get_ylim()[1], 1.004))
         bottom.annotate(
             f"{data['threshold']:.2f}",
             (data["threshold"], 1),
