@@ -39,7 +39,7 @@ class ScRPOPool(ScRPO):
     group_size: int = 24
     """G, answers per problem, and corrections per pooled answer."""
     period: int = 4
-    """M, steps of the first stage before one of the second."""
+    """M, steps of the first stage before one of the second; takes one update per rollout."""
     capacity: int = 4096
     """Wrong answers that the pool holds; the oldest leave first. None is older than M steps."""
     _pool: deque[_Mistake] = field(default_factory=deque, init=False, repr=False, compare=False)
