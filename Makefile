@@ -26,4 +26,4 @@ test: $(VENV)/.test
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
