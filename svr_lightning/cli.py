@@ -64,11 +64,19 @@ class SVRCommandLine(LightningCLI):
         """Keep the configuration: what YAML and flags say wins over what a checkpoint holds."""
 
 
+_OF_TRAINER = (
+    "default_root_dir",
+    "limit_val_batches",
+    "limit_test_batches",
+    "limit_predict_batches",
+)
+
+
 class EndpointCommandLine(SVRCommandLine):
     """The same configurations where a server has the policy: nothing is loaded, nothing trains.
 
-    Of the trainer's section only ``default_root_dir`` counts, of the model's ``evaluation``,
-    ``policy.chat_template_kwargs``, ``recipe`` and ``seed``.
+    Of the trainer's section only ``default_root_dir`` and the limits on evaluation batches count,
+    of the model's ``evaluation``, ``policy.chat_template_kwargs``, ``recipe`` and ``seed``.
     """
 
     def __init__(self, settings: EndpointSettings, **kwargs: Any) -> None:
@@ -78,8 +86,8 @@ class EndpointCommandLine(SVRCommandLine):
     def before_instantiate_classes(self) -> None:
         """Drop what would ask for devices, engines and callbacks."""
         config = self.config[self.subcommand]
-        root = config.trainer.default_root_dir
-        config.trainer = Namespace(default_root_dir=root, accelerator="cpu", devices=1)
+        kept = {name: config.trainer[name] for name in _OF_TRAINER}
+        config.trainer = Namespace(**kept, accelerator="cpu", devices=1)
         config.trainer.update(Namespace(enable_model_summary=False, enable_progress_bar=False))
         config.trainer.callbacks = []
         config.model.engine = None
@@ -92,8 +100,6 @@ class EndpointCommandLine(SVRCommandLine):
         self.model = EndpointModule(
             self._settings, policy.evaluation, template, policy.seed, policy.recipe
         )
-        # A server queues by itself: a data set is one batch, so that none waits for stragglers.
-        self.datamodule.eval_batch_size = sys.maxsize
         config = policy.run_config
         self.model.run_config = {
             "seed_everything": config["seed_everything"],
