@@ -18,6 +18,42 @@ def read_operating_point(folder: str | os.PathLike[str]) -> float | None:
     Raises:
         ConfigError: if the file is there and holds no threshold in [0, 1].
     """
+    content = _content(folder)
+    if content is None:
+        return None
+    path = Path(folder) / OPERATING_POINT
+    threshold = content.get("threshold")
+    if type(threshold) not in (int, float) or not 0 <= threshold <= 1:
+        raise ConfigError(
+            f"{path}: 'threshold' must be a number in [0, 1]; tune again or remove the file"
+        )
+    return float(threshold)
+
+
+def uncertified_settings(
+    folder: str | os.PathLike[str], evaluation: Mapping[str, Any]
+) -> list[str]:
+    """Where ``evaluation`` departs from what the threshold was certified for.
+
+    Args:
+        folder: of the policy.
+        evaluation: the configured T_max and stopping rule, by the names of a configuration.
+
+    Returns:
+        ``gate=joint instead of verdict`` and so on; empty where nothing was certified.
+    """
+    content = _content(folder) or {}
+    if "certified" not in content or not isinstance(content.get("rule"), dict):
+        return []
+    tuned = {**content["rule"], "max_turns": content.get("max_turns")}
+    return [
+        f"{name}={evaluation[name]} instead of {value}"
+        for name, value in tuned.items()
+        if name in evaluation and evaluation[name] != value
+    ]
+
+
+def _content(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     path = Path(folder) / OPERATING_POINT
     try:
         content = json.loads(path.read_bytes())
@@ -25,12 +61,7 @@ def read_operating_point(folder: str | os.PathLike[str]) -> float | None:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); tune again or remove it") from error
-    threshold = content.get("threshold") if isinstance(content, dict) else None
-    if type(threshold) not in (int, float) or not 0 <= threshold <= 1:
-        raise ConfigError(
-            f"{path}: 'threshold' must be a number in [0, 1]; tune again or remove the file"
-        )
-    return float(threshold)
+    return content if isinstance(content, dict) else {}
 
 
 def write_operating_point(

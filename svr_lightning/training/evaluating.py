@@ -15,7 +15,11 @@ from svr_lightning.core.types import Problem, Turn
 from svr_lightning.display import name_some, print_outcome, print_turn
 from svr_lightning.evaluation.adaptive import OnTurn, Record, run_adaptive
 from svr_lightning.evaluation.journal import Journal
-from svr_lightning.evaluation.operating_point import OPERATING_POINT, read_operating_point
+from svr_lightning.evaluation.operating_point import (
+    OPERATING_POINT,
+    read_operating_point,
+    uncertified_settings,
+)
 from svr_lightning.evaluation.results import (
     RESULTS,
     package_versions,
@@ -83,6 +87,9 @@ class AdaptiveEvaluation(LightningModule):
         if self.evaluation.threshold is None and self.own_threshold is not None:
             file = Path(self.policy_config.path) / OPERATING_POINT
             rank_zero_info(f"threshold {self.own_threshold:g}, the operating point of {file}")
+            other = uncertified_settings(self.policy_config.path, asdict(self.evaluation))
+            if other:
+                rank_zero_warn(f"{file} promises nothing for {', '.join(other)}")
 
     def quoted_config(self) -> dict[str, Any]:
         """The configuration for results files, with the threshold that is really used."""

@@ -9,7 +9,11 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.operating_point import read_operating_point, write_operating_point
+from svr_lightning.evaluation.operating_point import (
+    read_operating_point,
+    uncertified_settings,
+    write_operating_point,
+)
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.module import SVRModule
 from tests.scripted import TOKENIZER
@@ -45,6 +49,21 @@ def test_a_file_that_holds_no_threshold_is_named(tmp_path: Path, text: str) -> N
     (tmp_path / "operating_point.json").write_text(text)
     with pytest.raises(ConfigError, match=r"operating_point\.json: "):
         read_operating_point(tmp_path)
+
+
+def test_other_settings_than_the_certified_ones_are_named(tmp_path: Path) -> None:
+    rule = {"gate": "verdict", "exhausted": "last"}
+    certified = {"certified": {"pse": 0.05}, "rule": rule, "max_turns": 10}
+    write_operating_point(tmp_path, 0.9, certified)
+    same = {"gate": "verdict", "exhausted": "last", "max_turns": 10, "temperature": 0.0}
+    assert uncertified_settings(tmp_path, same) == []
+    assert uncertified_settings(tmp_path, {**same, "gate": "joint", "max_turns": 3}) == [
+        "gate=joint instead of verdict",
+        "max_turns=3 instead of 10",
+    ]
+    # An export says where it stops, and promises nothing.
+    write_operating_point(tmp_path, 0.85, {"max_turns": 10})
+    assert uncertified_settings(tmp_path, {**same, "max_turns": 3}) == []
 
 
 def policy(folder: Path, threshold: Any) -> PolicyConfig:
