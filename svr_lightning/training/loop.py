@@ -106,10 +106,14 @@ class RolloutFitLoop(_FitLoop):
         module = self.trainer.lightning_module
         due = self.restarting and self.epoch_loop._should_check_val_fx(self._data_fetcher)
         if due and not module.validation_is_on_disk():
-            self.epoch_loop.val_loop.restarting = False
+            val_loop = self.epoch_loop.val_loop
+            progress = val_loop.batch_progress.state_dict()
+            val_loop.restarting = False
             self.trainer.validating = True
-            self.epoch_loop.val_loop.run()
+            val_loop.run()
             self.trainer.training = True
+            # Lightning counts this validation itself when it goes on.
+            val_loop.batch_progress.load_state_dict(progress)
         super().run()
 
     def setup_data(self) -> None:

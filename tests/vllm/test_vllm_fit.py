@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-STEPS = 20
+STEPS = 30
 HELD_OUT = (
     "[{name: held_out, task: countdown, path: 'embedded:countdown-tiny', split: test, limit: 120}]"
 )
