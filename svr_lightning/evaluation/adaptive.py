@@ -24,6 +24,40 @@ OnRecord = Callable[[Record], None]
 _SVR = SVR()
 
 
+class Records:
+    """The records of some problems of one data set, told of as they come.
+
+    Args:
+        problems: one record each, in this order.
+        done: records by problem id that are there already.
+        on_record: told of each other one.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        done: Mapping[str, Record] | None,
+        on_record: OnRecord | None,
+    ) -> None:
+        self._problems = problems
+        self._by_id = {p.id: done[p.id] for p in problems if p.id in done} if done else {}
+        self._on_record = on_record
+
+    def missing(self) -> list[Problem]:
+        """The problems without a record."""
+        return [problem for problem in self._problems if problem.id not in self._by_id]
+
+    def add(self, record: Record) -> None:
+        """A problem is finished."""
+        self._by_id[record["id"]] = record
+        if self._on_record is not None:
+            self._on_record(record)
+
+    def in_order(self) -> list[Record]:
+        """Every problem's record."""
+        return [self._by_id[problem.id] for problem in self._problems]
+
+
 def run_adaptive(
     problems: Sequence[Problem],
     *,
@@ -61,21 +95,13 @@ def run_adaptive(
         a server refuses to go on with, has no turns and an ``error``; it counts as wrong.
     """
     max_turns, rule = recipe.protocol(max_turns, rule)
-    records = {problem.id: done[problem.id] for problem in problems if problem.id in (done or {})}
-
-    def add(record: Record) -> None:
-        records[record["id"]] = record
-        if on_record is not None:
-            on_record(record)
-
+    records = Records(problems, done, on_record)
     fitting = []
-    for problem in problems:
-        if problem.id in records:
-            continue
+    for problem in records.missing():
         if renderer.fits(recipe.first_messages(problem)):
             fitting.append(problem)
         else:
-            add(error_record(problem, dataset, unfit_error(renderer)))
+            records.add(error_record(problem, dataset, unfit_error(renderer)))
     jobs = (
         Job(
             problem=problem,
@@ -94,10 +120,10 @@ def run_adaptive(
     )
     for index, result in driver.stream(jobs):
         if isinstance(result, Refused):
-            add(error_record(fitting[index], dataset, result.reason))
+            records.add(error_record(fitting[index], dataset, result.reason))
         else:
-            add(trajectory_record(result, dataset, max_turns, rule, grader))
-    return [records[problem.id] for problem in problems]
+            records.add(trajectory_record(result, dataset, max_turns, rule, grader))
+    return records.in_order()
 
 
 def trajectory_record(

@@ -6,6 +6,7 @@ from svr_lightning.core.types import Problem, Trajectory
 from svr_lightning.evaluation.adaptive import (
     OnRecord,
     Record,
+    Records,
     completion_fields,
     head,
     unfit_error,
@@ -49,22 +50,15 @@ def sample_votes(
         One line of a votes file per problem, in order. A problem that does not fit the prompt
         budget, or that a server refuses, has no samples and an ``error``.
     """
-    records = {problem.id: done[problem.id] for problem in problems if problem.id in (done or {})}
+    records = Records(problems, done, on_record)
     samples: dict[str, list[Trajectory | Refused]] = {}
-
-    def add(record: Record) -> None:
-        records[record["id"]] = record
-        if on_record is not None:
-            on_record(record)
-
     fitting = []
-    for problem in problems:
-        if problem.id in records:
-            continue
+    for problem in records.missing():
         if renderer.fits(recipe.first_messages(problem)):
             fitting.append(problem)
         else:
-            add({**_record(problem, dataset, [], grader), "error": unfit_error(renderer)})
+            record = _record(problem, dataset, [], grader)
+            records.add({**record, "error": unfit_error(renderer)})
     jobs = (
         Job(problem, sample, recipe.inference(problem, sample, 1), decoding)
         for problem in fitting
@@ -75,8 +69,8 @@ def sample_votes(
         solutions = samples.setdefault(problem.id, [])
         solutions.append(result)
         if len(solutions) == votes:
-            add(_pool(problem, dataset, samples.pop(problem.id), grader))
-    return [records[problem.id] for problem in problems]
+            records.add(_pool(problem, dataset, samples.pop(problem.id), grader))
+    return records.in_order()
 
 
 def _pool(
