@@ -12,8 +12,7 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Job, Refused, Streams
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.base import GradingError
-from svr_lightning.tasks.graders import get_grader
+from svr_lightning.tasks.graders import get_grader, label_fields
 
 Record = dict[str, Any]
 """One line of a samples file."""
@@ -173,10 +172,7 @@ def completion_fields(problem: Problem, completion: AnyCompletion, grader: str) 
         "finish_reason": completion.finish_reason.value,
     }
     if problem.reference:
-        try:
-            fields["correct"] = get_grader(grader).grade(task, completion.text, problem)
-        except GradingError as error:
-            fields |= {"correct": False, "grading_error": str(error)}
+        fields |= label_fields(get_grader(grader), task, completion.text, problem)
     return fields
 
 

@@ -9,8 +9,7 @@ from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.results import MATH_5
 from svr_lightning.tasks import TASKS, get_task
-from svr_lightning.tasks.base import GradingError
-from svr_lightning.tasks.graders import Grader
+from svr_lightning.tasks.graders import Grader, label_fields
 
 Record = Mapping[str, Any]
 
@@ -69,14 +68,20 @@ def regrade(
         seen = changes.setdefault(record["dataset"], Changes())
         turns = []
         for turn in record["turns"]:
-            label, fault = _label(grader, turn["text"], problem)
+            label = label_fields(grader, get_task(problem.task), turn["text"], problem)
             kept = {name: value for name, value in turn.items() if name != "grading_error"}
-            turns.append({**kept, "correct": label, **fault})
+            turns.append({**kept, **label})
             seen.turns += 1
-            seen.undecided += bool(fault)
-            if label != turn["correct"]:
+            seen.undecided += "grading_error" in label
+            if label["correct"] != turn["correct"]:
                 seen.changed.append(
-                    Change(problem.id, turn["turn"], turn.get("answer"), problem.reference, label)
+                    Change(
+                        problem.id,
+                        turn["turn"],
+                        turn.get("answer"),
+                        problem.reference,
+                        label["correct"],
+                    )
                 )
         graded.append({**record, "turns": turns})
     return graded, changes
@@ -143,10 +148,3 @@ def _configured(node: Any) -> Iterator[tuple[str, str]]:
     if isinstance(node, list):
         for item in node:
             yield from _configured(item)
-
-
-def _label(grader: Grader, text: str, problem: Problem) -> tuple[bool, dict[str, str]]:
-    try:
-        return grader.grade(get_task(problem.task), text, problem), {}
-    except GradingError as error:
-        return False, {"grading_error": str(error)}
