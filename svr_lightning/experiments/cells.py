@@ -24,7 +24,7 @@ _GRACE = 10.0  # seconds that a child has to end by itself
 Say = Callable[[str], None]
 
 
-class CommandFailed(Exception):
+class CommandError(Exception):
     """A command ended with an error, or cannot be run where it is to be run."""
 
 
@@ -72,7 +72,7 @@ class Runner:
             began = time.perf_counter()
             try:
                 self._command(command)
-            except (CommandFailed, OSError) as error:
+            except (CommandError, OSError) as error:
                 if not self._stopped:
                     failures.append(f"{cell.name}: {error}")
                     self._say(failures[-1])
@@ -82,7 +82,7 @@ class Runner:
     def _command(self, command: Command) -> None:
         record = read_record(command)
         if record and record["command"] != command.line:
-            raise CommandFailed(
+            raise CommandError(
                 f"{command.folder} holds results of another command line, see "
                 f"{record_path(command)}; remove the folder or give another --out"
             )
@@ -96,10 +96,10 @@ class Runner:
         code = self._process([*self._program, *arguments], log)
         seconds = earlier + time.perf_counter() - began
         if self._stopped:
-            raise CommandFailed(f"{command.name} was interrupted")
+            raise CommandError(f"{command.name} was interrupted")
         if code or not Path(command.result).is_file():
             end = f"ended with {code}" if code else f"left no {command.result}"
-            raise CommandFailed(f"{command.name} {end}, see {log}")
+            raise CommandError(f"{command.name} {end}, see {log}")
         write_json(record_path(command), _record(command, seconds, done=True))
 
     def _process(self, line: Sequence[str], log: Path) -> int:

@@ -1,7 +1,7 @@
 """What the miniature experiment runs: rows, seeds, and the command line of each step. Pure.
 
-A row is a training method under a name; a cell is a row with one seed. A cell trains (``fit``), then
-answers the held-out problems greedily, every turn recorded, and once more sampled.
+A row is a training method under a name; a cell is a row with one seed. A cell trains (``fit``),
+then answers the held-out problems greedily, every turn recorded, and once more sampled.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Family = Literal["single", "multi", "svr"]
-"""What shares a learning rate: single-turn methods, multi-turn ones, SVR and what derives from it."""
+"""What shares a learning rate: single-turn methods, multi-turn ones, SVR and its relatives."""
 Group = Literal["method", "ablation", "variant"]
 
 TINY = "configs/countdown_tiny.yaml"
