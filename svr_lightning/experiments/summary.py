@@ -1,0 +1,306 @@
+"""Means over seeds, their intervals, and paired comparisons, from recorded turns. Pure.
+
+Shapes: S seeds, N problems, C clusters of problems, R resamples. A cluster is one problem in all
+the orders of its numbers that were asked.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.evaluation import calibration
+from svr_lightning.evaluation.bootstrap import (
+    level_resamples,
+    percentile_interval,
+    ratio_resamples,
+    resample_counts,
+)
+from svr_lightning.evaluation.replay import fixed_budget, replay
+from svr_lightning.evaluation.sweep import THRESHOLDS
+from svr_lightning.evaluation.table import Outcome, TurnTable
+
+RESAMPLES = 2000
+FLIPS = 20_000
+_EXACT = 12
+"""Up to so many clusters that differ, every one of their sign patterns is gone through."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Ratios = Mapping[str, tuple[Floats, Floats]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """A two-level bootstrap: the same resamples of problems and of seeds for every row."""
+
+    counts: NDArray[np.int32]
+    """[R, N] how often each problem is in a resample; problems of a cluster come together."""
+    weights: Floats
+    """[R, S] how often each seed is, divided by S."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What a row returned."""
+
+    right: Floats
+    """[S, N] in [0, 1]."""
+    tokens: Floats
+    """[S, N] prompt and completion tokens of all turns."""
+
+
+def clusters(ids: Sequence[str]) -> Ints:
+    """[N] equal numbers for the orders of one problem: ids that differ in their last part alone.
+
+    Example:
+        >>> clusters(["test-1-2-3-7-0", "test-1-2-3-7-1", "test-1-2-4-8-0"]).tolist()
+        [0, 0, 1]
+    """
+    names = [name.rpartition("-")[0] or name for name in ids]
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
+
+
+def draws(cluster: Ints, seeds: int, resamples: int = RESAMPLES, seed: int = 0) -> Draws:
+    """Resamples of C clusters, and independently of the seeds."""
+    counts = resample_counts(int(cluster.max()) + 1, resamples, seed)
+    weights = resample_counts(seeds, resamples, seed + 1) / seeds
+    return Draws(counts=counts[:, cluster], weights=weights)
+
+
+def ratios_of(table: TurnTable, outcome: Outcome) -> dict[str, tuple[Floats, Floats]]:
+    """Each metric as a sum over problems divided by another, by name: two columns [N].
+
+    ``any_turn_accuracy`` is over all recorded turns. The others are the paper's.
+    """
+    seen = table.observed(outcome)
+    right = table.at(table.correct, outcome.returned).astype(np.float64)
+    first = table.at(table.correct, np.minimum(outcome.observed, 1))
+    tokens = ((table.prompt_tokens + table.completion_tokens) * seen).sum(1)
+    early = outcome.stopped_early
+    squares = np.where(seen, (table.confidence - table.correct) ** 2, 0.0).sum(1)
+    overconfident = ((table.verdict == 1) & ~table.correct & seen).sum(1)
+    one, turns = np.ones(len(right)), seen.sum(1)
+    columns: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
+        "accuracy": (right, one),
+        "first_turn_accuracy": (first, one),
+        "any_turn_accuracy": (table.correct.any(1), one),
+        "turns": (turns, one),
+        "tokens": (tokens, one),
+        "tokens_per_correct": (tokens, right),
+        "esr": (early, one),
+        "pse": (early & (right == 0), one),
+        "brier": (squares, turns),
+        "overconfidence": (overconfident, turns),
+    }
+    return {k: (a.astype(np.float64), b.astype(np.float64)) for k, (a, b) in columns.items()}
+
+
+def budget_ratios(table: TurnTable) -> dict[str, tuple[Floats, Floats]]:
+    """Accuracy of every turn that all problems have, by its number."""
+    ran = table.length > 0
+    width = int(table.length[ran].min()) if ran.any() else 0
+    one = np.ones(len(ran))
+    return {str(k + 1): (table.correct[:, k].astype(np.float64), one) for k in range(width)}
+
+
+def mean_over_seeds(runs: Sequence[Ratios], drawn: Draws) -> dict[str, dict[str, Any]]:
+    """Of each metric ``mean`` over seeds, ``ci95``, and ``seeds``, the value of each.
+
+    Args:
+        runs: [S] of one row.
+        drawn: for as many seeds, or for one seed alone.
+    """
+    whole = np.ones((1, drawn.counts.shape[1]), dtype=np.int32)
+    values = [ratio_resamples(run, whole) for run in runs]
+    resampled = [ratio_resamples(run, drawn.counts) for run in runs]
+    return {
+        name: entry([v[name][0] for v in values], np.stack([r[name] for r in resampled]), drawn)
+        for name in runs[0]
+    }
+
+
+def auroc_over_seeds(
+    runs: Sequence[tuple[TurnTable, Outcome]], drawn: Draws
+) -> dict[str, Any]:
+    """The same of the confidence's AUROC over observed turns."""
+    whole = np.ones((1, drawn.counts.shape[1]), dtype=np.int32)
+    values, resampled = [], []
+    for table, outcome in runs:
+        for counts, kept in ((whole, values), (drawn.counts, resampled)):
+            seen = table.observed(outcome)
+            found = level_resamples(
+                table.confidence, table.correct, seen, counts, lambda x: {"a": calibration.auroc(x)}
+            )
+            kept.append(found["a"])
+    return entry([value[0] for value in values], np.stack(resampled), drawn)
+
+
+def entry(values: Sequence[float], resampled: Floats, drawn: Draws) -> dict[str, Any]:
+    """A metric's mean, interval and single values; undefined seeds are left out.
+
+    Args:
+        values: [S].
+        resampled: [S, R].
+        drawn: its weights say how often each resample has each seed.
+    """
+    defined = [float(value) for value in values if not np.isnan(value)]
+    spread = weighted(resampled, drawn.weights)
+    return {
+        "mean": float(np.mean(defined)) if defined else None,
+        "ci95": percentile_interval(spread),
+        "seeds": [None if np.isnan(value) else float(value) for value in values],
+    }
+
+
+def weighted(resampled: Floats, weights: Floats) -> Floats:
+    """[R] the mean over the seeds of each resample of [S, R]; undefined values do not count."""
+    known = ~np.isnan(resampled)
+    total = (np.where(known, resampled, 0.0) * weights.T).sum(0)
+    share = (known * weights.T).sum(0)
+    return np.asarray(total / np.where(share > 0, share, np.nan))
+
+
+# --- comparisons ------------------------------------------------------------------------------
+
+
+def compare(ours: Answers, other: Answers, cluster: Ints, drawn: Draws) -> dict[str, Any]:
+    """Ours minus the other row on the same problems and seeds, and which one is ahead.
+
+    Returns:
+        ``accuracy`` and ``tokens``: ``difference``, ``ci95`` and ``p_value``. ``verdict``:
+        ``dominates`` where ours is no less accurate at no more tokens, ``dominated`` where the
+        other is, else ``trades``; ``equal`` where both are equal.
+    """
+    result: dict[str, Any] = {}
+    for name in ("accuracy", "tokens"):
+        column = "right" if name == "accuracy" else "tokens"
+        gap = getattr(ours, column) - getattr(other, column)
+        sums = drawn.counts.sum(1)
+        resampled = (drawn.weights @ gap * drawn.counts).sum(1) / sums
+        result[name] = {
+            "difference": float(gap.mean()),
+            "ci95": percentile_interval(resampled),
+            "p_value": sign_flip(cluster_sums(gap.mean(0), cluster)),
+        }
+    gained, spent = (result[name]["difference"] for name in ("accuracy", "tokens"))
+    return {**result, "verdict": verdict(gained, spent)}
+
+
+def verdict(gained: float, spent: float) -> str:
+    """Which of two is ahead in accuracy per token, by their differences.
+
+    Example:
+        >>> verdict(0.1, -20.0), verdict(-0.1, 0.0), verdict(0.1, 20.0), verdict(0.0, 0.0)
+        ('dominates', 'dominated', 'trades', 'equal')
+    """
+    if gained == spent == 0:
+        return "equal"
+    if gained >= 0 and spent <= 0:
+        return "dominates"
+    return "dominated" if gained <= 0 and spent >= 0 else "trades"
+
+
+def cluster_sums(values: Floats, cluster: Ints) -> Floats:
+    """[C] sums of [N] values over each cluster's problems."""
+    return np.bincount(cluster, weights=values)
+
+
+def sign_flip(differences: Floats, flips: int = FLIPS, seed: int = 0) -> float:
+    """Two-sided p-value of a permutation test that flips the sign of each cluster's difference.
+
+    Under the hypothesis that two policies are exchangeable, problem by problem, every pattern of
+    signs is as likely as the one observed. It is about these trained policies and new problems, not
+    about other training runs.
+
+    Args:
+        differences: [C].
+        flips: random patterns, where there are too many to go through all of them.
+        seed: of those.
+
+    Example:
+        Of the eight patterns of 1, 1, 1 two have a sum as far from 0 as 3.
+
+        >>> sign_flip(np.array([1.0, 1.0, 1.0, 0.0]))
+        0.25
+    """
+    nonzero = differences[differences != 0]
+    observed = abs(nonzero.sum()) - 1e-9  # sums of the same numbers in another order
+    if len(nonzero) <= _EXACT:
+        signs = np.array(list(product((-1.0, 1.0), repeat=len(nonzero)))).reshape(-1, len(nonzero))
+        return float((np.abs(signs @ nonzero) >= observed).mean())
+    drawn = np.random.default_rng(seed).integers(0, 2, (flips, len(nonzero)), dtype=np.int8)
+    sums = (2.0 * drawn - 1.0) @ nonzero
+    return float((1 + (np.abs(sums) >= observed).sum()) / (1 + flips))
+
+
+# --- SVR at another row's cost ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frontier:
+    """One policy under every stopping rule that its recorded turns allow."""
+
+    names: tuple[str, ...]
+    """[O] such as ``gamma 0.85, at most 3 turns``."""
+    answers: tuple[Answers, ...]
+    """[O]"""
+
+
+def frontier(tables: Sequence[TurnTable], rule: StopRule) -> Frontier:
+    """Thresholds at every horizon, and every fixed budget, of [S] uncensored recordings."""
+    horizon = min(table.correct.shape[1] for table in tables)
+    names, answers = [], []
+    for turns in range(1, horizon + 1):
+        for gamma in (*THRESHOLDS, None):
+            if gamma is None:
+                names.append(f"{turns} turns")
+                outcomes = [fixed_budget(table, turns) for table in tables]
+            else:
+                names.append(f"gamma {gamma:g}, at most {turns} turns")
+                changed = StopRule(threshold=gamma, gate=rule.gate, evidence=rule.evidence)
+                outcomes = [replay(table, changed, turns) for table in tables]
+            answers.append(answers_of(tables, outcomes))
+    return Frontier(names=tuple(names), answers=tuple(answers))
+
+
+def answers_of(tables: Sequence[TurnTable], outcomes: Sequence[Outcome]) -> Answers:
+    """[S] outcomes as columns."""
+    ratios = [ratios_of(table, out) for table, out in zip(tables, outcomes, strict=True)]
+    return Answers(
+        right=np.stack([ratio["accuracy"][0] for ratio in ratios]),
+        tokens=np.stack([ratio["tokens"][0] for ratio in ratios]),
+    )
+
+
+def at_cost(options: Frontier, other: Answers, cluster: Ints) -> dict[str, Any] | None:
+    """The most accurate option that costs no more than another row, chosen on other problems.
+
+    On each half of the clusters the option is chosen, within the other row's mean tokens there, and
+    then measured on the other half: so its accuracy is not that of a winner on its own problems.
+
+    Returns:
+        ``accuracy`` and ``tokens``, means over both halves, and ``options``, the two that were
+        chosen; None where no option is as cheap.
+    """
+    right = np.stack([option.right.mean(0) for option in options.answers])  # [O, N]
+    tokens = np.stack([option.tokens.mean(0) for option in options.answers])
+    cost = other.tokens.mean(0)
+    half = cluster % 2 == 0
+    chosen, parts = [], []
+    for seen in (half, ~half):
+        if not seen.any() or seen.all():
+            return None
+        cheap = tokens[:, seen].mean(1) <= cost[seen].mean()
+        if not cheap.any():
+            return None
+        accuracy = np.where(cheap, right[:, seen].mean(1), -1.0)
+        best = int(np.lexsort((tokens[:, seen].mean(1), -accuracy))[0])
+        chosen.append(options.names[best])
+        parts.append((right[best, ~seen], tokens[best, ~seen]))
+    accuracies, spent = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return {"accuracy": float(accuracies.mean()), "tokens": float(spent.mean()), "options": chosen}
