@@ -92,7 +92,7 @@ def _variant(name: str, title: str) -> Row:
 
 
 # Four updates of 6 problems per rollout: as many optimizer steps and problems as everybody else.
-_FOUR_UPDATES = ("--data.problems_per_step", "24", "--trainer.val_check_interval", "40")
+_FOUR_UPDATES = ("--data.problems_per_step", "24", "--trainer.val_check_interval", "10")
 _SHARED_BETA = ("--model.recipe.init_args.loss.beta", "0.1")
 
 ROWS = (
