@@ -19,7 +19,7 @@ START = "embedded:countdown-tiny"
 SEEDS = (42, 43, 44)
 TUNING_SEED = 41
 CANDIDATE_SEEDS = (40, 41)
-RATES = (3e-4, 6e-4, 1.2e-3)
+RATES = (4e-4, 8e-4, 1.6e-3)
 VOTE_COUNTS = (3, 5, 10)
 TEMPERATURE = 0.9
 """Of the sampled evaluation, and of training."""
@@ -91,8 +91,8 @@ def _variant(name: str, title: str) -> Row:
     )
 
 
-# Four updates of 8 problems per rollout: as many optimizer steps and problems as everybody else.
-_FOUR_UPDATES = ("--data.problems_per_step", "32", "--trainer.val_check_interval", "15")
+# Four updates of 6 problems per rollout: as many optimizer steps and problems as everybody else.
+_FOUR_UPDATES = ("--data.problems_per_step", "24", "--trainer.val_check_interval", "10")
 _SHARED_BETA = ("--model.recipe.init_args.loss.beta", "0.1")
 
 ROWS = (
@@ -148,12 +148,22 @@ REPRESENTATIVES: Mapping[Family, str] = {"single": "grpo", "multi": "grpo_mt", "
 """The row whose learning rate its family takes."""
 
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
-    "svr_turns": {
-        "model": {"recipe": {"class_path": "svr_lightning.recipes.svr_turns.SVRTurns"}},
-    },
-    "svr_proper": {
-        "model": {"recipe": {"class_path": "svr_lightning.recipes.svr_proper.SVRProper"}},
-    },
+    name: {
+        "model": {
+            "recipe": {
+                "class_path": "svr_lightning.recipes.svr_plus.SVRPlus",
+                "init_args": {"turns": turns, "sections": sections, "proper": proper},
+            }
+        }
+    }
+    for name, (turns, sections, proper) in {
+        "drawn": ("drawn", False, False),
+        "drawn_proper": ("drawn", False, True),
+        "drawn_sections": ("drawn", True, False),
+        "drawn_sections_proper": ("drawn", True, True),
+        "all": ("all", False, False),
+        "all_sections": ("all", True, False),
+    }.items()
 }
 """What ``svr_plus`` was chosen from, on development problems alone: whole configuration layers."""
 
