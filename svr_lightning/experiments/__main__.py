@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.experiments import plan, tuning
+from svr_lightning.experiments import plan, report, tuning
 from svr_lightning.experiments.cells import Runner, is_done
 from svr_lightning.experiments.plan import Settings
 
@@ -78,6 +78,15 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
             return FAILED  # without a learning rate there is nothing to go on with
     if {"train", "judge"} & set(stages):
         failures = runner.run(cells(options, settings, stages), options.jobs)
+    if "report" in stages:
+        rates = tuning.read_rates(settings.out)
+        known = Settings(out=settings.out, rates=rates, extra=extra)
+        names = options.rows or [*plan.BY_NAME]
+        for line in report.write_report(known, tuple(options.seeds), names):
+            print(line)
+    if options.publish:
+        for line in report.publish(Path(settings.out), options.publish):
+            print(line)
     for line in failures:
         print(line, file=sys.stderr)
     return FAILED if failures else 0

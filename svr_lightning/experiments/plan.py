@@ -8,9 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from svr_lightning.core.parsing import Interface
+
 Family = Literal["single", "multi", "svr"]
 """What shares a learning rate: single-turn methods, multi-turn ones, SVR and its relatives."""
 Group = Literal["method", "ablation", "variant"]
+PaperRow = tuple[str, str, float]
+"""Table and row of the paper, and the All-7 accuracy there."""
 
 TINY = "configs/countdown_tiny.yaml"
 MINIATURE = "configs/experiments/miniature.yaml"
@@ -21,6 +25,8 @@ TUNING_SEED = 41
 CANDIDATE_SEEDS = (40, 41)
 RATES = (4e-4, 8e-4, 1.6e-3)
 VOTE_COUNTS = (3, 5, 10)
+VOTE_PAPER = {3: 0.504, 5: 0.529, 10: 0.564}
+"""All-7 accuracy of Maj@k over GRPO in the paper's table on majority voting."""
 TEMPERATURE = 0.9
 """Of the sampled evaluation, and of training."""
 HORIZON = 3
@@ -45,37 +51,43 @@ class Row:
     """False judges the policy that all runs start from."""
     single: bool = False
     """Trained and judged on one turn."""
-    self_check: bool = False
-    """Whether its policies state a verdict and a confidence."""
+    interface: Interface | None = None
+    """What the self-check of its policies consists of; None without one."""
     privileged: bool = False
     """Whether its prompts show labels, in evaluation too."""
     votes: bool = False
     """Whether pools for majority voting are sampled from its policies."""
-    paper: tuple[str, str] | None = None
-    """Table and row of the paper with its accuracy."""
+    paper: PaperRow | None = None
+    """What the paper has of it."""
 
 
-def _method(name: str, title: str, family: Family, paper: str | None, **more: Any) -> Row:
+def _method(name: str, title: str, family: Family, paper: tuple[str, float], **more: Any) -> Row:
     return Row(
         name=name,
         title=title,
         group="method",
         family=family,
         layers=() if name == "svr" else (f"configs/methods/{name}.yaml",),
-        paper=None if paper is None else ("main_results", paper),
+        paper=("main_results", *paper),
         **more,
     )
 
 
-def _ablation(name: str, title: str, table: str, paper: str, **more: Any) -> Row:
+def _ablation(
+    name: str,
+    title: str,
+    paper: tuple[str, str, float],
+    interface: Interface = "joint",
+    **more: Any,
+) -> Row:
     return Row(
         name=name,
         title=title,
         group="ablation",
         family="svr",
         layers=(f"configs/ablations/{name}.yaml",),
-        self_check=True,
-        paper=(table, paper),
+        interface=interface,
+        paper=paper,
         **more,
     )
 
@@ -87,7 +99,7 @@ def _variant(name: str, title: str) -> Row:
         group="variant",
         family="svr",
         layers=(f"configs/methods/{name}.yaml",),
-        self_check=True,
+        interface="joint",
     )
 
 
@@ -102,40 +114,54 @@ ROWS = (
         group="method",
         family="svr",
         trained=False,
-        self_check=True,
-        paper=("main_results", "Qwen3.5-2B"),
+        interface="joint",
+        paper=("main_results", "Qwen3.5-2B", 0.420),
     ),
-    _method("grpo", "GRPO", "single", "GRPO", single=True, votes=True),
+    _method("grpo", "GRPO", "single", ("GRPO", 0.427), single=True, votes=True),
     _method(
-        "gspo_published", "GSPO (published)", "single", "GSPO", single=True, flags=_FOUR_UPDATES
+        "gspo_published",
+        "GSPO (published)",
+        "single",
+        ("GSPO", 0.385),
+        single=True,
+        flags=_FOUR_UPDATES,
     ),
-    _method("gspo_matched", "GSPO (matched)", "single", "GSPO", single=True, flags=_SHARED_BETA),
-    _method("grpo_mt", "GRPO-MT", "multi", "GRPO-MT"),
-    _method("igrpo", "iGRPO", "single", "iGRPO", single=True),
-    _method("murphy", "Murphy (chain)", "multi", "Murphy"),
-    _method("murphy_tree", "Murphy (tree)", "multi", "Murphy"),
-    _method("mlmt_rl", "MLMT-RL", "multi", "MLMT-RL"),
-    _method("scrpo", "ScRPO (chain)", "multi", "ScRPO"),
-    _method("scrpo_pool", "ScRPO (pool)", "multi", "ScRPO"),
-    _method("oracle", "Oracle-guided", "multi", "Oracle-guided (fixed)", privileged=True),
-    _method("svr", "SVR", "svr", "SVR (ours)", self_check=True),
-    _ablation("without_verify", "w/o R_verify", "app_reward_acc", "w/o Rverify"),
-    _ablation("without_cal", "w/o R_cal", "app_reward_acc", "w/o Rcal"),
-    _ablation("without_over", "w/o R_over", "app_reward_acc", "w/o Rover"),
-    _ablation("without_ready", "w/o R_ready", "app_reward_acc", "w/o Rready"),
-    _ablation("single_turn", "Single-turn SVR", "app_interface", "Single-turn SVR", single=True),
+    _method(
+        "gspo_matched",
+        "GSPO (matched)",
+        "single",
+        ("GSPO", 0.385),
+        single=True,
+        flags=_SHARED_BETA,
+    ),
+    _method("grpo_mt", "GRPO-MT", "multi", ("GRPO-MT", 0.464)),
+    _method("igrpo", "iGRPO", "single", ("iGRPO", 0.415), single=True),
+    _method("murphy", "Murphy (chain)", "multi", ("Murphy", 0.488)),
+    _method("murphy_tree", "Murphy (tree)", "multi", ("Murphy", 0.488)),
+    _method("mlmt_rl", "MLMT-RL", "multi", ("MLMT-RL", 0.458)),
+    _method("scrpo", "ScRPO (chain)", "multi", ("ScRPO", 0.434)),
+    _method("scrpo_pool", "ScRPO (pool)", "multi", ("ScRPO", 0.434)),
+    _method("oracle", "Oracle-guided", "multi", ("Oracle-guided (fixed)", 0.519), privileged=True),
+    _method("svr", "SVR", "svr", ("SVR (ours)", 0.563), interface="joint"),
+    _ablation("without_verify", "w/o R_verify", ("app_reward_acc", "w/o Rverify", 0.528)),
+    _ablation("without_cal", "w/o R_cal", ("app_reward_acc", "w/o Rcal", 0.536)),
+    _ablation("without_over", "w/o R_over", ("app_reward_acc", "w/o Rover", 0.518)),
+    _ablation("without_ready", "w/o R_ready", ("app_reward_acc", "w/o Rready", 0.494)),
+    _ablation(
+        "single_turn", "Single-turn SVR", ("app_interface", "Single-turn SVR", 0.471), single=True
+    ),
     _ablation(
         "verdict_only",
         "Verdict-only",
-        "app_interface",
-        "Verdict-only",
+        ("app_interface", "Verdict-only", 0.529),
+        "verdict",
         flags=("--model.evaluation.gate", "verdict"),
     ),
     _ablation(
         "confidence_only",
         "Confidence-only",
-        "app_interface",
-        "Confidence-only",
+        ("app_interface", "Confidence-only", 0.482),
+        "confidence",
         flags=("--model.evaluation.gate", "confidence"),
     ),
     _variant("svr_proper", "SVR, proper score"),

@@ -124,9 +124,7 @@ def mean_over_seeds(runs: Sequence[Ratios], drawn: Draws) -> dict[str, dict[str,
     }
 
 
-def auroc_over_seeds(
-    runs: Sequence[tuple[TurnTable, Outcome]], drawn: Draws
-) -> dict[str, Any]:
+def auroc_over_seeds(runs: Sequence[tuple[TurnTable, Outcome]], drawn: Draws) -> dict[str, Any]:
     """The same of the confidence's AUROC over observed turns."""
     whole = np.ones((1, drawn.counts.shape[1]), dtype=np.int32)
     values, resampled = [], []

@@ -60,7 +60,7 @@ def frontier(data: Numbers) -> Figure:
     for line in filter(None, (data["fixed"], data["votes"])):
         points += _along(line["tokens"], line["accuracy"])
     axes.set_xscale("log")
-    _tokens(axes)
+    token_axis(axes)
     axes.set_ylabel(f"accuracy ({shown(data['average'])})")
     axes.margins(x=0.12, y=0.12)
     axes.grid(axis="y")
@@ -220,7 +220,7 @@ def _line_name(line: Numbers, name: str, colour: str) -> Label:
     return Label(line["tokens"][middle], line["accuracy"][middle], name, colour)
 
 
-def _tokens(axes: Axes) -> None:
+def token_axis(axes: Axes) -> None:
     """A logarithmic axis of tokens per problem."""
     low, high = axes.get_xlim()
     every = (1.0, 2.0, 5.0) if high / low > 4 else tuple(np.arange(1, 10, 0.5))

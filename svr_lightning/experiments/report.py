@@ -1,0 +1,154 @@
+"""Results, tables and figures of everything that was judged."""
+
+import argparse
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from svr_lightning.commands import parser_of, report
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.results import package_versions
+from svr_lightning.experiments import plan, tuning
+from svr_lightning.experiments.cells import read_record
+from svr_lightning.experiments.plan import Settings
+from svr_lightning.experiments.reading import Seeds, read_row
+from svr_lightning.experiments.results import REFERENCE, summarise
+from svr_lightning.experiments.tables import commands_md, table_md
+from svr_lightning.figures.experiment import rows as draw_rows
+from svr_lightning.figures.style import svg
+from svr_lightning.files import write_file, write_json
+
+FIGURE = "00_rows"
+LARGEST_PAGE = 2_000_000
+"""Bytes of a page that is worth keeping beside its tables."""
+
+
+def write_report(settings: Settings, seeds: Sequence[int], names: Sequence[str]) -> list[str]:
+    """Leave results.json, table.md, commands.md, and the report page with its figures.
+
+    Returns:
+        What there is to tell about them.
+
+    Raises:
+        ConfigError: if nothing was judged yet, or results cannot be read.
+    """
+    rows = [plan.BY_NAME[name] for name in names]
+    found = [judged for row in rows if (judged := read_row(row, seeds, settings))]
+    if not found:
+        raise ConfigError(f"{settings.out}: nothing is judged yet; run --stage judge")
+    missing = _missing(found, names, seeds)
+    entries = summarise(found)
+    out = Path(settings.out)
+    tuned = out / tuning.TUNED
+    write_json(
+        out / "results.json",
+        {
+            "rows": entries,
+            "missing": missing,
+            "tuned": json.loads(tuned.read_text(encoding="utf-8")) if tuned.is_file() else None,
+            "seconds": _seconds(found, settings),
+            "versions": package_versions(),
+        },
+    )
+    write_file(out / "table.md", [table_md(entries, missing)])
+    shown = Settings(rates=settings.rates, extra=settings.extra)  # as if it lay where it does
+    write_file(out / "commands.md", [commands_md(shown, seeds)])
+    _page(found, settings)
+    _figure(entries, out / "report" / "figures")
+    size = (out / "report" / "index.html").stat().st_size
+    return [
+        f"{out / 'table.md'}: {len(entries)} rows",
+        *(f"not judged: {cell}" for cell in missing),
+        f"{out / 'report' / 'index.html'}: {size / 1e6:.1f} MB",
+    ]
+
+
+def publish(out: Path, folder: Path) -> list[str]:
+    """Copy tables, numbers and figures; the page too where it is small."""
+    figures = sorted((out / "report" / "figures").glob("*.*"))
+    for path in (out / name for name in ("table.md", "results.json", "commands.md")):
+        _copy(path, folder / path.name)
+    for path in figures:
+        _copy(path, folder / "figures" / path.name)
+    page = out / "report" / "index.html"
+    size = page.stat().st_size
+    if size > LARGEST_PAGE:
+        return [f"{folder}: without {page}, which has {size / 1e6:.1f} MB"]
+    _copy(page, folder / "index.html")
+    return [f"{folder}: with {page}, {size / 1e6:.1f} MB"]
+
+
+def _copy(source: Path, target: Path) -> None:
+    if not source.is_file():
+        raise ConfigError(f"{source} is not there; run --stage report")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def _page(found: Sequence[Seeds], settings: Settings) -> None:
+    """The report command over every row and seed, as a user would give it."""
+    runs = [
+        f"{judged.row.title}={plan.folder_of(settings.out, judged.row, seed)}/eval/test"
+        for judged in found
+        for seed in judged.seeds
+    ]
+    votes = [
+        f"{plan.folder_of(settings.out, judged.row, judged.seeds[0])}/eval/votes/votes.json"
+        for judged in found
+        if judged.votes
+    ]
+    arguments = [*runs, "--out", f"{settings.out}/report", "--max-trajectories", "1"]
+    arguments += [part for path in votes for part in ("--votes", path)]
+    options: argparse.Namespace = parser_of("report").parse_args(arguments)
+    report.run(options)
+
+
+def _figure(entries: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    numbers = {"rows": [_point(entry) for entry in entries], "line": _line(entries)}
+    write_file(folder / f"{FIGURE}.svg", [svg(draw_rows(numbers))])
+    write_json(folder / f"{FIGURE}.json", numbers)
+
+
+def _point(entry: Mapping[str, Any]) -> dict[str, Any]:
+    kind = "privileged" if entry["privileged"] else entry["group"]
+    values = entry["greedy"]
+    return {
+        "name": entry["title"],
+        "kind": "reference" if entry["name"] == REFERENCE else kind,
+        "accuracy": values["accuracy"]["mean"],
+        "accuracy_interval": values["accuracy"]["ci95"],
+        "tokens": values["tokens"]["mean"],
+        "tokens_interval": values["tokens"]["ci95"],
+    }
+
+
+def _line(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The reference under every fixed budget."""
+    entry = next((entry for entry in entries if entry["name"] == REFERENCE), None)
+    if entry is None:
+        return None
+    fixed, spent = entry["fixed"], entry["fixed_tokens"]
+    name = f"{entry['title']}, 1 to {len(fixed)} fixed turns"
+    return {"name": name, "accuracy": [*fixed.values()], "tokens": [*spent.values()]}
+
+
+def _missing(found: Sequence[Seeds], names: Sequence[str], seeds: Sequence[int]) -> list[str]:
+    judged = {(one.row.name, seed) for one in found for seed in one.seeds}
+    return [
+        f"{name}-{seed}"
+        for name in names
+        for seed in plan.seeds_of(plan.BY_NAME[name], tuple(seeds))
+        if (name, seed) not in judged
+    ]
+
+
+def _seconds(found: Sequence[Seeds], settings: Settings) -> dict[str, dict[str, float]]:
+    """How long each command of each cell took, with whatever else ran beside it."""
+    taken = {}
+    for one in found:
+        for seed in one.seeds:
+            cell = plan.cell(one.row, seed, settings, ("train", "judge"))
+            taken[cell.name] = {c.name: read_record(c).get("seconds", 0.0) for c in cell.commands}
+    return taken

@@ -1,0 +1,153 @@
+"""Everything that ``results.json`` holds, from the recorded turns of every row. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from svr_lightning.evaluation.table import Outcome, TurnTable
+from svr_lightning.experiments import plan, summary
+from svr_lightning.experiments.plan import Row
+from svr_lightning.experiments.reading import Seeds, same_problems
+from svr_lightning.experiments.summary import Answers, Draws, Frontier
+
+REFERENCE = "svr"
+"""The row that all others are compared with."""
+Entry = dict[str, Any]
+
+
+def summarise(rows: Sequence[Seeds]) -> list[Entry]:
+    """One entry per row in the order of the plan, majority voting behind the row it is over.
+
+    Raises:
+        ConfigError: if two rows were asked different problems.
+    """
+    reference = next((row for row in rows if row.row.name == REFERENCE), None)
+    options = summary.frontier(reference.tables, reference.greedy[0].rule) if reference else None
+    entries: list[Entry] = []
+    for seeds in rows:
+        same_problems(rows[0].tables[0].ids, seeds.tables[0].ids, seeds.row.name)
+        cluster = summary.clusters(seeds.tables[0].ids)
+        drawn = summary.draws(cluster, len(seeds.seeds))
+        own = [(row_entry(seeds, drawn), answers(seeds))]
+        own += [(vote_entry(seeds, k, voted, drawn), voted) for k, voted in seeds.votes.items()]
+        for entry, returned in own:
+            if reference and options and seeds is not reference:
+                entry[f"versus_{REFERENCE}"] = versus(reference, seeds, returned, options)
+            entries.append(entry)
+    return entries
+
+
+def row_entry(seeds: Seeds, drawn: Draws) -> Entry:
+    """What a row's policies did, greedily and sampled."""
+    row = seeds.row
+    pairs = list(zip(seeds.tables, _outcomes(seeds), strict=True))
+    runs = [summary.ratios_of(table, outcome) for table, outcome in pairs]
+    greedy = summary.mean_over_seeds(runs, drawn)
+    greedy["auroc"] = summary.auroc_over_seeds(pairs, drawn)
+    fixed = summary.mean_over_seeds([summary.budget_ratios(table) for table in seeds.tables], drawn)
+    best = max(fixed, key=lambda k: (fixed[k]["mean"], -int(k)))
+    return {
+        **_identity(row, row.name, row.title),
+        "paper": None if row.paper is None else dict(zip(_PAPER, row.paper, strict=True)),
+        "trained_seeds": list(seeds.seeds) if row.trained else [],
+        "problems": len(seeds.tables[0].ids),
+        "greedy": _applicable(row, greedy),
+        "fixed": {k: fixed[k]["mean"] for k in fixed},
+        "fixed_tokens": {k: _mean_tokens(seeds.tables, int(k)) for k in fixed},
+        "best_fixed": {"budget": int(best), **fixed[best]},
+        "sampled": sampled_entry(seeds, drawn),
+    }
+
+
+def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
+    """Sampled turns, none of them stopped: accuracy of each, and what the self-checks are worth."""
+    pairs = [(table, table.recorded) for table in seeds.sampled]
+    turns = summary.mean_over_seeds([summary.budget_ratios(t) for t in seeds.sampled], drawn)
+    checks = summary.mean_over_seeds([summary.ratios_of(*pair) for pair in pairs], drawn)
+    checks["auroc"] = summary.auroc_over_seeds(pairs, drawn)
+    kept = {name: checks[name] for name in ("auroc", "brier", "overconfidence")}
+    return {"turns": turns, **_applicable(seeds.row, kept)}
+
+
+def vote_entry(seeds: Seeds, k: int, voted: Answers, drawn: Draws) -> Entry:
+    """Majority voting of ``k`` samples as a row of its own."""
+    one = np.ones(voted.right.shape[1])
+    runs = [
+        {"accuracy": (right, one), "tokens": (tokens, one), "tokens_per_correct": (tokens, right)}
+        for right, tokens in zip(voted.right, voted.tokens, strict=True)
+    ]
+    name = f"{seeds.row.name}_maj{k}"
+    paper = ("majority_vote", f"GRPO Maj@{k}", plan.VOTE_PAPER[k])
+    return {
+        **_identity(seeds.row, name, f"{seeds.row.title} Maj@{k}"),
+        "paper": dict(zip(_PAPER, paper, strict=True)),
+        "trained_seeds": list(seeds.seeds),
+        "problems": len(one),
+        "greedy": summary.mean_over_seeds(runs, drawn),
+    }
+
+
+def versus(reference: Seeds, seeds: Seeds, other: Answers, options: Frontier) -> Entry:
+    """The reference minus another row over their common seeds, and the reference at its cost."""
+    common = seeds.seeds if seeds.row.trained else reference.seeds
+    common = tuple(seed for seed in reference.seeds if seed in common)
+    if not common:
+        return {}
+    ours = [reference.seeds.index(seed) for seed in common]
+    theirs = [seeds.seeds.index(seed) if seeds.row.trained else 0 for seed in common]
+    cluster = summary.clusters(seeds.tables[0].ids)
+    drawn = summary.draws(cluster, len(common))
+    mine, yours = _chosen(answers(reference), ours), _chosen(other, theirs)
+    chosen = Frontier(
+        names=options.names, answers=tuple(_chosen(option, ours) for option in options.answers)
+    )
+    return {
+        "seeds": list(common),
+        **summary.compare(mine, yours, cluster, drawn),
+        "at_its_cost": summary.at_cost(chosen, yours, cluster),
+    }
+
+
+def answers(seeds: Seeds) -> Answers:
+    """[S, N] what a row returned under its own protocol."""
+    return summary.answers_of(seeds.tables, _outcomes(seeds))
+
+
+_PAPER = ("table", "row", "all7_accuracy")
+
+
+def _outcomes(seeds: Seeds) -> list[Outcome]:
+    return [next(iter(run.outcomes.values())) for run in seeds.greedy]
+
+
+def _mean_tokens(tables: Sequence[TurnTable], budget: int) -> float:
+    """Tokens per problem of the first ``budget`` turns."""
+    spent = [(t.prompt_tokens + t.completion_tokens)[:, :budget].sum(1).mean() for t in tables]
+    return float(np.mean(spent))
+
+
+def _chosen(values: Answers, rows: Sequence[int]) -> Answers:
+    return Answers(right=values.right[list(rows)], tokens=values.tokens[list(rows)])
+
+
+def _identity(row: Row, name: str, title: str) -> Entry:
+    return {
+        "name": name,
+        "title": title,
+        "group": row.group,
+        "privileged": row.privileged,
+        "self_check": row.interface,
+    }
+
+
+def _applicable(row: Row, metrics: Mapping[str, Any]) -> Entry:
+    """Without what a row has no self-check or no stopping rule for."""
+    absent: set[str] = set()
+    if row.interface is None or row.single:
+        absent |= {"pse", "esr"}
+    if row.interface not in ("joint", "confidence"):
+        absent |= {"brier", "auroc"}
+    if row.interface not in ("joint", "verdict"):
+        absent |= {"overconfidence"}
+    return {name: value for name, value in metrics.items() if name not in absent}
