@@ -229,7 +229,7 @@ def sign_flip(differences: Floats, flips: int = FLIPS, seed: int = 0) -> float:
     nonzero = differences[differences != 0]
     observed = abs(nonzero.sum()) - 1e-9  # sums of the same numbers in another order
     if len(nonzero) <= _EXACT:
-        signs = np.array(list(product((-1.0, 1.0), repeat=len(nonzero)))).reshape(-1, len(nonzero))
+        signs = np.array(list(product((-1.0, 1.0), repeat=len(nonzero))))
         return float((np.abs(signs @ nonzero) >= observed).mean())
     drawn = np.random.default_rng(seed).integers(0, 2, (flips, len(nonzero)), dtype=np.int8)
     sums = (2.0 * drawn - 1.0) @ nonzero
