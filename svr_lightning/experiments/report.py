@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,8 +67,14 @@ def write_report(settings: Settings, seeds: Sequence[int], names: Sequence[str])
 
 
 def publish(out: Path, folder: Path) -> list[str]:
-    """Copy tables, numbers and figures; the page too where it is small."""
-    figures = sorted((out / "report" / "figures").glob("*.*"))
+    """Copy tables, numbers, the figures that compare rows and SVR's own; the page if it is small.
+
+    Raises:
+        ConfigError: if there is no report.
+    """
+    figures = sorted(
+        path for stem in _published(out / "report") for path in out.glob(f"report/figures/{stem}.*")
+    )
     for path in (out / name for name in ("table.md", "results.json", "commands.md")):
         _copy(path, folder / path.name)
     for path in figures:
@@ -78,6 +85,18 @@ def publish(out: Path, folder: Path) -> list[str]:
         return [f"{folder}: without {page}, which has {size / 1e6:.1f} MB"]
     _copy(page, folder / "index.html")
     return [f"{folder}: with {page}, {size / 1e6:.1f} MB"]
+
+
+def _published(folder: Path) -> list[str]:
+    """Figures of one method end in its number."""
+    listing = folder / "report.json"
+    if not listing.is_file():
+        raise ConfigError(f"{listing} is not there; run --stage report")
+    names = [one["name"] for one in json.loads(listing.read_text(encoding="utf-8"))["methods"]]
+    stems = sorted({path.stem for path in (folder / "figures").glob("*.svg")})
+    title = plan.BY_NAME[REFERENCE].title
+    number = names.index(title) + 1 if title in names else 0
+    return [stem for stem in stems if re.fullmatch(rf".*[^_\d]|.*_{number}", stem)]
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -38,9 +38,8 @@ def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
         parts += ["", "(+) privileged: its prompts show labels."]
     parts += ["", "## Sampled", "", f"Temperature {plan.TEMPERATURE}, no early stop.", ""]
     parts += _grid(_SAMPLED, (_sampled(entry) for entry in entries if "sampled" in entry))
-    key = f"versus_{REFERENCE}"
-    parts += ["", "## Compared with SVR", "", _VERSUS, ""]
-    parts += _grid(_COMPARED, (_compared(entry) for entry in entries if entry.get(key)))
+    if pairs := [_compared(entry) for entry in entries if entry.get(f"versus_{REFERENCE}")]:
+        parts += ["", "## Compared with SVR", "", _VERSUS, "", *_grid(_COMPARED, pairs)]
     if missing:
         parts += ["", f"Not judged: {', '.join(missing)}."]
     return "\n".join([*parts, ""])

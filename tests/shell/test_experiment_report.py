@@ -1,0 +1,164 @@
+"""The report of the miniature experiment, over cells whose answers are known."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.evaluation.results import write_results
+from svr_lightning.experiments import plan, tuning
+from svr_lightning.experiments.__main__ import main
+from svr_lightning.experiments.cells import record_path
+from svr_lightning.experiments.plan import Command, Settings
+from svr_lightning.files import to_json, write_json
+from tests.trajectories import record, uncensored
+
+ROWS = ("grpo", "grpo_mt", "svr", "verdict_only")
+SEEDS = ("42", "43")
+# Of the six problems a to f, with 101 prompt and completion tokens each.
+SINGLE = {"42": "abcd", "43": "ab"}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def single(right: str) -> list[dict[str, Any]]:
+    return [record(name, (name in right, "U", 0.5, 1)) for name in "abcdef"]
+
+
+def pools() -> list[dict[str, Any]]:
+    """Ten samples of each problem, all alike: right for a and b."""
+    turn = record("a", (True, "U", 0.5, 1))["turns"][0]
+    return [
+        {
+            **{
+                "dataset": "toy",
+                "id": name,
+                "task": "countdown",
+                "question": "?",
+                "reference": "!",
+            },
+            "samples": [{**turn, "answer": "8+2", "correct": name in "ab"}] * 10,
+        }
+        for name in "abcdef"
+    ]
+
+
+def records_of(row: str, seed: str) -> list[dict[str, Any]]:
+    if row == "grpo":
+        return single(SINGLE[seed])
+    records = uncensored()
+    if row == "grpo_mt":
+        for turn in (turn for one in records for turn in one["turns"]):
+            turn |= {"verdict": "UNSURE", "confidence": 0.5}
+    return records
+
+
+def leave(command: Command, row: str, seed: str) -> None:
+    """What a command of a cell would have left."""
+    result = Path(command.result)
+    if command.name in ("greedy", "sampled"):
+        gate = "verdict" if row == "verdict_only" else "joint"
+        config = {"model": {"evaluation": {"adaptive": False, "gate": gate}}}
+        write_results(result.parent, records_of(row, seed), config, {})
+    elif command.name == "votes":
+        result.parent.mkdir(parents=True)
+        result.write_text("".join(f"{to_json(pool)}\n" for pool in pools()))
+    elif command.name == "vote":
+        assert main_vote(command) == 0
+    write_json(record_path(command), {"command": command.line, "done": True, "seconds": 1.5})
+
+
+def main_vote(command: Command) -> int:
+    from svr_lightning.__main__ import main as package
+
+    return package(list(command.arguments))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("miniature")
+    settings = Settings(out=str(folder), rates={"single": 1e-4, "multi": 2e-4, "svr": 3e-4})
+    families = {family: {"lr": rate} for family, rate in settings.rates.items()}
+    tuning.write_tuned(settings.out, families, {})
+    for name in ROWS:
+        for seed in SEEDS:
+            cell = plan.cell(plan.BY_NAME[name], int(seed), settings, ("judge",))
+            for command in cell.commands:
+                leave(command, name, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        options = ["--out", str(folder), "--stage", "report", "--seeds", *SEEDS]
+        options += ["--rows", *ROWS, "svr_turns", "--publish", str(folder / "published")]
+        assert main(options) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(out: Path) -> dict[str, Any]:
+    results = json.loads((out / "results.json").read_text())
+    assert results["missing"] == ["svr_turns-42", "svr_turns-43"]
+    return {row["name"]: row for row in results["rows"]}
+
+
+def means(row: dict[str, Any], *names: str) -> list[Any]:
+    return [row["greedy"][name]["mean"] for name in names]
+
+
+def test_each_row_is_measured_under_its_own_protocol(rows: dict[str, Any]) -> None:
+    # SVR: see tests/trajectories.py; a, c and d are right.
+    assert means(rows["svr"], "accuracy", "turns", "pse") == pytest.approx([3 / 6, 13 / 6, 1 / 6])
+    # Fixed turns: the third answer, right for b and d.
+    assert means(rows["grpo_mt"], "accuracy", "turns") == pytest.approx([2 / 6, 3])
+    # On the verdict alone e stops at turn 1 (right) and f too (wrong): a, c, d, e of 6.
+    assert means(rows["verdict_only"], "accuracy", "pse") == pytest.approx([4 / 6, 2 / 6])
+    # One turn: 4 of 6 with one seed, 2 of 6 with the other.
+    grpo = rows["grpo"]["greedy"]
+    assert grpo["accuracy"]["seeds"] == pytest.approx([4 / 6, 2 / 6])
+    assert means(rows["grpo"], "accuracy", "tokens", "tokens_per_correct") == pytest.approx(
+        [0.5, 101, (101 * 6 / 4 + 101 * 6 / 2) / 2]
+    )
+
+
+def test_a_row_has_no_metric_of_a_self_check_that_it_lacks(rows: dict[str, Any]) -> None:
+    judged = {"pse", "esr", "brier", "auroc", "overconfidence"}
+    assert judged <= rows["svr"]["greedy"].keys()
+    assert not judged & rows["grpo_mt"]["greedy"].keys()
+    assert judged & rows["verdict_only"]["greedy"].keys() == {"pse", "esr", "overconfidence"}
+    assert rows["grpo_mt"]["sampled"].keys() == {"turns"}
+
+
+def test_votes_are_rows_of_their_own(rows: dict[str, Any]) -> None:
+    assert means(rows["grpo_maj5"], "accuracy", "tokens") == pytest.approx([2 / 6, 505])
+    assert rows["grpo_maj5"]["paper"]["all7_accuracy"] == 0.529
+    assert list(rows)[:4] == ["grpo", "grpo_maj3", "grpo_maj5", "grpo_maj10"]
+
+
+def test_comparisons_with_svr_are_paired(rows: dict[str, Any]) -> None:
+    """Three fixed turns against SVR's stops: a and c gained, b lost, at fewer tokens."""
+    versus = rows["grpo_mt"]["versus_svr"]
+    assert versus["accuracy"]["difference"] == pytest.approx(1 / 6)
+    # Sums of three signs are at least as far from 0 as 1 whatever they are.
+    assert versus["accuracy"]["p_value"] == 1.0
+    assert versus["verdict"] == "dominates"
+    # As accurate as SVR on average over its two seeds, and a single turn is cheaper.
+    assert rows["grpo"]["versus_svr"]["verdict"] == "dominated"
+    assert rows["grpo"]["versus_svr"]["seeds"] == [42, 43]
+    assert "versus_svr" not in rows["svr"]
+
+
+def test_tables_commands_figures_and_page_are_published(out: Path) -> None:
+    folder = out / "published"
+    table = (folder / "table.md").read_text()
+    assert "| SVR | 0.500 [" in table
+    assert "Not judged: svr_turns-42, svr_turns-43." in table
+    commands = (folder / "commands.md").read_text()
+    assert "--trainer.default_root_dir runs/miniature/svr_plus-42" in commands
+    assert str(out) not in commands
+    numbers = json.loads((folder / "figures" / "00_rows.json").read_text())
+    assert {row["name"]: row["kind"] for row in numbers["rows"]}["SVR"] == "reference"
+    assert "<svg" in (folder / "figures" / "00_rows.svg").read_text()
+    assert (folder / "index.html").is_file()
+    # Those that compare rows, and of the third row, which is SVR, its own.
+    kept = {path.stem for path in (folder / "figures").glob("*.svg")}
+    assert {"00_rows", "01_frontier", "11_datasets", "02_budgets_3"} <= kept
+    assert not any(stem.endswith(("_1", "_2", "_4")) for stem in kept)
