@@ -295,6 +295,10 @@ def test_a_run_without_an_end_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_rate_too_small_for_the_weights_is_warned_of(tmp_path: Path) -> None:
-    frozen = module(optimizer=OptimizerConfig(lr=1e-30, weight_decay=0.0), recipe=SVR(group_size=2))
+    frozen = module(
+        optimizer=OptimizerConfig(lr=1e-30, weight_decay=0.0),
+        recipe=SVR(group_size=2, horizon=1),
+        sampling=SamplingConfig(max_completion_tokens=8),
+    )
     with pytest.warns(UserWarning, match="lr is too small for float32"):
         trainer(tmp_path).fit(frozen, data())
