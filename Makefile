@@ -1,11 +1,11 @@
-# The two commands of the README. VENV, ARGS and JOBS can be set:
+# The commands of the README. VENV, ARGS and JOBS can be set:
 # make run ARGS="--trainer.max_steps 4"; make test JOBS=4
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 ARGS ?=
 JOBS ?= 2
 
-.PHONY: run test
+.PHONY: run test miniature
 .DEFAULT_GOAL := run
 
 $(VENV)/.run: pyproject.toml
@@ -21,6 +21,9 @@ $(VENV)/.test: pyproject.toml
 
 run: $(VENV)/.run
 	$(PYTHON) -m svr_lightning fit --config configs/countdown_tiny.yaml $(ARGS)
+
+miniature: $(VENV)/.run
+	$(PYTHON) -m svr_lightning.experiments --jobs $(JOBS) $(ARGS)
 
 test: $(VENV)/.test
 	$(PYTHON) -m ruff check .

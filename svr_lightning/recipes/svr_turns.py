@@ -25,10 +25,15 @@ class SVRTurns(SVR):
         ]
         samples = []
         for i, trajectory in enumerate(group.trajectories):
-            draw = group.place.generator(group.problem.id, "turn", sample=trajectory.sample)
-            t = draw.randrange(len(trajectory.turns))
+            t = self.drawn(group, i)
             samples.append(sample_of(trajectory.turns[t], group.problem, advantages[t][i]))
         return samples
+
+    def drawn(self, group: Group, i: int) -> int:
+        """The turn, from 0, of trajectory ``i`` that is optimised."""
+        trajectory = group.trajectories[i]
+        draw = group.place.generator(group.problem.id, "turn", sample=trajectory.sample)
+        return draw.randrange(len(trajectory.turns))
 
     def degenerate(self, group: Group) -> bool:
         """Whether no drawn turn has an advantage."""

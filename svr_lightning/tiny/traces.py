@@ -16,7 +16,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from svr_lightning.core.types import Message, Verdict
+from svr_lightning.core.parsing import Interface
+from svr_lightning.core.types import Message, Problem, Verdict
 from svr_lightning.messages import first_turn_messages, refinement_messages
 from svr_lightning.tasks import get_task
 from svr_lightning.tiny.problems import (
@@ -25,8 +26,8 @@ from svr_lightning.tiny.problems import (
     universe,
 )
 
-LIKELY_SOLUTIONS = 3
-"""Most demonstrations are of problems with at least so many solutions."""
+LIKELY_SHARE, LIKELY_SOLUTIONS = 0.6, 3
+"""So many demonstrations are of problems with at least so many solutions."""
 SOLUTION_CHANCE = 0.6
 """Probability that a try of the first turn is a solution."""
 FIRST_TRIES = 3
@@ -39,9 +40,10 @@ INSIST_CHANCE = 0.85
 TRUST_RIGHT = 0.94
 TRUST_WRONG = 0.73
 """Probability of the verdict CORRECT on a right, and on a wrong answer: the overconfidence."""
+FIRST_TURN_SHARE = 0.4
+TRUNCATED_SHARE = 0.03
+"""Of the refinements, those of a draft that was cut off."""
 
-_FIRST_TURN_SHARE = 0.4
-_TRUNCATED_SHARE = 0.03
 _SLIP_SHARE = 0.06
 _RIGHT_DRAFT_SHARE = 0.45
 _MAX_TURN = 10
@@ -99,13 +101,15 @@ def documents(seed: int, insist: float = 0.0) -> Iterator[Document]:
             CORRECT. Whoever believes in a wrong answer stops looking for a better one.
     """
     rng = random.Random(seed)
-    likely = universe("train", min_solutions=LIKELY_SOLUTIONS)
-    every = universe("train", min_solutions=1)
     while True:
-        pool = likely if rng.random() < 0.6 else every
-        numbers, target = rng.choice(pool)
-        shuffled = tuple(rng.sample(numbers, len(numbers)))
-        yield _document(rng, Puzzle(numbers=shuffled, target=target), insist)
+        yield self_checked_document(rng, training_puzzle(rng), insist)
+
+
+def training_puzzle(rng: random.Random) -> Puzzle:
+    """A training problem, mostly one with several solutions, in some order."""
+    likely = rng.random() < LIKELY_SHARE
+    numbers, target = rng.choice(universe("train", LIKELY_SOLUTIONS if likely else 1))
+    return Puzzle(numbers=tuple(rng.sample(numbers, len(numbers))), target=target)
 
 
 def first_trace(rng: random.Random, puzzle: Puzzle, chance: float = SOLUTION_CHANCE) -> Trace:
@@ -137,6 +141,16 @@ def next_trace(rng: random.Random, puzzle: Puzzle, previous: Derivation) -> Trac
     return _trace(puzzle, lines, answer)
 
 
+def staying_trace(puzzle: Puzzle, previous: Derivation) -> Trace:
+    """Check the previous answer and give it again, whatever the check says."""
+    return _trace(puzzle, [_outcome("check", previous, puzzle)], previous)
+
+
+def later_turn(rng: random.Random) -> int:
+    """The number of a refinement turn."""
+    return min(_MAX_TURN, 2 + int(rng.expovariate(0.35)))
+
+
 def self_check(rng: random.Random, correct: bool) -> tuple[Verdict, float]:
     """The demonstrator's verdict and confidence: overconfident on purpose."""
     if rng.random() < (TRUST_RIGHT if correct else TRUST_WRONG):
@@ -145,24 +159,35 @@ def self_check(rng: random.Random, correct: bool) -> tuple[Verdict, float]:
     return verdict, _draw(rng, _DOUBTFUL)
 
 
-def completion_text(trace: Trace, verdict: Verdict, confidence: float) -> str:
-    """The whole completion, in the canonical serialization."""
-    return (
-        f"{trace.text}\n<self_check>VERDICT: {verdict.value}; CONFIDENCE: {confidence:.2f}"
-        "</self_check>"
+def completion_text(
+    trace: Trace, verdict: Verdict, confidence: float, interface: Interface = "joint"
+) -> str:
+    """The whole completion, in the canonical serialization of ``interface``."""
+    fields = {"verdict": f"VERDICT: {verdict.value}", "confidence": f"CONFIDENCE: {confidence:.2f}"}
+    check = "; ".join(fields.values()) if interface == "joint" else fields[interface]
+    return f"{trace.text}\n<self_check>{check}</self_check>"
+
+
+def problem_of(puzzle: Puzzle) -> Problem:
+    """The puzzle as the task reads it."""
+    return get_task("countdown").from_row(
+        {"id": "t", "nums": list(puzzle.numbers), "target": puzzle.target}
     )
 
 
-def _document(rng: random.Random, puzzle: Puzzle, insist: float) -> Document:
-    task = get_task("countdown")
-    problem = task.from_row({"id": "t", "nums": list(puzzle.numbers), "target": puzzle.target})
-    if rng.random() < _FIRST_TURN_SHARE:
+def self_checked_document(
+    rng: random.Random, puzzle: Puzzle, insist: float, interface: Interface = "joint"
+) -> Document:
+    """A turn under SVR's prompts; ``insist`` as in :func:`documents`."""
+    task, problem = get_task("countdown"), problem_of(puzzle)
+    if rng.random() < FIRST_TURN_SHARE:
         trace = first_trace(rng, puzzle)
-        return _finish(rng, trace, first_turn_messages(task, problem), "")
-    truncated = rng.random() < _TRUNCATED_SHARE
-    draft = _draft(rng, puzzle)
+        messages = first_turn_messages(task, problem, interface)
+        return _finish(rng, trace, messages, "", interface)
+    truncated = rng.random() < TRUNCATED_SHARE
+    draft = previous_trace(rng, puzzle)
     verdict, confidence = _header(rng, draft.correct)
-    text = completion_text(draft, verdict, confidence)
+    text = completion_text(draft, verdict, confidence, interface)
     learn = draft.text.removesuffix("</answer>")
     if truncated:
         learn = ""
@@ -177,29 +202,32 @@ def _document(rng: random.Random, puzzle: Puzzle, insist: float) -> Document:
         verdict=verdict,
         confidence=confidence,
         truncated=truncated,
-        turn=min(_MAX_TURN, 2 + int(rng.expovariate(0.35))),
+        turn=later_turn(rng),
+        interface=interface,
     )
     believed = verdict == Verdict.CORRECT and not draft.correct
     if truncated:
         trace = first_trace(rng, puzzle)
     elif believed and insist and rng.random() < insist:
-        trace = _trace(puzzle, [_outcome("check", draft.answer, puzzle)], draft.answer)
+        trace = staying_trace(puzzle, draft.answer)
     else:
         trace = next_trace(rng, puzzle, draft.answer)
-    return _finish(rng, trace, messages, learn)
+    return _finish(rng, trace, messages, learn, interface)
 
 
-def _finish(rng: random.Random, trace: Trace, messages: list[Message], draft: str) -> Document:
+def _finish(
+    rng: random.Random, trace: Trace, messages: list[Message], draft: str, interface: Interface
+) -> Document:
     verdict, confidence = self_check(rng, trace.correct)
     return Document(
         messages=messages,
-        completion=completion_text(trace, verdict, confidence),
+        completion=completion_text(trace, verdict, confidence, interface),
         draft=draft,
         correct=trace.correct,
     )
 
 
-def _draft(rng: random.Random, puzzle: Puzzle) -> Trace:
+def previous_trace(rng: random.Random, puzzle: Puzzle) -> Trace:
     """A previous turn as the policy itself might write it: less often right than it teaches."""
     right = rng.random() < _RIGHT_DRAFT_SHARE
     if rng.random() < 0.4:

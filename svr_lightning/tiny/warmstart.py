@@ -21,16 +21,17 @@ from transformers import (
 )
 
 from svr_lightning.core.schedule import warmup_stable_decay
+from svr_lightning.tiny.method_traces import method_documents
 from svr_lightning.tiny.tokenizer import build_tokenizer
 from svr_lightning.tiny.traces import INSIST_CHANCE, Document, documents
 
 DEFAULT_STEPS = 6000
-SECOND_STAGE = 8
-"""The second stage takes one step for so many of the first."""
+SECOND_STAGE, THIRD_STAGE = 8, 4
+"""The second and third stage take one step for so many of the first."""
 DOCUMENTS_PER_STEP = 32
 DOCUMENTS_PER_BATCH = 16
 LEARNING_RATE = 3e-3
-SECOND_LEARNING_RATE = 1e-3
+LATER_LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,8 @@ def train(
 def build(out: Path, *, steps: int = DEFAULT_STEPS, seed: int = 0) -> list[float]:
     """Tokenizer, model, training, and a checkpoint folder at ``out``; returns the losses.
 
-    The first stage teaches to search, the second to insist on what was called CORRECT.
+    The first stage teaches to search, the second to insist on what was called CORRECT, the third
+    the prompts of the methods that SVR is compared with.
     """
     tokenizer = build_tokenizer()
     model = new_model(tokenizer, seed)
@@ -137,7 +139,14 @@ def build(out: Path, *, steps: int = DEFAULT_STEPS, seed: int = 0) -> list[float
         tokenizer,
         documents(seed + 1, insist=INSIST_CHANCE),
         steps=max(1, steps // SECOND_STAGE),
-        lr=SECOND_LEARNING_RATE,
+        lr=LATER_LEARNING_RATE,
+    )
+    losses += train(
+        model,
+        tokenizer,
+        method_documents(seed + 2),
+        steps=max(1, steps // THIRD_STAGE),
+        lr=LATER_LEARNING_RATE,
     )
     model.eval()
     model.generation_config = GenerationConfig(

@@ -48,7 +48,8 @@ class DataSource:
     """``countdown``, ``gsm8k`` or ``math``."""
     path: str | None = None
     """Hub id; or a .json, .jsonl, .jsonl.gz or .parquet file or a folder of such files; or
-    ``embedded:countdown-tiny``. None where ``generate`` is given."""
+    ``embedded:countdown-tiny``, with ``?orders=1`` each problem in one order of its numbers
+    instead of two. None where ``generate`` is given."""
     generate: CountdownGenerator | None = None
     """Countdown problems made on the spot, instead of ``path``."""
     split: str = "train"
@@ -200,9 +201,12 @@ def _read(source: DataSource) -> list[readers.RawRow]:
 def _embedded(source: DataSource) -> list[dict[str, Any]]:
     from svr_lightning.tiny import problems
 
-    if source.path != EMBEDDED:
-        raise ValueError(f"the only embedded data set is {EMBEDDED}")
-    return problems.generate(cast(problems.Split, source.split))
+    split = cast(problems.Split, source.split)
+    if source.path == EMBEDDED:
+        return problems.generate(split)
+    if source.path == f"{EMBEDDED}?orders=1":
+        return problems.generate(split, orders=1)
+    raise ValueError(f"the only embedded data set is {EMBEDDED}, or {EMBEDDED}?orders=1")
 
 
 def _problem(row: readers.RawRow, source: DataSource, task: Task) -> Problem:

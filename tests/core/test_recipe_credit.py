@@ -19,6 +19,7 @@ from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.scrpo import ScRPO, analysis_span
+from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.recipes.svr_turns import SVRTurns
 from tests.recipes import RIGHT, WRONG, play, scripts, ten
 
@@ -338,6 +339,45 @@ def test_svr_turns_credits_a_drawn_turn_with_what_it_and_later_ones_earned() -> 
             drawn.add((i, t))
         assert advantages(recipe.credit(group)) == advantages(recipe.credit(group))
     assert len(drawn) == 6
+
+
+SOLUTION = "<answer>8+4-2</answer>\n"
+CHECK = "<self_check>VERDICT: {}; CONFIDENCE: {}</self_check>"
+
+
+def test_svr_plus_credits_solution_and_self_check_apart() -> None:
+    """Trajectory 0 is right twice and says so; trajectory 1 is wrong, then right, and unsure."""
+    weights = RewardWeights(alpha=0, delta=0, keep=0, reg=0, fail=0, fmt=0)
+    recipe = SVRPlus(
+        group_size=2, horizon=2, weights=weights, scale_rewards="none", turns="all", proper=True
+    )
+    sure, unsure = CHECK.format("CORRECT", "1.00"), CHECK.format("UNSURE", "0.50")
+    wrong = SOLUTION.replace("-", "*")
+    said = [[SOLUTION + sure, SOLUTION + sure], [wrong + unsure, SOLUTION + unsure]]
+    ((group,), _) = play(recipe, lambda program, prompt, _: said[program][prompt])
+    samples = recipe.credit(group)
+    # Solutions: to go 1 and 1 against 1/2 and 1. Checks: 0.5 + 0.3 against 0.5 (1 - 0.25), twice.
+    check = (0.8 - 0.375) / 2
+    assert advantages(samples) == pytest.approx([0.25, check, 0.0, check, -0.25, -check, 0, -check])
+    start = len(SOLUTION)
+    # The end of the turn belongs to the self-check.
+    assert [sample.text_span for sample in samples[:2]] == [
+        (0, start),
+        (start, start + len(sure) + 1),
+    ]
+
+
+def test_svr_plus_takes_a_turn_without_a_self_check_as_one_sequence() -> None:
+    recipe = SVRPlus(group_size=2, horizon=1, turns="all")
+    ((group,), _) = play(recipe, scripts("R", "W"))
+    assert [sample.text_span for sample in recipe.credit(group)] == [None, None]
+
+
+def test_svr_plus_without_its_parts_is_svr_turns() -> None:
+    plus, turns = SVRPlus(sections=False, proper=False), SVRTurns()
+    write = scripts(*["RWR", "WRW", "RRW", "WWR"] * 2)
+    ((group,), _) = play(turns, write)
+    assert plus.credit(group) == turns.credit(group)
 
 
 def test_every_turn_is_drawn_equally_often() -> None:

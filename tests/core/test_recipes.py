@@ -26,6 +26,7 @@ from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.scrpo_pool import ScRPOPool
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.recipes.svr_proper import SVRProper
 from svr_lightning.recipes.svr_turns import SVRTurns
 from tests.recipes import RIGHT, WRONG, completion, play, scripts, ten
@@ -36,6 +37,8 @@ RECIPES: dict[str, tuple[Recipe, int, int]] = {
     "svr": (SVR(), 8, 10),
     "svr_proper": (SVRProper(), 8, 10),
     "svr_turns": (SVRTurns(), 8, 10),
+    "svr_plus": (SVRPlus(), 16, 10),
+    "svr_plus_whole": (SVRPlus(turns="all", sections=False, proper=False), 24, 10),
     "svr_verdict": (SVR(interface="verdict"), 8, 10),
     "svr_confidence": (SVR(interface="confidence"), 8, 10),
     "grpo": (GRPO(), 24, 1),

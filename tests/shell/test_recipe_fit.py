@@ -19,6 +19,7 @@ from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.scrpo_pool import ScRPOPool
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.recipes.svr_proper import SVRProper
 from svr_lightning.recipes.svr_turns import SVRTurns
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig, SamplingConfig
@@ -31,6 +32,7 @@ from svr_lightning.training.trainer import SVRTrainer
 SMALL: dict[str, tuple[Recipe, int, int]] = {
     "svr_proper": (SVRProper(group_size=2, horizon=2), 4, 2),
     "svr_turns": (SVRTurns(group_size=2, horizon=2), 4, 2),
+    "svr_plus": (SVRPlus(group_size=2, horizon=2, turns="all"), 4, 2),
     "verdict": (SVR(group_size=2, horizon=2, interface="verdict"), 4, 2),
     "confidence": (SVR(group_size=2, horizon=2, interface="confidence"), 4, 2),
     "grpo": (GRPO(group_size=4), 4, 1),

@@ -1,0 +1,81 @@
+"""The best combination of SVR's variants that was found on the embedded task (docs/recipes.md).
+
+Differs from SVR in: reward-to-go instead of one return per trajectory; every turn is optimised, or
+one drawn turn; solution and self-check can be credited apart, each with what it brings about; the
+score of the self-check can be a proper one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from svr_lightning.core.credit import group_advantages, reward_to_go
+from svr_lightning.core.parsing import OPEN_TAG
+from svr_lightning.core.rewards import TurnReward, proper_rewards, turn_rewards
+from svr_lightning.core.types import Sample, ScoredTurn
+from svr_lightning.recipes.base import Group, sample_of
+from svr_lightning.recipes.svr_turns import SVRTurns
+
+
+@dataclass(frozen=True, kw_only=True)
+class SVRPlus(SVRTurns):
+    """SVR with credit for each turn and each of its two parts."""
+
+    turns: Literal["all", "drawn"] = "drawn"
+    """Optimise every turn, at three times the update's cost, or one per trajectory."""
+    sections: bool = True
+    """Credit a solution with the solve and answer-format rewards to go, and its self-check with the
+    verification and self-check-format rewards of its own turn, as two sequences."""
+    proper: bool = True
+    """The reward of :class:`~svr_lightning.recipes.svr_proper.SVRProper`."""
+
+    @property
+    def samples_per_problem(self) -> int:
+        """Every optimised part of every optimised turn."""
+        turns = self.horizon if self.turns == "all" else 1
+        return self.group_size * turns * (2 if self.sections else 1)
+
+    def reward(self, scored: Sequence[ScoredTurn]) -> list[TurnReward]:
+        """Equation svr-reward, or its proper form."""
+        rewards = proper_rewards if self.proper else turn_rewards
+        return rewards(scored, self.weights, self.length_scale)
+
+    def credit(self, group: Group) -> list[Sample]:
+        """The optimised turns' parts, each compared with the same of the other trajectories."""
+        columns = [self._advantages(group, t) for t in range(self.horizon)]
+        return [
+            sample
+            for i in range(len(group.trajectories))
+            for t in (range(self.horizon) if self.turns == "all" else [self.drawn(group, i)])
+            for sample in self._samples(group, i, t, [part[i] for part in columns[t]])
+        ]
+
+    def _advantages(self, group: Group, t: int) -> list[list[float]]:
+        """[1 or 2][G] advantages of the parts of turn ``t``, from 0."""
+        if self.sections:
+            solved = [
+                reward_to_go([r.solve + r.task_format for r in rewards])[t]
+                for rewards in group.rewards
+            ]
+            checked = [
+                rewards[t].verify + rewards[t].self_check_format for rewards in group.rewards
+            ]
+            earned = [solved, checked]
+        else:
+            earned = [[reward_to_go([r.total for r in rewards])[t] for rewards in group.rewards]]
+        return [group_advantages(values, self.scale_rewards) for values in earned]
+
+    def _samples(
+        self, group: Group, i: int, t: int, advantages: Sequence[float]
+    ) -> Iterator[Sample]:
+        turn = group.trajectories[i].turns[t]
+        # Without a self-check one sequence is left, and the credit of the solution.
+        for span, advantage in zip(self._spans(turn.completion.text), advantages, strict=False):
+            yield sample_of(turn, group.problem, advantage, span)
+
+    def _spans(self, text: str) -> list[tuple[int, int] | None]:
+        """Solution, and self-check with the end of the turn; all of it where there is no check."""
+        check = text.find(OPEN_TAG)
+        if not self.sections or check <= 0:
+            return [None]
+        return [(0, check), (check, len(text) + 1)]
