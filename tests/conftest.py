@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+_LONG_FIRST = ("vllm", "faults", "e2e", "shell", "core")
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -16,5 +17,13 @@ def shared_data() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest test first, so that no worker is left alone with it at the end."""
-    items.sort(key=lambda item: item.path.parts[-2:] != ("vllm", "test_vllm_fit.py"))
+    """Long files first, so that no worker is left alone with one at the end."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Where a file comes by how long its folder's take; doctests come last."""
+    folder, name = item.path.parts[-2:]
+    if name == "test_vllm_fit.py":
+        return 0
+    return _LONG_FIRST.index(folder) if folder in _LONG_FIRST else len(_LONG_FIRST)

@@ -70,6 +70,23 @@ def is_degenerate(returns: Sequence[float]) -> bool:
     return all(value == returns[0] for value in returns)
 
 
+def beyond_success(parents: Sequence[int | None], correct: Sequence[bool]) -> list[bool]:
+    """Whether an ancestor of each node of a forest is correct.
+
+    Args:
+        parents: [N] index of each node's parent, which stands before it; None for a root.
+        correct: [N].
+
+    Example:
+        >>> beyond_success([None, 0, 1, None], [True, False, False, False])
+        [False, True, True, False]
+    """
+    found: list[bool] = []
+    for parent in parents:
+        found.append(parent is not None and (found[parent] or correct[parent]))
+    return found
+
+
 def reward_to_go(rewards: Sequence[float]) -> list[float]:
     """G_t = mean of r_s over s >= t: what a turn and those after it earned.
 

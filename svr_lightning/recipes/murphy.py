@@ -8,23 +8,17 @@ executor feedback is left out unless ``feedback: binary`` asks for it, which mak
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from svr_lightning.core import baseline_prompts
-from svr_lightning.core.credit import max_to_go, mean_to_go, sibling_advantages
+from svr_lightning.core.credit import beyond_success, max_to_go, mean_to_go, sibling_advantages
 from svr_lightning.core.seeds import START, Place
 from svr_lightning.core.types import Message, Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, Limited, Program, sample_of
-from svr_lightning.recipes.baseline import Baseline, node, turn_of
+from svr_lightning.recipes.baseline import Baseline
 from svr_lightning.recipes.labels import oracle_state, score
+from svr_lightning.recipes.tree import grow, nodes_of
 from svr_lightning.tasks import get_task
-
-
-class _Node(NamedTuple):
-    turn: Turn
-    reward: float
-    correct: bool
-    parent: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,25 +54,12 @@ class Murphy(Baseline):
     def programs(self, problem: Problem, place: Place = START) -> list[Program]:
         """G chains, or one program that grows the tree."""
         if self.shape == "tree":
-            return [self._tree(problem)]
-        return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
 
-    def _tree(self, problem: Problem) -> Program:
-        completions = yield [self.first_messages(problem)] * self.group_size
-        level = [node(problem, i, turn_of(c, 1)) for i, c in enumerate(completions)]
-        nodes = list(level)
-        for index in range(2, self.horizon + 1):
-            failed = [n for n in level if not score(self, problem, n.turns[0]).correct]
-            if not failed:
-                break
-            parents = [failed[i % len(failed)] for i in range(self.group_size)]
-            completions = yield [self.later_messages(problem, parent.turns) for parent in parents]
-            level = [
-                node(problem, len(nodes) + i, turn_of(completion, index), parent)
-                for i, (completion, parent) in enumerate(zip(completions, parents, strict=True))
-            ]
-            nodes += level
-        return nodes
+            def failed(turn: Turn) -> bool:
+                return not score(self, problem, turn).correct
+
+            return [grow(self, problem, self.group_size, self.horizon, failed)]
+        return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
 
     def later_messages(self, problem: Problem, turns: Sequence[Turn]) -> list[Message] | Limited:
         """The neutral prompt, or the oracle's."""
@@ -90,14 +71,14 @@ class Murphy(Baseline):
 
     def credit(self, group: Group) -> list[Sample]:
         """Every node that is not beyond a solution, with its advantage among its siblings."""
-        nodes = _nodes(group)
-        solved = _beyond_solution(nodes)
+        nodes = nodes_of(group)
         rewards = [n.reward for n in nodes]
+        turns = [n.turn.index for n in nodes]
+        solved = beyond_success([n.parent for n in nodes], [n.correct for n in nodes])
         # A solved node keeps its own reward: what a chain does after it is not an attempt at it.
         parents = [
             n.parent if n.parent is None or not nodes[n.parent].correct else None for n in nodes
         ]
-        turns = [n.turn.index for n in nodes]
         credited = (
             max_to_go(rewards, parents)
             if self.propagate == "max"
@@ -114,26 +95,3 @@ class Murphy(Baseline):
             sample_of(nodes[i].turn, group.problem, advantage)
             for i, advantage in zip(kept, advantages, strict=True)
         ]
-
-
-def _nodes(group: Group) -> list[_Node]:
-    """Every turn, parents before their children."""
-    nodes: list[_Node] = []
-    last: dict[int, int] = {}
-    for trajectory, scored, rewards in zip(
-        group.trajectories, group.scored, group.rewards, strict=True
-    ):
-        parent = None if trajectory.parent is None else last[trajectory.parent]
-        for turn, label, reward in zip(trajectory.turns, scored, rewards, strict=True):
-            nodes.append(_Node(turn, reward.total, label.correct, parent))
-            parent = len(nodes) - 1
-        last[trajectory.sample] = len(nodes) - 1
-    return nodes
-
-
-def _beyond_solution(nodes: Sequence[_Node]) -> list[bool]:
-    """Whether an ancestor of each node was correct."""
-    found: list[bool] = []
-    for n in nodes:
-        found.append(n.parent is not None and (found[n.parent] or nodes[n.parent].correct))
-    return found

@@ -11,17 +11,15 @@ from statistics import fmean
 from typing import Literal
 
 from svr_lightning.core import baseline_prompts
-from svr_lightning.core.baseline_prompts import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.core.credit import group_advantages
-from svr_lightning.core.parsing import without_spans
 from svr_lightning.core.seeds import START, Place
 from svr_lightning.core.types import Message, Problem, Sample, Turn
+from svr_lightning.recipes.analysis import analysis_span, without_analysis
 from svr_lightning.recipes.base import Group, Limited, Program, sample_of
 from svr_lightning.recipes.baseline import Baseline, draft_of
 from svr_lightning.recipes.labels import oracle_state
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
-from svr_lightning.tasks.blocks import OPEN_TAG as ANSWER_OPEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +68,7 @@ class ScRPO(Baseline):
 
     def formats(self, task: Task, text: str) -> tuple[float, float]:
         """The task's format score of what is left without the analysis."""
-        rest = without_spans(text, ANALYSIS_OPEN, ANALYSIS_CLOSE)
-        return task.format_score(rest), 0.0
+        return task.format_score(without_analysis(text)), 0.0
 
     def credit(self, group: Group) -> list[Sample]:
         """First answers as in GRPO, then what corrections succeeded."""
@@ -99,18 +96,3 @@ class ScRPO(Baseline):
             return []
         span = analysis_span(turn.completion.text) if self.mask == "analysis" else None
         return [sample_of(turn, problem, advantage, span)]
-
-
-def analysis_span(text: str) -> tuple[int, int] | None:
-    """The analysis of a completion, else what stands before its answer, else None for all of it.
-
-    Example:
-        >>> analysis_span("<analysis>a</analysis> <answer>1</answer>")
-        (0, 22)
-    """
-    start = text.find(ANALYSIS_OPEN)
-    end = text.find(ANALYSIS_CLOSE, max(start, 0))
-    if start >= 0 and end >= 0:
-        return start, end + len(ANALYSIS_CLOSE)
-    answer = text.find(ANSWER_OPEN)
-    return (0, answer) if answer > 0 else None

@@ -6,9 +6,8 @@ wrong answers to problems that are neither always nor never solved go into a poo
 is part of the checkpoint and the same on all processes.
 """
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -18,18 +17,9 @@ from svr_lightning.core.seeds import START, Place
 from svr_lightning.core.types import DraftState, Message, OracleState, Problem, Sample
 from svr_lightning.recipes.base import Gather, Group, Program, sample_of
 from svr_lightning.recipes.baseline import node, turn_of
+from svr_lightning.recipes.mistakes import Mistake, MistakePool, mistakes_of
 from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.tasks import get_task
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Mistake:
-    """A wrong answer and the optimizer step that it was given at."""
-
-    problem: Problem
-    draft: str
-    truncated: bool
-    step: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +32,8 @@ class ScRPOPool(ScRPO):
     """M, steps of the first stage before one of the second; takes one update per rollout."""
     capacity: int = 4096
     """Wrong answers that the pool holds; the oldest leave first. None is older than M steps."""
-    _pool: deque[_Mistake] = field(default_factory=deque, init=False, repr=False, compare=False)
-    _chosen: dict[str, _Mistake] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _pool: MistakePool = field(default_factory=MistakePool, init=False, repr=False, compare=False)
+    _chosen: dict[str, Mistake] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def samples_per_problem(self) -> int:
@@ -57,7 +45,7 @@ class ScRPOPool(ScRPO):
         self._chosen.clear()
         if place.step % (self.period + 1) < self.period:
             return list(problems)
-        newest = {mistake.problem.id: mistake for mistake in self._pool}
+        newest = self._pool.newest()
         order = sorted(newest)
         place.generator("", "pool").shuffle(order)
         own = order[place.part :: place.parts][: len(problems)]
@@ -72,11 +60,11 @@ class ScRPOPool(ScRPO):
             return [self.inference(problem, i, 1) for i in range(self.group_size)]
         return [self._correct(mistake, i) for i in range(self.group_size)]
 
-    def _correct(self, mistake: _Mistake, sample: int) -> Program:
+    def _correct(self, mistake: Mistake, sample: int) -> Program:
         (completion,) = yield [self._correction(mistake)]
         return node(mistake.problem, sample, turn_of(completion, 2))
 
-    def _correction(self, mistake: _Mistake) -> list[Message]:
+    def _correction(self, mistake: Mistake) -> list[Message]:
         problem, draft, cut = mistake.problem, mistake.draft, mistake.truncated
         style = get_task(problem.task).style
         if self.oracle_free:
@@ -102,39 +90,25 @@ class ScRPOPool(ScRPO):
 
     def remember(self, groups: Sequence[Group], step: int, gather: Gather[Any]) -> None:
         """Pool the wrong answers of the first stage, and forget those that are too old."""
-        mistakes = [mistake for group in groups for mistake in self._mistakes(group, step)]
-        self._pool.extend(gather(mistakes))
-        while self._pool and (
-            len(self._pool) > self.capacity or self._pool[0].step <= step - self.period
-        ):
-            self._pool.popleft()
+        mistakes = [
+            mistake
+            for group in groups
+            if self._pools(group)
+            for mistake in mistakes_of(group, step)
+        ]
+        self._pool.add(gather(mistakes))
+        self._pool.forget(self.capacity, before=step - self.period + 1)
 
-    def _mistakes(self, group: Group, step: int) -> list[_Mistake]:
+    def _pools(self, group: Group) -> bool:
+        """Whether a group is of the first stage, and neither too easy nor too hard."""
         solved = fmean(scored[0].correct for scored in group.scored)
         first_stage = group.trajectories[0].turns[0].index == 1
-        if not first_stage or solved * (1 - solved) < self.min_variance:
-            return []
-        return [
-            _Mistake(
-                problem=group.problem,
-                draft=trajectory.turns[0].completion.text,
-                truncated=trajectory.turns[0].completion.truncated,
-                step=step,
-            )
-            for trajectory, scored in zip(group.trajectories, group.scored, strict=True)
-            if not scored[0].correct
-        ]
+        return first_stage and solved * (1 - solved) >= self.min_variance
 
     def state_dict(self) -> dict[str, Any]:
         """The pool, oldest first."""
-        return {"pool": [asdict(mistake) for mistake in self._pool]}
+        return {"pool": self._pool.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Fill the pool."""
-        self._pool.clear()
-        self._pool.extend(_mistake(entry) for entry in state["pool"])
-
-
-def _mistake(entry: dict[str, Any]) -> _Mistake:
-    problem = {**entry["problem"], "numbers": tuple(entry["problem"]["numbers"])}
-    return _Mistake(**{**entry, "problem": Problem(**problem)})
+        self._pool.load(state["pool"])

@@ -81,46 +81,60 @@ def test_every_rollout_is_on_disk(run: tuple[Path, str]) -> None:
     assert all(len(line["turns"]) == 3 for line in lines)
 
 
-def test_the_exported_policy_loads_and_predicts(run: tuple[Path, str], tmp_path: Path) -> None:
+def test_the_exported_policy_loads_and_predicts(
+    run: tuple[Path, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     policy = run[0] / "policy"
     model = AutoModelForCausalLM.from_pretrained(policy)
     tokenizer = AutoTokenizer.from_pretrained(policy)
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert tokenizer.chat_template
     assert "CORRECT" in (policy / "README.md").read_text()
-    output = svr(
+    monkeypatch.chdir(ROOT)
+    arguments = [
         *("predict", "--config", "configs/countdown_tiny.yaml"),
         *("--model.policy.path", str(policy), "--trainer.default_root_dir", str(tmp_path)),
         *("--question", "3 5 8 = 16"),
-    )
+    ]
+    assert main(arguments) == 0
+    output = capsys.readouterr().out
     assert "turn 1" in output
     assert "answer: " in output
     assert "stopped: " in output
 
 
-def test_test_and_validate_write_their_own_folders(run: tuple[Path, str]) -> None:
+def test_test_and_validate_write_their_own_folders(
+    run: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
     common = ["--config", "configs/countdown_tiny.yaml", *SHORT[-2:]]
     common += ["--trainer.default_root_dir", str(run[0])]
     checkpoint = ["--ckpt_path", str(run[0] / "checkpoints" / "last.ckpt")]
-    svr("test", *common, *checkpoint)
+    assert main(["test", *common, *checkpoint]) == 0
     after = (run[0] / "eval" / "after" / "samples.jsonl").read_text()
     assert (run[0] / "eval" / "test" / "samples.jsonl").read_text() == after
-    svr("validate", *common, "--trainer.limit_val_batches", "1", "--data.eval_batch_size", "4")
+    short = ["--trainer.limit_val_batches", "1", "--data.eval_batch_size", "4"]
+    assert main(["validate", *common, *short]) == 0
     assert len((run[0] / "eval" / "validate" / "samples.jsonl").read_text().splitlines()) == 4
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "math", "countdown"])
 def test_the_real_configurations_run_on_real_rows(
-    name: str, shared_data: Path, tmp_path: Path
+    name: str, shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    svr(
+    monkeypatch.chdir(ROOT)
+    arguments = [
         *("fit", "--config", f"configs/{name}.yaml", "--config", "configs/hardware/cpu_smoke.yaml"),
         *("--trainer.default_root_dir", str(tmp_path)),
-    )
+    ]
+    assert main(arguments) == 0
     assert list(tmp_path.glob("logs/events*"))
     assert (tmp_path / "checkpoints" / "last.ckpt").is_file()
-    assert (tmp_path / "eval" / "step-000003" / "results.json").is_file()
-    assert len((tmp_path / "eval" / "step-000003" / "samples.jsonl").read_text().splitlines()) == 4
+    assert (tmp_path / "eval" / "step-000002" / "results.json").is_file()
+    assert len((tmp_path / "eval" / "step-000002" / "samples.jsonl").read_text().splitlines()) == 4
 
 
 def test_an_installed_wheel_brings_the_callbacks(tmp_path: Path) -> None:

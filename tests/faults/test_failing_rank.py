@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -77,27 +76,3 @@ def test_what_all_ranks_find_wrong_is_said_once(tmp_path: Path) -> None:
     assert code == 2
     said = [line for line in errors.splitlines() if "error" in line]
     assert said == ["svr_lightning: error: data.train: what every process finds wrong"]
-
-
-def test_torchrun_starts_a_training_on_two_processes(tmp_path: Path) -> None:
-    arguments = command(
-        tmp_path / "run",
-        *("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"),
-        *("--model.updates_per_rollout", "1", "--trainer.max_steps", "2"),
-        *("--trainer.limit_val_batches", "0"),
-    )
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*launcher, "--nproc_per_node", "2", *arguments[1:]],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    metrics = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
-    assert [line.split(",")[0] for line in metrics if "train/grad_norm" in line] == ["1", "2"]
-    # 2 problems x G 4 in each step, half of them from each process.
-    assert len((tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()) == 16

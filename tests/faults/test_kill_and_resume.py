@@ -2,12 +2,13 @@
 
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.faults.runs import differences, resume, run_to_end, start
+from tests.faults.runs import differences, resume, start
 
 
 @pytest.fixture(scope="module")
@@ -36,42 +37,28 @@ def test_a_run_killed_and_resumed_ends_like_one_that_was_not(
     assert differences(whole, folder) == []
 
 
-def test_a_run_killed_right_behind_a_validation_does_not_validate_again(
+def test_a_validation_is_made_up_for_where_a_kill_cut_it_off_and_only_there(
     uninterrupted: tuple[Path, float], tmp_path: Path
 ) -> None:
     folder = tmp_path / "killed"
-    process = start(folder)
-    results = folder / "eval" / "step-000004" / "results.json"
-    _wait_for(results, process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    evaluation = folder / "eval" / "step-000004"
+    _kill_at(evaluation / ".journal-0.jsonl", start(folder))  # within the validation
+    results = evaluation / "results.json"
+    _kill_at(results, resume(folder))  # right behind it
     written = results.stat().st_mtime_ns
     assert resume(folder).wait(timeout=600) == 0
     assert results.stat().st_mtime_ns == written
     assert differences(uninterrupted[0], folder) == []
 
 
-def test_a_run_killed_within_a_validation_makes_up_for_it(
-    uninterrupted: tuple[Path, float], tmp_path: Path
-) -> None:
-    folder = tmp_path / "killed"
-    process = start(folder)
-    _wait_for(folder / "eval" / "step-000004" / ".journal-0.jsonl", process)
+def _kill_at(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """Kill a run the moment that a file appears."""
+    _wait_for(path, process)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert resume(folder).wait(timeout=600) == 0
-    assert differences(uninterrupted[0], folder) == []
 
 
-def test_two_runs_from_one_seed_are_equal(
-    uninterrupted: tuple[Path, float], tmp_path: Path
-) -> None:
-    folder = tmp_path / "again"
-    run_to_end(folder)
-    assert differences(uninterrupted[0], folder) == []
-
-
-def _wait_for(path: Path, process: "object") -> None:
+def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
     for _ in range(6000):
         if path.exists():
             return

@@ -201,30 +201,46 @@ def test_validation_comes_every_so_many_rollouts(tmp_path: Path) -> None:
     assert "val/dev/accuracy" in run.callback_metrics
 
 
+class SaveAndStop(Callback):
+    """Leaves a checkpoint behind one step and ends the run there."""
+
+    def __init__(self, step: int, path: Path) -> None:
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+            trainer.should_stop = True
+
+
+def trained_for_two_epochs(
+    folder: Path, updates: int, *callbacks: Callback, resume: Path | None = None
+) -> SVRModule:
+    """Two epochs of three rollouts, or what is left of them."""
+    model = module(updates_per_rollout=updates)
+    six = DataSource(name="train", task="countdown", path="embedded:countdown-tiny", limit=6)
+    run = trainer(folder, *callbacks, max_epochs=2)
+    run.fit(model, data(train=six), ckpt_path=resume)
+    assert callbacks or run.global_step == 6 * updates
+    return model
+
+
 @pytest.mark.parametrize(
-    ("step", "updates"), [(1, 1), (5, 1), (3, 2)], ids=["early", "late", "within-a-rollout"]
+    ("updates", "steps"), [(1, (1, 2)), (2, (3,))], ids=["early-and-late", "within-a-rollout"]
 )
 def test_a_run_resumed_in_mid_epoch_ends_with_the_same_weights(
-    tmp_path: Path, step: int, updates: int
+    tmp_path: Path, updates: int, steps: tuple[int, ...]
 ) -> None:
-    whole = module(updates_per_rollout=updates)
-    trainer(tmp_path, max_epochs=2).fit(whole, data())
-
-    class Save(Callback):
-        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            if trainer.global_step == step:
-                trainer.save_checkpoint(tmp_path / "at.ckpt")
-
-    saving, resumed = (module(updates_per_rollout=updates) for _ in range(2))
-    trainer(tmp_path, Save(), max_epochs=2).fit(saving, data())
-    run = trainer(tmp_path, max_epochs=2)
-    run.fit(resumed, data(), ckpt_path=tmp_path / "at.ckpt")
-    assert run.global_step == 12 * updates
-    assert same(weights(resumed), weights(whole))
+    whole = trained_for_two_epochs(tmp_path, updates)
     assert whole.reference is not None
-    assert resumed.reference is not None
-    pairs = zip(resumed.reference.parameters(), whole.reference.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
+    for step in steps:
+        path = tmp_path / f"{step}.ckpt"
+        trained_for_two_epochs(tmp_path, updates, SaveAndStop(step, path))
+        resumed = trained_for_two_epochs(tmp_path, updates, resume=path)
+        assert resumed.reference is not None
+        assert same(weights(resumed), weights(whole))
+        pairs = zip(resumed.reference.parameters(), whole.reference.parameters(), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_callbacks_that_only_watch_change_no_number(tmp_path: Path) -> None:
@@ -279,6 +295,10 @@ def test_a_run_without_an_end_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_rate_too_small_for_the_weights_is_warned_of(tmp_path: Path) -> None:
-    frozen = module(optimizer=OptimizerConfig(lr=1e-30, weight_decay=0.0), recipe=SVR(group_size=2))
+    frozen = module(
+        optimizer=OptimizerConfig(lr=1e-30, weight_decay=0.0),
+        recipe=SVR(group_size=2, horizon=1),
+        sampling=SamplingConfig(max_completion_tokens=8),
+    )
     with pytest.warns(UserWarning, match="lr is too small for float32"):
         trainer(tmp_path).fit(frozen, data())

@@ -1,4 +1,4 @@
-"""A whole training on two processes: every problem once, every trajectory on disk."""
+"""A whole training under torchrun: every problem once, every trajectory on disk, one log."""
 
 import json
 import os
@@ -10,20 +10,23 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "[{{name: {0}, task: countdown, path: 'embedded:countdown-tiny', split: {0}, limit: {1}}}]"
 
 
-def test_two_processes_share_the_work_and_write_one_run(tmp_path: Path) -> None:
+def test_two_processes_of_torchrun_share_the_work_and_write_one_run(tmp_path: Path) -> None:
     command = [
-        *(sys.executable, "-m", "svr_lightning", "fit"),
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
+        *("-m", "svr_lightning", "fit"),
         *("--config", "configs/countdown_tiny.yaml", "--trainer.default_root_dir", str(tmp_path)),
         *("--trainer.devices", "2", "--trainer.strategy", "ddp", "--trainer.max_steps", "2"),
         *("--trainer.val_check_interval", "2", "--trainer.enable_progress_bar", "false"),
         *("--data.problems_per_step", "4", "--data.val", SOURCE.format("dev", 7)),
-        *("--data.test", SOURCE.format("test", 5)),
+        *("--data.test", SOURCE.format("test", 5), "--model.evaluation.max_turns", "2"),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    metrics = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in metrics if "train/grad_norm" in line] == ["1", "2"]
     rollouts = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").open()]
     # 2 steps, 4 problems over both processes, 8 trajectories of each.
     assert len(rollouts) == 2 * 4 * 8
