@@ -22,10 +22,10 @@ from svr_lightning.figures.style import (
 )
 
 _LOOK = {
-    "reference": (BLUE, "o", 9.0, "the reference"),
+    "reference": (BLUE, "o", 9.0, ""),
     "method": (ORANGE, "s", 5.0, "other methods"),
-    "ablation": (GREY, "D", 4.5, "ablations of the reference"),
-    "variant": (LIGHT_BLUE, "v", 6.0, "variants of the reference"),
+    "ablation": (GREY, "D", 4.5, "ablations of {}"),
+    "variant": (LIGHT_BLUE, "v", 6.0, "variants of {}"),
     "privileged": (INK, "^", 6.0, "privileged: labels in prompts"),
 }
 
@@ -40,7 +40,7 @@ def rows(data: Mapping[str, Any]) -> Figure:
             ``tokens_interval``; ``line``: ``name``, ``accuracy`` and ``tokens`` of the reference
             under every fixed budget, or None.
     """
-    figure = new_figure(5.2)
+    figure = new_figure(6.2)
     axes = figure.add_subplot()
     points, labels = [], []
     if line := data["line"]:
@@ -66,12 +66,14 @@ def rows(data: Mapping[str, Any]) -> Figure:
     axes.set_ylabel("accuracy")
     axes.margins(x=0.12, y=0.08)
     axes.grid(axis="y")
-    kinds = {row["kind"] for row in data["rows"]} - {"reference"}
-    handles = [
-        axes.plot([], [], marker, color=colour, markersize=size, label=name)[0]
-        for kind, (colour, marker, size, name) in _LOOK.items()
-        if kind in kinds
-    ]
+    kinds = [row["kind"] for row in data["rows"]]
+    title = next((row["name"] for row in data["rows"] if row["kind"] == "reference"), "SVR")
+    handles = []
+    for kind, (colour, marker, size, name) in _LOOK.items():
+        if kind in kinds and kind != "reference":
+            label = name.format(shown(title))
+            look = {"color": colour, "markersize": size, "label": label}
+            handles += axes.plot([], [], marker, **look)
     figure.legend(handles=handles, loc="outside upper left", frameon=False, ncols=2)
     name_points(axes, labels, points)
     return figure
