@@ -98,7 +98,7 @@ def tune(runner: Runner, settings: Settings, jobs: int) -> list[str]:
     if failures:
         return failures
     families = tuning.tuned_rates(settings)
-    rates = {family: entry["lr"] for family, entry in families.items()}
+    rates = {family: float(families[family]["lr"]) for family in plan.REPRESENTATIVES}
     settings = Settings(out=settings.out, rates=rates, extra=settings.extra)
     failures = runner.run(tuning.candidate_cells(settings), jobs)
     if not failures:

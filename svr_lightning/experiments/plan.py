@@ -260,8 +260,8 @@ def judge(row: Row, seed: int, folder: str) -> tuple[Command, ...]:
     policy = f"{folder}/policy" if row.trained else START
     turns = "1" if row.single else str(HORIZON)
     uncensored = ("--model.evaluation.adaptive", "false")
-    sampled = ("--model.evaluation.temperature", str(TEMPERATURE))
-    sampled = (*sampled, "--model.evaluation.max_turns", turns, *uncensored)
+    hot = ("--model.evaluation.temperature", str(TEMPERATURE))
+    sampled = (*hot, "--model.evaluation.max_turns", turns, *uncensored)
     pools = f"{folder}/eval/votes/votes.jsonl"
 
     def test(name: str, flags: tuple[str, ...], root: str, result: str) -> Command:

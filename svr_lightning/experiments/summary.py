@@ -88,7 +88,7 @@ def ratios_of(table: TurnTable, outcome: Outcome) -> dict[str, tuple[Floats, Flo
     columns: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
         "accuracy": (right, one),
         "first_turn_accuracy": (first, one),
-        "any_turn_accuracy": (table.correct.any(1), one),
+        "any_turn_accuracy": (np.asarray(table.correct.any(1)), one),
         "turns": (turns, one),
         "tokens": (tokens, one),
         "tokens_per_correct": (tokens, right),
@@ -127,7 +127,8 @@ def mean_over_seeds(runs: Sequence[Ratios], drawn: Draws) -> dict[str, dict[str,
 def auroc_over_seeds(runs: Sequence[tuple[TurnTable, Outcome]], drawn: Draws) -> dict[str, Any]:
     """The same of the confidence's AUROC over observed turns."""
     whole = np.ones((1, drawn.counts.shape[1]), dtype=np.int32)
-    values, resampled = [], []
+    values: list[Floats] = []
+    resampled: list[Floats] = []
     for table, outcome in runs:
         for counts, kept in ((whole, values), (drawn.counts, resampled)):
             seen = table.observed(outcome)
@@ -205,7 +206,7 @@ def verdict(gained: float, spent: float) -> str:
 
 def cluster_sums(values: Floats, cluster: Ints) -> Floats:
     """[C] sums of [N] values over each cluster's problems."""
-    return np.bincount(cluster, weights=values)
+    return np.asarray(np.bincount(cluster, weights=values), dtype=np.float64)
 
 
 def sign_flip(differences: Floats, flips: int = FLIPS, seed: int = 0) -> float:

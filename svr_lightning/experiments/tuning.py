@@ -38,7 +38,7 @@ def candidate_cells(settings: Settings) -> list[Cell]:
 
 def tuned_rates(settings: Settings) -> dict[str, Any]:
     """For each family every learning rate's development figures, and the choice."""
-    families = {}
+    families: dict[str, Any] = {}
     for family, name in plan.REPRESENTATIVES.items():
         tried = {
             f"{rate:g}": development_scores(plan.rate_cell(family, rate, settings))

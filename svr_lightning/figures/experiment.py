@@ -71,9 +71,9 @@ def rows(data: Mapping[str, Any]) -> Figure:
     handles = []
     for kind, (colour, marker, size, name) in _LOOK.items():
         if kind in kinds and kind != "reference":
-            label = name.format(shown(title))
-            look = {"color": colour, "markersize": size, "label": label}
-            handles += axes.plot([], [], marker, **look)
+            handle = axes.plot([], [], marker, color=colour, markersize=size)[0]
+            handle.set_label(name.format(shown(title)))
+            handles.append(handle)
     figure.legend(handles=handles, loc="outside upper left", frameon=False, ncols=2)
     name_points(axes, labels, points)
     return figure
