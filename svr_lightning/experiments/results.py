@@ -105,7 +105,7 @@ def versus(reference: Seeds, seeds: Seeds, other: Answers, options: Frontier) ->
     return {
         "seeds": list(common),
         **summary.compare(mine, yours, cluster, drawn),
-        "at_its_cost": summary.at_cost(chosen, yours, cluster),
+        "at_its_cost": summary.at_cost(chosen, yours, cluster, drawn),
     }
 
 

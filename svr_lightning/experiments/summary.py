@@ -276,21 +276,24 @@ def answers_of(tables: Sequence[TurnTable], outcomes: Sequence[Outcome]) -> Answ
     )
 
 
-def at_cost(options: Frontier, other: Answers, cluster: Ints) -> dict[str, Any] | None:
+def at_cost(
+    options: Frontier, other: Answers, cluster: Ints, drawn: Draws
+) -> dict[str, Any] | None:
     """The most accurate option that costs no more than another row, chosen on other problems.
 
     On each half of the clusters the option is chosen, within the other row's mean tokens there, and
     then measured on the other half: so its accuracy is not that of a winner on its own problems.
 
     Returns:
-        ``accuracy`` and ``tokens``, means over both halves, and ``options``, the two that were
-        chosen; None where no option is as cheap.
+        ``accuracy`` and ``tokens``, means over both halves; ``options``, the two that were chosen;
+        ``gap``, the option minus the other row, as ``accuracy`` of :func:`compare` has it. None
+        where no option is as cheap.
     """
     right = np.stack([option.right.mean(0) for option in options.answers])  # [O, N]
     tokens = np.stack([option.tokens.mean(0) for option in options.answers])
     cost = other.tokens.mean(0)
     half = cluster % 2 == 0
-    chosen, parts = [], []
+    names, taken = [], Answers(right=np.zeros_like(other.right), tokens=np.zeros_like(other.tokens))
     for seen in (half, ~half):
         if not seen.any() or seen.all():
             return None
@@ -299,7 +302,12 @@ def at_cost(options: Frontier, other: Answers, cluster: Ints) -> dict[str, Any] 
             return None
         accuracy = np.where(cheap, right[:, seen].mean(1), -1.0)
         best = int(np.lexsort((tokens[:, seen].mean(1), -accuracy))[0])
-        chosen.append(options.names[best])
-        parts.append((right[best, ~seen], tokens[best, ~seen]))
-    accuracies, spent = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return {"accuracy": float(accuracies.mean()), "tokens": float(spent.mean()), "options": chosen}
+        names.append(options.names[best])
+        taken.right[:, ~seen] = options.answers[best].right[:, ~seen]
+        taken.tokens[:, ~seen] = options.answers[best].tokens[:, ~seen]
+    return {
+        "accuracy": float(taken.right.mean()),
+        "tokens": float(taken.tokens.mean()),
+        "options": names,
+        "gap": compare(taken, other, cluster, drawn)["accuracy"],
+    }

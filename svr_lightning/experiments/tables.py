@@ -22,13 +22,17 @@ SVR minus the row, on the same problems and seeds. p: two-sided permutation test
 problem by problem; it is about new problems, not about other trainings, and is not corrected for
 the number of rows. Verdict of accuracy per token: SVR dominates a row where it is no less accurate
 at no more tokens. At its cost: SVR under the threshold and the number of turns that are most
-accurate within the row's tokens, chosen on one half of the problems and measured on the other."""
+accurate within the row's tokens, chosen on one half of the problems and measured on the other; and
+SVR minus the row there."""
 _HEAD = (
     *("", "accuracy", "paper", "first turn", "any turn", "best fixed (turns)", "turns", "tokens"),
     *("tokens per right answer", "PSE", "ESR", "Brier", "AUROC", "overconfidence"),
 )
 _SAMPLED = ("", "turn 1", "turn 2", "turn 3", "AUROC", "Brier", "overconfidence")
-_COMPARED = ("", "accuracy", "p", "tokens", "p", "verdict", "SVR at its cost (tokens)")
+_COMPARED = (
+    *("", "accuracy", "p", "tokens", "p", "verdict"),
+    *("SVR at its cost (tokens)", "accuracy there", "p"),
+)
 
 
 def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
@@ -94,8 +98,14 @@ def _compared(entry: Entry) -> list[str]:
         gap = values[name]
         cells += [_interval({"mean": gap["difference"], "ci95": gap["ci95"]}, form)]
         cells += [_p_value(gap["p_value"])]
-    at_cost = "none as cheap" if cost is None else f"{cost['accuracy']:.3f} ({cost['tokens']:.0f})"
-    return [*cells, values["verdict"], at_cost]
+    if cost is None:
+        return [*cells, values["verdict"], "none as cheap", "", ""]
+    gap = cost["gap"]
+    return [
+        *(*cells, values["verdict"], f"{cost['accuracy']:.3f} ({cost['tokens']:.0f})"),
+        _interval({"mean": gap["difference"], "ci95": gap["ci95"]}, "+.3f"),
+        _p_value(gap["p_value"]),
+    ]
 
 
 def _title(entry: Entry) -> str:

@@ -128,10 +128,24 @@ def test_what_svr_has_at_a_cost_is_chosen_on_other_problems() -> None:
         ),
     )
     row = Answers(right=np.zeros((1, 4)), tokens=np.full((1, 4), 20.0))
-    found = summary.at_cost(options, row, np.arange(4))
-    assert found == {"accuracy": 0.0, "tokens": 15.0, "options": ["a", "b"]}
+    drawn = summary.draws(np.arange(4), 1, 50)
+    found = summary.at_cost(options, row, np.arange(4), drawn)
+    # Neither option nor row is ever right: there is nothing between them.
+    even = {"difference": 0.0, "ci95": [0.0, 0.0], "p_value": 1.0}
+    assert found == {"accuracy": 0.0, "tokens": 15.0, "options": ["a", "b"], "gap": even}
     cheap = Answers(right=row.right, tokens=np.full((1, 4), 10.0))
-    assert summary.at_cost(options, cheap, np.arange(4)) is None
+    assert summary.at_cost(options, cheap, np.arange(4), drawn) is None
+
+
+def test_the_gap_at_a_cost_is_the_option_minus_the_row() -> None:
+    """One option, right on every problem; the row is right on one of four and costs more."""
+    option = Answers(right=np.ones((1, 4)), tokens=np.full((1, 4), 5.0))
+    row = Answers(right=np.array([[1.0, 0, 0, 0]]), tokens=np.full((1, 4), 20.0))
+    options = Frontier(names=("a",), answers=(option,))
+    found = summary.at_cost(options, row, np.arange(4), summary.draws(np.arange(4), 1, 50))
+    assert found is not None
+    # Of the eight sign patterns of three ones two are as extreme as the one observed.
+    assert (found["gap"]["difference"], found["gap"]["p_value"]) == (0.75, 0.25)
 
 
 def test_the_frontier_holds_fixed_budgets_and_thresholds_at_every_horizon() -> None:
