@@ -59,6 +59,25 @@ def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"datasets": datasets, "macro": macro}
 
 
+def named_metrics(stage: str, results: Mapping[str, Any]) -> dict[str, float]:
+    """The defined metrics under the names of a log, such as ``val/gsm8k/accuracy``.
+
+    Args:
+        stage: what names begin with.
+        results: of :func:`summarize`, or empty.
+    """
+    datasets: dict[str, dict[str, Any]] = dict(results.get("datasets", {}))
+    if len(datasets) > 1:
+        macro = results["macro"]
+        datasets |= {name: macro[name] for name in ("all", "math") if macro[name]["datasets"]}
+    return {
+        f"{stage}/{dataset}/{metric}": float(metrics[metric])
+        for dataset, metrics in datasets.items()
+        for metric in METRIC_NAMES
+        if metrics[metric] is not None
+    }
+
+
 def macro_average(
     datasets: Mapping[str, Mapping[str, Any]],
     names: Sequence[str],

@@ -26,7 +26,7 @@ class SVRPlus(SVRTurns):
     sections: bool = True
     """Credit a solution with the solve and answer-format rewards to go, and its self-check with the
     verification and self-check-format rewards of its own turn, as two sequences."""
-    proper: bool = True
+    proper: bool = False
     """The reward of :class:`~svr_lightning.recipes.svr_proper.SVRProper`."""
 
     @property

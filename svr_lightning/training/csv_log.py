@@ -4,6 +4,7 @@ import csv
 import math
 import os
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +52,22 @@ class CSVLog(Logger):
             for key, value in metrics.items():
                 writer.writerow([step, key, "" if math.isnan(value) else repr(float(value))])
 
-    @rank_zero_only
     def rewind(self, step: int) -> None:
         """Drop what was logged after ``step``: the resumed run logs it again."""
+        self._keep(lambda at, _: at <= step)
+
+    def forget(self, step: int, prefix: str) -> None:
+        """Drop what was logged at ``step`` under keys that begin with ``prefix``."""
+        self._keep(lambda at, key: at != step or not key.startswith(prefix))
+
+    @rank_zero_only
+    def _keep(self, wanted: Callable[[int, str], bool]) -> None:
         if not self.path.exists():
             return
         with self.path.open(newline="") as stream:
             header, *rows = list(csv.reader(stream)) or [["step", "key", "value"]]
-        kept = [row for row in rows if len(row) == 3 and row[0].isdigit() and int(row[0]) <= step]
+        whole = [row for row in rows if len(row) == 3 and row[0].isdigit()]
+        kept = [row for row in whole if wanted(int(row[0]), row[1])]
         aside = self.path.with_name(".metrics.csv.writing")
         with aside.open("w", newline="") as stream:
             csv.writer(stream).writerows([header, *kept])

@@ -1,5 +1,6 @@
 """Validation, test and predict: adaptive inference inside Lightning's evaluation loops."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from svr_lightning.evaluation.operating_point import (
 )
 from svr_lightning.evaluation.results import (
     RESULTS,
+    named_metrics,
     package_versions,
     summarize,
     write_results,
@@ -30,12 +32,12 @@ from svr_lightning.evaluation.results import (
 from svr_lightning.evaluation.vote_pool import sample_votes
 from svr_lightning.evaluation.votes_file import VOTES
 from svr_lightning.files import to_json, write_file
-from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Driver
 from svr_lightning.tasks import TASKS, get_task
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.data import Part
 from svr_lightning.training.fingerprint import fingerprint, weights_fingerprint
 from svr_lightning.training.pace import Pace
@@ -284,9 +286,21 @@ class AdaptiveEvaluation(LightningModule):
         """Log and write what the records say."""
         self._log_results("val", self.save_evaluation(self._validation_name(), self._records))
 
-    def validation_is_on_disk(self) -> bool:
-        """Whether the present step's validation was finished before an interruption."""
-        return (self._evaluation_folder(self._step_name()) / RESULTS).is_file()
+    def log_finished_validation(self) -> bool:
+        """Whether the present step's validation was finished before an interruption.
+
+        Its results may be on disk and not, or not all, in the log: what they say is logged again.
+        """
+        logs = [logger for logger in self.trainer.loggers if isinstance(logger, CSVLog)]
+        for log in logs:
+            log.forget(self.global_step, "val/")
+        path = self._evaluation_folder(self._step_name()) / RESULTS
+        if not path.is_file():
+            return False
+        values = named_metrics("val", json.loads(path.read_text(encoding="utf-8")))
+        for log in logs:
+            log.log_metrics(values, step=self.global_step)
+        return True
 
     def _validation_name(self) -> str:
         return self._step_name() if self.trainer.state.fn == "fit" else "validate"
@@ -344,16 +358,7 @@ class AdaptiveEvaluation(LightningModule):
             logger.log_metrics(dict(values), step=step)
 
     def _log_results(self, stage: str, results: dict[str, Any]) -> None:
-        datasets: dict[str, dict[str, Any]] = dict(results.get("datasets", {}))
-        macro = results.get("macro", {})
-        if len(datasets) > 1:
-            datasets |= {name: macro[name] for name in ("all", "math") if macro[name]["datasets"]}
-        values = {
-            f"{stage}/{dataset}/{metric}": float(metrics[metric])
-            for dataset, metrics in datasets.items()
-            for metric in METRIC_NAMES
-            if metrics[metric] is not None
-        }
+        values, macro = named_metrics(stage, results), results.get("macro")
         self.write_metrics(values, self.global_step)
         # Equal on all ranks already; Lightning advises to say so.
         self.log_dict(values, logger=False, sync_dist=True)
