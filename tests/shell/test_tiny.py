@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from svr_lightning.core.parsing import parse_self_check, self_check_format_score
+from svr_lightning.core.baseline_prompts import ANALYSIS_CLOSE, ANALYSIS_OPEN
+from svr_lightning.core.parsing import parse_self_check, self_check_format_score, without_spans
 from svr_lightning.core.types import Verdict
 from svr_lightning.messages import first_turn_messages, refinement_messages
 from svr_lightning.tasks import get_task
 from svr_lightning.tiny import traces, warmstart
+from svr_lightning.tiny.method_traces import CHANGE_HINT, KEEP_HINT, method_documents
 from svr_lightning.tiny.problems import derivations, generate, search_order, universe
 from svr_lightning.tiny.tokenizer import build_tokenizer
 from svr_lightning.tiny.traces import Puzzle, completion_text, documents, next_trace, self_check
@@ -90,19 +92,40 @@ def test_equal_numbers_leave_no_derivation_twice_in_the_search_order() -> None:
     assert len(texts) == len(set(texts))
 
 
+def _question(document: traces.Document) -> tuple[list[int], int]:
+    """Numbers and target of the question in a prompt; drafts come behind it or hold none."""
+    question = document.messages[1]["content"].split("Using the numbers [", 1)[1]
+    numbers, rest = question.split("]", 1)
+    return [int(n) for n in numbers.split(",")], int(rest.split("equals ")[1].split(".")[0])
+
+
 def test_demonstrations_are_graded_as_they_are_labelled() -> None:
     for document in itertools.islice(documents(3), 500):
-        question = document.messages[1]["content"]
-        numbers = (
-            question.split("[", 2)[-1] if question.startswith("[T=") else question.split("[")[1]
-        )
-        nums = [int(word) for word in numbers.split("]")[0].split(",")]
-        target = int(question.split("equals ")[1].split(".")[0])
+        nums, target = _question(document)
         problem = COUNTDOWN.from_row({"id": "x", "nums": nums, "target": target})
         assert COUNTDOWN.grade(document.completion, problem) == document.correct
         assert COUNTDOWN.format_score(document.completion) == 1.0
         assert self_check_format_score(document.completion) == 1.0
         assert len(document.completion) <= COUNTDOWN.style.draft_limit
+
+
+def test_demonstrations_of_other_methods_are_graded_as_they_are_labelled() -> None:
+    seen = set()
+    for document in itertools.islice(method_documents(3), 600):
+        numbers, target = _question(document)
+        problem = COUNTDOWN.from_row({"id": "x", "nums": numbers, "target": target})
+        assert COUNTDOWN.grade(document.completion, problem) == document.correct
+        assert len(document.completion) <= COUNTDOWN.style.draft_limit
+        system, user = (message["content"] for message in document.messages)
+        assert document.draft in user
+        if "tutor" in system:  # gives no answer
+            assert document.completion.endswith((KEEP_HINT, CHANGE_HINT))
+        else:
+            solution = without_spans(document.completion, ANALYSIS_OPEN, ANALYSIS_CLOSE)
+            assert COUNTDOWN.format_score(solution) == 1.0
+        checked = document.completion.partition("<self_check>")[2]
+        seen.add((system, "VERDICT" in checked, "CONFIDENCE" in checked))
+    assert len(seen) == 5  # no self-check, each of its fields alone, both; and the tutor
 
 
 def test_demonstrations_hold_no_held_out_problem() -> None:
