@@ -27,6 +27,8 @@ RATES = (4e-4, 8e-4, 1.6e-3)
 VOTE_COUNTS = (3, 5, 10)
 VOTE_PAPER = {3: 0.504, 5: 0.529, 10: 0.564}
 """All-7 accuracy of Maj@k over GRPO in the paper's table on majority voting."""
+TUNING_FLAGS = ("--data.problems_per_step", "6")
+"""Tuning takes half of a training's problems per step."""
 TEMPERATURE = 0.9
 """Of the sampled evaluation, and of training."""
 HORIZON = 3
@@ -103,8 +105,8 @@ def _variant(name: str, title: str) -> Row:
     )
 
 
-# Four updates of 6 problems per rollout: as many optimizer steps and problems as everybody else.
-_FOUR_UPDATES = ("--data.problems_per_step", "24", "--trainer.val_check_interval", "10")
+# Four updates of 12 problems per rollout: as many optimizer steps and problems as everybody else.
+_FOUR_UPDATES = ("--data.problems_per_step", "48", "--trainer.val_check_interval", "10")
 _SHARED_BETA = ("--model.recipe.init_args.loss.beta", "0.1")
 
 ROWS = (
@@ -310,7 +312,7 @@ def rate_cell(family: Family, rate: float, settings: Settings) -> Cell:
     row = BY_NAME[REPRESENTATIVES[family]]
     name = f"{row.name}-{rate:g}"
     folder = f"{settings.out}/tune/{name}"
-    command = fit(row, TUNING_SEED, rate, folder, settings.extra)
+    command = fit(row, TUNING_SEED, rate, folder, (*TUNING_FLAGS, *settings.extra))
     return Cell(name=f"tune/{name}", commands=(command,))
 
 
@@ -318,7 +320,8 @@ def candidate_cell(name: str, seed: int, settings: Settings) -> Cell:
     """A training of a candidate for ``svr_plus``."""
     row = replace(BY_NAME["svr"], layers=(candidate_layer(name, settings),))
     folder = f"{settings.out}/tune/{name}-{seed}"
-    command = fit(row, seed, settings.rates["svr"], folder, settings.extra)
+    extra = (*TUNING_FLAGS, *settings.extra)
+    command = fit(row, seed, settings.rates["svr"], folder, extra)
     return Cell(name=f"tune/{name}-{seed}", commands=(command,))
 
 
