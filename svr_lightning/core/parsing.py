@@ -98,6 +98,12 @@ def verdict_span(text: str) -> tuple[int, int] | None:
     return None if word is None else (start + word.start(), start + word.end())
 
 
+def self_check_start(text: str) -> int:
+    """Where the first self-check begins, closed or not; the length of the text if there is none."""
+    opening = _tag(OPEN_TAG).search(text)
+    return len(text) if opening is None else opening.start()
+
+
 def first_span(text: str, open_tag: str, close_tag: str) -> str | None:
     """Return what stands between the first opening tag and the next closing tag, or None.
 

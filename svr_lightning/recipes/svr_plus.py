@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from svr_lightning.core.credit import group_advantages, reward_to_go
-from svr_lightning.core.parsing import OPEN_TAG
+from svr_lightning.core.parsing import self_check_start
 from svr_lightning.core.rewards import TurnReward, proper_rewards, turn_rewards
 from svr_lightning.core.types import Sample, ScoredTurn
 from svr_lightning.recipes.base import Group, sample_of
@@ -69,13 +69,12 @@ class SVRPlus(SVRTurns):
         self, group: Group, i: int, t: int, advantages: Sequence[float]
     ) -> Iterator[Sample]:
         turn = group.trajectories[i].turns[t]
-        # Without a self-check one sequence is left, and the credit of the solution.
-        for span, advantage in zip(self._spans(turn.completion.text), advantages, strict=False):
-            yield sample_of(turn, group.problem, advantage, span)
-
-    def _spans(self, text: str) -> list[tuple[int, int] | None]:
-        """Solution, and self-check with the end of the turn; all of it where there is no check."""
-        check = text.find(OPEN_TAG)
-        if not self.sections or check <= 0:
-            return [None]
-        return [(0, check), (check, len(text) + 1)]
+        if not self.sections:
+            yield sample_of(turn, group.problem, advantages[0])
+            return
+        end = len(turn.completion.text)
+        check = self_check_start(turn.completion.text)
+        if check > 0:
+            yield sample_of(turn, group.problem, advantages[0], (0, check))
+        # One that is missing is answered for by the end of the turn.
+        yield sample_of(turn, group.problem, advantages[1], (check, end + 1))

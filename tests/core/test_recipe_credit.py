@@ -367,10 +367,25 @@ def test_svr_plus_credits_solution_and_self_check_apart() -> None:
     ]
 
 
-def test_svr_plus_takes_a_turn_without_a_self_check_as_one_sequence() -> None:
+def test_svr_plus_holds_the_end_of_a_turn_to_account_for_a_missing_self_check() -> None:
+    weights = RewardWeights(cal=0, over=0, detect=0, ready=0, fmt=1.0)
+    recipe = SVRPlus(
+        group_size=2, horizon=1, weights=weights, scale_rewards="none", turns="all", proper=False
+    )
+    whole = SOLUTION + CHECK.format("CORRECT", "1.00")
+    ((group,), _) = play(recipe, lambda program, *_: [whole, SOLUTION][program])
+    samples = recipe.credit(group)
+    start = len(SOLUTION)
+    assert [s.text_span for s in samples[2:]] == [(0, start), (start, start + 1)]
+    # The form of a self-check earns 1, its absence -1.
+    assert [samples[k].advantage for k in (1, 3)] == [1.0, -1.0]
+
+
+def test_svr_plus_takes_a_turn_of_a_self_check_alone_as_one_sequence() -> None:
     recipe = SVRPlus(group_size=2, horizon=1, turns="all")
-    ((group,), _) = play(recipe, scripts("R", "W"))
-    assert [sample.text_span for sample in recipe.credit(group)] == [None, None]
+    ((group,), _) = play(recipe, lambda program, *_: ["<Self_Check>", SOLUTION][program])
+    assert recipe.credit(group)[0].text_span == (0, len("<Self_Check>") + 1)
+    assert len(recipe.credit(group)) == 3
 
 
 def test_svr_plus_without_its_parts_is_svr_turns() -> None:
