@@ -22,6 +22,7 @@ from svr_lightning.experiments.plan import Settings
 
 STAGES = ("tune", "train", "judge", "report")
 FAILED, USER_FAULT, INTERRUPTED = 1, 2, 130
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     cut = given.index("--") if "--" in given else len(given)
     options = parser().parse_args(given[:cut])
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in _ENDINGS:
+        signal.signal(number, _interrupt)
     try:
         return run(options, tuple(given[cut + 1 :]))
     except ConfigError as error:
@@ -77,7 +79,10 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
         if failures:
             return FAILED  # without a learning rate there is nothing to go on with
     if {"train", "judge"} & set(stages):
-        failures = runner.run(cells(options, settings, stages), options.jobs)
+        planned = cells(options, settings, stages)
+        if "train" in stages and plan.CHOSEN in (options.rows or plan.BY_NAME):
+            tuning.check_choice(settings.out)
+        failures = runner.run(planned, options.jobs)
     if "report" in stages:
         rates = tuning.read_rates(settings.out)
         known = Settings(out=settings.out, rates=rates, extra=extra)
@@ -149,6 +154,8 @@ def check_checkout() -> None:
 
 
 def _interrupt(*_: object) -> None:
+    for number in _ENDINGS:
+        signal.signal(number, signal.SIG_IGN)  # one is enough: the processes are being ended
     raise KeyboardInterrupt
 
 

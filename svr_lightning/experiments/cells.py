@@ -1,8 +1,13 @@
 """Running cells: one process per command, what is done is kept, what was cut short goes on.
 
-Beside a cell's results lies ``commands/``: of each command the log, and a record of its line.
+Beside a cell's results lies ``commands/``: of each command the log, and a record of its line and of
+what it was given. Who runs a command holds a lock on the folder, and its process inherits it: one
+that outlives a killed experiment is not joined by a second one.
 """
 
+import fcntl
+import hashlib
+import itertools
 import json
 import os
 import subprocess
@@ -11,9 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from svr_lightning import tiny
 from svr_lightning.errors import ConfigError
 from svr_lightning.experiments.plan import Cell, Command
 from svr_lightning.files import write_json
@@ -67,42 +74,60 @@ class Runner:
 
     def _cell(self, cell: Cell, failures: list[str]) -> None:
         for command in cell.commands:
-            if self._stopped or is_done(command):
-                continue
-            began = time.perf_counter()
             try:
-                self._command(command)
-            except (CommandError, OSError) as error:
+                if self._stopped or is_done(command):
+                    continue
+                seconds = self._command(command)
+            except (CommandError, ConfigError, OSError) as error:
                 if not self._stopped:
                     failures.append(f"{cell.name}: {error}")
                     self._say(failures[-1])
                 return
-            self._say(f"{cell.name}: {command.name} done, {time.perf_counter() - began:.0f} s")
+            self._say(f"{cell.name}: {command.name} done, {seconds:.0f} s")
 
-    def _command(self, command: Command) -> None:
-        record = read_record(command)
-        if record and record["command"] != command.line:
+    def _command(self, command: Command) -> float:
+        """Run a command; returns the seconds that its last start took."""
+        record, inputs = read_record(command), inputs_digest(command)
+        if record and (record["command"], record["inputs"]) != (command.line, inputs):
             raise CommandError(
-                f"{command.folder} holds results of another command line, see "
-                f"{record_path(command)}; remove the folder or give another --out"
+                f"{command.folder} holds results of another command line or of other "
+                f"configurations, see {record_path(command)}; remove the folder or give another "
+                "--out"
             )
         arguments = list(command.arguments)
         if command.checkpoint and Path(command.checkpoint).is_file():
             arguments += ["--ckpt_path", "last"]
-        log = record_path(command).with_suffix(".log")
-        earlier = float(record.get("seconds", 0.0))
-        write_json(record_path(command), _record(command, earlier, done=False))
-        began = time.perf_counter()
-        code = self._process([*self._program, *arguments], log)
-        seconds = earlier + time.perf_counter() - began
+        path = record_path(command)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        log = path.with_suffix(".log")
+        spent = float(record.get("seconds", 0.0))
+
+        def keep(done: bool) -> None:
+            seconds = round(spent + time.perf_counter() - began, 1)
+            fields = {"command": command.line, "inputs": inputs, "done": done, "seconds": seconds}
+            write_json(path, fields)
+
+        with (path.parent / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CommandError(
+                    f"{command.folder} is in use by a process that still runs; wait for it or end "
+                    "it, and start again"
+                ) from error
+            began = time.perf_counter()
+            keep(done=False)
+            code = self._process([*self._program, *arguments], log, lock.fileno())
+            whole = not code and not self._stopped and Path(command.result).is_file()
+            keep(done=whole)
         if self._stopped:
             raise CommandError(f"{command.name} was interrupted")
-        if code or not Path(command.result).is_file():
+        if not whole:
             end = f"ended with {code}" if code else f"left no {command.result}"
             raise CommandError(f"{command.name} {end}, see {log}")
-        write_json(record_path(command), _record(command, seconds, done=True))
+        return time.perf_counter() - began
 
-    def _process(self, line: Sequence[str], log: Path) -> int:
+    def _process(self, line: Sequence[str], log: Path, lock: int) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with log.open("ab") as stream:
             with self._lock:
@@ -110,7 +135,12 @@ class Runner:
                     return 1
                 # A session of its own: Ctrl-C reaches the children through _stop alone.
                 child = subprocess.Popen(  # noqa: S603 - our own command line, no shell
-                    line, env=environment, stdout=stream, stderr=stream, start_new_session=True
+                    line,
+                    env=environment,
+                    stdout=stream,
+                    stderr=stream,
+                    pass_fds=(lock,),
+                    start_new_session=True,
                 )
                 self._children.add(child)
             code = child.wait()
@@ -135,8 +165,9 @@ class Runner:
 def is_done(command: Command) -> bool:
     """Whether this very command line has left its result."""
     record = read_record(command)
-    same = record.get("command") == command.line
-    return bool(same and record.get("done") and Path(command.result).is_file())
+    if not record or not record["done"] or not Path(command.result).is_file():
+        return False
+    return (record["command"], record["inputs"]) == (command.line, inputs_digest(command))
 
 
 def record_path(command: Command) -> Path:
@@ -145,7 +176,7 @@ def record_path(command: Command) -> Path:
 
 
 def read_record(command: Command) -> dict[str, Any]:
-    """``command``, ``done`` and ``seconds`` of what was run; empty where nothing was.
+    """``command``, ``inputs``, ``done``, ``seconds`` of what was run; empty where nothing was.
 
     Raises:
         ConfigError: if the file is not such a record.
@@ -155,10 +186,29 @@ def read_record(command: Command) -> dict[str, Any]:
         return {}
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return {"command": record["command"], "done": record["done"], "seconds": record["seconds"]}
+        return {name: record[name] for name in ("command", "inputs", "done", "seconds")}
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: no record of a command ({error}); remove the file") from error
 
 
-def _record(command: Command, seconds: float, *, done: bool) -> dict[str, Any]:
-    return {"command": command.line, "done": done, "seconds": round(seconds, 1)}
+def inputs_digest(command: Command) -> str:
+    """SHA-256 of what a command line only names: its configurations and the policy that ships.
+
+    Raises:
+        ConfigError: if a configuration is not there.
+    """
+    words = command.arguments
+    digest = hashlib.sha256(_shipped_weights())
+    for flag, value in itertools.pairwise(words):
+        if flag == "--config":
+            try:
+                digest.update(Path(value).read_bytes())
+            except OSError as error:
+                raise ConfigError(f"{value}: cannot be read ({error.strerror})") from error
+    return digest.hexdigest()
+
+
+@cache
+def _shipped_weights() -> bytes:
+    folder = Path(tiny.__file__).parent / "countdown_policy"
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).digest()

@@ -194,6 +194,8 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     }.items()
 }
 """What ``svr_plus`` was chosen from, on development problems alone: whole configuration layers."""
+CHOSEN = "svr_plus"
+"""The row whose layer holds the candidate that was chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,16 +41,16 @@ class Seeds:
 
 
 def read_row(row: Row, seeds: Sequence[int], settings: Settings) -> Seeds | None:
-    """Every seed of a row that was judged; None where none was.
+    """Every seed of a row that was trained and judged as planned; None where none was.
 
     Raises:
         ConfigError: naming a file that cannot be read, or seeds that were asked other problems.
     """
     judged = []
     for seed in plan.seeds_of(row, tuple(seeds)):
-        folder = plan.folder_of(settings.out, row, seed)
-        if all(is_done(command) for command in plan.judge(row, seed, folder)):
-            judged.append((seed, Path(folder)))
+        cell = plan.cell(row, seed, settings, ("train", "judge"))
+        if all(is_done(command) for command in cell.commands):
+            judged.append((seed, Path(plan.folder_of(settings.out, row, seed))))
     if not judged:
         return None
     runs = tuple(

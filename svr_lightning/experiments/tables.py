@@ -11,12 +11,15 @@ Entry = Mapping[str, Any]
 
 _NOTES = """\
 Three trainings per row where all have been run, of the same number of optimizer steps, problems
-and generations; the learning rate was tuned once per family on other problems. Brackets are 95 %
+and generations (Murphy's tree may make fewer); the learning rate was tuned once per family on other
+problems, and SVR+ chosen there among six. The warm start is one policy, its interval over problems
+alone. Brackets are 95 %
 intervals of a bootstrap over seeds and problems; with three seeds they understate how much
 trainings differ. Greedy figures are under each row's own protocol: one turn, ten turns, or SVR's
 stopping rule at most ten turns. Best fixed: the number of turns with the highest accuracy, picked
 on these very problems. Any turn: over all recorded turns. Tokens are prompts and completions of all
 turns. Paper: accuracy of Qwen3.5-2B over seven benchmarks, another task, model and scale."""
+_FEEDBACK = "Turn 2 of MLMT-RL is feedback, which has no answer."
 _VERSUS = """\
 SVR minus the row, on the same problems and seeds. p: two-sided permutation test that flips signs
 problem by problem; it is about new problems, not about other trainings, and is not corrected for
@@ -40,7 +43,13 @@ def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
     parts = ["# The miniature experiment", "", _NOTES, "", *_grid(_HEAD, map(_greedy, entries))]
     if any(entry["privileged"] for entry in entries):
         parts += ["", "(+) privileged: its prompts show labels."]
-    parts += ["", "## Sampled", "", f"Temperature {plan.TEMPERATURE}, no early stop.", ""]
+    parts += [
+        "",
+        "## Sampled",
+        "",
+        f"Temperature {plan.TEMPERATURE}, no early stop. {_FEEDBACK}",
+        "",
+    ]
     parts += _grid(_SAMPLED, (_sampled(entry) for entry in entries if "sampled" in entry))
     if pairs := [_compared(entry) for entry in entries if entry.get(f"versus_{REFERENCE}")]:
         parts += ["", "## Compared with SVR", "", _VERSUS, "", *_grid(_COMPARED, pairs)]
@@ -52,7 +61,7 @@ def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
 def commands_md(settings: Settings, seeds: Sequence[int]) -> str:
     """The command lines behind each row; its other seeds differ in the number alone."""
     parts = ["# The command of each row", ""]
-    parts += [f"Seed {seeds[0]}; the others: {', '.join(map(str, seeds[1:]))}.", ""]
+    parts += [f"Seed {seeds[0]}; all seeds: {', '.join(map(str, seeds))}.", ""]
     for row in plan.ROWS:
         cell = plan.cell(row, seeds[0], settings, ("train", "judge"))
         parts += [f"## {row.title}", "", "```bash", *(c.line for c in cell.commands), "```", ""]

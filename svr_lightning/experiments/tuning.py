@@ -6,6 +6,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
+import yaml
+
 from svr_lightning.errors import ConfigError
 from svr_lightning.experiments import plan
 from svr_lightning.experiments.plan import Cell, Family, Settings
@@ -98,6 +100,25 @@ def read_rates(out: str) -> dict[Family, float]:
         raise ConfigError(
             f"{path}: no tuned learning rates ({type(error).__name__}: {error}); run --stage tune"
         ) from error
+
+
+def check_choice(out: str) -> None:
+    """Hold the layer of the row that was chosen to the choice.
+
+    Raises:
+        ConfigError: if it holds another candidate, or there is no choice.
+    """
+    path, (layer,) = Path(out) / TUNED, plan.BY_NAME[plan.CHOSEN].layers
+    try:
+        name = json.loads(path.read_text(encoding="utf-8"))["candidates"]["chosen"]
+        wanted = plan.CANDIDATES[name]["model"]["recipe"]["init_args"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path}: no choice of a candidate ({type(error).__name__}: {error}); run --stage tune"
+        ) from error
+    held = yaml.safe_load(Path(layer).read_text(encoding="utf-8"))["model"]["recipe"]["init_args"]
+    if any(held.get(option) != value for option, value in wanted.items()):
+        raise ConfigError(f"{layer} is not the candidate {name!r} of {path}; set {dict(wanted)}")
 
 
 def write_tuned(out: str, families: Mapping[str, Any], candidates: Mapping[str, Any]) -> None:

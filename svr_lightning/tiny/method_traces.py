@@ -2,7 +2,7 @@
 
 The demonstrator is that of :mod:`~svr_lightning.tiny.traces`, and searches as well under each
 prompt: only what it is asked for differs. Where nobody asks for a self-check it stays with a wrong
-answer as often as it does after having called one CORRECT.
+answer as often as it would have called it CORRECT and stayed.
 """
 
 import random

@@ -291,15 +291,15 @@ class AdaptiveEvaluation(LightningModule):
 
         Its results may be on disk and not, or not all, in the log: what they say is logged again.
         """
-        logs = [logger for logger in self.trainer.loggers if isinstance(logger, CSVLog)]
-        for log in logs:
-            log.forget(self.global_step, "val/")
+        for logger in self.trainer.loggers:
+            if isinstance(logger, CSVLog):
+                logger.forget(self.global_step, "val/")
         path = self._evaluation_folder(self._step_name()) / RESULTS
-        if not path.is_file():
+        text = path.read_text(encoding="utf-8") if path.is_file() else None
+        text = self.trainer.strategy.broadcast(text)  # rank 0 wrote it, perhaps where it alone sees
+        if text is None:
             return False
-        values = named_metrics("val", json.loads(path.read_text(encoding="utf-8")))
-        for log in logs:
-            log.log_metrics(values, step=self.global_step)
+        self.write_metrics(named_metrics("val", json.loads(text)), self.global_step)
         return True
 
     def _validation_name(self) -> str:

@@ -3,14 +3,17 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
+import yaml
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.experiments import plan, tuning
@@ -130,6 +133,54 @@ def test_an_interrupt_ends_the_children_and_the_next_start_goes_on(tmp_path: Pat
     assert not (tmp_path / "b" / "starts.txt").exists()
     assert Runner(PROGRAM, lambda _: None).run(cells, jobs=1) == []
     assert all(is_done(command) for cell in cells for command in cell.commands)
+
+
+def test_a_process_that_outlives_a_killed_experiment_is_not_joined_by_another(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "a"
+    cell = Cell(name="a", commands=(step(folder, "sleep"),))
+    start = f"from svr_lightning.experiments.cells import *; Runner({PROGRAM!r}).run([{cell!r}], 1)"
+    experiment = subprocess.Popen([sys.executable, "-c", start])
+    while not (folder / "pid").is_file():
+        time.sleep(0.01)
+    experiment.kill()
+    experiment.wait()
+    (line,) = Runner(PROGRAM, lambda _: None).run([cell], jobs=1)
+    assert line.startswith(f"a: {folder} is in use by a process that still runs; wait for it")
+    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+    while Runner(PROGRAM, lambda _: None).run([cell], jobs=1):
+        time.sleep(0.01)  # until it is gone
+    assert starts(folder) == ["1 sleep", "1 sleep"]
+
+
+def test_results_of_another_configuration_are_not_taken_for_these(tmp_path: Path) -> None:
+    layer = tmp_path / "layer.yaml"
+    layer.write_text("a: 1")
+    command = step(tmp_path / "a", "write")
+    command = replace(command, arguments=(*command.arguments, "--config", str(layer)))
+    runner = Runner(PROGRAM, lambda _: None)
+    runner.run([Cell(name="a", commands=(command,))], jobs=1)
+    assert is_done(command)
+    layer.write_text("a: 2")
+    assert not is_done(command)
+    (line,) = runner.run([Cell(name="a", commands=(command,))], jobs=1)
+    assert "or of other configurations" in line
+
+
+def test_the_layer_of_svr_plus_is_the_candidate_that_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[2])
+    (layer,) = plan.BY_NAME[plan.CHOSEN].layers
+    held = yaml.safe_load(Path(layer).read_text())["model"]["recipe"]["init_args"]
+    for name, candidate in plan.CANDIDATES.items():
+        tuning.write_tuned(str(tmp_path), {}, {"chosen": name})
+        if candidate["model"]["recipe"]["init_args"].items() <= held.items():
+            tuning.check_choice(str(tmp_path))
+        else:
+            with pytest.raises(ConfigError, match=f"is not the candidate '{name}'"):
+                tuning.check_choice(str(tmp_path))
 
 
 def validated(cell: Cell, accuracy: float, tokens: float = 100.0) -> None:

@@ -9,7 +9,7 @@ import pytest
 from svr_lightning.evaluation.results import write_results
 from svr_lightning.experiments import plan, tuning
 from svr_lightning.experiments.__main__ import main
-from svr_lightning.experiments.cells import record_path
+from svr_lightning.experiments.cells import inputs_digest, record_path
 from svr_lightning.experiments.plan import Command, Settings
 from svr_lightning.files import to_json, write_json
 from tests.trajectories import record, uncensored
@@ -65,7 +65,10 @@ def leave(command: Command, row: str, seed: str) -> None:
         result.write_text("".join(f"{to_json(pool)}\n" for pool in pools()))
     elif command.name == "vote":
         assert main_vote(command) == 0
-    write_json(record_path(command), {"command": command.line, "done": True, "seconds": 1.5})
+    result.parent.mkdir(parents=True, exist_ok=True)
+    result.touch()
+    record = {"command": command.line, "inputs": inputs_digest(command), "done": True}
+    write_json(record_path(command), {**record, "seconds": 1.5})
 
 
 def main_vote(command: Command) -> int:
@@ -80,13 +83,13 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = Settings(out=str(folder), rates={"single": 1e-4, "multi": 2e-4, "svr": 3e-4})
     families = {family: {"lr": rate} for family, rate in settings.rates.items()}
     tuning.write_tuned(settings.out, families, {})
-    for name in ROWS:
-        for seed in SEEDS:
-            cell = plan.cell(plan.BY_NAME[name], int(seed), settings, ("judge",))
-            for command in cell.commands:
-                leave(command, name, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
+        for name in ROWS:
+            for seed in SEEDS:
+                cell = plan.cell(plan.BY_NAME[name], int(seed), settings, ("train", "judge"))
+                for command in cell.commands:
+                    leave(command, name, seed)
         options = ["--out", str(folder), "--stage", "report", "--seeds", *SEEDS]
         options += ["--rows", *ROWS, "svr_turns", "--publish", str(folder / "published")]
         assert main(options) == 0
