@@ -13,12 +13,12 @@ _NOTES = """\
 Three trainings per row where all have been run, of the same number of optimizer steps, problems
 and generations (Murphy's tree may make fewer); the learning rate was tuned once per family on other
 problems, and SVR+ chosen there among six. The warm start is one policy, its interval over problems
-alone. Brackets are 95 %
-intervals of a bootstrap over seeds and problems; with three seeds they understate how much
-trainings differ. Greedy figures are under each row's own protocol: one turn, ten turns, or SVR's
-stopping rule at most ten turns. Best fixed: the number of turns with the highest accuracy, picked
-on these very problems. Any turn: over all recorded turns. Tokens are prompts and completions of all
-turns. Paper: accuracy of Qwen3.5-2B over seven benchmarks, another task, model and scale."""
+alone. Brackets are 95 % intervals of a bootstrap over seeds and problems; with three seeds they
+understate how much trainings differ, with one they leave it out. Greedy figures are under each
+row's own protocol: one turn, ten turns, or SVR's stopping rule at most ten turns. Best fixed: the
+number of turns with the highest accuracy, picked on these very problems. Any turn: over all
+recorded turns. Tokens are prompts and completions of all turns. Paper: accuracy of Qwen3.5-2B over
+seven benchmarks, another task, model and scale."""
 _FEEDBACK = "Turn 2 of MLMT-RL is feedback, which has no answer."
 _VERSUS = """\
 SVR minus the row, on the same problems and seeds. p: two-sided permutation test that flips signs
