@@ -42,7 +42,7 @@ def training_rollout(engine: Engine) -> tuple[list[Trajectory], int]:
 
 def adaptive_rollout(engine: Engine) -> tuple[list[Trajectory], int]:
     """The same problems with adaptive stopping, so that trajectories end at different turns."""
-    rule = StopRule(threshold=0.9)
+    rule = StopRule(threshold=0.95)
     return _run(
         engine, [(p, i, refinement_chain(p, i, 4, rule)) for p in PROBLEMS for i in range(5)]
     )

@@ -15,7 +15,7 @@ from svr_lightning.metrics import METRIC_NAMES
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = ROOT / "docs" / "metrics.md"
 PLACES = {"<t>": "[0-9]+", "<stage>": "(?:val|test)", "<dataset>": "[^/]+"}
-TINY = {"task": "countdown", "path": "embedded:countdown-tiny", "limit": 2}
+TINY = {"task": "countdown", "path": "embedded:countdown-tiny", "limit": 5}
 
 
 def rows(heading: str) -> list[list[str]]:
