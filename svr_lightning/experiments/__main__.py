@@ -13,6 +13,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from svr_lightning.errors import ConfigError
@@ -84,8 +85,7 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
             tuning.check_choice(settings.out)
         failures = runner.run(planned, options.jobs)
     if "report" in stages:
-        rates = tuning.read_rates(settings.out)
-        known = Settings(out=settings.out, rates=rates, extra=extra)
+        known = replace(settings, rates=tuning.read_rates(settings.out))
         names = options.rows or [*plan.BY_NAME]
         for line in report.write_report(known, tuple(options.seeds), names):
             print(line)
@@ -104,7 +104,7 @@ def tune(runner: Runner, settings: Settings, jobs: int) -> list[str]:
         return failures
     families = tuning.tuned_rates(settings)
     rates = {family: float(families[family]["lr"]) for family in plan.REPRESENTATIVES}
-    settings = Settings(out=settings.out, rates=rates, extra=settings.extra)
+    settings = replace(settings, rates=rates)
     failures = runner.run(tuning.candidate_cells(settings), jobs)
     if not failures:
         tuning.write_tuned(settings.out, families, tuning.judged_candidates(settings))
@@ -116,7 +116,7 @@ def cells(
 ) -> list[plan.Cell]:
     """The cells that were asked for, seed by seed, so that whole tables come early."""
     rates = tuning.read_rates(settings.out) if "train" in stages else {}
-    settings = Settings(out=settings.out, rates=rates, extra=settings.extra)
+    settings = replace(settings, rates=rates)
     rows = [plan.BY_NAME[name] for name in options.rows or plan.BY_NAME]
     seeds = tuple(options.seeds)
     return [

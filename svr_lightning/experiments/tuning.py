@@ -1,10 +1,10 @@
 """What is chosen on development problems: a learning rate per family, and what SVR+ is."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import yaml
 
@@ -16,6 +16,7 @@ from svr_lightning.files import write_json
 TUNED = "tuned.json"
 _SHOWN = ("accuracy", "avg_total_tokens", "turns")
 Scores = dict[str, Any]
+T = TypeVar("T")
 
 
 def rate_cells(settings: Settings) -> list[Cell]:
@@ -92,14 +93,11 @@ def read_rates(out: str) -> dict[Family, float]:
     Raises:
         ConfigError: if there is no such file, or it lacks one.
     """
-    path = Path(out) / TUNED
-    try:
-        families = json.loads(path.read_text(encoding="utf-8"))["families"]
-        return {family: float(families[family]["lr"]) for family in plan.REPRESENTATIVES}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{path}: no tuned learning rates ({type(error).__name__}: {error}); run --stage tune"
-        ) from error
+
+    def rates(tuned: Any) -> dict[Family, float]:
+        return {name: float(tuned["families"][name]["lr"]) for name in plan.REPRESENTATIVES}
+
+    return _read_tuned(out, "tuned learning rates", rates)
 
 
 def check_choice(out: str) -> None:
@@ -108,17 +106,29 @@ def check_choice(out: str) -> None:
     Raises:
         ConfigError: if it holds another candidate, or there is no choice.
     """
-    path, (layer,) = Path(out) / TUNED, plan.BY_NAME[plan.CHOSEN].layers
-    try:
-        name = json.loads(path.read_text(encoding="utf-8"))["candidates"]["chosen"]
-        wanted = plan.CANDIDATES[name]["model"]["recipe"]["init_args"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{path}: no choice of a candidate ({type(error).__name__}: {error}); run --stage tune"
-        ) from error
+
+    def chosen(tuned: Any) -> tuple[str, Mapping[str, Any]]:
+        name = tuned["candidates"]["chosen"]
+        return name, plan.CANDIDATES[name]["model"]["recipe"]["init_args"]
+
+    name, wanted = _read_tuned(out, "choice of a candidate", chosen)
+    (layer,) = plan.BY_NAME[plan.CHOSEN].layers
     held = yaml.safe_load(Path(layer).read_text(encoding="utf-8"))["model"]["recipe"]["init_args"]
     if any(held.get(option) != value for option, value in wanted.items()):
-        raise ConfigError(f"{layer} is not the candidate {name!r} of {path}; set {dict(wanted)}")
+        raise ConfigError(
+            f"{layer} is not the candidate {name!r} of {Path(out) / TUNED}; set {dict(wanted)}"
+        )
+
+
+def _read_tuned(out: str, what: str, read: Callable[[Any], T]) -> T:
+    """What ``read`` takes from ``tuned.json``, or one line that it holds no such thing."""
+    path = Path(out) / TUNED
+    try:
+        return read(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path}: no {what} ({type(error).__name__}: {error}); run --stage tune"
+        ) from error
 
 
 def write_tuned(out: str, families: Mapping[str, Any], candidates: Mapping[str, Any]) -> None:

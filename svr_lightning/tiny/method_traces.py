@@ -66,21 +66,21 @@ def _first(rng: random.Random, puzzle: Puzzle) -> Document:
 
 def _neutral(rng: random.Random, puzzle: Puzzle) -> Document:
     draft, truncated = _draft(rng, puzzle)
-    state = DraftState(draft=_text(rng, draft, truncated), truncated=truncated)
+    state = DraftState(draft=_shown(rng, draft.text, truncated), truncated=truncated)
     trace = _go_on(rng, puzzle, draft, truncated, _stays(rng, draft))
     messages = baseline_prompts.neutral(_STYLE, problem_of(puzzle).question, state, later_turn(rng))
-    return _document(messages, trace.text, draft, truncated, trace.correct)
+    return _document(messages, trace.text, draft.text, truncated, trace.correct)
 
 
 def _scored(rng: random.Random, puzzle: Puzzle) -> Document:
     """Whoever is told the score believes it."""
     draft, truncated = _draft(rng, puzzle)
     state = OracleState(
-        draft=_text(rng, draft, truncated), truncated=truncated, correct=draft.correct
+        draft=_shown(rng, draft.text, truncated), truncated=truncated, correct=draft.correct
     )
     trace = _go_on(rng, puzzle, draft, truncated, draft.correct)
     messages = baseline_prompts.scored(_STYLE, problem_of(puzzle).question, state, later_turn(rng))
-    return _document(messages, trace.text, draft, truncated, trace.correct)
+    return _document(messages, trace.text, draft.text, truncated, trace.correct)
 
 
 def _analysed(rng: random.Random, puzzle: Puzzle) -> Document:
@@ -88,7 +88,7 @@ def _analysed(rng: random.Random, puzzle: Puzzle) -> Document:
     draft, truncated = _draft(rng, puzzle)
     text = analysis_text(draft) if draft.lines[0].startswith("check") else draft.text
     told = not draft.correct and rng.random() < _TOLD_SHARE
-    shown = text[: rng.randrange(len(ANALYSIS_OPEN), len(text))] if truncated else text
+    shown = _shown(rng, text, truncated, ANALYSIS_OPEN)
     trace = _go_on(rng, puzzle, draft, truncated, not told and _stays(rng, draft))
     question, turn = problem_of(puzzle).question, later_turn(rng)
     if told:
@@ -97,24 +97,14 @@ def _analysed(rng: random.Random, puzzle: Puzzle) -> Document:
     else:
         state = DraftState(draft=shown, truncated=truncated)
         messages = baseline_prompts.doubtful_draft(_STYLE, question, state, turn)
-    return Document(
-        messages=messages,
-        completion=analysis_text(trace),
-        draft="" if truncated else text.removesuffix("</answer>"),
-        correct=trace.correct,
-    )
+    return _document(messages, analysis_text(trace), text, truncated, trace.correct)
 
 
 def _feedback(rng: random.Random, puzzle: Puzzle) -> Document:
     draft, _ = _draft(rng, puzzle)
     messages = baseline_prompts.feedback(_STYLE, problem_of(puzzle).question, draft.text)
     hints = hints_text(puzzle, draft, _stays(rng, draft))
-    return Document(
-        messages=messages,
-        completion=hints,
-        draft=draft.text.removesuffix("</answer>"),
-        correct=False,
-    )
+    return _document(messages, hints, draft.text, False, False)
 
 
 def _guided(rng: random.Random, puzzle: Puzzle) -> Document:
@@ -129,7 +119,7 @@ def _guided(rng: random.Random, puzzle: Puzzle) -> Document:
         hints_text(puzzle, draft, stay),
         later_turn(rng),
     )
-    return _document(messages, trace.text, draft, False, trace.correct)
+    return _document(messages, trace.text, draft.text, False, trace.correct)
 
 
 def analysis_text(trace: Trace) -> str:
@@ -152,9 +142,9 @@ def _draft(rng: random.Random, puzzle: Puzzle) -> tuple[Trace, bool]:
     return previous_trace(rng, puzzle), rng.random() < TRUNCATED_SHARE
 
 
-def _text(rng: random.Random, draft: Trace, truncated: bool) -> str:
-    text = draft.text
-    return text[: rng.randrange(len("<think>"), len(text))] if truncated else text
+def _shown(rng: random.Random, text: str, truncated: bool, opening: str = "<think>") -> str:
+    """A previous turn as the prompt has it; one that was cut off has at least its opening tag."""
+    return text[: rng.randrange(len(opening), len(text))] if truncated else text
 
 
 def _stays(rng: random.Random, draft: Trace) -> bool:
@@ -170,9 +160,9 @@ def _go_on(rng: random.Random, puzzle: Puzzle, draft: Trace, truncated: bool, st
 
 
 def _document(
-    messages: list[Message], completion: str, draft: Trace, truncated: bool, correct: bool
+    messages: list[Message], completion: str, draft: str, truncated: bool, correct: bool
 ) -> Document:
-    learn = "" if truncated else draft.text.removesuffix("</answer>")
+    learn = "" if truncated else draft.removesuffix("</answer>")
     return Document(messages=messages, completion=completion, draft=learn, correct=correct)
 
 
