@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from svr_lightning.report.pictures import Picture
-from svr_lightning.report.runs import Method
+from svr_lightning.report.runs import Method, heading
 from svr_lightning.report.table import Table, to_latex, to_markdown
 from svr_lightning.report.text import markdown
 
@@ -18,8 +18,7 @@ def report_md(
     tables: Sequence[Table],
 ) -> str:
     """Tables, figures as links to the SVG files, and where it all comes from."""
-    names = ", ".join(markdown(method.name) for method in methods)
-    lines = [f"# Report: {names}", ""]
+    lines = [f"# Report: {markdown(heading(methods))}", ""]
     lines += [to_markdown(table) for table in tables]
     for picture in pictures:
         caption = markdown(picture.caption)

@@ -14,7 +14,7 @@ from svr_lightning.figures.style import PALETTE
 from svr_lightning.files import to_json
 from svr_lightning.report.listing import FILTERS, Listed, listing
 from svr_lightning.report.pictures import Picture
-from svr_lightning.report.runs import Method, setting
+from svr_lightning.report.runs import Method, heading, setting
 from svr_lightning.report.table import Table, to_html
 from svr_lightning.report.text import attribute, clip, visible
 from svr_lightning.report.values import seed_name
@@ -44,7 +44,7 @@ def page(
         tables: the first is the one to open with.
         most: trajectories shown per method and class.
     """
-    title = ", ".join(method.name for method in methods)
+    title = heading(methods)
     listed = listing(methods, most)
     parts = [
         "<!doctype html>",
@@ -178,12 +178,12 @@ def _trajectories(listed: Listed) -> Iterable[str]:
         for number in range(len(listed.filters[group])):
             checked = " checked" if not number else ""
             yield f'<input type="radio" name="{group}" id="{group}-{number}"{checked}>'
-    for group, heading in FILTERS.items():
+    for group, label in FILTERS.items():
         labels = (
             f'<label for="{group}-{number}">{visible(name)} <small>{count:,}</small></label>'
             for number, (name, count) in enumerate(listed.filters[group])
         )
-        yield f'<div class="filters"><span>{heading}</span>{"".join(labels)}</div>'
+        yield f'<div class="filters"><span>{label}</span>{"".join(labels)}</div>'
     yield '<div class="list">'
     yield from listed.items
     yield '</div><p class="shown" role="status"></p></section>'

@@ -16,6 +16,7 @@ from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
 from svr_lightning.figures.names import ordered
 
 _METRICS = "metrics.csv"
+_NAMED = 6  # methods that a heading names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,13 @@ class Method:
 
     name: str
     runs: tuple[Run, ...]
+
+
+def heading(methods: Sequence[Method]) -> str:
+    """The names of a few methods, the number of many."""
+    if len(methods) > _NAMED:
+        return f"{len(methods)} methods"
+    return ", ".join(method.name for method in methods)
 
 
 def read_methods(arguments: Sequence[str]) -> list[Method]:

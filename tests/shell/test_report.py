@@ -17,7 +17,7 @@ from svr_lightning.evaluation.table import turn_tables
 from svr_lightning.figures.style import svg
 from svr_lightning.report.page import POLICY
 from svr_lightning.report.pictures import all_pictures
-from svr_lightning.report.runs import read_methods
+from svr_lightning.report.runs import Method, heading, read_methods
 from svr_lightning.report.table import ranked, to_latex, to_markdown
 from svr_lightning.report.tables import all_tables, main_results
 from svr_lightning.report.text import latex, visible
@@ -82,6 +82,12 @@ def test_the_same_name_is_another_data_set_or_another_seed(tmp_path: Path) -> No
     (table,) = [t for t in all_tables([method], None) if t.name == "main_results"]
     assert [cell.text for cell in table.rows[0]] == ["SVR", *["0.500 \u00b1 0.000"] * 3]
     assert table.head == ("Method", "GSM8K", "MATH500", "All-2")
+
+
+def test_a_heading_names_a_few_methods_and_counts_many() -> None:
+    methods = [Method(name=name, runs=()) for name in ("GRPO", "SVR", "a", "b", "c", "d", "e")]
+    assert heading(methods[:2]) == "GRPO, SVR"
+    assert heading(methods) == "7 methods"
 
 
 def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Path) -> None:
