@@ -3,3 +3,9 @@
 
 class ConfigError(ValueError):
     """Something from outside is wrong: a configuration, a data set, a checkpoint, a folder."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise :class:`ConfigError` with ``message`` unless ``condition`` holds."""
+    if not condition:
+        raise ConfigError(message)

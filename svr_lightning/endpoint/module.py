@@ -11,10 +11,11 @@ from svr_lightning.endpoint.answers import ANSWERS, AnswerJournal
 from svr_lightning.endpoint.driver import RemoteDriver
 from svr_lightning.endpoint.progress import Progress
 from svr_lightning.endpoint.settings import EndpointSettings
+from svr_lightning.errors import require
 from svr_lightning.evaluation.adaptive import OnTurn, Record
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import EvaluationConfig, require
+from svr_lightning.training.config import EvaluationConfig
 from svr_lightning.training.data import Part
 from svr_lightning.training.evaluating import AdaptiveEvaluation
 
@@ -75,6 +76,7 @@ class EndpointModule(AdaptiveEvaluation):
         self.chat_template_kwargs = chat_template_kwargs
         self.seed = seed
         self.recipe = recipe or SVR()
+        self.recipe.check()
         self.run_config: dict[str, Any] = {}
         self.renderer: Any = ServerRendering()
         self.serving: Any = ServerSampling()

@@ -25,6 +25,7 @@ from svr_lightning.core.types import (
 )
 from svr_lightning.messages import first_turn_messages
 from svr_lightning.recipes.chain import ProbabilityOf, refinement_chain
+from svr_lightning.recipes.options import check_options
 from svr_lightning.scoring import svr_formats
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
@@ -73,6 +74,16 @@ class Recipe(ABC):
     """G, the number of trajectories per problem."""
     loss: LossSpec
     """How the policy loss weighs tokens."""
+
+    def check(self, updates_per_rollout: int = 1) -> None:
+        """Refuse options that are out of range, and a run that the method cannot be part of.
+
+        Not done on construction, since the command line would take an error there for another type.
+
+        Raises:
+            ConfigError: naming one.
+        """
+        check_options(self)
 
     # --- training -----------------------------------------------------------------------------
 

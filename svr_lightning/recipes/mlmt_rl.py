@@ -10,11 +10,14 @@ from dataclasses import dataclass
 
 from svr_lightning.core import baseline_prompts
 from svr_lightning.core.credit import group_advantages
+from svr_lightning.core.rewards import TurnReward
 from svr_lightning.core.seeds import START, Place
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.core.types import Message, Problem, Sample, Turn
+from svr_lightning.core.types import Message, Problem, Sample, ScoredTurn, Turn
+from svr_lightning.errors import require
 from svr_lightning.recipes.base import Group, Limited, Program, sample_of
 from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.recipes.options import PLACE
 from svr_lightning.tasks import get_task
 
 EPISODE = 3
@@ -31,6 +34,11 @@ class MLMTRL(Baseline):
     """Longest feedback, in tokens, where the completion limit is not lower."""
     alpha: float = 0.0
     """Bonus for improving on the first turn: the last one is credited with R + alpha (R - r_1)."""
+
+    def check(self, updates_per_rollout: int = 1) -> None:
+        """Refuse options that are out of range."""
+        super().check(updates_per_rollout)
+        require(self.alpha >= 0, f"{PLACE}.alpha={self.alpha} must not be negative")
 
     @property
     def samples_per_problem(self) -> int:
@@ -50,6 +58,12 @@ class MLMTRL(Baseline):
             return Limited(prompt, self.feedback_tokens)
         attempt, hints = texts[-2:]
         return baseline_prompts.guided(style, problem.question, attempt, hints, len(turns) + 1)
+
+    def reward(self, scored: Sequence[ScoredTurn]) -> list[TurnReward]:
+        """Of ``reward_kind``; an answer's progress is that since the answer before it."""
+        rewards = super().reward(scored)
+        rewards[::2] = super().reward(scored[::2])
+        return rewards
 
     def credit(self, group: Group) -> list[Sample]:
         """Each turn, with its advantage among the same turns of the other episodes."""

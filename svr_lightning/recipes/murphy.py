@@ -17,6 +17,7 @@ from svr_lightning.core.types import Message, Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, Limited, Program, sample_of
 from svr_lightning.recipes.baseline import Baseline
 from svr_lightning.recipes.labels import oracle_state, score
+from svr_lightning.recipes.options import check_range
 from svr_lightning.recipes.tree import grow, nodes_of
 from svr_lightning.tasks import get_task
 
@@ -35,11 +36,16 @@ class Murphy(Baseline):
     propagate: Literal["max", "mean"] = "max"
     """MaRS, the best of a node and its descendants, or MeRS, a discounted mean."""
     discount: float = 0.9
-    """gamma of MeRS, for each step back."""
+    """gamma of MeRS, for each step back; MaRS has none."""
     train_after_solved: bool = False
     """Whether a chain is optimised beyond the turn that solved the problem."""
     feedback: Literal["none", "binary"] = "none"
     """``binary`` shows labels in prompts, in evaluation too."""
+
+    def check(self, updates_per_rollout: int = 1) -> None:
+        """Refuse options that are out of range."""
+        super().check(updates_per_rollout)
+        check_range("discount", self.discount, 0, 1)
 
     @property
     def privileged(self) -> bool:

@@ -2,7 +2,7 @@
 
 Differs from GRPO-MT in: later turns analyse the previous answer before they solve again; they are
 optimised only after a wrong answer to a problem that is neither always nor never solved, only where
-they succeed beyond their group's mean, and only in the tokens of the analysis.
+they earn more than their group's mean, and only in the tokens of the analysis.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from svr_lightning.recipes.analysis import analysis_span, without_analysis
 from svr_lightning.recipes.base import Group, Limited, Program, sample_of
 from svr_lightning.recipes.baseline import Baseline, draft_of
 from svr_lightning.recipes.labels import oracle_state
+from svr_lightning.recipes.options import check_range
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
 
@@ -32,7 +33,7 @@ class ScRPO(Baseline):
     """Turns per trajectory."""
     oracle_free: bool = True
     """Say of every draft that it may be wrong. False says of wrong ones that they are, which shows
-    labels, and gives right ones the neutral prompt."""
+    labels, in evaluation too, and gives right ones the neutral prompt."""
     min_variance: float = 0.05
     """tau: corrections are optimised where p (1 - p) is at least this, p being the share of right
     first answers."""
@@ -40,6 +41,11 @@ class ScRPO(Baseline):
     """Which tokens of a correction are optimised."""
     penalise_fail: bool = False
     """Whether corrections with a negative advantage are optimised too."""
+
+    def check(self, updates_per_rollout: int = 1) -> None:
+        """Refuse options that are out of range: p (1 - p) is at most a quarter."""
+        super().check(updates_per_rollout)
+        check_range("min_variance", self.min_variance, 0, 0.25)
 
     @property
     def privileged(self) -> bool:
@@ -71,7 +77,7 @@ class ScRPO(Baseline):
         return task.format_score(without_analysis(text)), 0.0
 
     def credit(self, group: Group) -> list[Sample]:
-        """First answers as in GRPO, then what corrections succeeded."""
+        """First answers as in GRPO, then the corrections that beat their group's mean."""
         chains = range(len(group.trajectories))
         first = group_advantages([group.rewards[i][0].total for i in chains], self.scale_rewards)
         samples = [
@@ -91,7 +97,7 @@ class ScRPO(Baseline):
         return samples
 
     def correction_samples(self, turn: Turn, problem: Problem, advantage: float) -> list[Sample]:
-        """A correction as a sequence, or nothing where it did not succeed."""
+        """A correction as a sequence, or nothing where it did no better than the others."""
         if advantage == 0 or (advantage < 0 and not self.penalise_fail):
             return []
         span = analysis_span(turn.completion.text) if self.mask == "analysis" else None

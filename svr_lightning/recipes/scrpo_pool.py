@@ -7,7 +7,7 @@ is part of the checkpoint and the same on all processes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -15,6 +15,7 @@ from svr_lightning.core.baseline_prompts import doubtful_draft, wrong_draft
 from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.seeds import START, Place
 from svr_lightning.core.types import DraftState, Message, OracleState, Problem, Sample
+from svr_lightning.errors import require
 from svr_lightning.recipes.base import Gather, Group, Program, sample_of
 from svr_lightning.recipes.baseline import node, turn_of
 from svr_lightning.recipes.mistakes import Mistake, MistakePool, mistakes_of
@@ -29,11 +30,21 @@ class ScRPOPool(ScRPO):
     group_size: int = 24
     """G, answers per problem, and corrections per pooled answer."""
     period: int = 4
-    """M, steps of the first stage before one of the second; takes one update per rollout."""
+    """M, steps of the first stage before one of the second."""
     capacity: int = 4096
     """Wrong answers that the pool holds; the oldest leave first. None is older than M steps."""
     _pool: MistakePool = field(default_factory=MistakePool, init=False, repr=False, compare=False)
     _chosen: dict[str, Mistake] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _taken: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+
+    def check(self, updates_per_rollout: int = 1) -> None:
+        """Refuse several steps per rollout, since stages are told apart by the step."""
+        super().check(updates_per_rollout)
+        require(
+            updates_per_rollout == 1,
+            f"model.updates_per_rollout={updates_per_rollout} must be 1 with "
+            f"{type(self).__name__}, whose stages alternate by optimizer steps",
+        )
 
     @property
     def samples_per_problem(self) -> int:
@@ -41,14 +52,21 @@ class ScRPOPool(ScRPO):
         return self.group_size
 
     def batch(self, problems: Sequence[Problem], place: Place) -> list[Problem]:
-        """In the second stage, problems of the pool, one wrong answer each, as far as they go."""
+        """In the second stage, problems of the pool, one wrong answer each, as far as they go.
+
+        Resampling goes on where the attempt before stopped, so that no answer is taken twice.
+        """
         self._chosen.clear()
+        if place.attempt == 0:
+            self._taken.clear()
         if place.step % (self.period + 1) < self.period:
             return list(problems)
         newest = self._pool.newest()
         order = sorted(newest)
-        place.generator("", "pool").shuffle(order)
-        own = order[place.part :: place.parts][: len(problems)]
+        replace(place, attempt=0).generator("", "pool").shuffle(order)
+        mine = order[place.part :: place.parts]
+        own = [name for name in mine if name not in self._taken][: len(problems)]
+        self._taken.update(own)
         self._chosen.update({name: newest[name] for name in own})
         rest = [problem for problem in problems if problem.id not in self._chosen]
         return [newest[name].problem for name in own] + rest[: len(problems) - len(own)]
@@ -74,7 +92,7 @@ class ScRPOPool(ScRPO):
         return wrong_draft(style, problem.question, wrong, 2)
 
     def credit(self, group: Group) -> list[Sample]:
-        """Answers as in GRPO; of corrections, those that succeeded."""
+        """Answers as in GRPO; of corrections, those that beat their group's mean."""
         advantages = group_advantages(group.returns, self.scale_rewards)
         turns = [trajectory.turns[0] for trajectory in group.trajectories]
         if turns[0].index == 1:

@@ -29,7 +29,7 @@ class TrainBatch:
     mask: Tensor
     """[B, T] 1 on the completion tokens that are in the loss, all of them as a rule."""
     logprobs: Tensor
-    """[B, T] nats, under the policy that sampled."""
+    """[B, T] nats, under the policy that sampled, as the engine computed them."""
     advantages: Tensor
     """[B]."""
     weight: float
@@ -42,6 +42,9 @@ class TrainBatch:
     parts: tuple[tuple[int, int, int], ...]
     """Sequences, longest sequence and loss tokens of each part that the model sees at a time;
     usually one. Parts follow each other along B."""
+    old_logprobs: Tensor | None = None
+    """[B, T] nats, under the policy that sampled, as the trainer computes them; None where it is
+    the present one, since one update is all that its rollout serves."""
 
     def to(self, *args: Any, **kwargs: Any) -> "TrainBatch":
         """Move every tensor, as Lightning does with a batch."""

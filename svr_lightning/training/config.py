@@ -8,13 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Evidence, Exhausted, Gate, StopRule
-from svr_lightning.errors import ConfigError
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise :class:`ConfigError` with ``message`` unless ``condition`` holds."""
-    if not condition:
-        raise ConfigError(message)
+from svr_lightning.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ import copy
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
+from svr_lightning.errors import require
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
@@ -27,7 +29,6 @@ from svr_lightning.training.config import (
     ReferenceConfig,
     ResampleMode,
     SamplingConfig,
-    require,
 )
 from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.evaluating import AdaptiveEvaluation
@@ -87,11 +88,12 @@ class SVRModule(AdaptiveEvaluation):
         )
         require(
             updates_per_rollout == 1 or sampling.top_p == 1,
-            f"model.updates_per_rollout={updates_per_rollout} compares with the log-probabilities "
-            f"of the rollout, which model.sampling.top_p={sampling.top_p} distorts; set one to 1",
+            f"model.updates_per_rollout={updates_per_rollout} weighs tokens by the policy that "
+            f"sampled, which model.sampling.top_p={sampling.top_p} cuts off; set one to 1",
         )
         self.policy_config = policy
         self.recipe = recipe or SVR()
+        self.recipe.check(updates_per_rollout)
         self.sampling = sampling
         self.optimizer_config = optimizer
         self.reference_config = reference
@@ -224,7 +226,7 @@ class SVRModule(AdaptiveEvaluation):
         if sync_seconds is not None:
             self._rollout_stats["time/sync"] = sync_seconds
         self._update_began = time.perf_counter()
-        return micro_batches(
+        batches = micro_batches(
             samples,
             accumulate=int(self.trainer.accumulate_grad_batches),
             updates=self.updates_per_rollout,
@@ -233,6 +235,19 @@ class SVRModule(AdaptiveEvaluation):
             loss_tokens=self.renderer.loss_tokens,
             filler=filler(self.groups),
         )
+        return [self._with_old_logprobs(batch) for batch in batches]
+
+    def _with_old_logprobs(self, batch: TrainBatch) -> TrainBatch:
+        """Where several updates share a rollout, note what their ratios start from.
+
+        The engine's log-probabilities would not do: its rounding can be wider than the clip range.
+        """
+        if self.updates_per_rollout == 1:
+            return batch
+        with torch.no_grad(), self.trainer.precision_plugin.train_step_context():
+            here = batch.to(self.device)
+            old = completion_logprobs(self.policy, here, self.sampling.temperature)
+        return replace(batch, old_logprobs=old.to(batch.logprobs.device))
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
         """The policy loss of one micro-batch."""
@@ -242,9 +257,8 @@ class SVRModule(AdaptiveEvaluation):
             with torch.no_grad():
                 ref_logp = completion_logprobs(self.reference, batch, temperature)
         logp = completion_logprobs(self.policy, batch, temperature)
-        # One update per rollout: the sampling policy is the present one, and its detached
-        # log-probabilities are exact where the engine's carry rounding of their own.
-        old_logp = logp.detach() if self.updates_per_rollout == 1 else batch.logprobs
+        # With one update per rollout the policy that sampled is the present one.
+        old_logp = logp.detach() if batch.old_logprobs is None else batch.old_logprobs
         terms = policy_loss(
             logp, old_logp, ref_logp, batch.advantages, batch.mask, self.recipe.loss
         )

@@ -137,11 +137,11 @@ def test_igrpo_learns_from_refinements_alone() -> None:
 
 def test_igrpo_draws_among_equally_good_drafts_by_the_runs_seed() -> None:
     drafts = [f"<think>{i}</think>\n<answer>8+4-2</answer>" for i in range(6)]
-    recipe = IGRPO(drafts=6, group_size=1)
+    recipe = IGRPO(drafts=6, group_size=2)
 
     def choice(step: int) -> int | None:
         place = Place(run_seed=1, step=step)
-        ((group,), _) = play(recipe, lambda _, n, __: [*drafts, WRONG][n], place=place)
+        ((group,), _) = play(recipe, lambda _, n, __: [*drafts, WRONG, WRONG][n], place=place)
         return group.trajectories[-1].parent
 
     chosen = [choice(step) for step in range(20)]
@@ -229,6 +229,13 @@ def test_mlmt_rl_pays_the_last_answer_for_improving() -> None:
     # R = 1, 1, 0; with the bonus 1 + 1, 1 + 0, 0 + 0, whose mean is 1.
     assert found[:2] == pytest.approx([1 / 3, 1 / 3])
     assert [found[2], found[5], found[8]] == pytest.approx([1.0, 0.0, -1.0])
+
+
+def test_mlmt_rl_compares_an_answer_with_the_answer_before_and_not_with_feedback() -> None:
+    recipe = MLMTRL(group_size=3, reward_kind="solve")
+    ((group,), _) = play(recipe, scripts("RWR", "RWW", "WWR"))
+    # Kept right: 0.3. Made wrong: 0.3 (0 - 1) - 0.5. Made right: 0.3.
+    assert [turns[2].prog for turns in group.rewards] == pytest.approx([0.3, -0.8, 0.3])
 
 
 ANALYSED = f"<analysis>sign</analysis>{RIGHT}"

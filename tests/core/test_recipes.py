@@ -116,13 +116,14 @@ def test_only_the_named_recipes_can_know_a_label_before_a_rollout_ends() -> None
     found = set()
     for file in folder.glob("*.py"):
         imports = {
-            node.module
+            name
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
             if isinstance(node, ast.ImportFrom)
+            for name in (node.module, *(alias.name for alias in node.names))
         }
-        if "svr_lightning.recipes.labels" in imports:
+        if imports & {"svr_lightning.recipes.labels", "OracleState", "scored", "wrong_draft"}:
             found.add(file.stem)
-    assert found == {"igrpo", "murphy", "oracle", "scrpo"}
+    assert found == {"igrpo", "labels", "murphy", "oracle", "scrpo", "scrpo_pool"}
 
 
 # --- evaluation -------------------------------------------------------------------------------
@@ -259,6 +260,32 @@ def test_processes_correct_different_mistakes() -> None:
         for part in range(3)
     ]
     assert set.union(*shares) == set("abcdef")
+
+
+def test_resampling_takes_no_mistake_twice() -> None:
+    recipe = small_pool()
+    fill(recipe, "abcdef", 1)
+    place = Place(run_seed=3, step=2)
+    first = recipe.batch([ten("x"), ten("y")], place)
+    second = recipe.batch([ten("v"), ten("w")], replace(place, attempt=1))
+    third = recipe.batch([ten(name) for name in "rstu"], replace(place, attempt=2))
+    assert {p.id for p in first + second} | {p.id for p in third[:2]} == set("abcdef")
+    assert [p.id for p in third[2:]] == ["r", "s"]
+    # The next rollout has all of them again.
+    assert recipe.batch([ten("x"), ten("y")], place) == first
+
+
+def test_a_pool_that_shows_labels_is_privileged_and_says_that_answers_were_wrong() -> None:
+    recipe = ScRPOPool(group_size=2, period=2, oracle_free=False)
+    fill(recipe, "ab", 1)
+    _, actors = play(recipe, scripts("R", "W"), [ten("x")], Place(step=2))
+    assert recipe.privileged
+    assert all("answer was wrong" in prompt[1]["content"] for prompt in actors.prompts)
+
+
+def test_the_pool_refuses_several_updates_per_rollout() -> None:
+    with pytest.raises(ConfigError, match="updates_per_rollout=4 must be 1 with ScRPOPool"):
+        small_pool().check(4)
 
 
 def test_the_pool_forgets_the_oldest() -> None:

@@ -55,6 +55,14 @@ def fails_with(
             ["--model.updates_per_rollout", "5"],
             ["96 samples", "do not divide", "updates_per_rollout=5"],
         ),
+        (
+            ["--model.recipe.init_args.horizon", "0"],
+            ["model.recipe.init_args.horizon=0", "at least 1"],
+        ),
+        (
+            ["--model.recipe.init_args.loss.beta", "-0.1"],
+            ["model.recipe.init_args.loss.beta=-0.1", "negative"],
+        ),
         (["--model.policy.max_tokens_per_forward", "0"], ["max_tokens_per_forward=0", "null"]),
         (["--model.policy.liger", "true"], ["model.policy.liger", "need CUDA", "'cpu'", "null"]),
         (["--data.train.task", "chess"], ["chess", "countdown, gsm8k, math"]),

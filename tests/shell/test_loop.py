@@ -1,5 +1,7 @@
 """The fit loop: rollouts in, Lightning's own automatic optimisation out."""
 
+import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import torch
 from lightning.pytorch import Callback
 
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.svr import SVR
@@ -18,6 +21,7 @@ from svr_lightning.training.config import (
     ReferenceConfig,
     SamplingConfig,
 )
+from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
@@ -112,6 +116,34 @@ def test_several_updates_share_one_rollout(tmp_path: Path) -> None:
     run.fit(module(updates_per_rollout=2), data())
     assert run.global_step == 12
     assert watch.versions == [rollout * 2 for rollout in range(6) for _ in range(4)]
+
+
+class RoundedEngine(TransformersEngine):
+    """Reports log-probabilities that are off by 0.01, as those of an engine in bf16 are."""
+
+    def step(self) -> list[Output]:
+        return [replace(o, logprobs=tuple(p - 0.01 for p in o.logprobs)) for o in super().step()]
+
+
+def logged(folder: Path, key: str) -> dict[int, float]:
+    """By step, what a run logged under a key."""
+    with (folder / "metrics.csv").open(encoding="utf-8") as lines:
+        return {int(r["step"]): float(r["value"]) for r in csv.DictReader(lines) if r["key"] == key}
+
+
+def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path: Path) -> None:
+    narrow = LossSpec(ratio="sequence", clip_eps=3e-4, clip_eps_high=4e-4, beta=0.0)
+    model = module(
+        updates_per_rollout=2,
+        recipe=SVR(group_size=4, horizon=2, length_scale=92, loss=narrow),
+        engine=RoundedEngine(),
+    )
+    trainer(tmp_path, logger=CSVLog(tmp_path), max_steps=4).fit(model, data())
+    ratio = logged(tmp_path, "train/ratio_max")
+    assert [ratio[1], ratio[3]] == pytest.approx([1.0, 1.0], abs=1e-6)
+    assert min(abs(ratio[2] - 1.0), abs(ratio[4] - 1.0)) > 1e-5
+    assert logged(tmp_path, "train/clip_frac")[1] == 0.0
+    assert logged(tmp_path, "engine/logprob_diff")[1] == pytest.approx(0.01, abs=1e-4)
 
 
 @pytest.mark.parametrize("accumulate", [2, 8])
