@@ -1,4 +1,4 @@
-"""The one error a user is meant to see: a single line that says what, where, how to mend it."""
+"""What a user is meant to see of a fault: a single line that says what, where, how to mend it."""
 
 
 class ConfigError(ValueError):
@@ -9,3 +9,10 @@ def require(condition: bool, message: str) -> None:
     """Raise :class:`ConfigError` with ``message`` unless ``condition`` holds."""
     if not condition:
         raise ConfigError(message)
+
+
+def one_line(message: object) -> str:
+    """A message of someone else's on one line: shortened, control characters shown as '?'."""
+    text = " ".join(str(message).split())
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text if len(text) <= 300 else f"{text[:297]}..."

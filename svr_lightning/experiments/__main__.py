@@ -6,7 +6,7 @@
 
 Stages: tune (learning rates and the choice of SVR+, on development problems), train, judge (on
 held-out problems), report. What is done already is kept; start it again and it goes on. Flags
-after -- go to every training: -- --trainer.max_steps 2.
+after -- go to every training: -- --trainer.max_steps 2 --trainer.val_check_interval 2.
 """
 
 import argparse
@@ -18,11 +18,12 @@ from pathlib import Path
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.experiments import plan, report, tuning
-from svr_lightning.experiments.cells import Runner, is_done
+from svr_lightning.experiments.cells import Runner, state_of
 from svr_lightning.experiments.plan import Settings
 
 STAGES = ("tune", "train", "judge", "report")
 FAILED, USER_FAULT, INTERRUPTED = 1, 2, 130
+_SIGNS = {"done": "+", "open": "-", "other": "!"}
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -49,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cut = given.index("--") if "--" in given else len(given)
     options = parser().parse_args(given[:cut])
     for number in _ENDINGS:
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves a hang-up
+            signal.signal(number, _interrupt)
     try:
         return run(options, tuple(given[cut + 1 :]))
     except ConfigError as error:
@@ -80,10 +82,8 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
         if failures:
             return FAILED  # without a learning rate there is nothing to go on with
     if {"train", "judge"} & set(stages):
-        planned = cells(options, settings, stages)
-        if "train" in stages and plan.CHOSEN in (options.rows or plan.BY_NAME):
-            tuning.check_choice(settings.out)
-        failures = runner.run(planned, options.jobs)
+        names, failures = runnable(options, settings, stages)
+        failures += runner.run(cells(options, settings, stages, names), options.jobs)
     if "report" in stages:
         known = replace(settings, rates=tuning.read_rates(settings.out))
         names = options.rows or [*plan.BY_NAME]
@@ -95,6 +95,21 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
     for line in failures:
         print(line, file=sys.stderr)
     return FAILED if failures else 0
+
+
+def runnable(
+    options: argparse.Namespace, settings: Settings, stages: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """The rows that can be run, and a line for the one whose layer is not what was chosen."""
+    names: list[str] = options.rows or [*plan.BY_NAME]
+    if "train" not in stages or plan.CHOSEN not in names:
+        return names, []
+    tuning.read_rates(settings.out)
+    try:
+        tuning.check_choice(settings.out)
+    except ConfigError as error:
+        return [name for name in names if name != plan.CHOSEN], [f"{plan.CHOSEN}: {error}"]
+    return names, []
 
 
 def tune(runner: Runner, settings: Settings, jobs: int) -> list[str]:
@@ -112,12 +127,12 @@ def tune(runner: Runner, settings: Settings, jobs: int) -> list[str]:
 
 
 def cells(
-    options: argparse.Namespace, settings: Settings, stages: Sequence[str]
+    options: argparse.Namespace, settings: Settings, stages: Sequence[str], names: Sequence[str]
 ) -> list[plan.Cell]:
     """The cells that were asked for, seed by seed, so that whole tables come early."""
     rates = tuning.read_rates(settings.out) if "train" in stages else {}
     settings = replace(settings, rates=rates)
-    rows = [plan.BY_NAME[name] for name in options.rows or plan.BY_NAME]
+    rows = [plan.BY_NAME[name] for name in names]
     seeds = tuple(options.seeds)
     return [
         plan.cell(row, seed, settings, tuple(stages))
@@ -128,15 +143,16 @@ def cells(
 
 
 def show_plan(options: argparse.Namespace, settings: Settings) -> int:
-    """Every cell and which of its steps are done."""
+    """Every cell and which of its steps are done (+), open (-) or of other settings (!)."""
     stages = ("train", "judge")
+    names = options.rows or [*plan.BY_NAME]
     try:
-        planned = cells(options, settings, stages)
+        planned = cells(options, settings, stages, names)
     except ConfigError as error:
         print(f"not tuned yet: {error}")
-        planned = cells(options, settings, ("judge",))
+        planned = cells(options, settings, ("judge",), names)
     for cell in planned:
-        steps = (f"{'+' if is_done(c) else '-'}{c.name}" for c in cell.commands)
+        steps = (f"{_SIGNS[state_of(c)]}{c.name}" for c in cell.commands)
         print(f"{cell.name:24} {' '.join(steps)}")
     return 0
 

@@ -18,10 +18,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import yaml
 
 from svr_lightning import tiny
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, one_line
 from svr_lightning.experiments.plan import Cell, Command
 from svr_lightning.files import write_json
 
@@ -88,7 +90,7 @@ class Runner:
     def _command(self, command: Command) -> float:
         """Run a command; returns the seconds that its last start took."""
         record, inputs = read_record(command), inputs_digest(command)
-        if record and (record["command"], record["inputs"]) != (command.line, inputs):
+        if state_of(command) == "other":
             raise CommandError(
                 f"{command.folder} holds results of another command line or of other "
                 f"configurations, see {record_path(command)}; remove the folder or give another "
@@ -162,12 +164,23 @@ class Runner:
                 child.kill()
 
 
+State = Literal["done", "open", "other"]
+"""Of a command: its result is there, or not yet, or is that of another line or configuration."""
+
+
+def state_of(command: Command) -> State:
+    """What its record says."""
+    record = read_record(command)
+    if not record:
+        return "open"
+    if (record["command"], record["inputs"]) != (command.line, inputs_digest(command)):
+        return "other"
+    return "done" if record["done"] and Path(command.result).is_file() else "open"
+
+
 def is_done(command: Command) -> bool:
     """Whether this very command line has left its result."""
-    record = read_record(command)
-    if not record or not record["done"] or not Path(command.result).is_file():
-        return False
-    return (record["command"], record["inputs"]) == (command.line, inputs_digest(command))
+    return state_of(command) == "done"
 
 
 def record_path(command: Command) -> Path:
@@ -194,17 +207,20 @@ def read_record(command: Command) -> dict[str, Any]:
 def inputs_digest(command: Command) -> str:
     """SHA-256 of what a command line only names: its configurations and the policy that ships.
 
+    Comments and the order of keys do not count.
+
     Raises:
-        ConfigError: if a configuration is not there.
+        ConfigError: if a configuration is not there, or not YAML.
     """
     words = command.arguments
     digest = hashlib.sha256(_shipped_weights())
     for flag, value in itertools.pairwise(words):
         if flag == "--config":
             try:
-                digest.update(Path(value).read_bytes())
-            except OSError as error:
-                raise ConfigError(f"{value}: cannot be read ({error.strerror})") from error
+                layer = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
+            except (OSError, ValueError, yaml.YAMLError) as error:
+                raise ConfigError(f"{value}: cannot be read ({one_line(error)})") from error
+            digest.update(json.dumps(layer, sort_keys=True).encode())
     return digest.hexdigest()
 
 

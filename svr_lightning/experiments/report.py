@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.results import package_versions
 from svr_lightning.experiments import plan, tuning
 from svr_lightning.experiments.cells import read_record
-from svr_lightning.experiments.plan import Settings
+from svr_lightning.experiments.plan import Row, Settings
 from svr_lightning.experiments.reading import Seeds, read_row
 from svr_lightning.experiments.results import REFERENCE, summarise
 from svr_lightning.experiments.tables import commands_md, table_md
@@ -22,6 +21,8 @@ from svr_lightning.figures.style import svg
 from svr_lightning.files import write_file, write_json
 
 FIGURE = "00_rows"
+RIVAL = "grpo_mt"
+"""The row whose fixed budgets are drawn beside the reference's."""
 LARGEST_PAGE = 2_000_000
 """Bytes of a page that is worth keeping beside its tables."""
 
@@ -67,18 +68,24 @@ def write_report(settings: Settings, seeds: Sequence[int], names: Sequence[str])
 
 
 def publish(out: Path, folder: Path) -> list[str]:
-    """Copy tables, numbers, the figures that compare rows and SVR's own; the page if it is small.
+    """Copy tables, numbers, the figure of all rows and SVR's own; the page if it is small.
+
+    What was published there before goes.
 
     Raises:
         ConfigError: if there is no report.
     """
-    figures = sorted(
-        path for stem in _published(out / "report") for path in out.glob(f"report/figures/{stem}.*")
-    )
+    figures = _published(out / "report")
+    shutil.rmtree(folder / "figures", ignore_errors=True)
+    (folder / "index.html").unlink(missing_ok=True)
     for path in (out / name for name in ("table.md", "results.json", "commands.md")):
         _copy(path, folder / path.name)
-    for path in figures:
-        _copy(path, folder / "figures" / path.name)
+    for stem, name in figures.items():
+        for suffix in (".svg", ".json"):
+            _copy(
+                out / "report" / "figures" / f"{stem}{suffix}",
+                folder / "figures" / f"{name}{suffix}",
+            )
     page = out / "report" / "index.html"
     size = page.stat().st_size
     if size > LARGEST_PAGE:
@@ -87,16 +94,21 @@ def publish(out: Path, folder: Path) -> list[str]:
     return [f"{folder}: with {page}, {size / 1e6:.1f} MB"]
 
 
-def _published(folder: Path) -> list[str]:
-    """Figures of one method end in its number."""
+def _published(folder: Path) -> dict[str, str]:
+    """Under which name each figure is published; those of one method end in its number."""
     listing = folder / "report.json"
     if not listing.is_file():
         raise ConfigError(f"{listing} is not there; run --stage report")
     names = [one["name"] for one in json.loads(listing.read_text(encoding="utf-8"))["methods"]]
     stems = sorted({path.stem for path in (folder / "figures").glob("*.svg")})
     title = plan.BY_NAME[REFERENCE].title
-    number = names.index(title) + 1 if title in names else 0
-    return [stem for stem in stems if re.fullmatch(rf".*[^_\d]|.*_{number}", stem)]
+    suffix = f"_{names.index(title) + 1}" if title in names else None
+    own = {
+        stem: f"{stem.removesuffix(suffix)}_{REFERENCE}"
+        for stem in stems
+        if suffix and stem.endswith(suffix)
+    }
+    return {FIGURE: FIGURE, **own}
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -109,7 +121,7 @@ def _copy(source: Path, target: Path) -> None:
 def _page(found: Sequence[Seeds], settings: Settings) -> None:
     """The report command over every row and seed, as a user would give it."""
     runs = [
-        f"{judged.row.title}={plan.folder_of(settings.out, judged.row, seed)}/eval/test"
+        f"{_name(judged.row)}={plan.folder_of(settings.out, judged.row, seed)}/eval/test"
         for judged in found
         for seed in judged.seeds
     ]
@@ -124,18 +136,22 @@ def _page(found: Sequence[Seeds], settings: Settings) -> None:
     report.run(options)
 
 
+def _name(row: Row) -> str:
+    return f"{row.title} (privileged)" if row.privileged else row.title
+
+
 def _figure(entries: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    numbers = {"rows": [_point(entry) for entry in entries], "line": _line(entries)}
+    lines = [line for name in (REFERENCE, RIVAL) if (line := _line(entries, name))]
+    numbers = {"rows": [_point(entry) for entry in entries], "lines": lines}
     write_file(folder / f"{FIGURE}.svg", [svg(draw_rows(numbers))])
     write_json(folder / f"{FIGURE}.json", numbers)
 
 
 def _point(entry: Mapping[str, Any]) -> dict[str, Any]:
-    kind = "privileged" if entry["privileged"] else entry["group"]
     values = entry["greedy"]
     return {
         "name": entry["title"],
-        "kind": "reference" if entry["name"] == REFERENCE else kind,
+        "kind": _kind(entry),
         "accuracy": values["accuracy"]["mean"],
         "accuracy_interval": values["accuracy"]["ci95"],
         "tokens": values["tokens"]["mean"],
@@ -143,14 +159,24 @@ def _point(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _line(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The reference under every fixed budget."""
-    entry = next((entry for entry in entries if entry["name"] == REFERENCE), None)
+def _line(entries: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any] | None:
+    """A row under every fixed budget."""
+    entry = next((entry for entry in entries if entry["name"] == name), None)
     if entry is None:
         return None
     fixed, spent = entry["fixed"], entry["fixed_tokens"]
-    name = f"{entry['title']}, 1 to {len(fixed)} fixed turns"
-    return {"name": name, "accuracy": [*fixed.values()], "tokens": [*spent.values()]}
+    return {
+        "name": f"{entry['title']}, 1 to {len(fixed)} fixed turns",
+        "kind": _kind(entry),
+        "accuracy": [*fixed.values()],
+        "tokens": [*spent.values()],
+    }
+
+
+def _kind(entry: Mapping[str, Any]) -> str:
+    if entry["name"] == REFERENCE:
+        return "reference"
+    return "privileged" if entry["privileged"] else str(entry["group"])
 
 
 def _missing(found: Sequence[Seeds], names: Sequence[str], seeds: Sequence[int]) -> list[str]:

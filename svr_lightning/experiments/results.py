@@ -1,6 +1,7 @@
 """Everything that ``results.json`` holds, from the recorded turns of every row. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,17 +24,19 @@ def summarise(rows: Sequence[Seeds]) -> list[Entry]:
         ConfigError: if two rows were asked different problems.
     """
     reference = next((row for row in rows if row.row.name == REFERENCE), None)
-    options = summary.frontier(reference.tables, reference.greedy[0].rule) if reference else None
+    options = options_of(reference) if reference else None
     entries: list[Entry] = []
     for seeds in rows:
         same_problems(rows[0].tables[0].ids, seeds.tables[0].ids, seeds.row.name)
         cluster = summary.clusters(seeds.tables[0].ids)
         drawn = summary.draws(cluster, len(seeds.seeds))
-        own = [(row_entry(seeds, drawn), answers(seeds))]
-        own += [(vote_entry(seeds, k, voted, drawn), voted) for k, voted in seeds.votes.items()]
-        for entry, returned in own:
+        own = [(row_entry(seeds, drawn), answers(seeds), options_of(seeds))]
+        for k, voted in seeds.votes.items():
+            alone = Frontier(names=(f"{k} votes",), answers=(voted,))
+            own.append((vote_entry(seeds, k, voted, drawn), voted, alone))
+        for entry, returned, theirs in own:
             if reference and options and seeds is not reference:
-                entry[f"versus_{REFERENCE}"] = versus(reference, seeds, returned, options)
+                entry[f"versus_{REFERENCE}"] = versus(reference, seeds, returned, options, theirs)
             entries.append(entry)
     return entries
 
@@ -49,7 +52,7 @@ def row_entry(seeds: Seeds, drawn: Draws) -> Entry:
     best = max(fixed, key=lambda k: (fixed[k]["mean"], -int(k)))
     return {
         **_identity(row, row.name, row.title),
-        "paper": None if row.paper is None else dict(zip(_PAPER, row.paper, strict=True)),
+        "paper": _paper(*row.paper) if row.paper else None,
         "trained_seeds": list(seeds.seeds) if row.trained else [],
         "problems": len(seeds.tables[0].ids),
         "greedy": _applicable(row, greedy),
@@ -78,18 +81,27 @@ def vote_entry(seeds: Seeds, k: int, voted: Answers, drawn: Draws) -> Entry:
         for right, tokens in zip(voted.right, voted.tokens, strict=True)
     ]
     name = f"{seeds.row.name}_maj{k}"
-    paper = ("majority_vote", f"GRPO Maj@{k}", plan.VOTE_PAPER[k])
     return {
         **_identity(seeds.row, name, f"{seeds.row.title} Maj@{k}"),
-        "paper": dict(zip(_PAPER, paper, strict=True)),
+        "paper": _paper("majority_vote", f"GRPO Maj@{k}", plan.VOTE_PAPER.get(k)),
         "trained_seeds": list(seeds.seeds),
         "problems": len(one),
         "greedy": summary.mean_over_seeds(runs, drawn),
     }
 
 
-def versus(reference: Seeds, seeds: Seeds, other: Answers, options: Frontier) -> Entry:
-    """The reference minus another row over their common seeds, and the reference at its cost."""
+def versus(
+    reference: Seeds, seeds: Seeds, other: Answers, options: Frontier, others: Frontier
+) -> Entry:
+    """The reference minus another row over their common seeds, and either at the other's cost.
+
+    Args:
+        reference: the row to compare with.
+        seeds: the other row.
+        other: what that one returned.
+        options: all that the reference can be made to return.
+        others: all that the other row can.
+    """
     common = seeds.seeds if seeds.row.trained else reference.seeds
     common = tuple(seed for seed in reference.seeds if seed in common)
     if not common:
@@ -99,14 +111,19 @@ def versus(reference: Seeds, seeds: Seeds, other: Answers, options: Frontier) ->
     cluster = summary.clusters(seeds.tables[0].ids)
     drawn = summary.draws(cluster, len(common))
     mine, yours = _chosen(answers(reference), ours), _chosen(other, theirs)
-    chosen = Frontier(
-        names=options.names, answers=tuple(_chosen(option, ours) for option in options.answers)
-    )
     return {
         "seeds": list(common),
         **summary.compare(mine, yours, cluster, drawn),
-        "at_its_cost": summary.at_cost(chosen, yours, cluster, drawn),
+        f"{REFERENCE}_at_its_cost": summary.at_cost(_seeds(options, ours), yours, cluster, drawn),
+        f"at_{REFERENCE}s_cost": summary.at_cost(_seeds(others, theirs), mine, cluster, drawn),
     }
+
+
+def options_of(seeds: Seeds) -> Frontier:
+    """What a row can be made to return: stopping rules where it has a self-check, and budgets."""
+    if seeds.row.interface is None:
+        return summary.budgets(seeds.tables)
+    return summary.frontier(seeds.tables, seeds.greedy[0].rule)
 
 
 def answers(seeds: Seeds) -> Answers:
@@ -114,7 +131,10 @@ def answers(seeds: Seeds) -> Answers:
     return summary.answers_of(seeds.tables, _outcomes(seeds))
 
 
-_PAPER = ("table", "row", "all7_accuracy")
+def _paper(table: str, row: str, accuracy: float | None) -> Entry | None:
+    if accuracy is None:
+        return None
+    return {"table": table, "row": row, "all7_accuracy": accuracy}
 
 
 def _outcomes(seeds: Seeds) -> list[Outcome]:
@@ -129,6 +149,10 @@ def _mean_tokens(tables: Sequence[TurnTable], budget: int) -> float:
 
 def _chosen(values: Answers, rows: Sequence[int]) -> Answers:
     return Answers(right=values.right[list(rows)], tokens=values.tokens[list(rows)])
+
+
+def _seeds(options: Frontier, rows: Sequence[int]) -> Frontier:
+    return replace(options, answers=tuple(_chosen(option, rows) for option in options.answers))
 
 
 def _identity(row: Row, name: str, title: str) -> Entry:

@@ -1,7 +1,7 @@
 """Means over seeds, their intervals, and paired comparisons, from recorded turns. Pure.
 
-Shapes: S seeds, N problems, C clusters of problems, R resamples. A cluster is one problem in all
-the orders of its numbers that were asked.
+Shapes: S seeds, N problems, C clusters of problems, R resamples. A cluster is one set of numbers
+with all the targets and orders that were asked of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,13 +55,13 @@ class Answers:
 
 
 def clusters(ids: Sequence[str]) -> Ints:
-    """[N] equal numbers for the orders of one problem: ids that differ in their last part alone.
+    """[N] equal numbers for problems of one set of numbers: ids that differ in target and order.
 
     Example:
-        >>> clusters(["test-1-2-3-7-0", "test-1-2-3-7-1", "test-1-2-4-8-0"]).tolist()
+        >>> clusters(["test-1-2-3-7-0", "test-1-2-3-9-1", "test-1-2-4-8-0"]).tolist()
         [0, 0, 1]
     """
-    names = [name.rpartition("-")[0] or name for name in ids]
+    names = [name.rsplit("-", 2)[0] for name in ids]
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
@@ -171,9 +171,9 @@ def compare(ours: Answers, other: Answers, cluster: Ints, drawn: Draws) -> dict[
     """Ours minus the other row on the same problems and seeds, and which one is ahead.
 
     Returns:
-        ``accuracy`` and ``tokens``: ``difference``, ``ci95`` and ``p_value``. ``verdict``:
-        ``dominates`` where ours is no less accurate at no more tokens, ``dominated`` where the
-        other is, else ``trades``; ``equal`` where both are equal.
+        ``accuracy`` and ``tokens``: ``difference``, ``seeds`` (that of each), ``ci95`` and
+        ``p_value``. ``per_token``: ``dominates`` where ours is no less accurate at no more tokens,
+        ``dominated`` where the other is, else ``trades``; ``equal`` where both are equal.
     """
     result: dict[str, Any] = {}
     for name in ("accuracy", "tokens"):
@@ -183,19 +183,20 @@ def compare(ours: Answers, other: Answers, cluster: Ints, drawn: Draws) -> dict[
         resampled = (drawn.weights @ gap * drawn.counts).sum(1) / sums
         result[name] = {
             "difference": float(gap.mean()),
+            "seeds": gap.mean(1).tolist(),
             "ci95": percentile_interval(resampled),
             "p_value": sign_flip(cluster_sums(gap.mean(0), cluster)),
         }
     gained, spent = (result[name]["difference"] for name in ("accuracy", "tokens"))
-    return {**result, "verdict": verdict(gained, spent)}
+    return {**result, "per_token": per_token(gained, spent)}
 
 
-def verdict(gained: float, spent: float) -> str:
+def per_token(gained: float, spent: float) -> str:
     """Which of two is ahead in accuracy per token, by their differences.
 
     Example:
-        >>> verdict(0.1, -20.0), verdict(-0.1, 0.0), verdict(0.1, 20.0), verdict(0.0, 0.0)
-        ('dominates', 'dominated', 'trades', 'equal')
+        >>> [per_token(*gaps) for gaps in ((0.1, -20.0), (-0.1, 0.0), (0.1, 20.0), (0.0, 0.0))]
+        ['dominates', 'dominated', 'trades', 'equal']
     """
     if gained == spent == 0:
         return "equal"
@@ -237,15 +238,15 @@ def sign_flip(differences: Floats, flips: int = FLIPS, seed: int = 0) -> float:
     return float((1 + (np.abs(sums) >= observed).sum()) / (1 + flips))
 
 
-# --- SVR at another row's cost ----------------------------------------------------------------
+# --- one row at another row's cost ------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frontier:
-    """One policy under every stopping rule that its recorded turns allow."""
+    """What one row's recorded turns can be made to return."""
 
     names: tuple[str, ...]
-    """[O] such as ``gamma 0.85, at most 3 turns``."""
+    """[O] such as ``gamma 0.85, at most 3 turns`` or ``2 turns``."""
     answers: tuple[Answers, ...]
     """[O]"""
 
@@ -265,6 +266,16 @@ def frontier(tables: Sequence[TurnTable], rule: StopRule) -> Frontier:
                 outcomes = [replay(table, changed, turns) for table in tables]
             answers.append(answers_of(tables, outcomes))
     return Frontier(names=tuple(names), answers=tuple(answers))
+
+
+def budgets(tables: Sequence[TurnTable]) -> Frontier:
+    """Every fixed budget that all problems of [S] recordings have."""
+    turns = [int(k) for k in budget_ratios(tables[0])]
+    outcomes = [[fixed_budget(table, k) for table in tables] for k in turns]
+    return Frontier(
+        names=tuple(f"{k} turns" for k in turns),
+        answers=tuple(answers_of(tables, outcome) for outcome in outcomes),
+    )
 
 
 def answers_of(tables: Sequence[TurnTable], outcomes: Sequence[Outcome]) -> Answers:

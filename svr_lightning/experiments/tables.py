@@ -10,31 +10,46 @@ from svr_lightning.experiments.results import REFERENCE
 Entry = Mapping[str, Any]
 
 _NOTES = """\
-Three trainings per row where all have been run, of the same number of optimizer steps, problems
-and generations (Murphy's tree may make fewer); the learning rate was tuned once per family on other
-problems, and SVR+ chosen there among six. The warm start is one policy, its interval over problems
-alone. Brackets are 95 % intervals of a bootstrap over seeds and problems; with three seeds they
-understate how much trainings differ, with one they leave it out. Greedy figures are under each
-row's own protocol: one turn, ten turns, or SVR's stopping rule at most ten turns. Best fixed: the
-number of turns with the highest accuracy, picked on these very problems. Any turn: over all
-recorded turns. Tokens are prompts and completions of all turns. Paper: accuracy of Qwen3.5-2B over
-seven benchmarks, another task, model and scale."""
-_FEEDBACK = "Turn 2 of MLMT-RL is feedback, which has no answer."
+What the rows are: docs/recipes.md. How they were trained, and what came out: docs/miniature.md.
+
+Every training takes as many optimizer steps, problems and generations (Murphy's tree may make
+fewer); the learning rate was tuned once per family on other problems, and SVR+ chosen there among
+six. The warm start is one policy, its interval over problems alone. Brackets are 95 % intervals of
+a bootstrap over seeds and over sets of numbers; with three seeds they understate how much trainings
+differ, with one they leave it out.
+
+Answers are greedy, under each row's own protocol: one turn, ten turns (MLMT-RL nine), or SVR's
+stopping rule at most ten turns. Maj@k is the majority of k samples at temperature 0.6, drawn again
+and again from ten; Maj@1 is one sample, and its prompt counts k times. Best fixed: the number of
+turns with the highest accuracy, picked on these very problems. Any turn: over all recorded turns.
+Tokens are prompts and completions of all turns. Paper: accuracy of Qwen3.5-2B over seven
+benchmarks, another task, model and scale.
+
+Better lower: PSE, the share of problems that stop with a wrong answer; Brier, the mean square of
+confidence minus correctness over turns; overconfidence, the share of turns that call a wrong answer
+CORRECT. Better higher: AUROC, how well confidence tells right turns from wrong ones. ESR: the share
+of problems that stop before the turns run out."""
+_FEEDBACK = "Turn 2 of MLMT-RL is feedback, whose text is graded as an answer."
 _VERSUS = """\
-SVR minus the row, on the same problems and seeds. p: two-sided permutation test that flips signs
-problem by problem; it is about new problems, not about other trainings, and is not corrected for
-the number of rows. Verdict of accuracy per token: SVR dominates a row where it is no less accurate
-at no more tokens. At its cost: SVR under the threshold and the number of turns that are most
-accurate within the row's tokens, chosen on one half of the problems and measured on the other; and
-SVR minus the row there."""
+SVR minus the row, on the same problems and seeds. Seeds ahead: on how many of them SVR is more
+accurate. p, of these policies: a two-sided permutation test that flips signs by sets of numbers. It
+speaks of new problems for these very policies and not of other trainings, whose spread it ignores,
+and is not corrected for the number of rows; where seeds disagree, believe the seeds. Per token, by
+point values: SVR dominates a row where it is no less accurate at no more tokens."""
+_COSTS = """\
+SVR at the row's cost: under the threshold and the number of turns that are most accurate within the
+row's tokens, chosen on one half of the sets of numbers and measured on the other. The row at SVR's
+cost likewise, of its fixed numbers of turns, and of thresholds where it has a self-check. The
+differences are there. Their intervals hold the chosen settings fixed."""
 _HEAD = (
-    *("", "accuracy", "paper", "first turn", "any turn", "best fixed (turns)", "turns", "tokens"),
-    *("tokens per right answer", "PSE", "ESR", "Brier", "AUROC", "overconfidence"),
+    *("", "seeds", "accuracy", "paper", "first turn", "any turn", "best fixed (turns)", "turns"),
+    *("tokens", "tokens per right answer", "PSE", "ESR", "Brier", "AUROC", "overconfidence"),
 )
 _SAMPLED = ("", "turn 1", "turn 2", "turn 3", "AUROC", "Brier", "overconfidence")
-_COMPARED = (
-    *("", "accuracy", "p", "tokens", "p", "verdict"),
-    *("SVR at its cost (tokens)", "accuracy there", "p"),
+_COMPARED = ("", "accuracy", "seeds ahead", "p", "tokens", "per token")
+_AT_COST = (
+    *("", "SVR at the row's cost (tokens)", "SVR minus the row", "p"),
+    *("the row at SVR's cost (tokens)", "the row minus SVR", "p"),
 )
 
 
@@ -51,8 +66,10 @@ def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
         "",
     ]
     parts += _grid(_SAMPLED, (_sampled(entry) for entry in entries if "sampled" in entry))
-    if pairs := [_compared(entry) for entry in entries if entry.get(f"versus_{REFERENCE}")]:
-        parts += ["", "## Compared with SVR", "", _VERSUS, "", *_grid(_COMPARED, pairs)]
+    if pairs := [entry for entry in entries if entry.get(f"versus_{REFERENCE}")]:
+        parts += ["", "## Compared with SVR", "", _VERSUS, ""]
+        parts += _grid(_COMPARED, map(_compared, pairs))
+        parts += ["", "## At equal cost", "", _COSTS, "", *_grid(_AT_COST, map(_at_cost, pairs))]
     if missing:
         parts += ["", f"Not judged: {', '.join(missing)}."]
     return "\n".join([*parts, ""])
@@ -79,6 +96,7 @@ def _greedy(entry: Entry) -> list[str]:
     best = entry.get("best_fixed")
     return [
         _title(entry),
+        str(len(entry["trained_seeds"]) or ""),
         _interval(values["accuracy"]),
         "" if paper is None else f"{paper['all7_accuracy']:.3f}",
         *(_mean(values, name) for name in ("first_turn_accuracy", "any_turn_accuracy")),
@@ -101,20 +119,30 @@ def _sampled(entry: Entry) -> list[str]:
 
 def _compared(entry: Entry) -> list[str]:
     values = entry[f"versus_{REFERENCE}"]
-    cost = values["at_its_cost"]
-    cells = [_title(entry)]
-    for name, form in (("accuracy", "+.3f"), ("tokens", "+.0f")):
-        gap = values[name]
-        cells += [_interval({"mean": gap["difference"], "ci95": gap["ci95"]}, form)]
-        cells += [_p_value(gap["p_value"])]
-    if cost is None:
-        return [*cells, values["verdict"], "none as cheap", "", ""]
-    gap = cost["gap"]
+    gap = values["accuracy"]
+    ahead = sum(difference > 0 for difference in gap["seeds"])
     return [
-        *(*cells, values["verdict"], f"{cost['accuracy']:.3f} ({cost['tokens']:.0f})"),
-        _interval({"mean": gap["difference"], "ci95": gap["ci95"]}, "+.3f"),
-        _p_value(gap["p_value"]),
+        *(_title(entry), _gap(gap), f"{ahead}/{len(gap['seeds'])}", _p_value(gap["p_value"])),
+        *(_gap(values["tokens"], "+.0f"), values["per_token"]),
     ]
+
+
+def _at_cost(entry: Entry) -> list[str]:
+    values = entry[f"versus_{REFERENCE}"]
+    cells = [_title(entry)]
+    for key in (f"{REFERENCE}_at_its_cost", f"at_{REFERENCE}s_cost"):
+        found = values[key]
+        if found is None:
+            cells += ["none as cheap", "", ""]
+            continue
+        gap = found["gap"]
+        cells += [f"{found['accuracy']:.3f} ({found['tokens']:.0f})", _gap(gap)]
+        cells += [_p_value(gap["p_value"])]
+    return cells
+
+
+def _gap(value: Entry, form: str = "+.3f") -> str:
+    return _interval({"mean": value["difference"], "ci95": value["ci95"]}, form)
 
 
 def _title(entry: Entry) -> str:

@@ -37,17 +37,18 @@ def rows(data: Mapping[str, Any]) -> Figure:
     Args:
         data: ``rows``: ``name``, ``kind`` (``reference``, ``method``, ``ablation``, ``variant`` or
             ``privileged``), ``accuracy``, ``tokens``, ``accuracy_interval`` and
-            ``tokens_interval``; ``line``: ``name``, ``accuracy`` and ``tokens`` of the reference
-            under every fixed budget, or None.
+            ``tokens_interval``; ``lines``: ``name``, ``kind``, ``accuracy`` and ``tokens`` of rows
+            under every fixed budget.
     """
     figure = new_figure(6.2)
     axes = figure.add_subplot()
     points, labels = [], []
-    if line := data["line"]:
-        axes.plot(line["tokens"], line["accuracy"], ".-", color=BLUE, linewidth=0.9, alpha=0.5)
+    for line in data["lines"]:
+        colour = _LOOK[line["kind"]][0]
+        axes.plot(line["tokens"], line["accuracy"], ".-", color=colour, linewidth=0.9, alpha=0.5)
         points += list(zip(line["tokens"], line["accuracy"], strict=True))
         end = (line["tokens"][-1], line["accuracy"][-1])
-        labels.append(Label(*end, shown(line["name"], 40), BLUE))
+        labels.append(Label(*end, shown(line["name"], 40), colour))
     for row in sorted(data["rows"], key=lambda row: row["kind"] != "reference"):
         colour, marker, size, _ = _LOOK[row["kind"]]
         x, y = row["tokens"], row["accuracy"]

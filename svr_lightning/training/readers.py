@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from svr_lightning.errors import one_line
+
 Choose = Callable[[int], Sequence[int]]
 """From the number of rows to the indices that are wanted."""
 
@@ -29,13 +31,6 @@ class RawRow(NamedTuple):
     """For messages: ``file:line``, counted from 1 as editors do, or ``row NUMBER``."""
     value: Any
     """What was read; the ValueError that reading raised, where it did."""
-
-
-def one_line(message: object) -> str:
-    """A message of someone else's on one line: shortened, control characters shown as '?'."""
-    text = " ".join(str(message).split())
-    text = "".join(character if character.isprintable() else "?" for character in text)
-    return text if len(text) <= 300 else f"{text[:297]}..."
 
 
 def numbered(values: Iterable[Any], place: str = "row") -> list[RawRow]:

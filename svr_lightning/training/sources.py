@@ -19,7 +19,7 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
 
 from svr_lightning.core.types import Problem
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, one_line
 from svr_lightning.tasks import Task, get_task
 from svr_lightning.tasks.countdown_problems import CountdownGenerator, generate_rows
 from svr_lightning.training import readers
@@ -239,10 +239,10 @@ def _validated(
         try:
             problem = _problem(row, source, task)
         except ValueError as error:
-            bad.append(f"{row.where}: {readers.one_line(error)}")
+            bad.append(f"{row.where}: {one_line(error)}")
             continue
         if problem.id in places:
-            id_ = readers.one_line(problem.id)
+            id_ = one_line(problem.id)
             repeated.append(f"{row.where} has the id {id_!r} of {places[problem.id]}")
         places.setdefault(problem.id, row.where)
         problems.append(problem)

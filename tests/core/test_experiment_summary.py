@@ -61,8 +61,8 @@ def test_the_interval_of_one_seed_is_that_of_its_problems() -> None:
     assert (low, high) == pytest.approx((0.5 - half, 0.5 + half), abs=0.005)
 
 
-def test_two_orders_of_a_problem_are_drawn_together() -> None:
-    cluster = summary.clusters(["test-1-2-3-7-0", "test-1-2-4-8-0", "test-1-2-3-7-1"])
+def test_problems_of_one_set_of_numbers_are_drawn_together() -> None:
+    cluster = summary.clusters(["test-1-2-3-7-0", "test-1-2-4-8-0", "test-1-2-3-9-1"])
     assert cluster.tolist() == [0, 1, 0]
     counts = summary.draws(cluster, 1).counts
     assert (counts[:, 0] == counts[:, 2]).all()
@@ -106,8 +106,13 @@ def test_a_comparison_is_paired_by_problem_and_seed() -> None:
     result = summary.compare(ours, other, np.arange(4), every_problem(2, 4))
     assert result["accuracy"]["difference"] == 0.75
     assert result["accuracy"]["p_value"] == 2 / 8  # three problems differ, all one way
-    assert result["tokens"] == {"difference": -20.0, "ci95": [-20.0, -20.0], "p_value": 2 / 16}
-    assert result["verdict"] == "dominates"
+    assert result["tokens"] == {
+        "difference": -20.0,
+        "seeds": [-20.0, -20.0],
+        "ci95": [-20.0, -20.0],
+        "p_value": 2 / 16,
+    }
+    assert result["per_token"] == "dominates"
 
 
 def test_what_svr_has_at_a_cost_is_chosen_on_other_problems() -> None:
@@ -131,7 +136,7 @@ def test_what_svr_has_at_a_cost_is_chosen_on_other_problems() -> None:
     drawn = summary.draws(np.arange(4), 1, 50)
     found = summary.at_cost(options, row, np.arange(4), drawn)
     # Neither option nor row is ever right: there is nothing between them.
-    even = {"difference": 0.0, "ci95": [0.0, 0.0], "p_value": 1.0}
+    even = {"difference": 0.0, "seeds": [0.0], "ci95": [0.0, 0.0], "p_value": 1.0}
     assert found == {"accuracy": 0.0, "tokens": 15.0, "options": ["a", "b"], "gap": even}
     cheap = Answers(right=row.right, tokens=np.full((1, 4), 10.0))
     assert summary.at_cost(options, cheap, np.arange(4), drawn) is None
@@ -155,6 +160,12 @@ def test_the_frontier_holds_fixed_budgets_and_thresholds_at_every_horizon() -> N
     assert found["gamma 0.85, at most 3 turns"].right.mean() == EXPECTED["accuracy"]
     assert found["2 turns"].right.tolist() == [[0, 1, 1, 0, 0, 1]]
     assert found["2 turns"].tokens[0, 0] == 100 + 50 + 200 + 50
+
+
+def test_budgets_alone_are_what_a_row_without_a_self_check_has() -> None:
+    options = summary.budgets([table(), table()])
+    assert options.names == ("1 turns", "2 turns", "3 turns")
+    assert options.answers[1].right.tolist() == [[0, 1, 1, 0, 0, 1]] * 2
 
 
 def test_turns_that_some_problems_lack_are_no_budget() -> None:

@@ -17,8 +17,8 @@ import yaml
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.experiments import plan, tuning
-from svr_lightning.experiments.__main__ import main
-from svr_lightning.experiments.cells import Runner, is_done
+from svr_lightning.experiments.__main__ import main, parser, runnable
+from svr_lightning.experiments.cells import Runner, is_done, state_of
 from svr_lightning.experiments.plan import Cell, Command, Settings
 
 SCRIPT = """
@@ -156,16 +156,22 @@ def test_a_process_that_outlives_a_killed_experiment_is_not_joined_by_another(
 
 def test_results_of_another_configuration_are_not_taken_for_these(tmp_path: Path) -> None:
     layer = tmp_path / "layer.yaml"
-    layer.write_text("a: 1")
+    layer.write_text("{a: 1, b: 2}")
     command = step(tmp_path / "a", "write")
     command = replace(command, arguments=(*command.arguments, "--config", str(layer)))
     runner = Runner(PROGRAM, lambda _: None)
     runner.run([Cell(name="a", commands=(command,))], jobs=1)
     assert is_done(command)
+    layer.write_text("b: 2\na: 1  # the same")
+    assert is_done(command)
     layer.write_text("a: 2")
-    assert not is_done(command)
+    assert state_of(command) == "other"
     (line,) = runner.run([Cell(name="a", commands=(command,))], jobs=1)
     assert "or of other configurations" in line
+    layer.write_text("a: [")
+    (line,) = runner.run([Cell(name="a", commands=(command,))], jobs=1)
+    assert f"{layer}: cannot be read (while parsing" in line
+    assert "\n" not in line
 
 
 def test_the_layer_of_svr_plus_is_the_candidate_that_was_chosen(
@@ -214,6 +220,19 @@ def test_of_equal_candidates_the_one_with_fewer_tokens_is_chosen(tmp_path: Path)
     found = tuning.judged_candidates(settings)
     assert found["chosen"] == list(plan.CANDIDATES)[-1]
     assert found["tried"][found["chosen"]]["accuracy"] == pytest.approx(mean)
+
+
+def test_without_the_chosen_layer_the_other_rows_are_run_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[2])
+    families = {family: {"lr": 1e-3} for family in plan.REPRESENTATIVES}
+    tuning.write_tuned(str(tmp_path), families, {"chosen": "all"})
+    options = parser().parse_args(["--out", str(tmp_path), "--rows", "svr", "svr_plus"])
+    names, lines = runnable(options, Settings(out=str(tmp_path)), ("train",))
+    assert names == ["svr"]
+    assert lines[0].startswith("svr_plus: ")
+    assert "is not the candidate 'all'" in lines[0]
 
 
 def test_a_training_without_tuned_rates_is_refused(

@@ -14,7 +14,7 @@ from svr_lightning.experiments.plan import Command, Settings
 from svr_lightning.files import to_json, write_json
 from tests.trajectories import record, uncensored
 
-ROWS = ("grpo", "grpo_mt", "svr", "verdict_only")
+ROWS = ("grpo", "grpo_mt", "oracle", "svr", "verdict_only")
 SEEDS = ("42", "43")
 # Of the six problems a to f, with 101 prompt and completion tokens each.
 SINGLE = {"42": "abcd", "43": "ab"}
@@ -47,7 +47,7 @@ def records_of(row: str, seed: str) -> list[dict[str, Any]]:
     if row == "grpo":
         return single(SINGLE[seed])
     records = uncensored()
-    if row == "grpo_mt":
+    if row in ("grpo_mt", "oracle"):
         for turn in (turn for one in records for turn in one["turns"]):
             turn |= {"verdict": "UNSURE", "confidence": 0.5}
     return records
@@ -83,6 +83,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = Settings(out=str(folder), rates={"single": 1e-4, "multi": 2e-4, "svr": 3e-4})
     families = {family: {"lr": rate} for family, rate in settings.rates.items()}
     tuning.write_tuned(settings.out, families, {})
+    stale = folder / "published" / "figures" / "02_budgets_9.svg"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         for name in ROWS:
@@ -133,7 +136,7 @@ def test_a_row_has_no_metric_of_a_self_check_that_it_lacks(rows: dict[str, Any])
 def test_votes_are_rows_of_their_own(rows: dict[str, Any]) -> None:
     assert means(rows["grpo_maj5"], "accuracy", "tokens") == pytest.approx([2 / 6, 505])
     assert rows["grpo_maj5"]["paper"]["all7_accuracy"] == 0.529
-    assert list(rows)[:4] == ["grpo", "grpo_maj3", "grpo_maj5", "grpo_maj10"]
+    assert list(rows)[:4] == ["grpo", "grpo_maj1", "grpo_maj3", "grpo_maj5"]
 
 
 def test_comparisons_with_svr_are_paired(rows: dict[str, Any]) -> None:
@@ -142,17 +145,30 @@ def test_comparisons_with_svr_are_paired(rows: dict[str, Any]) -> None:
     assert versus["accuracy"]["difference"] == pytest.approx(1 / 6)
     # Sums of three signs are at least as far from 0 as 1 whatever they are.
     assert versus["accuracy"]["p_value"] == 1.0
-    assert versus["verdict"] == "dominates"
+    assert versus["per_token"] == "dominates"
+    assert versus["accuracy"]["seeds"] == pytest.approx([1 / 6, 1 / 6])
     # As accurate as SVR on average over its two seeds, and a single turn is cheaper.
-    assert rows["grpo"]["versus_svr"]["verdict"] == "dominated"
+    assert rows["grpo"]["versus_svr"]["per_token"] == "dominated"
     assert rows["grpo"]["versus_svr"]["seeds"] == [42, 43]
     assert "versus_svr" not in rows["svr"]
+
+
+def test_either_is_measured_at_the_others_cost(rows: dict[str, Any]) -> None:
+    """A turn costs 101 tokens or more, and SVR's own rule 2.17 turns: two fixed turns fit."""
+    there = rows["grpo_mt"]["versus_svr"]["at_svrs_cost"]
+    assert set(there["options"]) <= {"1 turns", "2 turns"}
+    assert there["tokens"] <= rows["svr"]["greedy"]["tokens"]["mean"]
+    one = rows["grpo"]["versus_svr"]
+    assert one["svr_at_its_cost"] is None
+    # Its only turn: 4 and 2 of 6 against SVR's 3.
+    assert one["at_svrs_cost"]["gap"]["seeds"] == pytest.approx([1 / 6, -1 / 6])
 
 
 def test_tables_commands_figures_and_page_are_published(out: Path) -> None:
     folder = out / "published"
     table = (folder / "table.md").read_text()
-    assert "| SVR | 0.500 [" in table
+    assert "| SVR | 2 | 0.500 [" in table
+    assert "| Oracle-guided (+) | 2 |" in table
     assert "Not judged: svr_turns-42, svr_turns-43." in table
     commands = (folder / "commands.md").read_text()
     assert "--trainer.default_root_dir runs/miniature/svr_plus-42" in commands
@@ -161,7 +177,8 @@ def test_tables_commands_figures_and_page_are_published(out: Path) -> None:
     assert {row["name"]: row["kind"] for row in numbers["rows"]}["SVR"] == "reference"
     assert "<svg" in (folder / "figures" / "00_rows.svg").read_text()
     assert (folder / "index.html").is_file()
-    # Those that compare rows, and of the third row, which is SVR, its own.
+    assert "Oracle-guided (privileged)" in (folder / "index.html").read_text()
+    # That of all rows, and SVR's own; nothing of what was published before.
     kept = {path.stem for path in (folder / "figures").glob("*.svg")}
-    assert {"00_rows", "01_frontier", "11_datasets", "02_budgets_3"} <= kept
-    assert not any(stem.endswith(("_1", "_2", "_4")) for stem in kept)
+    assert {"00_rows", "02_budgets_svr"} <= kept
+    assert all(stem == "00_rows" or stem.endswith("_svr") for stem in kept)
