@@ -220,6 +220,7 @@ def test_what_is_logged_of_a_rollout_is_worked_out_by_hand() -> None:
     stats = rollout_stats(groups)
     assert stats["train/reward/mean"] == pytest.approx((1.42 + 0.125) / 2)
     assert stats["train/accuracy"] == 1 / 4
+    assert stats["train/generations"] == 4
     assert (stats["train/turn1/accuracy"], stats["train/turn2/accuracy"]) == (0.0, 1 / 2)
     assert stats["train/completion_tokens"] == 40
     assert (stats["train/zero_std_groups"], stats["train/resampled_groups"]) == (0.0, 0.0)
