@@ -66,7 +66,7 @@ def test_every_row_has_the_same_steps_problems_and_generations(row: Row) -> None
     trainer, model, data = config["trainer"], config["model"], config["data"]
     updates = model.get("updates_per_rollout", 1)
     samples = data["problems_per_step"] * recipe.samples_per_problem
-    assert (trainer["max_steps"], data["problems_per_step"] / updates) == (60, 6)
+    assert (trainer["max_steps"], data["problems_per_step"] / updates) == (100, 6)
     assert trainer["val_check_interval"] * updates == trainer["max_steps"]
     assert samples % updates == 0
     assert samples // updates >= trainer["accumulate_grad_batches"]
