@@ -1,12 +1,13 @@
 """The miniature experiment of all methods, from the root of a checkout.
 
-    python -m svr_lightning.experiments                       # everything, two runs at a time
-    python -m svr_lightning.experiments --list                # the plan, and what of it is done
+    python -m svr_lightning.experiments            # everything, two runs at once
+    python -m svr_lightning.experiments --list     # the plan, and what is done
     python -m svr_lightning.experiments --rows svr grpo --seeds 42 --stage train
 
-Stages: tune (learning rates and the choice of SVR+, on development problems), train, judge (on
-held-out problems), report. What is done already is kept; start it again and it goes on. Flags
-after -- go to every training: -- --trainer.max_steps 2 --trainer.val_check_interval 2.
+Stages: tune (learning rates and the choice of SVR+, on development problems),
+train, judge (on held-out problems), report. What is done already is kept;
+start it again and it goes on. Flags after -- go to every training:
+-- --trainer.max_steps 2 --trainer.val_check_interval 2.
 """
 
 import argparse
