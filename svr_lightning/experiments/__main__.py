@@ -1,7 +1,7 @@
 """The miniature experiment of all methods, from the root of a checkout.
 
-    python -m svr_lightning.experiments            # everything, two runs at once
-    python -m svr_lightning.experiments --list     # the plan, and what is done
+    python -m svr_lightning.experiments          # everything, two runs at once
+    python -m svr_lightning.experiments --list   # the plan, and what is done
     python -m svr_lightning.experiments --rows svr grpo --seeds 42 --stage train
 
 Stages: tune (learning rates and the choice of SVR+, on development problems),
