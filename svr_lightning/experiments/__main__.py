@@ -37,7 +37,8 @@ def parser() -> argparse.ArgumentParser:
     add = result.add_argument
     add("--out", default="runs/miniature", help="folder (runs/miniature)")
     add("--jobs", type=int, default=2, help="runs at the same time, one thread each (2)")
-    add("--rows", nargs="+", choices=[*plan.BY_NAME], metavar="NAME", help="only these rows")
+    every = [*plan.BY_NAME]
+    add("--rows", nargs="+", choices=every, default=every, metavar="NAME", help="only these rows")
     add("--seeds", type=int, nargs="+", default=[*plan.SEEDS], help="training seeds (42 43 44)")
     add("--stage", choices=[*STAGES, "all"], default="all", help="only this stage (all)")
     add("--list", action="store_true", help="show the plan and what of it is done, run nothing")
@@ -87,8 +88,7 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
         failures += runner.run(cells(options, settings, stages, names), options.jobs)
     if "report" in stages:
         known = replace(settings, rates=tuning.read_rates(settings.out))
-        names = options.rows or [*plan.BY_NAME]
-        for line in report.write_report(known, tuple(options.seeds), names):
+        for line in report.write_report(known, tuple(options.seeds), options.rows):
             print(line)
     if options.publish:
         for line in report.publish(Path(settings.out), options.publish):
@@ -102,14 +102,12 @@ def runnable(
     options: argparse.Namespace, settings: Settings, stages: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """The rows that can be run, and a line for the one whose layer is not what was chosen."""
-    names: list[str] = options.rows or [*plan.BY_NAME]
-    if "train" not in stages or plan.CHOSEN not in names:
-        return names, []
-    tuning.read_rates(settings.out)
-    try:
-        tuning.check_choice(settings.out)
-    except ConfigError as error:
-        return [name for name in names if name != plan.CHOSEN], [f"{plan.CHOSEN}: {error}"]
+    names: list[str] = options.rows
+    if "train" in stages and plan.CHOSEN in names:
+        try:
+            tuning.check_choice(settings.out)
+        except ConfigError as error:
+            return [name for name in names if name != plan.CHOSEN], [f"{plan.CHOSEN}: {error}"]
     return names, []
 
 
@@ -146,12 +144,11 @@ def cells(
 def show_plan(options: argparse.Namespace, settings: Settings) -> int:
     """Every cell and which of its steps are done (+), open (-) or of other settings (!)."""
     stages = ("train", "judge")
-    names = options.rows or [*plan.BY_NAME]
     try:
-        planned = cells(options, settings, stages, names)
+        planned = cells(options, settings, stages, options.rows)
     except ConfigError as error:
         print(f"not tuned yet: {error}")
-        planned = cells(options, settings, ("judge",), names)
+        planned = cells(options, settings, ("judge",), options.rows)
     for cell in planned:
         steps = (f"{_SIGNS[state_of(c)]}{c.name}" for c in cell.commands)
         print(f"{cell.name:24} {' '.join(steps)}")

@@ -77,8 +77,15 @@ class Runner:
     def _cell(self, cell: Cell, failures: list[str]) -> None:
         for command in cell.commands:
             try:
-                if self._stopped or is_done(command):
+                state = state_of(command)
+                if self._stopped or state == "done":
                     continue
+                if state == "other":
+                    raise CommandError(
+                        f"{command.folder} holds results of another command line or of other "
+                        f"configurations, see {record_path(command)}; remove the folder or give "
+                        "another --out"
+                    )
                 seconds = self._command(command)
             except (CommandError, ConfigError, OSError) as error:
                 if not self._stopped:
@@ -90,12 +97,6 @@ class Runner:
     def _command(self, command: Command) -> float:
         """Run a command; returns the seconds that its last start took."""
         record, inputs = read_record(command), inputs_digest(command)
-        if state_of(command) == "other":
-            raise CommandError(
-                f"{command.folder} holds results of another command line or of other "
-                f"configurations, see {record_path(command)}; remove the folder or give another "
-                "--out"
-            )
         arguments = list(command.arguments)
         if command.checkpoint and Path(command.checkpoint).is_file():
             arguments += ["--ckpt_path", "last"]

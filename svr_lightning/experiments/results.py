@@ -30,7 +30,8 @@ def summarise(rows: Sequence[Seeds]) -> list[Entry]:
         same_problems(rows[0].tables[0].ids, seeds.tables[0].ids, seeds.row.name)
         cluster = summary.clusters(seeds.tables[0].ids)
         drawn = summary.draws(cluster, len(seeds.seeds))
-        own = [(row_entry(seeds, drawn), answers(seeds), options_of(seeds))]
+        whole = options if options and seeds is reference else options_of(seeds)
+        own = [(row_entry(seeds, drawn), answers(seeds), whole)]
         for k, voted in seeds.votes.items():
             alone = Frontier(names=(f"{k} votes",), answers=(voted,))
             own.append((vote_entry(seeds, k, voted, drawn), voted, alone))

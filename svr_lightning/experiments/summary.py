@@ -254,28 +254,29 @@ class Frontier:
 def frontier(tables: Sequence[TurnTable], rule: StopRule) -> Frontier:
     """Thresholds at every horizon, and every fixed budget, of [S] uncensored recordings."""
     horizon = min(table.correct.shape[1] for table in tables)
-    names, answers = [], []
+    options = []
     for turns in range(1, horizon + 1):
-        for gamma in (*THRESHOLDS, None):
-            if gamma is None:
-                names.append(f"{turns} turns")
-                outcomes = [fixed_budget(table, turns) for table in tables]
-            else:
-                names.append(f"gamma {gamma:g}, at most {turns} turns")
-                changed = StopRule(threshold=gamma, gate=rule.gate, evidence=rule.evidence)
-                outcomes = [replay(table, changed, turns) for table in tables]
-            answers.append(answers_of(tables, outcomes))
-    return Frontier(names=tuple(names), answers=tuple(answers))
+        for gamma in THRESHOLDS:
+            changed = StopRule(threshold=gamma, gate=rule.gate, evidence=rule.evidence)
+            outcomes = [replay(table, changed, turns) for table in tables]
+            name = f"gamma {gamma:g}, at most {turns} turns"
+            options.append((name, answers_of(tables, outcomes)))
+        options.append(_budget(tables, turns))
+    return _frontier(options)
 
 
 def budgets(tables: Sequence[TurnTable]) -> Frontier:
     """Every fixed budget that all problems of [S] recordings have."""
-    turns = [int(k) for k in budget_ratios(tables[0])]
-    outcomes = [[fixed_budget(table, k) for table in tables] for k in turns]
-    return Frontier(
-        names=tuple(f"{k} turns" for k in turns),
-        answers=tuple(answers_of(tables, outcome) for outcome in outcomes),
-    )
+    return _frontier([_budget(tables, int(turns)) for turns in budget_ratios(tables[0])])
+
+
+def _budget(tables: Sequence[TurnTable], turns: int) -> tuple[str, Answers]:
+    return f"{turns} turns", answers_of(tables, [fixed_budget(table, turns) for table in tables])
+
+
+def _frontier(options: Sequence[tuple[str, Answers]]) -> Frontier:
+    names, answers = zip(*options, strict=True)
+    return Frontier(names=names, answers=answers)
 
 
 def answers_of(tables: Sequence[TurnTable], outcomes: Sequence[Outcome]) -> Answers:
