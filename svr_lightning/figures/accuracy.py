@@ -74,18 +74,19 @@ def budgets(data: Numbers) -> Figure:
 
     Args:
         data: ``panels``: of each average its ``name``, ``budgets``, ``accuracy``, and of adaptive
-            inference ``turns``, ``adaptive`` (its accuracy) and ``adaptive_ci95``.
+            inference ``turns``, ``adaptive`` (its accuracy) and ``adaptive_ci95``; where
+            ``adaptive`` is None there is none to show.
     """
     panels = data["panels"]
     figure = new_figure(3.1)
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, panel in zip(grid, panels, strict=True):
         axes.plot(panel["budgets"], panel["accuracy"], "o-", color=GREY, markersize=4)
-        axes.axhline(panel["adaptive"], color=BLUE, linewidth=0.9, linestyle=(0, (4, 3)))
-        axes.plot([panel["turns"]] * 2, panel["adaptive_ci95"], color=BLUE, linewidth=1.2)
-        axes.plot(panel["turns"], panel["adaptive"], "*", color=BLUE, markersize=14, zorder=5)
-        low = min(*panel["accuracy"], panel["adaptive_ci95"][0])
-        high = max(*panel["accuracy"], panel["adaptive_ci95"][1])
+        shown_values = list(panel["accuracy"])
+        if panel["adaptive"] is not None:
+            shown_values += panel["adaptive_ci95"]
+            _adaptive(axes, panel)
+        low, high = min(shown_values), max(shown_values)
         pad = max((high - low) * 0.1, 0.01)
         axes.set_ylim(low - pad, high + 2.5 * pad)
         best = int(np.argmax(panel["accuracy"]))
@@ -103,11 +104,18 @@ def budgets(data: Numbers) -> Figure:
         axes.set_xticks(panel["budgets"])
         axes.set_xlabel("turns per problem")
         axes.set_title(shown(panel["name"], 16), loc="left")
-        adaptive = f"adaptive {panel['adaptive']:.3f} at {panel['turns']:.2f} turns"
-        axes.set_title(adaptive, loc="right", color=BLUE, fontsize=SMALL)
         axes.grid(axis="y")
     grid[0].set_ylabel("accuracy")
     return figure
+
+
+def _adaptive(axes: Axes, panel: Numbers) -> None:
+    """Where adaptive inference lies among fixed budgets."""
+    axes.axhline(panel["adaptive"], color=BLUE, linewidth=0.9, linestyle=(0, (4, 3)))
+    axes.plot([panel["turns"]] * 2, panel["adaptive_ci95"], color=BLUE, linewidth=1.2)
+    axes.plot(panel["turns"], panel["adaptive"], "*", color=BLUE, markersize=14, zorder=5)
+    title = f"adaptive {panel['adaptive']:.3f} at {panel['turns']:.2f} turns"
+    axes.set_title(title, loc="right", color=BLUE, fontsize=SMALL)
 
 
 @styled

@@ -7,7 +7,7 @@ from svr_lightning.report.runs import Method, heading
 from svr_lightning.report.table import Table, to_latex, to_markdown
 from svr_lightning.report.text import markdown
 
-_PREAMBLE = """% Needs \\usepackage{booktabs} and two columns (or \\begin{table} for table*).
+_PREAMBLE = """% Needs \\usepackage{booktabs,graphicx} and two columns (else \\begin{table}).
 """
 
 

@@ -17,7 +17,7 @@ from svr_lightning.report.pictures import Picture
 from svr_lightning.report.runs import Method, heading, setting
 from svr_lightning.report.table import Table, to_html
 from svr_lightning.report.text import attribute, clip, visible
-from svr_lightning.report.values import seed_name
+from svr_lightning.report.values import rule_note, seed_name
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -135,7 +135,9 @@ def _facts(methods: Sequence[Method]) -> Iterable[str]:
             facts = {
                 "problems": ", ".join(counts),
                 "stopping": f"threshold {run.rule.threshold:.2f}, gate {run.rule.gate}, "
-                f"at most {run.max_turns} turns; {outcome}",
+                f"at most {run.max_turns} turns; {outcome}"
+                if run.stops
+                else rule_note(run),
             }
             yield _fact_list(facts)
             for source in run.sources:

@@ -42,6 +42,8 @@ def all_pictures(
                 f"{method.name}: no fixed budgets and no thresholds, because its trajectories end "
                 "where they stopped; record every turn with --model.evaluation.adaptive false."
             )
+        if not method.runs[0].self_checks:
+            notes.append(f"{method.name}: no figures of confidence, because no turn states one.")
     without, shown_logs = [], set()
     for number, method in enumerate(methods):
         logs = {source.metrics for run in method.runs for source in run.sources}
@@ -166,12 +168,12 @@ def of_recording(method: Method, number: int) -> list[Picture]:
     turned = "all recorded turns" if run.complete else "turns up to the stop"
     entries: list[tuple[str, str, Numbers, Callable[[Any], Figure]]] = []
     if run.complete:
-        entries += [
-            ("02_budgets", "Fixed budgets and adaptive inference", _budgets(run), accuracy.budgets),
-            ("03_thresholds", "Other thresholds", _thresholds(run), accuracy.thresholds),
-        ]
+        what = "Fixed budgets and adaptive inference" if run.self_checks else "Fixed budgets"
+        entries.append(("02_budgets", what, _budgets(run), accuracy.budgets))
+    if run.complete and run.self_checks:
+        entries.append(("03_thresholds", "Other thresholds", _thresholds(run), accuracy.thresholds))
     risk = {**data.risk_coverage(table, outcome), "threshold": run.rule.threshold}
-    entries += [
+    checking = [
         (
             "04_reliability",
             f"Is the confidence honest? Share of right answers at each stated confidence{pool}",
@@ -185,6 +187,7 @@ def of_recording(method: Method, number: int) -> list[Picture]:
             confidence.risk_coverage,
         ),
     ]
+    entries += checking if run.self_checks else []
     several = [
         (
             "06_transitions",
@@ -192,6 +195,8 @@ def of_recording(method: Method, number: int) -> list[Picture]:
             data.transitions(table),
             turns.transitions,
         ),
+    ]
+    stopping = [
         (
             "07_stop_times",
             f"Where trajectories end{pool}; orange is the premature stop error",
@@ -206,6 +211,7 @@ def of_recording(method: Method, number: int) -> list[Picture]:
         ),
     ]
     entries += several if run.max_turns > 1 else []
+    entries += stopping if run.stops else []
     return [
         Picture(
             name=f"{name}_{number + 1}",
@@ -228,7 +234,7 @@ def _budgets(run: Run) -> Numbers:
                 "budgets": list(range(1, len(run.budgets) + 1)),
                 "accuracy": [data.average(row, sets)["accuracy"] for row in run.budgets],
                 "turns": adaptive["turns"],
-                "adaptive": adaptive["accuracy"],
+                "adaptive": adaptive["accuracy"] if run.self_checks else None,
                 "adaptive_ci95": adaptive["accuracy_ci95"],
             }
         )

@@ -6,7 +6,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from svr_lightning.core.prompts import EVEN
 from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.measure import measure
 from svr_lightning.evaluation.replay import replay
@@ -14,6 +18,7 @@ from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_samples
 from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, fixed_row
 from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
 from svr_lightning.figures.names import ordered
+from svr_lightning.metric_functions import VERDICT_CODES
 
 _METRICS = "metrics.csv"
 _NAMED = 6  # methods that a heading names
@@ -52,6 +57,17 @@ class Run:
     """The same of each of ``THRESHOLDS``."""
 
     @property
+    def self_checks(self) -> bool:
+        """Whether any turn says more of itself than UNSURE at even odds."""
+        return any(map(_says_something, self.tables.values()))
+
+    @property
+    def stops(self) -> bool:
+        """Whether there is a stopping decision to speak of."""
+        early = any(bool(outcome.stopped_early.any()) for outcome in self.outcomes.values())
+        return self.max_turns > 1 and (self.self_checks or early)
+
+    @property
     def records(self) -> list[dict[str, Any]]:
         """All records, data set by data set."""
         return [record for source in self.sources for record in source.records]
@@ -63,6 +79,12 @@ class Method:
 
     name: str
     runs: tuple[Run, ...]
+
+
+def _says_something(table: TurnTable) -> bool:
+    recorded = np.arange(table.correct.shape[1])[None, :] < table.length[:, None]
+    silent = (table.verdict == VERDICT_CODES[Verdict.UNSURE]) & (table.confidence == EVEN)
+    return bool((recorded & ~silent).any())
 
 
 def heading(methods: Sequence[Method]) -> str:
@@ -177,7 +199,7 @@ def _run(sources: Sequence[Source]) -> Run:
         outcomes=outcomes,
         datasets={name: measure(table, outcomes[name]) for name, table in tables.items()},
         rule=rule,
-        max_turns=width if complete else _turns(evaluation, width),
+        max_turns=width if complete else _turns(sources[0].config, evaluation, width),
         complete=complete,
         budgets=tuple(
             fixed_row(tables, budget)["datasets"] for budget in range(1, complete * width + 1)
@@ -189,8 +211,9 @@ def _run(sources: Sequence[Source]) -> Run:
     )
 
 
-def _turns(evaluation: Mapping[str, Any], width: int) -> int:
-    stated = evaluation.get("max_turns")
+def _turns(config: Mapping[str, Any], evaluation: Mapping[str, Any], width: int) -> int:
+    """What the method's protocol allowed, which may be less than the run's own setting."""
+    stated = setting(config, "protocol", "max_turns") or evaluation.get("max_turns")
     return stated if isinstance(stated, int) and stated >= width else width
 
 

@@ -81,16 +81,16 @@ def _markdown_cell(cell: Cell) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A floating table over both columns, for the packages booktabs and inputenc."""
+    """A floating table over both columns, shrunk if it is wider; for booktabs and graphicx."""
     columns = "l" + "c" * (len(table.head) - 1)
     lines = [
         r"\begin{table*}[t]",
         r"\centering",
         r"\small",
-        r"\setlength{\tabcolsep}{2.8pt}",
         rf"\caption{{{latex(table.caption)}}}",
         rf"\label{{tab:{table.name}}}",
-        rf"\begin{{tabular*}}{{\textwidth}}{{@{{\extracolsep{{\fill}}}}{columns}@{{}}}}",
+        r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
         r"\toprule",
     ]
     if table.groups:
@@ -101,7 +101,7 @@ def to_latex(table: Table) -> str:
         lines.append(
             r"\midrule" if row is None else " & ".join(_latex_cell(cell) for cell in row) + r" \\"
         )
-    lines += [r"\bottomrule", r"\end{tabular*}", r"\end{table*}"]
+    lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table*}"]
     return "\n".join(lines) + "\n"
 
 

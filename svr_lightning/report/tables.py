@@ -44,11 +44,9 @@ def all_tables(methods: Sequence[Method], votes: Numbers | None) -> list[Table]:
     for number, method in enumerate(methods, start=1):
         tables.append(per_dataset(method, number))
         if method.runs[0].complete:
-            tables += [
-                fixed_budgets(method, number),
-                threshold_accuracy(method, number),
-                threshold_operating(method, number),
-            ]
+            tables.append(fixed_budgets(method, number))
+        if method.runs[0].complete and method.runs[0].self_checks:
+            tables += [threshold_accuracy(method, number), threshold_operating(method, number)]
     if len(methods) > 1:
         tables.append(diagnostics(methods))
     tables += settings_tables(methods)
@@ -83,10 +81,10 @@ def main_results(methods: Sequence[Method]) -> Table:
     ]
     return Table(
         name="main_results",
-        caption="Final-answer accuracy. "
+        caption="Final-answer accuracy."
         + average_note(columns)
         + seed_note(methods)
-        + ("Best values are bold, second-best ones underlined." if len(methods) > 1 else ""),
+        + (" Best values are bold, second-best ones underlined." if len(methods) > 1 else ""),
         head=("Method", *columns),
         rows=tuple(rows),
     )
@@ -118,7 +116,7 @@ def results(methods: Sequence[Method]) -> Table:
     return Table(
         name="results",
         caption="Results. The interval is the 95 % Wilson interval over problems, or put together "
-        "from those. " + seed_note(methods),
+        "from those." + seed_note(methods),
         head=(
             *("Method", "Data set", "n", "Accuracy", "95 % interval", "First turn", "Any turn"),
             *(FORMS[metric][0] for metric in metrics),
@@ -202,10 +200,11 @@ def _variants(methods: Sequence[Method], name: str, metrics: Sequence[str]) -> T
         for method in methods
     ]
     what = "Reward-component" if "brier" in metrics else "Structural and controller-interface"
+    others = f"; the other columns are on {first_name}" if len(columns) > 1 else ""
     return Table(
         name=name,
-        caption=f"{what} comparison under adaptive inference. Accuracy is on {joined(columns)}; "
-        f"the other columns are on {first_name}.",
+        caption=f"{what} comparison under adaptive inference. Accuracy is on {joined(columns)}"
+        f"{others}.",
         head=("Variant", *columns, *(FORMS[metric][0] for metric in metrics)),
         rows=tuple(rows),
     )
@@ -223,7 +222,7 @@ def per_dataset(method: Method, number: int) -> Table:
         rows.append(cells([name, *(text_of(method, names, metric) for metric in metrics)]))
     return Table(
         name=f"adaptive_per_dataset_{number}",
-        caption=f"Per-dataset results of {method.name} with {rule_note(method.runs[0])}. "
+        caption=f"Per-dataset results of {method.name} with {rule_note(method.runs[0])}."
         + average_note(columns)
         + seed_note([method]),
         groups=(
@@ -256,15 +255,18 @@ def fixed_budgets(method: Method, number: int) -> Table:
         )
         for budget in range(1, len(run.budgets) + 1)
     ]
-    adaptive = [f"{average(run.datasets, names)['accuracy']:.3f}" for names in columns.values()]
+    note = ""
+    if run.self_checks:
+        adaptive = [f"{average(run.datasets, names)['accuracy']:.3f}" for names in columns.values()]
+        rows += [None, cells(["Adaptive", *adaptive])]
+        note = f" The adaptive row, with {rule_note(run)}, takes no part in that."
     return Table(
         name=f"fixed_budget_sweep_{number}",
         caption=f"Final-answer accuracy of {method.name} under fixed-budget inference: every "
         "problem runs exactly K turns, and the answer of turn K is returned. The best budget of a "
-        f"column is bold; the adaptive row, with {rule_note(run)}, takes no part in that."
-        + first_seed_note(method),
+        f"column is bold.{note}" + first_seed_note(method),
         head=("Budget", *columns),
-        rows=(*rows, None, cells(["Adaptive", *adaptive])),
+        rows=tuple(rows),
     )
 
 
@@ -279,7 +281,7 @@ def threshold_accuracy(method: Method, number: int) -> Table:
     return Table(
         name=f"threshold_accuracy_{number}",
         caption=f"Final-answer accuracy of adaptive {method.name} at other thresholds, with "
-        f"T_max = {run.max_turns}." + first_seed_note(method),
+        f"at most {run.max_turns} turns." + first_seed_note(method),
         head=("\u03b3", *columns),
         rows=tuple(rows),
     )
@@ -299,7 +301,7 @@ def threshold_operating(method: Method, number: int) -> Table:
     return Table(
         name=f"threshold_operating_{number}",
         caption=f"Operating characteristics of adaptive {method.name} at other thresholds, with "
-        f"T_max = {run.max_turns}." + first_seed_note(method),
+        f"at most {run.max_turns} turns." + first_seed_note(method),
         groups=(("", 1), *groups),
         head=("\u03b3", *(name for _ in metrics for name in columns)),
         rows=tuple(rows),
@@ -318,7 +320,7 @@ def diagnostics(methods: Sequence[Method]) -> Table:
             rows.append(cells([head, method.name, *values]))
     return Table(
         name="diagnostics",
-        caption="Complete stopping and confidence diagnostics. "
+        caption="Complete stopping and confidence diagnostics."
         + average_note(columns)
         + seed_note(methods),
         head=("Metric", "Variant", *columns),

@@ -25,6 +25,9 @@ FORMS: dict[str, tuple[str, Form]] = {
 }
 """Head and number format of each metric, as the paper prints it."""
 
+_STOPPING = ("esr", "pse")
+_CHECKING = ("verdict_accuracy", "auroc", "brier", "overconfidence")
+
 
 def seed_name(run: Run, index: int) -> str:
     """The seed of a run's configuration, or its place among the runs."""
@@ -34,8 +37,8 @@ def seed_name(run: Run, index: int) -> str:
 
 def value_of(run: Run, names: Sequence[str], metric: str) -> float | None:
     """One seed's macro average over ``names``; None where it is undefined or not there."""
-    if run.max_turns == 1 and metric in ("esr", "pse"):
-        return None  # a single turn has no stopping decision
+    if (metric in _STOPPING and not run.stops) or (metric in _CHECKING and not run.self_checks):
+        return None
     value = average(run.datasets, names)[metric]
     return None if value is None else float(value)
 
@@ -70,8 +73,11 @@ def printed(metric: str, value: float | None) -> str:
 
 def rule_note(run: Run) -> str:
     """The stopping rule in words."""
+    if not run.stops:
+        return "one turn" if run.max_turns == 1 else f"{run.max_turns} fixed turns"
     signal = {"joint": "", "verdict": "verdict-only, ", "confidence": "confidence-only, "}
-    return f"{signal[run.rule.gate]}\u03b3 = {run.rule.threshold:.2f} and T_max = {run.max_turns}"
+    rule = f"{signal[run.rule.gate]}\u03b3 = {run.rule.threshold:.2f}"
+    return f"{rule} and at most {run.max_turns} turns"
 
 
 def average_note(columns: Mapping[str, Sequence[str]]) -> str:
@@ -80,13 +86,13 @@ def average_note(columns: Mapping[str, Sequence[str]]) -> str:
     if not names:
         return ""
     verb = "is the unweighted average" if len(names) == 1 else "are unweighted averages"
-    return f"{joined(names)} {verb} over data sets. "
+    return f" {joined(names)} {verb} over data sets."
 
 
 def seed_note(methods: Sequence[Method]) -> str:
     """What the sign of plus and minus means, where it occurs."""
     several = [method for method in methods if len(method.runs) > 1]
-    return "Of several seeds, mean \u00b1 sample standard deviation. " if several else ""
+    return " Of several seeds, mean \u00b1 sample standard deviation." if several else ""
 
 
 def first_seed_note(method: Method) -> str:

@@ -156,6 +156,40 @@ def _balanced(text: str) -> bool:
     return plain.count("{") == plain.count("}")
 
 
+def test_a_table_wider_than_the_page_is_shrunk_and_a_narrow_one_is_not(tmp_path: Path) -> None:
+    text = to_latex(main_results(read_methods([str(save(tmp_path / "a", uncensored()))])))
+    assert r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%" in text
+
+
+def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path: Path) -> None:
+    right, wrong = (True, "U", 0.5, 5), (False, "U", 0.5, 5)
+    save(tmp_path / "mt", [record("x", right, right), record("y", wrong, right)])
+    protocol = {"protocol": {"max_turns": 1}, "model": {"evaluation": {"max_turns": 10}}}
+    save(tmp_path / "one", [record("x", right), record("y", wrong)], protocol)
+    save(tmp_path / "svr", uncensored())
+    methods = read_methods([str(tmp_path / name) for name in ("mt", "one", "svr")])
+    assert [method.runs[0].self_checks for method in methods] == [False, False, True]
+    found = {table.name: table for table in all_tables(methods, None)}
+    assert {name for name in found if "threshold" in name} == {
+        "threshold_accuracy_3",
+        "threshold_operating_3",
+    }
+    assert [row[0].text for row in found["fixed_budget_sweep_1"].rows if row] == ["K = 1", "K = 2"]
+    assert found["fixed_budget_sweep_3"].rows[-1][0].text == "Adaptive"
+    (row,) = found["adaptive_per_dataset_1"].rows
+    # Final 1 (both are right at turn 2), any 1, 2 turns, 10 tokens and prompts of 100 and 200.
+    assert [cell.text for cell in row] == ["toy", "1.000", "1.000", "2.00", "0.31", *["--"] * 6]
+    assert "with 2 fixed turns." in found["adaptive_per_dataset_1"].caption
+    assert "with one turn." in found["adaptive_per_dataset_2"].caption
+    pictures, notes = all_pictures(methods, None)
+    names = [picture.name for picture in pictures if picture.method in (0, 1)]
+    assert names == ["02_budgets_1", "06_transitions_1"]
+    assert not any("fixed budgets" in note for note in notes)
+    assert "mt: no figures of confidence, because no turn states one." in notes
+    for picture in pictures:
+        assert svg(picture.draw(picture.numbers)).startswith("<?xml")
+
+
 def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
     weights = {"abs": 1.0, "over": 0.8}
     recipe = {"init_args": {"length_scale": 768, "horizon": 3, "weights": weights}}
