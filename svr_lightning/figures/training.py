@@ -75,12 +75,16 @@ def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
 
 
 def reward_data(curves: Curves) -> Numbers:
-    """The reward terms that were logged, each a running mean over a fortieth of the run."""
+    """The reward terms that a method has, each a running mean over a fortieth of the run.
+
+    A term that is 0 at every step is none of its own.
+    """
     keys = [name for name, *_ in TERMS if f"train/reward/{name}" in curves]
     steps = list(curves[f"train/reward/{keys[0]}"][0]) if keys else []
-    whole = [name for name in keys if list(curves[f"train/reward/{name}"][0]) == steps]
+    found = {name: curves[f"train/reward/{name}"] for name in keys}
+    whole = [name for name in keys if list(found[name][0]) == steps and np.any(found[name][1])]
     window = max(1, math.ceil(len(steps) / 40))
-    terms = {name: _running_mean(curves[f"train/reward/{name}"][1], window) for name in whole}
+    terms = {name: _running_mean(found[name][1], window) for name in whole}
     return {"steps": steps, "window": window, "terms": terms}
 
 

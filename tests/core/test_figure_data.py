@@ -147,11 +147,10 @@ def test_training_curves_are_read_and_averaged_over_seeds(tmp_path) -> None:
         (tmp_path / name).write_text("step,key,value\n" + "\n".join(rows) + "\n2,train/kl,\n")
     first, second = (read_curves(tmp_path / name) for name in ("a", "b"))
     assert first["train/reward/mean"] == ([1, 2], [1.0, 2.0])
-    assert reward_data(first) == {
-        "steps": [1, 2],
-        "window": 1,
-        "terms": {"abs": [1.0, 2.0], "over": [1.0, 2.0]},
-    }
+    rewards = {"steps": [1, 2], "window": 1, "terms": {"abs": [1.0, 2.0], "over": [1.0, 2.0]}}
+    assert reward_data(first) == rewards
+    absent = {"train/reward/ready": ([1, 2], [0.0, 0.0])}
+    assert reward_data(first | absent) == rewards
     panel = health_data([first, second])["panels"]["train/reward/mean"]
     assert panel == {"steps": [1, 2], "mean": [2.0, 3.0], "min": [1.0, 2.0], "max": [3.0, 4.0]}
     assert health_data([first])["panels"]["train/kl"]["steps"] == []
