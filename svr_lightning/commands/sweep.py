@@ -16,14 +16,14 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from svr_lightning.commands.samples import load_tables
-from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Gate, StopRule
 from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.diagnostics import DIAGNOSTICS, diagnose
@@ -52,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="gamma of the operating point (default 0.85)",
     )
     parser.add_argument(
+        "--gate", choices=get_args(Gate), default="joint", help="what a stop needs there"
+    )
+    parser.add_argument(
         "--thresholds", type=float, nargs="+", default=THRESHOLDS, help="gamma of the curves"
     )
     parser.add_argument("--out", type=Path, help="folder; default: sweep/ beside the samples")
@@ -60,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
     tables = load_tables(options.samples)
-    rule = StopRule(threshold=options.threshold)
+    rule = StopRule(threshold=options.threshold, gate=options.gate)
     try:
         curves = sweep(tables, rule, options.max_turns, options.thresholds)
     except ValueError as error:

@@ -179,8 +179,10 @@ class EvaluationConfig:
 
     def rule(self, threshold: float) -> StopRule | None:
         """What ends a trajectory, with gamma = ``threshold``; None where every turn runs."""
-        if not self.adaptive:
-            return None
+        return self.replayed(threshold) if self.adaptive else None
+
+    def replayed(self, threshold: float) -> StopRule:
+        """What would end it, were not every turn recorded."""
         return StopRule(
             threshold=threshold,
             gate=self.gate,

@@ -84,19 +84,31 @@ class AdaptiveEvaluation(LightningModule):
         rule = self.evaluation.rule(self.threshold)
         return self.recipe.protocol(self.evaluation.max_turns, rule)
 
+    def _own_gate(self) -> dict[str, Any]:
+        """``gate`` of what ends a trajectory, or would where every turn is recorded."""
+        rule = self.evaluation.replayed(self.threshold)
+        _, rule = self.recipe.protocol(self.evaluation.max_turns, rule)
+        return {} if rule is None else {"gate": rule.gate}
+
     def setup(self, stage: str) -> None:
         """Read the policy's operating point before anything is loaded, and say if it is used."""
         if self.evaluation.threshold is None and self.own_threshold is not None:
             file = Path(self.policy_config.path) / OPERATING_POINT
             rank_zero_info(f"threshold {self.own_threshold:g}, the operating point of {file}")
-            other = uncertified_settings(self.policy_config.path, asdict(self.evaluation))
+            other = uncertified_settings(
+                self.policy_config.path, asdict(self.evaluation) | self._own_gate()
+            )
             if other:
                 rank_zero_warn(f"{file} promises nothing for {', '.join(other)}")
 
     def quoted_config(self) -> dict[str, Any]:
-        """The configuration for results files, with the threshold that is really used."""
+        """The configuration for results files, with the stopping rule that is really used.
+
+        A recipe may have a gate of its own, which replays need where every turn is recorded.
+        """
         model = self.run_config.get("model", {})
         evaluation = {**model.get("evaluation", {}), "threshold": self.threshold}
+        evaluation |= self._own_gate()
         graders = dict.fromkeys(TASKS, self.evaluation.grader)
         model = {**model, "evaluation": evaluation}
         max_turns, rule = self.protocol

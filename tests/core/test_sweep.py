@@ -73,6 +73,10 @@ def test_the_command_leaves_json_and_csv_and_prints_within_80_columns(
     (second,) = [r for r in rows if (r["budget"], r["dataset"]) == ("2", "toy")]
     assert float(second["accuracy"]) == 0.5
     assert {row["dataset"] for row in rows} >= {"toy", "'=1+1[red]", "macro/all"}
+    gate = ("--gate", "verdict")
+    assert main(["sweep", "--samples", str(path), "--max-turns", "3", *gate]) == 0
+    curves = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert curves["operating_point"] == curves["verdict_only"]
 
 
 def test_a_censored_recording_is_refused_in_one_line(

@@ -14,6 +14,8 @@ from svr_lightning.evaluation.operating_point import (
     uncertified_settings,
     write_operating_point,
 )
+from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.module import SVRModule
 from tests.scripted import TOKENIZER
@@ -78,8 +80,22 @@ def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path: 
     assert SVRModule().threshold == 0.85
     quoted = SVRModule(policy=own)
     quoted.run_config = {"seed_everything": 1, "model": {"evaluation": {"threshold": None}}}
-    assert quoted.quoted_config()["model"]["evaluation"] == {"threshold": 0.7}
+    assert quoted.quoted_config()["model"]["evaluation"] == {
+        "threshold": 0.7,
+        "gate": "joint",
+    }
     assert quoted.run_config["model"]["evaluation"] == {"threshold": None}
+
+
+def test_results_quote_the_gate_that_the_recipe_has_of_its_own() -> None:
+    for adaptive in (True, False):
+        module = SVRModule(
+            recipe=SVR(interface="verdict"), evaluation=EvaluationConfig(adaptive=adaptive)
+        )
+        quoted = module.quoted_config()
+        assert quoted["model"]["evaluation"]["gate"] == "verdict"
+        assert quoted["protocol"]["adaptive"] is adaptive
+    assert "gate" not in SVRModule(recipe=GRPO()).quoted_config()["model"]["evaluation"]
 
 
 def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(
