@@ -4,11 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from svr_lightning.core.parsing import self_check_format_score
 from svr_lightning.figures.names import display, ordered
 from svr_lightning.report.runs import Method
 from svr_lightning.report.text import clip, visible
-from svr_lightning.report.trajectories import CLASSES, Trajectory, choose, trajectories
+from svr_lightning.report.trajectories import CLASSES, Trajectory, choose, malformed, trajectories
 
 FILTERS = {"kind": "show", "method": "method", "set": "data set"}
 """Groups of radio buttons, by the prefix of their ids."""
@@ -123,14 +122,15 @@ def _turn(
     turn: Mapping[str, Any], one: Trajectory, before: Mapping[str, Any] | None, threshold: float
 ) -> str:
     returned = turn["turn"] == one.returned
-    parts = [
-        f"<b>turn {turn['turn']}</b>",
-        f'<span class="chip {turn["verdict"]}">{turn["verdict"]}</span>',
-        f'<span class="bar"><i style="width:{100 * turn["confidence"]:.1f}%"></i>'
-        f'<b style="left:{100 * min(threshold, 1.0):.1f}%"></b></span>',
-        f"{turn['confidence']:.2f}",
-        _RIGHT if turn["correct"] else _WRONG,
-    ]
+    parts = [f"<b>turn {turn['turn']}</b>"]
+    if one.interface is not None:
+        parts += [
+            f'<span class="chip {turn["verdict"]}">{turn["verdict"]}</span>',
+            f'<span class="bar"><i style="width:{100 * turn["confidence"]:.1f}%"></i>'
+            f'<b style="left:{100 * min(threshold, 1.0):.1f}%"></b></span>',
+            f"{turn['confidence']:.2f}",
+        ]
+    parts.append(_RIGHT if turn["correct"] else _WRONG)
     if turn["turn"] == one.observed:
         parts.append(f'<span class="stop">{"STOP" if one.stopped_early else "OUT OF TURNS"}</span>')
     if returned and one.returned != one.observed:
@@ -139,7 +139,7 @@ def _turn(
     parts.append(f'<span class="grey">{tokens}</span>')
     if turn["truncated"]:
         parts.append('<span class="tag truncated">truncated</span>')
-    if self_check_format_score(turn["text"]) < 1:
+    if malformed(turn["text"], one.interface):
         parts.append('<span class="tag malformed">malformed self-check</span>')
     answer = _said(turn.get("answer"))
     changed = before is not None and answer != _said(before.get("answer"))

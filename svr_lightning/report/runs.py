@@ -4,10 +4,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from svr_lightning.core.parsing import Interface
 from svr_lightning.core.prompts import EVEN
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Verdict
@@ -60,6 +61,15 @@ class Run:
     def self_checks(self) -> bool:
         """Whether any turn says more of itself than UNSURE at even odds."""
         return any(map(_says_something, self.tables.values()))
+
+    @property
+    def interface(self) -> Interface | None:
+        """What self-checks consist of, both fields unless it is said; None without any."""
+        if not self.self_checks:
+            return None
+        stated = setting(self.sources[0].config, "model", "recipe", "init_args", "interface")
+        known: dict[Any, Interface] = {name: name for name in get_args(Interface)}
+        return known.get(stated if isinstance(stated, str) else None, "joint")
 
     @property
     def stops(self) -> bool:

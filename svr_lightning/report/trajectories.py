@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from svr_lightning.core.parsing import self_check_format_score
+from svr_lightning.core.parsing import Interface, self_check_format_score
 from svr_lightning.report.runs import Run
 
 CLASSES = {
@@ -27,6 +27,8 @@ class Trajectory:
     observed: int
     """Turns up to the stop; later ones were recorded and not used."""
     stopped_early: bool
+    interface: Interface | None
+    """What a self-check consists of; None where none is asked for."""
     classes: frozenset[str]
     """Keys of :data:`CLASSES`; a trajectory may be in several or none."""
 
@@ -41,6 +43,7 @@ def trajectories(run: Run) -> Iterator[Trajectory]:
     first: dict[tuple[str, str], Mapping[str, Any]] = {}
     for record in run.records:
         first.setdefault((record["dataset"], record["id"]), record)
+    interface = run.interface
     for name, table in run.tables.items():
         outcome = run.outcomes[name]
         columns = (outcome.returned, outcome.observed, outcome.stopped_early)
@@ -53,11 +56,19 @@ def trajectories(run: Run) -> Iterator[Trajectory]:
                 returned=returned,
                 observed=observed,
                 stopped_early=early,
-                classes=classes(record["turns"][:observed], returned, early),
+                interface=interface,
+                classes=classes(record["turns"][:observed], returned, early, interface),
             )
 
 
-def classes(turns: Sequence[Mapping[str, Any]], returned: int, early: bool) -> frozenset[str]:
+def malformed(text: str, interface: Interface | None) -> bool:
+    """Whether a turn lacks a self-check that it was asked for, or part of it."""
+    return interface is not None and self_check_format_score(text, interface) < 1
+
+
+def classes(
+    turns: Sequence[Mapping[str, Any]], returned: int, early: bool, interface: Interface | None
+) -> frozenset[str]:
     """The keys of :data:`CLASSES` that fit the observed ``turns`` of a trajectory.
 
     Broken is a wrong answer that was right at an earlier turn, fixed a right one whose first was
@@ -72,7 +83,7 @@ def classes(turns: Sequence[Mapping[str, Any]], returned: int, early: bool) -> f
         "fixed": final and not right[0],
         "broken": not final and any(right[: returned - 1]),
         "truncated": any(turn["truncated"] for turn in turns),
-        "malformed": any(self_check_format_score(turn["text"]) < 1 for turn in turns),
+        "malformed": any(malformed(turn["text"], interface) for turn in turns),
     }
     return frozenset(key for key, holds in found.items() if holds)
 

@@ -15,13 +15,14 @@ from svr_lightning.evaluation.measure import measure
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.table import turn_tables
 from svr_lightning.figures.style import svg
+from svr_lightning.report.listing import listing
 from svr_lightning.report.page import POLICY
 from svr_lightning.report.pictures import all_pictures
 from svr_lightning.report.runs import Method, heading, read_methods
 from svr_lightning.report.table import ranked, to_latex, to_markdown
 from svr_lightning.report.tables import all_tables, main_results
 from svr_lightning.report.text import latex, visible
-from svr_lightning.report.trajectories import CLASSES, classes
+from svr_lightning.report.trajectories import CLASSES, classes, trajectories
 from tests.synthetic import recording
 from tests.trajectories import record, turn, uncensored
 
@@ -188,6 +189,10 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
     assert "mt: no figures of confidence, because no turn states one." in notes
     for picture in pictures:
         assert svg(picture.draw(picture.numbers)).startswith("<?xml")
+    assert [one.classes for one in trajectories(methods[0].runs[0])] == [set(), {"fixed"}]
+    items = "".join(listing(methods[:1], 9).items)
+    assert "turn 2" in items
+    assert not re.search("UNSURE|0\\.50|self-check", items)
 
 
 def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
@@ -232,8 +237,22 @@ def test_a_trajectory_is_filed_under_what_happened_in_it(
 ) -> None:
     rows = [turn(index, *values) for index, values in enumerate(turns, start=1)]
     check = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
-    assert classes([{**row, "text": check} for row in rows], returned, early) == expected
-    assert classes(rows, returned, early) == expected | {"malformed"}
+    checked = [{**row, "text": check} for row in rows]
+    assert classes(checked, returned, early, "joint") == expected
+    assert classes(rows, returned, early, "joint") == expected | {"malformed"}
+    assert classes(rows, returned, early, None) == expected
+
+
+def test_a_self_check_is_malformed_if_it_lacks_what_the_interface_asks_for(tmp_path: Path) -> None:
+    text = "<self_check>VERDICT: INCORRECT</self_check>"
+    rows = [{**turn(1, False, "I", 0.2, 1), "text": text}]
+    assert classes(rows, 1, False, "verdict") == set()
+    assert classes(rows, 1, False, "confidence") == {"malformed"}
+    recipe = {"model": {"recipe": {"init_args": {"interface": "verdict"}}}}
+    found = {"said": recipe, "unsaid": {}, "odd": {"model": {"recipe": {"init_args": 3}}}}
+    paths = [str(save(tmp_path / name, uncensored(), config)) for name, config in found.items()]
+    interfaces = [method.runs[0].interface for method in read_methods(paths)]
+    assert interfaces == ["verdict", "joint", "joint"]
 
 
 class _Reader(HTMLParser):
