@@ -37,10 +37,11 @@ speaks of new problems for these very policies and not of other trainings, whose
 and is not corrected for the number of rows; where seeds disagree, believe the seeds. Per token, by
 point values: SVR dominates a row where it is no less accurate at no more tokens."""
 _COSTS = """\
-SVR at the row's cost: under the threshold and the number of turns that are most accurate within the
-row's tokens, chosen on one half of the sets of numbers and measured on the other. The row at SVR's
-cost likewise, of its fixed numbers of turns, and of thresholds where it has a self-check. The
-differences are there. Their intervals hold the chosen settings fixed."""
+SVR at the row's cost: under the threshold and the number of turns, or the number of fixed turns,
+that are most accurate within the row's tokens, chosen on one half of the sets of numbers and
+measured on the other. The row at SVR's cost likewise, of its fixed numbers of turns, and of
+thresholds where it has a self-check. The differences are there. Their intervals hold the
+chosen settings fixed."""
 _HEAD = (
     *("", "seeds", "accuracy", "paper", "first turn", "any turn", "best fixed (turns)", "turns"),
     *("tokens", "tokens per right answer", "PSE", "ESR", "Brier", "AUROC", "overconfidence"),

@@ -1,9 +1,9 @@
 """ScRPO with its error pool: every few steps the policy corrects wrong answers of earlier steps.
 
 Differs from the chains of :mod:`recipes.scrpo` in: problems get G single answers each, as in GRPO;
-wrong answers to problems that are neither always nor never solved go into a pool; in every
-(``period`` + 1)-th step, G corrections of a pooled answer take the place of each problem. The pool
-is part of the checkpoint and the same on all processes.
+wrong answers to problems that are neither nearly always nor nearly never solved go into a pool; in
+every (``period`` + 1)-th step, G corrections of a pooled answer take the place of each problem. The
+pool is part of the checkpoint and the same on all processes.
 """
 
 from collections.abc import Sequence

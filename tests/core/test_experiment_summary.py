@@ -115,6 +115,43 @@ def test_a_comparison_is_paired_by_problem_and_seed() -> None:
     assert result["per_token"] == "dominates"
 
 
+def test_problems_of_one_cluster_are_one_unit_of_a_comparison() -> None:
+    """Four problems in two clusters, all gained: of four sign patterns two are as extreme."""
+    ours = Answers(right=np.ones((1, 4)), tokens=np.ones((1, 4)))
+    other = Answers(right=np.zeros((1, 4)), tokens=np.ones((1, 4)))
+    cluster = np.array([0, 0, 1, 1])
+    result = summary.compare(ours, other, cluster, summary.draws(cluster, 1, 50))
+    assert result["accuracy"]["p_value"] == 2 / 4
+
+
+def test_the_interval_of_a_difference_is_that_of_its_clusters() -> None:
+    """Half of 200 clusters of two problems gained: the standard error is sqrt(0.25 / 200)."""
+    cluster = np.arange(400) // 2
+    gained = (cluster % 2).astype(float)[None]
+    level = np.ones((1, 400))
+    ours, other = Answers(right=gained, tokens=level), Answers(right=0 * gained, tokens=level)
+    drawn = summary.draws(cluster, 1, resamples=4000)
+    low, high = summary.compare(ours, other, cluster, drawn)["accuracy"]["ci95"]
+    half = 1.96 * math.sqrt(0.25 / 200)
+    assert (low, high) == pytest.approx((0.5 - half, 0.5 + half), abs=0.01)
+
+
+def test_problems_of_one_cluster_are_in_one_half_of_a_choice_at_a_cost() -> None:
+    """Option a is right in the first cluster alone, b in the second: neither carries over."""
+    options = Frontier(
+        names=("a", "b"),
+        answers=tuple(
+            Answers(right=np.array([right]), tokens=np.ones((1, 4)))
+            for right in ([1.0, 1, 0, 0], [0.0, 0, 1, 1])
+        ),
+    )
+    row = Answers(right=np.zeros((1, 4)), tokens=np.ones((1, 4)))
+    cluster = np.array([0, 0, 1, 1])
+    found = summary.at_cost(options, row, cluster, summary.draws(cluster, 1, 50))
+    assert found is not None
+    assert (found["accuracy"], found["options"]) == (0.0, ["a", "b"])
+
+
 def test_what_svr_has_at_a_cost_is_chosen_on_other_problems() -> None:
     """Clusters 0 and 2 are one half, 1 and 3 the other; a row that costs 20.
 

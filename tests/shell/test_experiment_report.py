@@ -11,7 +11,10 @@ from svr_lightning.experiments import plan, tuning
 from svr_lightning.experiments.__main__ import main
 from svr_lightning.experiments.cells import inputs_digest, record_path
 from svr_lightning.experiments.plan import Command, Settings
+from svr_lightning.experiments.reading import Seeds
+from svr_lightning.experiments.results import answers, options_of, versus
 from svr_lightning.files import to_json, write_json
+from svr_lightning.report.runs import read_methods
 from tests.trajectories import record, uncensored
 
 ROWS = ("grpo", "grpo_mt", "oracle", "svr", "verdict_only")
@@ -162,6 +165,29 @@ def test_either_is_measured_at_the_others_cost(rows: dict[str, Any]) -> None:
     assert one["svr_at_its_cost"] is None
     # Its only turn: 4 and 2 of 6 against SVR's 3.
     assert one["at_svrs_cost"]["gap"]["seeds"] == pytest.approx([1 / 6, -1 / 6])
+
+
+def seeds_of(name: str, folder: Path, records: dict[int, list[dict[str, Any]]]) -> Seeds:
+    runs = []
+    for seed, rows in records.items():
+        write_results(folder / f"{name}-{seed}", rows, {}, {})
+        runs += read_methods([str(folder / f"{name}-{seed}")])[0].runs
+    return Seeds(
+        row=plan.BY_NAME[name], seeds=tuple(records), greedy=tuple(runs), sampled=(), votes={}
+    )
+
+
+def test_a_row_with_fewer_seeds_is_compared_with_the_same_seeds_of_svr(tmp_path: Path) -> None:
+    """SVR has 3 of 6 with seed 42 and none with 43; the row has 2 of 6 with 43 alone."""
+    wrong = uncensored()
+    for turn in (turn for one in wrong for turn in one["turns"]):
+        turn["correct"] = False
+    svr = seeds_of("svr", tmp_path, {42: uncensored(), 43: wrong})
+    row = seeds_of("grpo", tmp_path, {43: single("ab")})
+    found = versus(svr, row, answers(row), options_of(svr), options_of(row))
+    assert found["seeds"] == [43]
+    assert found["accuracy"]["seeds"] == pytest.approx([-2 / 6])
+    assert found["at_svrs_cost"]["gap"]["seeds"] == pytest.approx([2 / 6])
 
 
 def test_tables_commands_figures_and_page_are_published(out: Path) -> None:
