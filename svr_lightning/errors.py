@@ -16,3 +16,9 @@ def one_line(message: object) -> str:
     text = " ".join(str(message).split())
     text = "".join(character if character.isprintable() else "?" for character in text)
     return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+def typed_line(error: BaseException) -> str:
+    """An error's type and its message on one line, for faults that only their type tells apart."""
+    text = one_line(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

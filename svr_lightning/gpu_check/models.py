@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from svr_lightning.gpu_check.settings import one_line
+from svr_lightning.errors import typed_line
 
 PAD, END, START, UNKNOWN = "<|endoftext|>", "<|im_end|>", "<|im_start|>", "<|unknown|>"
 CHAT_TEMPLATE = (
@@ -155,5 +155,5 @@ def linear_attention_kernel(device: str) -> str:
     try:
         import_module("fla.ops.gated_delta_rule")
     except Exception as error:  # whatever it is, transformers then takes its own loop
-        return f"loop in torch, many times slower: flash-linear-attention ({one_line(error)})"
+        return f"loop in torch, many times slower: flash-linear-attention ({typed_line(error)})"
     return "flash-linear-attention"

@@ -11,7 +11,8 @@ from importlib import import_module
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from svr_lightning.gpu_check.settings import Settings, SkippedError, emit_line, one_line
+from svr_lightning.errors import typed_line
+from svr_lightning.gpu_check.settings import Settings, SkippedError, emit_line
 
 FAILED = 1
 
@@ -26,7 +27,7 @@ def main(arguments: list[str]) -> int:
         emit_line("skipped", str(reason))
     except Exception as error:
         traceback.print_exc()
-        emit_line("error", one_line(error))
+        emit_line("error", typed_line(error))
         return FAILED
     return 0
 

@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
-from svr_lightning.errors import ConfigError
-from svr_lightning.gpu_check.settings import Emit, Settings, SkippedError, one_line
+from svr_lightning.errors import ConfigError, typed_line
+from svr_lightning.gpu_check.settings import Emit, Settings, SkippedError
 from svr_lightning.gpu_check.workload import TEMPERATURE, release
 
 MAX_SEQUENCES = 128
@@ -49,7 +49,7 @@ def start_engine(
         try:
             engine.start(model, stop_token_ids, max_model_len)
         except Exception as error:
-            failure = one_line(error)  # the error itself would keep what vLLM has allocated
+            failure = typed_line(error)  # the error itself would keep what vLLM has allocated
         else:
             emit("engine", "vllm", note=_way(level, eager))
             emit("start", time.perf_counter() - started, "s")

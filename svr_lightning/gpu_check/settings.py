@@ -48,10 +48,3 @@ def emit_line(name: str, value: object, unit: str = "", note: str = "") -> None:
     """Write a figure to standard output, where the runner reads it."""
     finding = {"name": name, "value": value, "unit": unit, "note": note}
     print(f"\n{MARK}{json.dumps(finding)}", flush=True)
-
-
-def one_line(error: BaseException) -> str:
-    """An error as one line of at most 300 characters."""
-    text = " ".join(str(error).split())
-    name = type(error).__name__
-    return f"{name}: {text[:300]}" if text else name

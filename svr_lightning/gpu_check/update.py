@@ -10,6 +10,7 @@ import torch
 
 from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.types import Sample
+from svr_lightning.errors import typed_line
 from svr_lightning.gpu_check import workload
 from svr_lightning.gpu_check.flops import FORMULA, PEAKS, forward_flops, nominal
 from svr_lightning.gpu_check.models import (
@@ -18,7 +19,7 @@ from svr_lightning.gpu_check.models import (
     random_model,
     shapes,
 )
-from svr_lightning.gpu_check.settings import Emit, Settings, one_line
+from svr_lightning.gpu_check.settings import Emit, Settings
 from svr_lightning.training.batching import TrainBatch, pad
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.kernels import use_kernels
@@ -66,7 +67,7 @@ def run(emit: Emit, settings: Settings) -> None:
             try:
                 timing = _fitting(found[model], way, settings)
             except Exception as error:  # of kernels too: what is left is measured all the same
-                emit(f"{label}.micro_batch", None, note=one_line(error))
+                emit(f"{label}.micro_batch", None, note=typed_line(error))
                 failed.append(label)
             else:
                 _report(emit, label, timing, peak)

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from svr_lightning.errors import one_line
+from svr_lightning.errors import one_line, typed_line
 
 Choose = Callable[[int], Sequence[int]]
 """From the number of rows to the indices that are wanted."""
@@ -81,7 +81,7 @@ def hub_rows(
         # Whatever goes wrong between here and the hub has an exception class of its own.
         raise ValueError(
             f"no such file or folder, and the hub did not deliver: {asked} raised "
-            f"{type(error).__name__}: {one_line(error)}. Check path, subset, split and the "
+            f"{typed_line(error)}. Check path, subset, split and the "
             "network, or point path at a local copy"
         ) from error
     indices = choose(len(table))
