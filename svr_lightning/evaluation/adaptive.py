@@ -111,7 +111,8 @@ def run_adaptive(
                 max_turns,
                 rule,
                 partial(on_turn, problem) if on_turn else None,
-                renderer.verdict_probability,
+                # A server's completions have a rendering of their own.
+                renderer.verdict_probability,  # type: ignore[arg-type]
             ),
             decoding=decoding,
         )

@@ -34,7 +34,7 @@ def measure(table: TurnTable, outcome: Outcome) -> dict[str, Any]:
     values = {
         "accuracy": metrics.mean(final),
         "first_turn_accuracy": metrics.mean(_column(first)),
-        "any_turn_accuracy": metrics.mean(_column((table.correct & seen).any(1))),
+        "any_turn_accuracy": metrics.mean(_column(np.asarray((table.correct & seen).any(1)))),
         "turns": metrics.mean(_column(outcome.observed)),
         "avg_prompt_tokens": metrics.mean(prompt),
         "avg_completion_tokens": metrics.mean(completion),

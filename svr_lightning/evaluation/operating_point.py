@@ -22,12 +22,13 @@ def read_operating_point(folder: str | os.PathLike[str]) -> float | None:
     if content is None:
         return None
     path = Path(folder) / OPERATING_POINT
-    threshold = content.get("threshold")
-    if type(threshold) not in (int, float) or not 0 <= threshold <= 1:
-        raise ConfigError(
-            f"{path}: 'threshold' must be a number in [0, 1]; tune again or remove the file"
-        )
-    return float(threshold)
+    threshold: Any = content.get("threshold")
+    number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
+    if number and 0 <= threshold <= 1:
+        return float(threshold)
+    raise ConfigError(
+        f"{path}: 'threshold' must be a number in [0, 1]; tune again or remove the file"
+    )
 
 
 def uncertified_settings(

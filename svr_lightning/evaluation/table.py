@@ -127,7 +127,7 @@ def turn_tables(records: Sequence[Record]) -> dict[str, TurnTable]:
 
 def _table(dataset: str, records: Sequence[Record]) -> TurnTable:
     size = max((len(record["turns"]) for record in records), default=0)
-    columns = {
+    columns: dict[str, NDArray[Any]] = {
         name: np.full((len(records), size), empty, dtype=dtype)
         for name, (dtype, empty) in _EMPTY.items()
     }

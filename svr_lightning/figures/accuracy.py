@@ -231,7 +231,7 @@ def _line_name(line: Numbers, name: str, colour: str) -> Label:
 def token_axis(axes: Axes) -> None:
     """A logarithmic axis of tokens per problem."""
     low, high = axes.get_xlim()
-    every = (1.0, 2.0, 5.0) if high / low > 4 else tuple(np.arange(1, 10, 0.5))
+    every = [1.0, 2.0, 5.0] if high / low > 4 else np.arange(1, 10, 0.5).tolist()
     axes.xaxis.set_major_locator(LogLocator(subs=every))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1000:g}"))

@@ -7,7 +7,7 @@ import io
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import matplotlib as mpl
 import numpy as np
@@ -39,7 +39,7 @@ WIDTH = 6.9
 SMALL = 8.0
 """Points: the smallest text."""
 
-_RC: dict[str, Any] = {
+_RC: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same everywhere
     "font.size": 9.0,
     "axes.titlesize": 9.5,
@@ -135,6 +135,10 @@ def spread(positions: Sequence[float], gap: float) -> list[float]:
     return result
 
 
+def _figure_of(axes: Axes) -> Figure:
+    return cast(Figure, axes.get_figure(root=True))
+
+
 def label_right(axes: Axes, ends: Sequence[tuple[float, str, str]], *, areas: bool = False) -> None:
     """Name each line or area at its right end, ``(height, name, colour)``, without overlaps.
 
@@ -142,7 +146,7 @@ def label_right(axes: Axes, ends: Sequence[tuple[float, str, str]], *, areas: bo
     areas may be pale.
     """
     low, high = axes.get_ylim()
-    inches = 0.85 * axes.bbox.height / axes.get_figure(root=True).dpi  # once laid out
+    inches = 0.85 * axes.bbox.height / _figure_of(axes).dpi  # once laid out
     gap = (high - low) * SMALL * 1.3 / 72 / max(inches, 0.1)
     heights = spread([end[0] for end in ends], gap)
     for height, (_, name, colour) in zip(heights, ends, strict=True):
@@ -188,7 +192,7 @@ def name_points(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[floa
         labels: the more important first.
         points: [P] (x, y) that should stay visible.
     """
-    figure = axes.get_figure(root=True)
+    figure = _figure_of(axes)
     figure.draw_without_rendering()  # settles where the axes are
     scale = 72 / figure.dpi
 

@@ -55,7 +55,8 @@ def transitions(data: Numbers) -> Figure:
     states, boundaries = data["states"], data["boundaries"]
     figure = new_figure(4.3 if boundaries else 2.9)
     if boundaries:
-        upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.75))
+        parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.75))
+        upper, lower = parts
         for number, axes in enumerate(np.atleast_1d(upper.subplots(1, max(len(boundaries), 4)))):
             if number < len(boundaries):
                 _boundary(axes, boundaries[number], first=number == 0)

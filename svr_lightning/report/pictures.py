@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -44,7 +45,8 @@ def all_pictures(
             )
         if not method.runs[0].self_checks:
             notes.append(f"{method.name}: no figures of confidence, because no turn states one.")
-    without, shown_logs = [], set()
+    without: list[str] = []
+    shown_logs: set[Path | None] = set()
     for number, method in enumerate(methods):
         logs = {source.metrics for run in method.runs for source in run.sources}
         if logs & shown_logs - {None}:

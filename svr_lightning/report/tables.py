@@ -92,8 +92,10 @@ def main_results(methods: Sequence[Method]) -> Table:
 
 def results(methods: Sequence[Method]) -> Table:
     """Everything that results files hold, with intervals; one row per method and data set."""
-    metrics = ("turns", "avg_total_tokens", "esr", "pse", "verdict_accuracy", "auroc", "brier")
-    metrics += ("overconfidence",)
+    metrics = (
+        *("turns", "avg_total_tokens", "esr", "pse"),
+        *("verdict_accuracy", "auroc", "brier", "overconfidence"),
+    )
     rows: list[Row | None] = []
     for method in methods:
         rows += [None] if rows else []
@@ -212,8 +214,10 @@ def _variants(methods: Sequence[Method], name: str, metrics: Sequence[str]) -> T
 
 def per_dataset(method: Method, number: int) -> Table:
     """Appendix: all metrics of one method on each data set."""
-    metrics = ("accuracy", "any_turn_accuracy", "turns", "avg_total_tokens", "esr", "pse")
-    metrics += ("verdict_accuracy", "auroc", "brier", "overconfidence")
+    metrics = (
+        *("accuracy", "any_turn_accuracy", "turns", "avg_total_tokens", "esr", "pse"),
+        *("verdict_accuracy", "auroc", "brier", "overconfidence"),
+    )
     columns = columns_of(method.runs)
     rows: list[Row | None] = []
     for name, names in columns.items():

@@ -40,7 +40,7 @@ class Trajectory:
 
 def trajectories(run: Run) -> Iterator[Trajectory]:
     """Each problem of a run once, data set by data set, in the order of its tables."""
-    first: dict[tuple[str, str], Mapping[str, Any]] = {}
+    first: dict[tuple[str, str], dict[str, Any]] = {}
     for record in run.records:
         first.setdefault((record["dataset"], record["id"]), record)
     interface = run.interface
