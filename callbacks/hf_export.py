@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from transformers import GenerationConfig
 
 from svr_lightning import __version__
 from svr_lightning.core.stopping import StopRule
@@ -37,8 +38,15 @@ def export_policy(pl_module: Any, root: Path, dtype: str) -> Path:
     evaluation = pl_module.evaluation
     model = pl_module.policy
     state = {k: v.to(getattr(torch, dtype)) for k, v in model.state_dict().items()}
-    model.generation_config.do_sample = False
-    model.generation_config.max_new_tokens = pl_module.sampling.max_completion_tokens
+    # Anew: the checkpoint's own temperature and the like would contradict greedy decoding.
+    own = model.generation_config
+    model.generation_config = GenerationConfig(
+        bos_token_id=own.bos_token_id,
+        eos_token_id=own.eos_token_id,
+        pad_token_id=own.pad_token_id,
+        do_sample=False,
+        max_new_tokens=pl_module.sampling.max_completion_tokens,
+    )
     model.save_pretrained(folder, state_dict=state)
     pl_module.renderer.tokenizer.save_pretrained(folder)
     if _stops(pl_module):

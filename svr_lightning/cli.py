@@ -14,6 +14,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from jsonargparse import ArgumentError, Namespace, set_parsing_settings
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import (
     LightningArgumentParser,
     LightningCLI,
@@ -24,7 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from svr_lightning.endpoint.module import EndpointModule
 from svr_lightning.endpoint.settings import EndpointSettings, take_options
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, require
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.trainer import SVRTrainer
@@ -57,11 +58,57 @@ class SVRCommandLine(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Hand the resolved configuration to the module, which quotes it in results files."""
-        super().instantiate_classes()
+        try:
+            super().instantiate_classes()
+        except ValueError as error:  # of a strategy or an accelerator that Lightning does not know
+            raise ConfigError(str(error)) from error
         self.model.run_config = _plain(self.config[self.subcommand])
+
+    def before_fit(self) -> None:
+        """Keep what an earlier run left: a new one would empty its logs and replace its policy."""
+        root = Path(self.trainer.default_root_dir)
+        if self._checkpoint_asked_for() is None:
+            found = [*_checkpoints(self.trainer), *(p for p in [root / "policy"] if p.exists())]
+            require(
+                not found,
+                f"{root} holds another run ({found[0] if found else ''}); go on with it by "
+                "--ckpt_path last, or give this one a --trainer.default_root_dir of its own",
+            )
+
+    def before_validate(self) -> None:
+        """Evaluate the checkpoint that was asked for, or nothing."""
+        require(
+            self._checkpoint_asked_for() != "last" or bool(_checkpoints(self.trainer)),
+            f"--ckpt_path last: there is no checkpoint under {self.trainer.default_root_dir}; give "
+            "the run's --trainer.default_root_dir, or a file",
+        )
+
+    before_test = before_predict = before_validate
+
+    def _checkpoint_asked_for(self) -> str | None:
+        asked = self.config_init[self.subcommand].get("ckpt_path")
+        require(
+            asked != "best",
+            "--ckpt_path best: only a training knows which one that is; give last or a file",
+        )
+        return None if asked is None else str(asked)
 
     def _parse_ckpt_path(self) -> None:
         """Keep the configuration: what YAML and flags say wins over what a checkpoint holds."""
+
+
+def _checkpoints(trainer: Trainer) -> list[Path]:
+    """What ``last`` may mean: files, or folders of a strategy that writes several."""
+    return [
+        path
+        for callback in trainer.checkpoint_callbacks
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None
+        for path in sorted(
+            Path(callback.dirpath).glob(
+                f"{callback.CHECKPOINT_NAME_LAST}*{callback.FILE_EXTENSION}"
+            )
+        )
+    ]
 
 
 _OF_TRAINER = (
@@ -146,6 +193,8 @@ def run(arguments: list[str]) -> int:
         return _fail(str(error))
     except ArgumentError as error:
         return _fail(_innermost(error))
+    except UnicodeDecodeError as error:
+        return _fail(f"a file that --config names is not UTF-8 text ({error}); save it as UTF-8")
     return 0
 
 

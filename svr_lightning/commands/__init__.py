@@ -33,7 +33,7 @@ def run(name: str, arguments: list[str]) -> int:
     options = parser_of(name).parse_args(arguments)
     try:
         return int(import_module(f"{__name__}.{name}").run(options))
-    except ConfigError as error:
+    except (ConfigError, OSError) as error:
         line = " ".join(str(error).split())
         print(f"svr_lightning {name}: error: {line}", file=sys.stderr)
         return USER_FAULT

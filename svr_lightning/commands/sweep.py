@@ -25,7 +25,7 @@ from rich.text import Text
 from svr_lightning.commands.samples import load_tables
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Gate, StopRule
 from svr_lightning.display import plain
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.diagnostics import DIAGNOSTICS, diagnose
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.sweep import THRESHOLDS, long_rows, sweep
@@ -62,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
+    for threshold in (options.threshold, *options.thresholds):
+        require(0 <= threshold <= 1, f"threshold {threshold:g} must lie in [0, 1]")
+    require(options.max_turns >= 1, f"--max-turns {options.max_turns} must be at least 1")
     tables = load_tables(options.samples)
     rule = StopRule(threshold=options.threshold, gate=options.gate)
     try:

@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from svr_lightning.core.types import FinishReason, Message, RemoteCompletion
+from svr_lightning.evaluation.schema import is_count
 from svr_lightning.rollout import Decoding
 
 RETRIED = frozenset({408, 409, 429})
@@ -77,7 +78,7 @@ def read_answer(body: bytes) -> RemoteCompletion:
         usage.get(name) if isinstance(usage, dict) else None
         for name in ("prompt_tokens", "completion_tokens")
     ]
-    if any(type(count) is not int or count < 0 for count in counts):
+    if not all(map(is_count, counts)):
         raise UnusableError("the server's answer has no usage, so its tokens cannot be counted")
     return RemoteCompletion(
         text=text,
@@ -143,7 +144,7 @@ def _seconds(retry_after: str | None, now: datetime) -> float:
         return float(retry_after[:9])
     try:
         then = parsedate_to_datetime(retry_after)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     then = then if then.tzinfo else then.replace(tzinfo=UTC)
     return (then - now).total_seconds()

@@ -48,7 +48,6 @@ class TransformersEngine:
     def __init__(self, max_batch: int = 64) -> None:
         self.max_batch = max_batch
         self.version = -1
-        self.dtype = torch.float32
         self._model: Any = None
         self._stop_ids: frozenset[int] = frozenset()
         self._queue: deque[Request] = deque()
@@ -60,8 +59,14 @@ class TransformersEngine:
         """Serve ``model``; its context was checked against ``max_model_len`` by the caller."""
         batch_cache.new_cache(model.config)
         self._model = model
-        self.dtype = torch.bfloat16 if _computes_in_bf16(model) else model.dtype
         self._stop_ids = frozenset(stop_token_ids)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weights are when it computes with them; the model may have moved since."""
+        if self._model is None:
+            return torch.float32
+        return torch.bfloat16 if _computes_in_bf16(self._model) else self._model.dtype
 
     def sync(self, model: Any, version: int) -> None:
         """Nothing to copy: take the module and note the version of its weights."""

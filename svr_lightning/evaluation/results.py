@@ -237,6 +237,7 @@ _TURN_FIELDS = {
 }
 _OPTIONAL_OF_RECORD = {"observed_turns": (is_count, "a whole number")}
 _OPTIONAL_OF_TURN = {
+    "answer": (lambda value: value is None or is_text(value), "a string or null"),
     "verdict_probability": (
         lambda value: value is None or is_share(value),
         "a number in [0, 1] or null",

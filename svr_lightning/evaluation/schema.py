@@ -7,6 +7,9 @@ from typing import Any
 
 from svr_lightning.errors import ConfigError
 
+MOST = 2**31 - 1
+"""No count is greater: what adds counts up has room for them."""
+
 Fields = Mapping[str, tuple[Callable[[Any], bool], str]]
 """By name, what accepts a field's value, and what the value must be, in words."""
 
@@ -55,8 +58,8 @@ def check_fields(value: Any, fields: Fields, what: str) -> None:
 
 
 def is_count(value: Any) -> bool:
-    """A whole number from 0; true and false are none."""
-    return type(value) is int and value >= 0
+    """A whole number from 0 to :data:`MOST`; true and false are none."""
+    return type(value) is int and 0 <= value <= MOST
 
 
 def is_share(value: Any) -> bool:

@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from svr_lightning.files import write_json
 from svr_lightning.gpu_check.machine import hardware, versions
-from svr_lightning.gpu_check.runner import Part, run_parts, write_json
+from svr_lightning.gpu_check.runner import Part, run_parts
 from svr_lightning.gpu_check.settings import Settings
 
 SECONDS = 470.0

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -141,11 +140,3 @@ def _last_line(log: IO[str], beginning: int) -> str:
     text = Path(log.name).read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text[beginning:].splitlines() if line.strip()]
     return f"it last wrote: {lines[-1][:200]}" if lines else "it wrote nothing"
-
-
-def write_json(path: Path, report: dict[str, Any]) -> None:
-    """Replace ``path`` as a whole, so that a machine that goes away leaves the last state."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, suffix=".tmp") as stream:
-        json.dump(report, stream, indent=2)
-        stream.write("\n")
-    Path(stream.name).replace(path)

@@ -98,6 +98,15 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         require(self.lr > 0, f"model.optimizer.lr={self.lr} must be positive")
         require(
+            self.weight_decay >= 0,
+            f"model.optimizer.weight_decay={self.weight_decay} must not be negative",
+        )
+        require(
+            all(0 <= beta < 1 for beta in self.betas),
+            f"model.optimizer.betas={list(self.betas)} must lie in [0, 1)",
+        )
+        require(0 <= self.floor <= 1, f"model.optimizer.floor={self.floor} must lie in [0, 1]")
+        require(
             self.warmup_fraction >= 0
             and self.decay_fraction >= 0
             and self.warmup_fraction + self.decay_fraction <= 1,
@@ -170,6 +179,12 @@ class EvaluationConfig:
         require(
             self.temperature >= 0,
             f"model.evaluation.temperature={self.temperature} must not be negative",
+        )
+        require(0 < self.top_p <= 1, f"model.evaluation.top_p={self.top_p} must lie in (0, 1]")
+        require(self.top_k >= 0, f"model.evaluation.top_k={self.top_k} must not be negative")
+        require(
+            self.max_completion_tokens is None or self.max_completion_tokens > 0,
+            f"model.evaluation.max_completion_tokens={self.max_completion_tokens} must be positive",
         )
         require(
             self.votes == 0 or (self.votes > 0 and self.temperature > 0),

@@ -351,7 +351,8 @@ class AdaptiveEvaluation(LightningModule):
         def show(problem: Problem, turn: Turn) -> None:
             print_turn(problem, turn, name_problem=several)
 
-        records = self.run_adaptive(batch, "predict", on_turn=show)
+        (source,) = self._datamodule.predict_sources
+        records = self.run_adaptive(batch, source.name, source.max_completion_tokens, show)
         for record in records:
             print_outcome(record, self.protocol[1])
         self._records += records

@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.fetchers import _DataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
@@ -119,7 +120,10 @@ class RolloutFitLoop(_FitLoop):
     def setup_data(self) -> None:
         """Wrap the problems' fetcher and count in micro-batches from here on."""
         before = self._data_fetcher
-        super().setup_data()
+        try:
+            super().setup_data()
+        except ValueError as error:  # a validation interval that the data cannot have
+            raise ConfigError(str(error)) from error
         if self._data_fetcher is before or not isinstance(self._combined_loader, CombinedLoader):
             return
         fetcher = ExperienceFetcher(self._collect, self.per_rollout)
@@ -136,11 +140,32 @@ class RolloutFitLoop(_FitLoop):
         state = super().on_save_checkpoint()
         pending = getattr(self._data_fetcher, "pending", [])
         state["pending"] = gather_lists([[_plain(batch.to("cpu")) for batch in pending]])
+        state["progress_counts"] = self._counted_in()
         return state
+
+    def _counted_in(self) -> dict[str, int]:
+        """What the saved progress is counted in."""
+        return {
+            "data.problems_per_step": self.trainer.datamodule.problems_per_step,
+            "trainer.accumulate_grad_batches": int(self.trainer.accumulate_grad_batches),
+            "model.updates_per_rollout": self.trainer.lightning_module.updates_per_rollout,
+        }
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
         """Keep the rest of the rollout until the fetcher is asked for it."""
         super().on_load_checkpoint(state_dict)
+        if "progress_counts" not in state_dict:
+            raise ConfigError(
+                "the checkpoint holds no rollouts: it is of another trainer or an older version; "
+                "give --ckpt_path one that this version has saved"
+            )
+        for name, now in self._counted_in().items():
+            before = state_dict["progress_counts"].get(name)
+            if before != now:
+                raise ConfigError(
+                    f"{name}={now}, but the checkpoint was saved with {before}: the problems that "
+                    f"it has seen could not be told from the others; resume with {before}"
+                )
         by_rank = state_dict["pending"]
         ranks = self.trainer.world_size
         if any(by_rank) and len(by_rank) != ranks:
@@ -156,6 +181,14 @@ class RolloutFitLoop(_FitLoop):
         if self._restored and isinstance(self._data_fetcher, ExperienceFetcher):
             self._data_fetcher.pending = [_from_plain(batch) for batch in self._restored]
             self._restored = []
+
+    def on_run_end(self) -> None:
+        """Make ``last`` the end of the run: Lightning is content with any earlier save."""
+        for callback in self.trainer.checkpoint_callbacks:
+            saves = isinstance(callback, ModelCheckpoint)
+            if saves and callback._last_global_step_saved != self.trainer.global_step:
+                callback._last_checkpoint_saved = ""
+        super().on_run_end()
 
     def _collect(self, problems: list[Problem]) -> list[TrainBatch]:
         with torch.no_grad():

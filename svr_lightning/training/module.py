@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
-from svr_lightning.errors import require
+from svr_lightning.errors import one_line, require
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
@@ -158,6 +158,23 @@ class SVRModule(AdaptiveEvaluation):
             checkpoint["state_dict"] = {
                 k: v for k, v in weights.items() if not k.startswith("reference.")
             }
+        if "state_dict" in checkpoint:
+            self._check_weights(checkpoint["state_dict"])
+
+    def _check_weights(self, saved: Mapping[str, torch.Tensor]) -> None:
+        """Refuse those of another model, or a reference where there is none and the reverse."""
+        own = self.state_dict()
+        odd = sorted(
+            name
+            for name in own.keys() | saved.keys()
+            if name not in own or name not in saved or own[name].shape != saved[name].shape
+        )
+        require(
+            not odd,
+            f"the checkpoint is of another model or method: {len(odd)} of its weights have other "
+            f"names or shapes, such as {one_line(odd[0]) if odd else ''}; give model.policy and "
+            "model.recipe as they were",
+        )
 
     def setup(self, stage: str) -> None:
         """Check what only the trainer and the data together can tell."""

@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
+from svr_lightning.engines.weight_names import VISION
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.kernels import use_kernels
 
-EMBEDDED = {"embedded:countdown-tiny": "countdown_policy"}
-"""Checkpoints that ship with the package, by the name a configuration gives them."""
+BUILT_IN = "embedded:"
+"""Begins the name of a checkpoint that ships with the package."""
+EMBEDDED = {f"{BUILT_IN}countdown-tiny": "countdown_policy"}
+"""Their folders, by the name a configuration gives them."""
 
 RANDOM_HYBRID = "random:qwen3_5"
 
@@ -42,7 +45,7 @@ def load_policy(config: PolicyConfig, seed: int, device: str = "cpu") -> tuple[A
         tokenizer = _read_tokenizer(_embedded_folder("embedded:countdown-tiny"), None)
         model = _random_hybrid(len(tokenizer), tokenizer.eos_token_id, seed, config.max_model_len)
     else:
-        source = _embedded_folder(config.path) if ":" in config.path else config.path
+        source = _embedded_folder(config.path) if config.path.startswith(BUILT_IN) else config.path
         tokenizer = _read_tokenizer(source, config.revision)
         model = _read_model(source, config)
     _check_context(model, config)
@@ -70,7 +73,7 @@ def stop_token_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
 def freeze_vision(model: Any) -> None:
     """Exclude a multimodal checkpoint's vision tower and aligner from training."""
     for name, parameter in model.named_parameters():
-        if any(part in ("visual", "vision_tower", "aligner") for part in name.split(".")):
+        if any(part in VISION for part in name.split(".")):
             parameter.requires_grad_(False)
 
 

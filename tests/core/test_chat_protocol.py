@@ -87,6 +87,7 @@ def test_what_is_no_chat_completion_is_malformed(body: bytes) -> None:
         (answer({"content": "x"}, usage={"prompt_tokens": 1}), "no usage"),
         (answer({"content": "x"}, usage={**USAGE, "completion_tokens": -1}), "no usage"),
         (answer({"content": "x"}, usage={**USAGE, "completion_tokens": True}), "no usage"),
+        (answer({"content": "x"}, usage={**USAGE, "prompt_tokens": 10**30}), "no usage"),
     ],
 )
 def test_an_answer_that_cannot_be_counted_says_what_it_lacks(body: bytes, said: str) -> None:
@@ -133,6 +134,8 @@ def test_waits_double_lose_up_to_half_by_chance_and_have_an_end() -> None:
         ("Wed, 31 Dec 2025 00:00:00 GMT", 1.0),
         ("-5", 1.0),
         ("soon", 1.0),
+        ("Mon, 01 Jan 99999999999 00:00:00 GMT", 1.0),
+        ("Mon, 01 Jan 2026 00:00:00 +99999999999999", 1.0),
         ("\u0663", 1.0),
     ],
 )

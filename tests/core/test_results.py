@@ -209,6 +209,8 @@ def _turn(**changes: Any) -> str:
         (_turn(verdict=[]), "'verdict' of the turn 2"),
         (_turn(confidence=92), "'confidence' of the turn 2 must be a number in [0, 1]"),
         (_turn(confidence=None), "'confidence' of the turn 2"),
+        (_turn(answer=2), "'answer' of the turn 2 must be a string or null"),
+        (_turn(prompt_tokens=2**31), "'prompt_tokens' of the turn 2 must be a whole number"),
         (_turn(correct=1), "'correct' of the turn 2 must be true, false or null"),
         (_turn(prompt_tokens=-1), "'prompt_tokens' of the turn 2"),
         (json.dumps({"dataset": "toy"}), "the record has no 'id'"),

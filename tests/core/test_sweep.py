@@ -89,6 +89,34 @@ def test_a_censored_recording_is_refused_in_one_line(
     assert not (tmp_path / "sweep").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--threshold", "85"], "threshold 85 must lie in [0, 1]"),
+        (["--thresholds", "0.5", "-1"], "threshold -1 must lie in [0, 1]"),
+        (["--max-turns", "0"], "--max-turns 0 must be at least 1"),
+    ],
+)
+def test_a_setting_out_of_range_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    path = _samples(tmp_path, uncensored())
+    assert main(["sweep", "--samples", str(path), "--max-turns", "3", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _samples(tmp_path, uncensored())
+    (tmp_path / "file").touch()
+    words = ["sweep", "--samples", str(path), "--max-turns", "3", "--out", str(tmp_path / "file")]
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(tmp_path / "file") in line
+
+
 def test_files_that_cannot_be_used_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

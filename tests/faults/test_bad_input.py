@@ -69,6 +69,18 @@ def fails_with(
         (["--data.train.path", "./no/such/file.jsonl"], ["./no/such/file.jsonl"]),
         (["--ckpt_path", "no.ckpt"], ["no.ckpt", "--ckpt_path"]),
         (["--trainer.precision", "bf16-true"], ["bf16-true", "fp32 masters"]),
+        (["--trainer.strategy", "dpp"], ["dpp"]),
+        (["--trainer.accelerator", "gpuu"], ["gpuu"]),
+        (["--ckpt_path", "best"], ["--ckpt_path best", "give last or a file"]),
+        (["--model.evaluation.top_p", "0"], ["evaluation.top_p=0", "(0, 1]"]),
+        (["--model.evaluation.top_k", "-5"], ["evaluation.top_k=-5", "negative"]),
+        (
+            ["--model.evaluation.max_completion_tokens", "0"],
+            ["evaluation.max_completion_tokens=0", "positive"],
+        ),
+        (["--model.optimizer.betas", "[1.5, 0.9]"], ["optimizer.betas=[1.5, 0.9]", "[0, 1)"]),
+        (["--model.optimizer.weight_decay", "-1"], ["optimizer.weight_decay=-1", "negative"]),
+        (["--model.optimizer.floor", "-3"], ["optimizer.floor=-3", "[0, 1]"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
@@ -76,6 +88,36 @@ def test_a_wrong_setting_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], parts: list[str]
 ) -> None:
     fails_with(capsys, tmp_path, arguments, *parts)
+
+
+def test_a_configuration_in_another_encoding_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "wide.yaml"
+    path.write_text("seed_everything: 3\n", encoding="utf-16")
+    fails_with(capsys, tmp_path, ["--config", str(path)], "UTF-8")
+
+
+@pytest.mark.parametrize("left", ["checkpoints/last.ckpt", "policy"])
+def test_a_new_run_does_not_overwrite_an_old_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, left: str
+) -> None:
+    found = tmp_path / "run" / left
+    found.mkdir(parents=True)
+    fails_with(capsys, tmp_path, [], str(found), "--ckpt_path last", "default_root_dir of its own")
+
+
+@pytest.mark.parametrize("command", ["test", "validate", "predict"])
+def test_a_checkpoint_that_is_not_there_is_not_replaced_by_the_untrained_policy(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    folder = tmp_path / "nowhere"
+    words = [*TINY, "--trainer.default_root_dir", str(folder), "--ckpt_path", "last"]
+    question = ["--question", "1 2 = 3"] if command == "predict" else []
+    assert main([command, *words, *question]) == 2
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert f"there is no checkpoint under {folder}" in line
+    assert not (folder / "eval").exists()
 
 
 def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

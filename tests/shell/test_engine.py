@@ -280,6 +280,14 @@ def test_cancelling_drops_what_is_queued_and_what_runs(model: Any) -> None:
     assert finish(engine, 1)[50] == complete(model, [ask(50)])[50]
 
 
+def test_it_says_in_what_type_the_model_computes_where_it_is_now() -> None:
+    engine, model = TransformersEngine(), tiny_qwen3()
+    engine.start(model, (1,), 64)
+    assert engine.dtype == torch.float32
+    model.to("meta")  # any device but the CPU computes in bf16
+    assert engine.dtype == torch.bfloat16
+
+
 def test_a_completion_names_the_version_of_the_weights_that_sampled_it(model: Any) -> None:
     engine = TransformersEngine()
     assert engine.version == -1

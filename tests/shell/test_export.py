@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 from svr_lightning.callbacks.hf_export import export_policy
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from svr_lightning.evaluation.operating_point import read_operating_point, write_operating_point
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.module import SVRModule
+from tests.models import tiny_qwen3
 from tests.scripted import RENDERER
 from tests.shell.test_loop import module
 
@@ -17,14 +19,26 @@ from tests.shell.test_loop import module
 def exported(root: Path, **settings: Any) -> tuple[dict[str, Any], str]:
     """What the folder's operating point says, and the model card."""
     trained: SVRModule = module(**settings)
-    trained.policy = torch.nn.Module()  # type: ignore[assignment]
-    trained.policy.generation_config = type("Generation", (), {})()
-    trained.policy.save_pretrained = lambda folder, **_: folder.mkdir(exist_ok=True)
+    trained.policy = tiny_qwen3()
+    # As checkpoints ship it: contradicts itself where nothing is sampled.
+    trained.policy.generation_config = GenerationConfig(
+        do_sample=False, temperature=0.6, top_k=20, top_p=0.95, eos_token_id=[3, 7]
+    )
     trained.renderer = RENDERER
     folder = export_policy(trained, root, "float32")
     point = json.loads((folder / "operating_point.json").read_text())
     assert read_operating_point(folder) == point["threshold"]
     return point, (folder / "README.md").read_text()
+
+
+def test_an_exported_policy_loads_and_decodes_greedily(tmp_path: Path) -> None:
+    exported(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy")
+    for name, weight in tiny_qwen3().state_dict().items():
+        assert torch.equal(weight, loaded.state_dict()[name])
+    generation = GenerationConfig.from_pretrained(tmp_path / "policy")
+    assert (generation.eos_token_id, generation.do_sample) == ([3, 7], False)
+    assert generation.max_new_tokens == 64
 
 
 def test_an_exported_policy_says_where_it_stops(tmp_path: Path) -> None:

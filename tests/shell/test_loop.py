@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.engines.base import Output
@@ -273,6 +274,43 @@ def test_a_run_resumed_in_mid_epoch_ends_with_the_same_weights(
         assert same(weights(resumed), weights(whole))
         pairs = zip(resumed.reference.parameters(), whole.reference.parameters(), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches=2, but.* with 1"),
+        ({"updates_per_rollout": 2}, "model.updates_per_rollout=2, but.* with 1"),
+        ({"problems_per_step": 3}, "data.problems_per_step=3, but.* with 2"),
+    ],
+)
+def test_a_run_goes_on_only_with_what_its_progress_was_counted_in(
+    tmp_path: Path, changed: dict[str, int], said: str
+) -> None:
+    path = tmp_path / "1.ckpt"
+    trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
+    of_model = {k: v for k, v in changed.items() if k.startswith("updates")}
+    of_data = {k: v for k, v in changed.items() if k.startswith("problems")}
+    of_trainer = {k: v for k, v in changed.items() if k.startswith("accumulate")}
+    resumed = trainer(tmp_path, **of_trainer)
+    with pytest.raises(ConfigError, match=said):
+        resumed.fit(module(**of_model), data(**of_data), ckpt_path=path)
+
+
+def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "1.ckpt"
+    free = SVR(group_size=4, horizon=2, length_scale=92, loss=LossSpec(beta=0.0))
+    trainer(tmp_path, SaveAndStop(1, path)).fit(module(recipe=free), data())
+    with pytest.raises(ConfigError, match=r"another model or method.*such as reference"):
+        trainer(tmp_path).fit(module(), data(), ckpt_path=path)
+
+
+def test_the_last_checkpoint_is_the_end_of_the_run(tmp_path: Path) -> None:
+    keep = ModelCheckpoint(tmp_path, every_n_train_steps=2, save_top_k=0, save_last=True)
+    trainer(tmp_path, keep, max_steps=3, enable_checkpointing=True).fit(module(), data())
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert saved["global_step"] == 3
+    assert [path.name for path in tmp_path.glob("*.ckpt")] == ["last.ckpt"]
 
 
 def test_callbacks_that_only_watch_change_no_number(tmp_path: Path) -> None:
