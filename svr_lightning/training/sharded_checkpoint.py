@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def make_durable(engine: Any) -> None:
     files = DurableCheckpointIO()
 
     def save(state_dict: dict[str, Any], path: str) -> None:
-        files.save_checkpoint(state_dict, path)
+        files.save_checkpoint(_without_enums(state_dict), path)
 
     def load(path: str, map_location: Any = None) -> Any:
         with torch.serialization.safe_globals(_harmless_classes()):
@@ -116,10 +117,18 @@ def load_without_reference(src: Mapping[str, Any], dst: Any) -> None:
 def _harmless_classes() -> list[Any]:
     """What DeepSpeed's files hold besides tensors and plain values: plain values in classes."""
     from deepspeed.runtime.fp16.loss_scaler import LossScaler
-    from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    return [LossScaler, ZeroStageEnum, fragment_address]
+    return [LossScaler, fragment_address]
+
+
+def _without_enums(value: Any) -> Any:
+    """Values in the place of their names in DeepSpeed: some Pythons store a name as a call."""
+    if isinstance(value, Enum):
+        return value.value
+    if type(value) is dict:
+        return {key: _without_enums(inner) for key, inner in value.items()}
+    return value
 
 
 def _slots(target: Path) -> list[Path]:
