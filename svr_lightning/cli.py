@@ -56,6 +56,15 @@ class SVRCommandLine(LightningCLI):
         parser.link_arguments("seed_everything", "model.seed")
         parser.link_arguments("seed_everything", "data.seed")
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Say what is wrong with a configuration that is no text."""
+        try:
+            super().parse_arguments(parser, args)
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"a file that --config names is not UTF-8 text ({error}); save it as UTF-8"
+            ) from error
+
     def instantiate_classes(self) -> None:
         """Hand the resolved configuration to the module, which quotes it in results files."""
         try:
@@ -193,8 +202,6 @@ def run(arguments: list[str]) -> int:
         return _fail(str(error))
     except ArgumentError as error:
         return _fail(_innermost(error))
-    except UnicodeDecodeError as error:
-        return _fail(f"a file that --config names is not UTF-8 text ({error}); save it as UTF-8")
     return 0
 
 

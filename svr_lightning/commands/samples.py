@@ -1,6 +1,6 @@
 """Samples files as commands take them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from svr_lightning.errors import ConfigError
@@ -29,3 +29,14 @@ def load_tables(paths: Sequence[Path]) -> dict[str, TurnTable]:
             )
         tables |= found
     return tables
+
+
+def check_thresholds(thresholds: Iterable[float | None]) -> None:
+    """Refuse a threshold outside of [0, 1]; None is one that was not given.
+
+    Raises:
+        ConfigError: naming the first.
+    """
+    for threshold in thresholds:
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise ConfigError(f"threshold {threshold:g} must lie in [0, 1]")

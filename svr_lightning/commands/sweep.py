@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from svr_lightning.commands.samples import load_tables
+from svr_lightning.commands.samples import check_thresholds, load_tables
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Gate, StopRule
 from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError, require
@@ -62,8 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
-    for threshold in (options.threshold, *options.thresholds):
-        require(0 <= threshold <= 1, f"threshold {threshold:g} must lie in [0, 1]")
+    check_thresholds([options.threshold, *options.thresholds])
     require(options.max_turns >= 1, f"--max-turns {options.max_turns} must be at least 1")
     tables = load_tables(options.samples)
     rule = StopRule(threshold=options.threshold, gate=options.gate)

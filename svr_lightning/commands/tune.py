@@ -22,7 +22,7 @@ from typing import Any, get_args
 from rich.console import Console
 from rich.text import Text
 
-from svr_lightning.commands.samples import load_tables
+from svr_lightning.commands.samples import check_thresholds, load_tables
 from svr_lightning.commands.tune_tables import show_effects, show_tuning
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Evidence, Exhausted, Gate, StopRule
 from svr_lightning.errors import ConfigError
@@ -211,9 +211,7 @@ def _check_ranges(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{_flag(name)} {value:g} must be above 0")
-    thresholds = [*options.thresholds, options.agreement_threshold]
-    if wrong := [x for x in thresholds if x is not None and not 0 <= x <= 1]:
-        raise ConfigError(f"threshold {wrong[0]:g} must lie in [0, 1]")
+    check_thresholds([*options.thresholds, options.agreement_threshold])
     for name in ("max_turns", "resamples"):
         if getattr(options, name) < 1:
             raise ConfigError(f"{_flag(name)} {getattr(options, name)} must be at least 1")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -57,7 +58,7 @@ class Run:
     at_thresholds: tuple[dict[str, dict[str, Any]], ...]
     """The same of each of ``THRESHOLDS``."""
 
-    @property
+    @cached_property
     def self_checks(self) -> bool:
         """Whether any turn says more of itself than UNSURE at even odds."""
         return any(map(_says_something, self.tables.values()))
@@ -71,7 +72,7 @@ class Run:
         known: dict[Any, Interface] = {name: name for name in get_args(Interface)}
         return known.get(stated if isinstance(stated, str) else None, "joint")
 
-    @property
+    @cached_property
     def stops(self) -> bool:
         """Whether there is a stopping decision to speak of."""
         early = any(bool(outcome.stopped_early.any()) for outcome in self.outcomes.values())

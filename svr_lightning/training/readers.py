@@ -160,7 +160,7 @@ def _parquet(file: Path, name: str) -> list[RawRow]:
         raise ValueError(f"{name}: reading parquet needs pyarrow: pip install pyarrow") from None
     try:
         return numbered(parquet.read_table(file).to_pylist(), f"{name} row")
-    except (ValueError, NotImplementedError) as error:
+    except (ValueError, NotImplementedError) as error:  # pyarrow's own errors are of these kinds
         raise ValueError(f"cannot read {name}: {one_line(error)}") from error
 
 
