@@ -1,10 +1,10 @@
 """How probable the policy found the verdict that it wrote, from its sampled tokens."""
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from svr_lightning.core.parsing import verdict_span
+from svr_lightning.core.spans import token_span
 
 DIGITS = 3
 """Decimals that are kept. Who shares a batch changes the seventh (docs/numerics.md); a number that
@@ -40,9 +40,7 @@ def verdict_probability(
     span = verdict_span(text)
     if span is None:
         return None
-    prefixes = range(1, len(logprobs) + 1)
-    first = bisect_right(prefixes, span[0], key=characters)
-    last = bisect_left(prefixes, span[1], key=characters)
-    if last >= len(logprobs):  # characters() and the text do not belong together
+    if not logprobs or characters(len(logprobs)) < span[1]:  # tokens of another text
         return None
-    return round(min(math.exp(math.fsum(logprobs[first : last + 1])), 1.0), DIGITS)
+    first, end = token_span(span, len(logprobs), characters)
+    return round(min(math.exp(math.fsum(logprobs[first:end])), 1.0), DIGITS)

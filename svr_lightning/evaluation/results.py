@@ -31,7 +31,8 @@ RESULTS = "results.json"
 MATH_5 = ("math500", "aime26", "amc23", "olympiadbench", "minerva_math")
 """The data sets of the paper's Math-5 average."""
 
-_Z_95 = 1.959963984540054  # the 97.5 % quantile of the normal distribution
+Z_95 = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution: half the width of a 95 % interval, in sigmas."""
 
 
 def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -117,7 +118,7 @@ def wilson_interval(proportion: float, n: int) -> list[float] | None:
     """
     if n == 0:
         return None
-    share = _Z_95**2 / n
+    share = Z_95**2 / n
     centre = (proportion + share / 2) / (1 + share)
     half = math.sqrt(share * (proportion * (1 - proportion) + share / 4)) / (1 + share)
     low = 0.0 if proportion == 0 else max(centre - half, 0.0)

@@ -16,14 +16,13 @@ from svr_lightning.evaluation.calibration import (
     levels_of,
     reliability_bins,
 )
-from svr_lightning.evaluation.results import macro_average, wilson_interval
+from svr_lightning.evaluation.results import Z_95, macro_average, wilson_interval
 from svr_lightning.evaluation.table import Outcome, TurnTable
 from svr_lightning.metrics import METRIC_NAMES
 
 Tables = Mapping[str, TurnTable]
 Outcomes = Mapping[str, Outcome]
 Numbers = dict[str, Any]
-_Z_95 = 1.959963984540054
 
 
 def average(datasets: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
@@ -58,7 +57,7 @@ def token_interval(tables: Tables, outcomes: Outcomes, names: Sequence[str]) -> 
         tokens = ((table.prompt_tokens + table.completion_tokens) * seen).sum(1)
         means.append(tokens.mean())
         variances.append(tokens.var(ddof=1) / len(tokens) if len(tokens) > 1 else 0.0)
-    half = _Z_95 * np.sqrt(np.sum(variances)) / len(names)
+    half = Z_95 * np.sqrt(np.sum(variances)) / len(names)
     return [float(np.mean(means) - half), float(np.mean(means) + half)]
 
 

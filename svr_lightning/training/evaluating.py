@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule
 from svr_lightning.core.types import Problem, Turn
-from svr_lightning.display import name_some, print_outcome, print_turn
+from svr_lightning.display import print_outcome, print_turn
 from svr_lightning.evaluation.adaptive import OnTurn, Record, run_adaptive
 from svr_lightning.evaluation.journal import Journal
 from svr_lightning.evaluation.operating_point import (
@@ -42,6 +42,7 @@ from svr_lightning.training.data import Part
 from svr_lightning.training.fingerprint import fingerprint, weights_fingerprint
 from svr_lightning.training.pace import Pace
 from svr_lightning.training.ranks import gather_lists
+from svr_lightning.training.records import gather_records, warn_of_faults
 from svr_lightning.training.serving import Serving
 from svr_lightning.training.sources import problems_digest
 
@@ -382,26 +383,3 @@ class AdaptiveEvaluation(LightningModule):
     @property
     def _datamodule(self) -> Any:
         return self.trainer.datamodule  # type: ignore[attr-defined]
-
-
-def gather_records(records: Sequence[Record]) -> list[Record]:
-    """The records of all ranks, each problem of a data set once, in a stable order."""
-    return list({(r["dataset"], r["id"]): r for r in gather_lists(records)}.values())
-
-
-def warn_of_faults(records: Sequence[Record]) -> None:
-    """Name, in one line, the problems that count as wrong for want of a run or of a grade."""
-    unfit = {f"{r['dataset']}/{r['id']}": r["error"] for r in records if "error" in r}
-    not_run = f"could not be run ({next(iter(unfit.values()), '')})"
-    ungraded = [
-        f"{record['dataset']}/{record['id']}"
-        for record in records
-        if any("grading_error" in turn for turn in record.get("turns", record.get("samples")))
-    ]
-    parts = [
-        f"{what}: {name_some(names)}"
-        for what, names in ((not_run, list(unfit)), ("could not be graded", ungraded))
-        if names
-    ]
-    if parts:
-        rank_zero_warn(f"counted as wrong of {len(records)} problems: {'; '.join(parts)}")

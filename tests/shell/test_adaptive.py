@@ -21,7 +21,7 @@ from svr_lightning.evaluation.vote_pool import sample_votes
 from svr_lightning.messages import first_turn_messages
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError
-from svr_lightning.training.evaluating import warn_of_faults
+from svr_lightning.training.records import warn_of_faults
 from tests.scripted import (
     DECODING,
     ORDERS,
