@@ -1,6 +1,9 @@
 """The trained policy as a folder that ``from_pretrained`` loads, with a model card."""
 
+import inspect
 import json
+import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from svr_lightning.core.stopping import StopRule
 from svr_lightning.display import number
 from svr_lightning.evaluation.operating_point import write_operating_point
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 
 
 class HFExport(Callback):
@@ -96,8 +100,7 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
 
 def _usage(pl_module: Any) -> list[str]:
     """How the policy is to be asked, and the command that does so."""
-    recipe, max_turns = type(pl_module.recipe), pl_module.evaluation.max_turns
-    command = "python -m svr_lightning predict --model.policy.path THIS_FOLDER --question '...'"
+    max_turns = pl_module.evaluation.max_turns
     if _stops(pl_module):
         text = (
             "Each turn it writes a solution, a verdict and a confidence. Stop at the first "
@@ -112,6 +115,51 @@ def _usage(pl_module: Any) -> list[str]:
         )
     if pl_module.recipe.privileged:
         text = f"PRIVILEGED: its prompts show whether the previous answer was right. {text}"
-    if recipe is not SVR:
-        command += f" --model.recipe {recipe.__module__}.{recipe.__qualname__}"
-    return [text, "", "```", command, "```"]
+    return [text, "", "```bash", *_command(pl_module), "```"]
+
+
+def _command(pl_module: Any) -> list[str]:
+    """Asks the policy as it was trained to be asked, whatever the defaults are."""
+    task = pl_module.run_config.get("data", {}).get("questions_task")
+    settings = {
+        **({"data.questions_task": task} if task else {}),
+        **_other_than_default(pl_module.policy_config, _RENDERING, "model.policy"),
+        **_other_than_default(pl_module.evaluation, _STOPPING, "model.evaluation"),
+        **_recipe_settings(pl_module),
+    }
+    options = [
+        f"  --{name} {shlex.quote(value if isinstance(value, str) else json.dumps(value))}"
+        for name, value in settings.items()
+    ]
+    parts = ["python -m svr_lightning predict --model.policy.path THIS_FOLDER", *options]
+    return [*(f"{part} \\" for part in parts), "  --question '...'"]
+
+
+_RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
+_STOPPING = ("max_turns", "gate", "evidence", "agreement_threshold", "exhausted")
+
+
+def _other_than_default(
+    config: PolicyConfig | EvaluationConfig, names: tuple[str, ...], section: str
+) -> dict[str, Any]:
+    default = type(config)()
+    return {
+        f"{section}.{field.name}": getattr(config, field.name)
+        for field in fields(config)
+        if field.name in names and getattr(config, field.name) != getattr(default, field.name)
+    }
+
+
+def _recipe_settings(pl_module: Any) -> dict[str, Any]:
+    """The recipe, and those of its options that may shape a prompt or what is read from a text."""
+    recipe = type(pl_module.recipe)
+    chosen = pl_module.run_config.get("model", {}).get("recipe", {}).get("init_args", {})
+    options = {
+        f"model.recipe.{name}": chosen[name]
+        for name, parameter in inspect.signature(recipe).parameters.items()
+        if name in chosen
+        and chosen[name] != parameter.default
+        and isinstance(chosen[name], bool | str)
+    }
+    named = {"model.recipe": f"{recipe.__module__}.{recipe.__qualname__}"}
+    return {**(named if recipe is not SVR or options else {}), **options}

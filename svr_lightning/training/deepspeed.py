@@ -17,6 +17,7 @@ from lightning.pytorch.strategies import DeepSpeedStrategy, StrategyRegistry
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.training import sharded_checkpoint
+from svr_lightning.training.checks import FP16
 
 
 class WeightsOnlyPrecision(DeepSpeedPrecision):
@@ -46,7 +47,7 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
             but the timeout.
 
     Raises:
-        ConfigError: where DeepSpeed is not installed, or for stage 3.
+        ConfigError: where DeepSpeed is not installed, for another stage, or for fp16.
     """
 
     def __init__(
@@ -65,11 +66,6 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
                 "trainer.strategy: DeepSpeed is not installed; pip install "
                 "'svr-lightning[deepspeed]', or set trainer.strategy to auto or ddp"
             )
-        if stage not in (1, 2):
-            raise ConfigError(
-                f"trainer.strategy: ZeRO stage {stage} shards the weights, which every process's "
-                "rollouts need whole; use stage 2"
-            )
         if not torch.cuda.is_available():
             os.environ.setdefault("DS_ACCELERATOR", "cpu")
         super().__init__(
@@ -82,6 +78,19 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
             timeout=timeout,
             config=config,
         )
+        assert isinstance(self.config, dict)
+        self._check(self.config)
+
+    @staticmethod
+    def _check(config: dict[str, Any]) -> None:
+        stage = config.get("zero_optimization", {}).get("stage", 0)
+        if stage not in (1, 2):
+            raise ConfigError(
+                f"trainer.strategy: ZeRO stage {stage} is not 1 or 2. Stage 3 shards the weights, "
+                "which every process's rollouts need whole, and without ZeRO DDP does the same"
+            )
+        if config.get("fp16", {}).get("enabled"):
+            raise ConfigError(f"trainer.strategy: fp16 {FP16}; use bf16")
 
     @property
     def precision_plugin(self) -> Any:
@@ -92,10 +101,7 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
     def precision_plugin(self, plugin: Any) -> None:
         if isinstance(plugin, DeepSpeedPrecision):
             if plugin.precision.startswith("16"):
-                raise ConfigError(
-                    f"trainer.precision={plugin.precision}: fp16 leaves updates out until its "
-                    "loss scale fits, which is here an error; use bf16-true"
-                )
+                raise ConfigError(f"trainer.precision={plugin.precision} {FP16}; use bf16-true")
             plugin = WeightsOnlyPrecision(plugin.precision)
         self._precision_plugin = plugin
 

@@ -304,9 +304,7 @@ class AdaptiveEvaluation(LightningModule):
 
         Its results may be on disk and not, or not all, in the log: what they say is logged again.
         """
-        for logger in self.trainer.loggers:
-            if isinstance(logger, CSVLog):
-                logger.forget(self.global_step, "val/")
+        self._forget_logged("val")
         path = self._evaluation_folder(self._step_name()) / RESULTS
         text = path.read_text(encoding="utf-8") if path.is_file() else None
         text = self.trainer.strategy.broadcast(text)  # rank 0 wrote it, perhaps where it alone sees
@@ -371,7 +369,13 @@ class AdaptiveEvaluation(LightningModule):
         for logger in self.trainer.loggers:
             logger.log_metrics(dict(values), step=step)
 
+    def _forget_logged(self, stage: str) -> None:
+        for logger in self.trainer.loggers:
+            if isinstance(logger, CSVLog):
+                logger.forget(self.global_step, f"{stage}/")
+
     def _log_results(self, stage: str, results: dict[str, Any]) -> None:
+        self._forget_logged(stage)  # of the same command before, or of what a kill cut off
         values, macro = named_metrics(stage, results), results.get("macro")
         self.write_metrics(values, self.global_step)
         # Equal on all ranks already; Lightning advises to say so.

@@ -10,7 +10,7 @@ from svr_lightning.rollout import Decoding, Driver, Job
 from svr_lightning.scoring import score_turns
 from svr_lightning.training.config import ResampleMode
 
-__all__ = ["Group", "filler", "roll_out", "samples_of", "with_resampling"]
+__all__ = ["Group", "filler", "roll_out", "samples_of", "share_of", "with_resampling"]
 
 MAX_ATTEMPTS = 3
 """Generation attempts per batch, the first included."""
@@ -79,6 +79,21 @@ def with_resampling(
     if mode == "batch":
         return _pool_batches(groups, roll, fresh)
     return groups
+
+
+def share_of(
+    drawn: Sequence[Problem], count: int, seen: frozenset[str], part: int, parts: int
+) -> list[Problem]:
+    """At most ``count`` problems for one part of the processes, none of them another part's.
+
+    Args:
+        drawn: the draw that all parts make alike.
+        count: how many this part asks for.
+        seen: ids that it has had; the others' are not known to it.
+        part: which part this is, of ``parts`` in all.
+        parts: the number of parts.
+    """
+    return [problem for problem in drawn[part::parts] if problem.id not in seen][:count]
 
 
 def samples_of(groups: Sequence[Group], recipe: Recipe) -> list[Sample | None]:

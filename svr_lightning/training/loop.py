@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.fetchers import _DataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from svr_lightning.core.types import Problem
@@ -74,6 +75,21 @@ class ExperienceFetcher(_DataFetcher):
         return batch  # type: ignore[no-any-return]
 
 
+class WholeStepEpochLoop(_TrainingEpochLoop):
+    """Lightning's epoch loop, which ends between optimizer steps only.
+
+    A limit of time, say, would end it at any micro-batch, and the step's gradient would be lost.
+    """
+
+    @property
+    def done(self) -> bool:
+        """Whether to leave the loop."""
+        return not self._should_accumulate() and super().done
+
+    def _should_check_val_fx(self, data_fetcher: _DataFetcher) -> bool:
+        return not self._should_accumulate() and super()._should_check_val_fx(data_fetcher)
+
+
 class RolloutFitLoop(_FitLoop):
     """Lightning's fit loop with rollouts between its data and its batches.
 
@@ -83,7 +99,8 @@ class RolloutFitLoop(_FitLoop):
 
     def __init__(self, trainer: Any, stock: _FitLoop) -> None:
         super().__init__(trainer, stock.min_epochs, stock.max_epochs)
-        self.epoch_loop = stock.epoch_loop
+        epochs = stock.epoch_loop
+        self.epoch_loop = WholeStepEpochLoop(trainer, epochs.min_steps, epochs.max_steps)
         self._restored: list[dict[str, Any]] = []
 
     @property
@@ -96,6 +113,13 @@ class RolloutFitLoop(_FitLoop):
     def accumulating(self) -> bool:
         """Whether the present micro-batch is not the last one of its optimizer step."""
         return self._should_accumulate()  # type: ignore[no-any-return]
+
+    @property
+    def within_step(self) -> bool:
+        """Whether micro-batches were begun for an optimizer step that has not been taken."""
+        begun = self.epoch_loop.batch_progress.total.ready
+        taken = self.epoch_loop.global_step * self.trainer.accumulate_grad_batches
+        return bool(begun != taken)
 
     def run(self) -> None:
         """Train; a resumed run first makes up for a validation that an interruption cost it.
@@ -178,6 +202,11 @@ class RolloutFitLoop(_FitLoop):
     def on_run_start(self) -> None:
         """Hand the rest of a restored rollout to the fetcher."""
         super().on_run_start()
+        if self.within_step:
+            raise ConfigError(
+                "the checkpoint lies within an optimizer step, whose gradient no checkpoint holds; "
+                "resume from another one"
+            )
         if self._restored and isinstance(self._data_fetcher, ExperienceFetcher):
             self._data_fetcher.pending = [_from_plain(batch) for batch in self._restored]
             self._restored = []

@@ -3,12 +3,13 @@
 import copy
 import math
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from svr_lightning.core.losses import policy_loss
@@ -22,6 +23,7 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding
 from svr_lightning.training.batching import TrainBatch, micro_batches
+from svr_lightning.training.checks import check_batch, check_precision
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
@@ -37,6 +39,7 @@ from svr_lightning.training.experience import (
     filler,
     roll_out,
     samples_of,
+    share_of,
     with_resampling,
 )
 from svr_lightning.training.logprobs import completion_logprobs
@@ -108,6 +111,7 @@ class SVRModule(AdaptiveEvaluation):
         self._engine = engine
         self._rollout_stats: dict[str, float] = {}
         self._prompt_shown = False
+        self._batch_ids: frozenset[str] = frozenset()
         self._grad_norm = math.nan
         self._update_began = time.perf_counter()
 
@@ -115,9 +119,12 @@ class SVRModule(AdaptiveEvaluation):
         """Load the policy once, and copy it as the reference where the loss has a KL term."""
         if not hasattr(self, "renderer"):
             self._load_policy()
-        training = self._trainer is None or self.trainer.state.fn == "fit"
-        if self.reference is None and self.recipe.loss.beta and training:
+        if self.reference is None and self.recipe.loss.beta and self._trains:
             self.reference = copy.deepcopy(self.policy).requires_grad_(False).eval()
+
+    @property
+    def _trains(self) -> bool:
+        return self._trainer is None or self.trainer.state.fn == "fit"
 
     def _load_policy(self) -> None:
         config = self.policy_config
@@ -149,11 +156,11 @@ class SVRModule(AdaptiveEvaluation):
             checkpoint["recipe"] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Hand the recipe its memory; an evaluation has no use for the reference."""
+        """Hand the recipe its memory; what does not train has no use for the reference."""
         if "recipe" in checkpoint:
             self.recipe.load_state_dict(checkpoint["recipe"])
         self.serving.weights_replaced()
-        if self.reference is None and "state_dict" in checkpoint:  # DeepSpeed has its own way
+        if not self._trains and "state_dict" in checkpoint:  # DeepSpeed has its own way
             weights = checkpoint["state_dict"]
             checkpoint["state_dict"] = {
                 k: v for k, v in weights.items() if not k.startswith("reference.")
@@ -179,36 +186,16 @@ class SVRModule(AdaptiveEvaluation):
     def setup(self, stage: str) -> None:
         """Check what only the trainer and the data together can tell."""
         super().setup(stage)
-        precision = str(self.trainer.precision)
-        deepspeed = "deepspeed" in type(self.trainer.strategy).__name__.lower()
-        if stage == "fit" and precision.endswith("-true") and precision != "32-true":
-            require(
-                deepspeed,
-                f"trainer.precision={precision} keeps no fp32 masters, so that a learning rate of "
-                f"{self.optimizer_config.lr} would change nothing; use bf16-mixed or DeepSpeed",
-            )
-        if stage == "fit":
-            self._check_batch()
-
-    def _check_batch(self) -> None:
-        """Every optimizer step needs equally many samples, and one for each micro-batch."""
+        if stage != "fit":
+            return
+        if "deepspeed" not in type(self.trainer.strategy).__name__.lower():
+            check_precision(str(self.trainer.precision), self.optimizer_config.lr)
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        problems = data.problems_per_step // self.trainer.world_size
-        samples = problems * self.recipe.samples_per_problem
-        accumulate = int(self.trainer.accumulate_grad_batches)
-        made = (
-            f"{samples} samples per rollout ({problems} problems per process x "
-            f"{self.recipe.samples_per_problem} of the recipe)"
-        )
-        require(
-            samples % self.updates_per_rollout == 0,
-            f"{made} do not divide into model.updates_per_rollout={self.updates_per_rollout} "
-            "optimizer steps; change one of them",
-        )
-        require(
-            samples // self.updates_per_rollout >= accumulate,
-            f"{made} over model.updates_per_rollout={self.updates_per_rollout} optimizer steps are "
-            f"fewer than trainer.accumulate_grad_batches={accumulate}; lower that one",
+        check_batch(
+            problems=data.problems_per_step // self.trainer.world_size,
+            samples_per_problem=self.recipe.samples_per_problem,
+            updates=self.updates_per_rollout,
+            accumulate=int(self.trainer.accumulate_grad_batches),
         )
 
     def configure_optimizers(self) -> dict[str, Any]:
@@ -231,7 +218,9 @@ class SVRModule(AdaptiveEvaluation):
     def collect(self, problems: list[Problem]) -> list[TrainBatch]:
         """One on-policy batch: problems to groups, labels, rewards, samples, micro-batches."""
         started = time.perf_counter()
-        self._look_at_prompts(problems)
+        self.serving.sync_seconds()  # of an evaluation since, which is none of the rollout's
+        self._show_prompt(problems)
+        self._batch_ids = frozenset(gather_lists([problem.id for problem in problems]))
         with self.serving.sampling(self.global_step):
             groups = with_resampling(problems, self._roll_out, self._fresh_problems, self.resample)
         self.groups = self._own_share(groups)
@@ -346,6 +335,7 @@ class SVRModule(AdaptiveEvaluation):
         return groups[first : first + own]
 
     def _roll_out(self, problems: Sequence[Problem], attempt: int) -> list[Group]:
+        self._name_too_long(problems)
         decoding = Decoding(
             max_completion_tokens=self.sampling.max_completion_tokens,
             temperature=self.sampling.temperature,
@@ -363,29 +353,32 @@ class SVRModule(AdaptiveEvaluation):
         )
 
     def _fresh_problems(self, attempt: int, count: int, exclude: frozenset[str]) -> list[Problem]:
-        """This engine's share of a draw that all ranks make alike, so that none meets twice."""
+        """This engine's share of a draw that all make alike, none of them in the step's batch."""
         seed = derive_seed(
             self.seed, step=self.global_step, problem_id="", attempt=attempt, purpose="resample"
         )
         engines = self.trainer.world_size // self.ranks_per_engine
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        drawn = data.fresh_problems(seed, (count + len(exclude)) * engines)
-        mine = drawn[self.global_rank // self.ranks_per_engine :: engines]
-        share = [p for p in mine if p.id not in exclude]
-        return share[:count]
+        left_out = self._batch_ids if exclude else frozenset()
+        drawn = data.fresh_problems(seed, (count + len(exclude)) * engines, left_out)
+        return share_of(drawn, count, exclude, self.global_rank // self.ranks_per_engine, engines)
 
-    def _look_at_prompts(self, problems: Sequence[Problem]) -> None:
-        """Show the first prompt as rendered, and name problems that a prompt cannot hold."""
-        prompts = {p.id: self.recipe.first_messages(p) for p in problems}
-        if not self._prompt_shown and prompts:
-            text = self.renderer.text(next(iter(prompts.values())))
+    def _show_prompt(self, problems: Sequence[Problem]) -> None:
+        """Print the first prompt of a run as rendered."""
+        if not self._prompt_shown:
+            text = self.renderer.text(self.recipe.first_messages(problems[0]))
             rank_zero_info(f"first rendered prompt:\n{plain(text)}")
             self._prompt_shown = True
-        unfit = [name for name, messages in prompts.items() if not self.renderer.fits(messages)]
+
+    def _name_too_long(self, problems: Sequence[Problem]) -> None:
+        """Name problems that a prompt cannot hold; each process knows of its own alone."""
+        fits = self.renderer.fits
+        unfit = [p.id for p in problems if not fits(self.recipe.first_messages(p))]
         if unfit:
-            rank_zero_warn(
+            warnings.warn(
                 f"training problems {', '.join(unfit)} do not fit model.policy.max_prompt_tokens="
-                f"{self.renderer.max_prompt_tokens}; the left of their text is cut"
+                f"{self.renderer.max_prompt_tokens}; the left of their text is cut",
+                stacklevel=2,
             )
 
     def _not_finite(self, what: str, problem_ids: Sequence[str]) -> str:

@@ -1,12 +1,19 @@
 """A Lightning Trainer with the rollout fit loop, durable checkpoints and a run's folder layout."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import (
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    ProgressBar,
+)
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
+from svr_lightning.errors import ConfigError
 from svr_lightning.training.checkpoint_io import DurableCheckpointIO
 from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.deepspeed import own_strategy
@@ -51,13 +58,42 @@ class SVRTrainer(Trainer):
         if kwargs.get("enable_progress_bar") is False:
             callbacks = _as_list(kwargs.get("callbacks"))
             kwargs["callbacks"] = [c for c in callbacks if not isinstance(c, ProgressBar)]
+        if any(
+            isinstance(callback, GradientAccumulationScheduler)
+            for callback in _as_list(kwargs.get("callbacks"))
+        ):
+            raise ConfigError(
+                "trainer.callbacks: GradientAccumulationScheduler would change the number of "
+                "micro-batches that a rollout is cut into; set trainer.accumulate_grad_batches"
+            )
         kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
         note_launcher()
         super().__init__(*args, **kwargs)
         self.fit_loop = RolloutFitLoop(self, self.fit_loop)
         for callback in self.checkpoint_callbacks:
-            if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
-                callback.dirpath = str(Path(root).absolute() / "checkpoints")
+            if isinstance(callback, ModelCheckpoint):
+                if callback.dirpath is None:
+                    callback.dirpath = str(Path(root).absolute() / "checkpoints")
+                # A resumed run, or one that saves by the clock, would save within a step.
+                at_end = self._after_whole_steps(callback.on_train_batch_end)
+                callback.on_train_batch_end = at_end  # type: ignore[method-assign]
+
+    def save_checkpoint(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Save, unless within an optimizer step: no checkpoint holds a part of its gradient.
+
+        Whoever saves at any moment, such as a job's last signal, keeps the checkpoint before.
+        """
+        if self.training and self.fit_loop.within_step:
+            rank_zero_warn(f"within an optimizer step; {filepath} is not written, resume from last")
+            return
+        super().save_checkpoint(filepath, *args, **kwargs)
+
+    def _after_whole_steps(self, hook: Callable[..., None]) -> Callable[..., None]:
+        def hook_of_whole_steps(*args: Any, **kwargs: Any) -> None:
+            if not self.fit_loop.within_step:
+                hook(*args, **kwargs)
+
+        return hook_of_whole_steps
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         with failing_together(self):

@@ -69,6 +69,7 @@ def fails_with(
         (["--data.train.path", "./no/such/file.jsonl"], ["./no/such/file.jsonl"]),
         (["--ckpt_path", "no.ckpt"], ["no.ckpt", "--ckpt_path"]),
         (["--trainer.precision", "bf16-true"], ["bf16-true", "fp32 masters"]),
+        (["--trainer.precision", "16-true"], ["16-true", "fp32 masters"]),
         (["--trainer.strategy", "dpp"], ["dpp"]),
         (["--trainer.accelerator", "gpuu"], ["gpuu"]),
         (["--ckpt_path", "best"], ["--ckpt_path best", "give last or a file"]),

@@ -14,7 +14,13 @@ from svr_lightning.rendering import Renderer
 from svr_lightning.rollout import Decoding, Driver
 from svr_lightning.tasks import get_task
 from svr_lightning.tiny import warmstart
-from svr_lightning.training.experience import Group, roll_out, samples_of, with_resampling
+from svr_lightning.training.experience import (
+    Group,
+    roll_out,
+    samples_of,
+    share_of,
+    with_resampling,
+)
 from svr_lightning.training.stats import rollout_stats
 
 TOKENIZER = AutoTokenizer.from_pretrained(
@@ -99,6 +105,14 @@ def test_top_up_tries_again_for_what_is_still_missing_and_never_the_same_problem
         (1, 2, {"a", "b!", "c!"}),
         (2, 1, {"a", "b!", "c!", "x!", "y"}),
     ]
+
+
+def test_the_shares_of_a_draw_hold_no_problem_in_common() -> None:
+    drawn = [problem(name) for name in "abcdef"]
+    first = share_of(drawn, 2, frozenset("a"), part=0, parts=2)
+    second = share_of(drawn, 9, frozenset(), part=1, parts=2)
+    assert [each.id for each in first] == ["c", "e"]
+    assert [each.id for each in second] == ["b", "d", "f"]
 
 
 def test_top_up_gives_up_after_three_attempts_and_trains_on_what_there_is() -> None:

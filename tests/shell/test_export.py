@@ -16,9 +16,12 @@ from tests.scripted import RENDERER
 from tests.shell.test_loop import module
 
 
-def exported(root: Path, **settings: Any) -> tuple[dict[str, Any], str]:
+def exported(
+    root: Path, *, run_config: dict[str, Any] | None = None, **settings: Any
+) -> tuple[dict[str, Any], str]:
     """What the folder's operating point says, and the model card."""
     trained: SVRModule = module(**settings)
+    trained.run_config = run_config or {}
     trained.policy = tiny_qwen3()
     # As checkpoints ship it: contradicts itself where nothing is sampled.
     trained.policy.generation_config = GenerationConfig(
@@ -63,3 +66,24 @@ def test_new_weights_do_not_inherit_what_the_old_ones_were_tuned_to(tmp_path: Pa
     point, card = exported(tmp_path, evaluation=EvaluationConfig(threshold=0.6, max_turns=2))
     assert point == {"threshold": 0.6, "max_turns": 2}
     assert "confidence >= 0.60" in card
+
+
+def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path: Path) -> None:
+    configured = {
+        "model": {"recipe": {"init_args": {"interface": "verdict", "group_size": 4}}},
+        "data": {"questions_task": "gsm8k"},
+    }
+    _, card = exported(
+        tmp_path,
+        run_config=configured,
+        evaluation=EvaluationConfig(gate="verdict"),
+        policy=PolicyConfig(chat_template_kwargs={}),
+    )
+    command = card.split("```bash\n")[1].split("```")[0].replace("\\\n", "")
+    assert command.split() == [
+        *("python", "-m", "svr_lightning", "predict", "--model.policy.path", "THIS_FOLDER"),
+        *("--data.questions_task", "gsm8k", "--model.policy.chat_template_kwargs", "'{}'"),
+        *("--model.evaluation.gate", "verdict"),
+        *("--model.recipe", "svr_lightning.recipes.svr.SVR"),
+        *("--model.recipe.interface", "verdict", "--question", "'...'"),
+    ]

@@ -305,6 +305,14 @@ def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path).fit(module(), data(), ckpt_path=path)
 
 
+def test_a_reference_is_not_dropped_for_a_method_without_one(tmp_path: Path) -> None:
+    path = tmp_path / "1.ckpt"
+    trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
+    free = SVR(group_size=4, horizon=2, length_scale=92, loss=LossSpec(beta=0.0))
+    with pytest.raises(ConfigError, match=r"another model or method.*such as reference"):
+        trainer(tmp_path).fit(module(recipe=free), data(), ckpt_path=path)
+
+
 def test_the_last_checkpoint_is_the_end_of_the_run(tmp_path: Path) -> None:
     keep = ModelCheckpoint(tmp_path, every_n_train_steps=2, save_top_k=0, save_last=True)
     trainer(tmp_path, keep, max_steps=3, enable_checkpointing=True).fit(module(), data())

@@ -154,8 +154,12 @@ def test_lightnings_own_object_and_stage_3_are_refused() -> None:
 
     with pytest.raises(ConfigError, match="divides gradients twice"):
         own_strategy(DeepSpeedStrategy())
-    with pytest.raises(ConfigError, match="stage 3 shards the weights"):
+    with pytest.raises(ConfigError, match=r"stage 3 is not 1 or 2\. Stage 3 shards the weights"):
         own_strategy("deepspeed_stage_3")
+    with pytest.raises(ConfigError, match=r"stage 3 is not 1 or 2"):
+        SVRDeepSpeedStrategy(config={"zero_optimization": {"stage": 3}})
+    with pytest.raises(ConfigError, match="fp16 leaves updates out"):
+        SVRDeepSpeedStrategy(config={"zero_optimization": {"stage": 2}, "fp16": {"enabled": True}})
 
 
 def test_without_deepspeed_its_strategy_is_one_line_that_says_what_to_install(
