@@ -23,6 +23,7 @@ from rich.text import Text
 
 from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError
+from svr_lightning.figures.names import apart
 from svr_lightning.figures.style import svg
 from svr_lightning.files import write_file, write_json
 from svr_lightning.report.document import report_md, tables_tex
@@ -133,6 +134,8 @@ def show(methods: Sequence[Method]) -> None:
     for number, head in enumerate(("", "", "accuracy", "turns", "tokens (k)", "PSE (%)")):
         screen.add_column(head, justify="left" if number < 2 else "right", no_wrap=True)
     screen.columns[0].max_width = screen.columns[1].max_width = 14
-    for row in summary(methods):
-        screen.add_row(*(Text(plain(text)) for text in row))
+    for method, *values in summary(methods):
+        name, mark = apart(method)
+        lines = f"{plain(name)}\n{mark.strip()}" if mark else plain(name)
+        screen.add_row(Text(lines), *(Text(plain(text)) for text in values))
     Console().print(screen)

@@ -28,8 +28,10 @@ from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.diagnostics import DIAGNOSTICS, diagnose
 from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.results import RESULTS
 from svr_lightning.evaluation.sweep import THRESHOLDS, long_rows, sweep
 from svr_lightning.files import write_file, write_json
+from svr_lightning.report.runs import is_privileged, read_results
 
 COLUMNS = (
     ("accuracy", "accuracy", "{:.3f}"),
@@ -74,7 +76,13 @@ def run(options: argparse.Namespace) -> int:
             "--max-turns"
         ) from error
     out = options.out or options.samples[0].parent / "sweep"
-    write_json(out / "sweep.json", {"samples": [str(path) for path in options.samples], **curves})
+    privileged = any(
+        is_privileged(read_results(path.parent / RESULTS).get("config", {}))
+        for path in options.samples
+    )
+    samples = [str(path) for path in options.samples]
+    curves = {"samples": samples, "privileged": privileged, **curves}
+    write_json(out / "sweep.json", curves)
     write_file(out / "sweep.csv", [_csv(long_rows(curves))])
     outcomes = {name: replay(table, rule, options.max_turns) for name, table in tables.items()}
     write_json(out / DIAGNOSTICS, diagnose(tables, outcomes))
@@ -89,6 +97,8 @@ def show(curves: Mapping[str, Any]) -> None:
     names = list(point["datasets"])
     console = Console()
     console.print(Text(f"data sets: {plain(', '.join(names))}"))
+    if curves["privileged"]:
+        console.print(Text("privileged: labels in prompts", style="bold"))
     _table(console, "fixed budgets", "K", [(str(r["budget"]), r) for r in curves["fixed"]])
     adaptive = [(f"{row['threshold']:.2f}", row) for row in curves["thresholds"]]
     adaptive.append(("verdict alone", curves["verdict_only"]))

@@ -12,7 +12,7 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.results import package_versions
 from svr_lightning.experiments import plan, tuning
 from svr_lightning.experiments.cells import read_record
-from svr_lightning.experiments.plan import Row, Settings
+from svr_lightning.experiments.plan import Settings
 from svr_lightning.experiments.reading import Seeds, read_row
 from svr_lightning.experiments.results import REFERENCE, summarise
 from svr_lightning.experiments.tables import commands_md, table_md
@@ -121,7 +121,7 @@ def _copy(source: Path, target: Path) -> None:
 def _page(found: Sequence[Seeds], settings: Settings) -> None:
     """The report command over every row and seed, as a user would give it."""
     runs = [
-        f"{_name(judged.row)}={plan.folder_of(settings.out, judged.row, seed)}/eval/test"
+        f"{judged.row.title}={plan.folder_of(settings.out, judged.row, seed)}/eval/test"
         for judged in found
         for seed in judged.seeds
     ]
@@ -134,10 +134,6 @@ def _page(found: Sequence[Seeds], settings: Settings) -> None:
     arguments += [part for path in votes for part in ("--votes", path)]
     options: argparse.Namespace = parser_of("report").parse_args(arguments)
     report.run(options)
-
-
-def _name(row: Row) -> str:
-    return f"{row.title} (privileged)" if row.privileged else row.title
 
 
 def _figure(entries: Sequence[Mapping[str, Any]], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What data sets and averages are called, and in which order they stand."""
+"""What data sets, averages and methods are called, and in which order they stand."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,6 +14,25 @@ DISPLAY = {
     "minerva_math": "Minerva",
 }
 """The paper's seven data sets in its order, under the names that its tables use."""
+
+PRIVILEGED = " (privileged)"
+"""Stands behind the name of a method whose prompts showed labels."""
+
+
+def marked(name: str) -> str:
+    """A method's name with the mark, which it may have already."""
+    return name.removesuffix(PRIVILEGED) + PRIVILEGED
+
+
+def apart(name: str) -> tuple[str, str]:
+    """A name and its mark or nothing, for who shortens the one and keeps the other.
+
+    Example:
+        >>> apart("Oracle (privileged)")
+        ('Oracle', ' (privileged)')
+    """
+    mark = PRIVILEGED if name.endswith(PRIVILEGED) else ""
+    return name.removesuffix(mark), mark
 
 
 def display(dataset: str) -> str:

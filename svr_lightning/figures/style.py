@@ -15,6 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
+from svr_lightning.figures.names import apart
+
 INK, GREY, FAINT, PAPER = "#222222", "#6e6e6e", "#cfcfcf", "#fefefe"
 BLUE, LIGHT_BLUE, PALE_BLUE = "#0067a8", "#6aaedb", "#b5d6ee"
 ORANGE, LIGHT_ORANGE, PALE_ORANGE = "#c85200", "#f0965a", "#f9cdab"
@@ -103,9 +105,10 @@ def svg(figure: Figure) -> str:
 
 
 def shown(text: str, limit: int = 28) -> str:
-    """A name as a label: one line, without control characters, of bounded length."""
-    clean = "".join(c if c.isprintable() else "\ufffd" for c in text[: limit + 1])
-    return clean if len(clean) <= limit else clean[: limit - 1] + "\u2026"
+    """A name as a label: one line, without control characters, of bounded length but for a mark."""
+    name, mark = apart(text)
+    clean = "".join(c if c.isprintable() else "\ufffd" for c in name[: limit + 1])
+    return (clean if len(clean) <= limit else clean[: limit - 1] + "\u2026") + mark
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:

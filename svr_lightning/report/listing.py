@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from svr_lightning.figures.names import display, ordered
+from svr_lightning.figures.names import apart, display, ordered
 from svr_lightning.report.runs import Method
 from svr_lightning.report.text import clip, visible
 from svr_lightning.report.trajectories import CLASSES, Trajectory, choose, malformed, trajectories
@@ -66,8 +66,14 @@ def listing(methods: Sequence[Method], most: int) -> Listed:
     )
     if any(len(method.runs) > 1 for method in methods):
         note += " Of several seeds, the first."
-    shown = {group: [(clip(n, _NAME, 0)[0], c) for n, c in rows] for group, rows in filters.items()}
+    shown = {group: [(_named(n), c) for n, c in rows] for group, rows in filters.items()}
     return Listed(filters=shown, items=items, css=_css(shown), note=note)
+
+
+def _named(name: str) -> str:
+    """A name of bounded length, with its mark."""
+    name, mark = apart(name)
+    return clip(name, _NAME, 0)[0] + mark
 
 
 def _css(filters: Mapping[str, Sequence[Any]]) -> str:
@@ -99,7 +105,7 @@ def _trajectory(one: Trajectory, tokens: Sequence[str], method: str, threshold: 
     )
     names = f"{display(record['dataset'])} / {record['id']}"
     head = [f'<span class="id">{visible(clip(names, _NAME, _NAME)[0])}</span>']
-    head += [f'<span class="grey">{visible(clip(method, _NAME, 0)[0])}</span>'] if method else []
+    head += [f'<span class="grey">{visible(_named(method))}</span>'] if method else []
     head += [f'<span class="path">{path}</span>', _RIGHT if one.right else _WRONG, tags]
     body = [f"<pre>{_long(record['question'])}</pre>"]
     body.append(

@@ -19,7 +19,7 @@ from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_samples
 from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, fixed_row
 from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
-from svr_lightning.figures.names import ordered
+from svr_lightning.figures.names import marked, ordered
 from svr_lightning.metric_functions import VERDICT_CODES
 
 _METRICS = "metrics.csv"
@@ -79,6 +79,11 @@ class Run:
         return self.max_turns > 1 and (self.self_checks or early)
 
     @property
+    def privileged(self) -> bool:
+        """Whether prompts showed labels."""
+        return any(is_privileged(source.config) for source in self.sources)
+
+    @property
     def records(self) -> list[dict[str, Any]]:
         """All records, data set by data set."""
         return [record for source in self.sources for record in source.records]
@@ -88,8 +93,14 @@ class Run:
 class Method:
     """A name of the tables, with one run per seed."""
 
-    name: str
+    given: str
+    """As the command line has it."""
     runs: tuple[Run, ...]
+
+    @property
+    def name(self) -> str:
+        """As everything shows it: marked if a run of it is privileged."""
+        return marked(self.given) if any(run.privileged for run in self.runs) else self.given
 
 
 def _says_something(table: TurnTable) -> bool:
@@ -125,7 +136,7 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
         else:
             runs.append([source])
     return [
-        Method(name=name, runs=tuple(_run(sources) for sources in runs))
+        Method(given=name, runs=tuple(_run(sources) for sources in runs))
         for name, runs in seeds.items()
     ]
 
@@ -154,7 +165,7 @@ def _read_source(path: Path) -> Source:
         raise ConfigError(f"{samples}: {error}") from error
     if not tables:
         raise ConfigError(f"{samples}: there are no samples in it; evaluate something first")
-    results = _read_results(samples.parent / RESULTS)
+    results = read_results(samples.parent / RESULTS)
     logs = [folder / _METRICS for folder in list(samples.resolve().parents)[:3]]
     return Source(
         samples=samples,
@@ -166,7 +177,12 @@ def _read_source(path: Path) -> Source:
     )
 
 
-def _read_results(path: Path) -> Mapping[str, Any]:
+def read_results(path: Path) -> Mapping[str, Any]:
+    """What a results file holds; empty where there is none.
+
+    Raises:
+        ConfigError: if it cannot be read.
+    """
     if not path.is_file():
         return {}
     try:
@@ -187,6 +203,11 @@ def _mapping(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
 def setting(config: Mapping[str, Any], *keys: str) -> Any:
     """A value of a resolved configuration, None where it is not there."""
     return _mapping(config, *keys[:-1]).get(keys[-1])
+
+
+def is_privileged(config: Mapping[str, Any]) -> bool:
+    """Whether a resolved configuration says that its recipe's prompts show labels."""
+    return setting(config, "protocol", "privileged") is True
 
 
 def _run(sources: Sequence[Source]) -> Run:

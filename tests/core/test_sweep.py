@@ -79,6 +79,27 @@ def test_the_command_leaves_json_and_csv_and_prints_within_80_columns(
     assert curves["operating_point"] == curves["verdict_only"]
 
 
+@pytest.mark.parametrize(
+    ("beside", "marked"),
+    [
+        (None, False),
+        ({"config": None}, False),
+        ({"config": {"protocol": {"privileged": False}}}, False),
+        ({"config": {"protocol": {"privileged": True}}}, True),
+    ],
+)
+def test_the_command_says_where_prompts_showed_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], beside: object, *, marked: bool
+) -> None:
+    path = _samples(tmp_path, uncensored())
+    if beside is not None:
+        (tmp_path / "results.json").write_text(to_json(beside))
+    assert main(["sweep", "--samples", str(path), "--max-turns", "3"]) == 0
+    assert ("privileged: labels in prompts" in capsys.readouterr().out) is marked
+    curves = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert curves["privileged"] is marked
+
+
 def test_a_censored_recording_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,7 +61,10 @@ def leave(command: Command, row: str, seed: str) -> None:
     result = Path(command.result)
     if command.name in ("greedy", "sampled"):
         gate = "verdict" if row == "verdict_only" else "joint"
-        config = {"model": {"evaluation": {"adaptive": False, "gate": gate}}}
+        config = {
+            "model": {"evaluation": {"adaptive": False, "gate": gate}},
+            "protocol": {"privileged": row == "oracle"},
+        }
         write_results(result.parent, records_of(row, seed), config, {})
     elif command.name == "votes":
         result.parent.mkdir(parents=True)
@@ -203,7 +206,9 @@ def test_tables_commands_figures_and_page_are_published(out: Path) -> None:
     assert {row["name"]: row["kind"] for row in numbers["rows"]}["SVR"] == "reference"
     assert "<svg" in (folder / "figures" / "00_rows.svg").read_text()
     assert (folder / "index.html").is_file()
-    assert "Oracle-guided (privileged)" in (folder / "index.html").read_text()
+    page = (folder / "index.html").read_text()
+    assert "Oracle-guided (privileged)" in page
+    assert "(privileged) (privileged)" not in page
     # That of all rows, and SVR's own; nothing of what was published before.
     kept = {path.stem for path in (folder / "figures").glob("*.svg")}
     assert {"00_rows", "02_budgets_svr"} <= kept

@@ -86,7 +86,7 @@ def test_the_same_name_is_another_data_set_or_another_seed(tmp_path: Path) -> No
 
 
 def test_a_heading_names_a_few_methods_and_counts_many() -> None:
-    methods = [Method(name=name, runs=()) for name in ("GRPO", "SVR", "a", "b", "c", "d", "e")]
+    methods = [Method(given=name, runs=()) for name in ("GRPO", "SVR", "a", "b", "c", "d", "e")]
     assert heading(methods[:2]) == "GRPO, SVR"
     assert heading(methods) == "7 methods"
 

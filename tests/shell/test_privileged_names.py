@@ -1,0 +1,101 @@
+"""What showed labels in its prompts is marked wherever a report names it, whatever it is called."""
+
+import json
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.core.types import Verdict
+from svr_lightning.figures.names import PRIVILEGED
+from svr_lightning.figures.style import shown
+from svr_lightning.report.pictures import all_pictures
+from svr_lightning.report.runs import Method, read_methods
+from tests.shell.test_report import save
+from tests.trajectories import uncensored
+
+LONG = "a name that is longer than figures, lists and terminals have room for, by quite a bit"
+
+
+def protocol(*, privileged: Any) -> dict[str, Any]:
+    return {"model": {"evaluation": {}}, "protocol": {"max_turns": 3, "privileged": privileged}}
+
+
+def unchecked() -> list[dict[str, Any]]:
+    """Turns that say nothing of themselves, as those of the oracle-guided reference."""
+    records = uncensored()
+    for turn in (turn for record in records for turn in record["turns"]):
+        turn |= {"verdict": Verdict.UNSURE, "confidence": 0.5}
+    return records
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    save(folder / "plain", uncensored(), protocol(privileged=False))
+    save(folder / "labels", unchecked(), protocol(privileged=True))
+    return folder
+
+
+def test_every_file_and_the_screen_mark_a_privileged_run_and_no_other(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"SVR={runs / 'plain'}", f"Oracle-guided={runs / 'labels'}"]
+    assert main(["report", *arguments, "--out", str(tmp_path)]) == 0
+    files = ("index.html", "report.md", "tables.tex", "report.json", "figures/01_frontier.json")
+    texts = [unescape((tmp_path / name).read_text(encoding="utf-8")) for name in files]
+    for text in texts:
+        named = text.count("Oracle-guided")
+        assert named == text.count("Oracle-guided (privileged)") > 0
+        assert "SVR (privileged)" not in text
+    screen = [line.split() for line in capsys.readouterr().out.splitlines()]
+    first = next(i for i, words in enumerate(screen) if "Oracle-guided" in words)
+    assert screen[first + 1] == ["(privileged)"]
+    assert screen.count(["(privileged)"]) == 1
+
+
+@pytest.mark.parametrize("given", ["Murphy", "Murphy (privileged)"])
+def test_a_name_has_one_mark_and_keeps_its_place(runs: Path, given: str) -> None:
+    plain = read_methods([f"SVR={runs / 'plain'}", f"Murphy={runs / 'plain'}"])
+    labels = read_methods([f"SVR={runs / 'plain'}", f"{given}={runs / 'labels'}"])
+    assert [method.name for method in labels] == ["SVR", "Murphy (privileged)"]
+    frontiers = [all_pictures(methods, None)[0][0].numbers for methods in (plain, labels)]
+    # A method's colour goes by its place.
+    names = [[one["name"] for one in numbers["methods"]] for numbers in frontiers]
+    assert names == [["SVR", "Murphy"], ["SVR", "Murphy (privileged)"]]
+
+
+def test_one_privileged_seed_or_data_set_marks_the_method(runs: Path, tmp_path: Path) -> None:
+    other = [{**record, "dataset": "gsm8k"} for record in unchecked()]
+    save(tmp_path / "other", other, protocol(privileged=True))
+    seeds = read_methods([f"m={runs / 'plain'}", f"m={runs / 'labels'}"])
+    sets = read_methods([f"m={runs / 'plain'}", f"m={tmp_path / 'other'}"])
+    assert [(method.name, len(method.runs)) for method in seeds] == [("m (privileged)", 2)]
+    assert [(method.name, len(method.runs)) for method in sets] == [("m (privileged)", 1)]
+
+
+@pytest.mark.parametrize("said", [None, "false", {"a": 1}, 0])
+def test_what_is_not_true_marks_nothing(tmp_path: Path, said: Any) -> None:
+    save(tmp_path / "a", uncensored(), protocol(privileged=said))
+    save(tmp_path / "b", uncensored(), {"protocol": said})
+    save(tmp_path / "c", uncensored())
+    methods: list[Method] = read_methods([str(tmp_path / name) for name in "abc"])
+    assert [method.name for method in methods] == ["a", "b", "c"]
+
+
+def test_where_a_name_is_cut_its_mark_stays(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown("x" * 50 + PRIVILEGED, 20) == "x" * 19 + "\u2026" + PRIVILEGED
+    arguments = [f"{LONG}={runs / 'labels'}", f"SVR={runs / 'plain'}"]
+    assert main(["report", *arguments, "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "index.html").read_text(encoding="ascii")
+    assert f"{LONG[:80]} (privileged) <small>6</small>" in page
+    assert f'<span class="grey">{LONG[:80]} (privileged)</span>' in page
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "(privileged)" in (line.strip() for line in lines)
+    names = [one["name"] for one in json.loads((tmp_path / "report.json").read_text())["methods"]]
+    assert names == [f"{LONG} (privileged)", "SVR"]
