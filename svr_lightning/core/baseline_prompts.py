@@ -100,7 +100,7 @@ def feedback(style: AnswerStyle, question: str, attempt: str) -> list[Message]:
 
 
 def guided(style: AnswerStyle, question: str, attempt: str, hints: str, turn: int) -> list[Message]:
-    """Solve again with a tutor's hints on the attempt at hand."""
+    """Solve again with a tutor's hints, all of them, on the attempt at hand."""
     user = refinement_text(
         style,
         question,
@@ -108,7 +108,7 @@ def guided(style: AnswerStyle, question: str, attempt: str, hints: str, turn: in
         turn,
         heading="",
         instruction=(
-            f"A tutor's feedback on it:\n{shorten_draft(hints, style.draft_limit)}\n\n"
+            f"A tutor's feedback on it:\n{hints}\n\n"
             "Think about the feedback, then give a complete solution with the final answer in "
             f"{style.reminder}."
         ),

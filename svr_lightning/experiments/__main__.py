@@ -85,7 +85,9 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
             return FAILED  # without a learning rate there is nothing to go on with
     if {"train", "judge"} & set(stages):
         names, failures = runnable(options, settings, stages)
-        failures += runner.run(cells(options, settings, stages, names), options.jobs)
+        borrowing = [name for name in names if plan.BY_NAME[name].policy_of]
+        for group in ([name for name in names if name not in borrowing], borrowing):
+            failures += runner.run(cells(options, settings, stages, group), options.jobs)
     if "report" in stages:
         known = replace(settings, rates=tuning.read_rates(settings.out))
         for line in report.write_report(known, tuple(options.seeds), options.rows):

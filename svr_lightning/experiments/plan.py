@@ -1,7 +1,7 @@
 """What the miniature experiment runs: rows, seeds, and the command line of each step. Pure.
 
 A row is a training method under a name; a cell is a row with one seed. A cell trains (``fit``),
-then answers the held-out problems greedily, every turn recorded, and once more sampled.
+then answers the held-out problems greedily and once more sampled, every turn recorded.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ TUNING_FLAGS = ("--trainer.max_steps", "40", "--trainer.val_check_interval", "40
 TEMPERATURE = 0.9
 """Of the sampled evaluation, and of training."""
 HORIZON = 3
-"""Turns of the sampled evaluation: those of training."""
+"""Turns of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,8 @@ class Row:
     """What else every command of the row is given."""
     trained: bool = True
     """False judges the policy that all runs start from."""
+    policy_of: str | None = None
+    """The row whose policies it judges under another protocol; None trains its own."""
     single: bool = False
     """Trained and judged on one turn."""
     interface: Interface | None = None
@@ -108,7 +110,6 @@ def _variant(name: str, title: str) -> Row:
 
 # Four updates of 6 problems per rollout: as many optimizer steps and problems as everybody else.
 _FOUR_UPDATES = ("--data.problems_per_step", "24", "--trainer.val_check_interval", "25")
-_SHARED_BETA = ("--model.recipe.init_args.loss.beta", "0.1")
 
 ROWS = (
     Row(
@@ -129,16 +130,19 @@ ROWS = (
         single=True,
         flags=_FOUR_UPDATES,
     ),
-    _method(
-        "gspo_matched",
-        "GSPO (matched)",
-        "single",
-        ("GSPO", 0.385),
-        single=True,
-        flags=_SHARED_BETA,
-    ),
+    _method("gspo_matched", "GSPO (matched)", "single", ("GSPO", 0.385), single=True),
     _method("grpo_mt", "GRPO-MT", "multi", ("GRPO-MT", 0.464)),
     _method("igrpo", "iGRPO", "single", ("iGRPO", 0.415), single=True),
+    Row(
+        name="igrpo_turns",
+        title="iGRPO, ten turns",
+        group="method",
+        family="single",
+        layers=("configs/methods/igrpo.yaml",),
+        flags=("--model.recipe.init_args.evaluate", "fixed"),
+        policy_of="igrpo",
+        paper=("main_results", "iGRPO", 0.415),
+    ),
     _method("murphy", "Murphy (chain)", "multi", ("Murphy", 0.488)),
     _method("murphy_tree", "Murphy (tree)", "multi", ("Murphy", 0.488)),
     _method("mlmt_rl", "MLMT-RL", "multi", ("MLMT-RL", 0.458)),
@@ -258,13 +262,10 @@ def fit(row: Row, seed: int, rate: float, folder: str, extra: tuple[str, ...] = 
     )
 
 
-def judge(row: Row, seed: int, folder: str) -> tuple[Command, ...]:
+def judge(row: Row, seed: int, folder: str, policy: str) -> tuple[Command, ...]:
     """Every evaluation of one cell on held-out problems, and voting where the row has it."""
-    policy = f"{folder}/policy" if row.trained else START
-    turns = "1" if row.single else str(HORIZON)
     uncensored = ("--model.evaluation.adaptive", "false")
-    hot = ("--model.evaluation.temperature", str(TEMPERATURE))
-    sampled = (*hot, "--model.evaluation.max_turns", turns, *uncensored)
+    sampled = ("--model.evaluation.temperature", str(TEMPERATURE), *uncensored)
     pools = f"{folder}/eval/votes/votes.jsonl"
 
     def test(name: str, flags: tuple[str, ...], root: str, result: str) -> Command:
@@ -301,10 +302,13 @@ def cell(row: Row, seed: int, settings: Settings, stages: tuple[str, ...]) -> Ce
     """The steps of one cell that belong to ``stages``, of ``train`` and ``judge``."""
     folder = folder_of(settings.out, row, seed)
     commands: tuple[Command, ...] = ()
-    if "train" in stages and row.trained:
+    trains = row.trained and row.policy_of is None
+    if "train" in stages and trains:
         commands += (fit(row, seed, settings.rates[row.family], folder, settings.extra),)
     if "judge" in stages:
-        commands += judge(row, seed, folder)
+        source = folder_of(settings.out, BY_NAME[row.policy_of or row.name], seed)
+        policy = f"{source}/policy" if row.trained else START
+        commands += judge(row, seed, folder, policy)
     return Cell(name=f"{row.name}-{seed}", commands=commands)
 
 

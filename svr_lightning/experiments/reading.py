@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from svr_lightning.commands.samples import load_tables
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.results import SAMPLES
 from svr_lightning.evaluation.table import TurnTable
 from svr_lightning.evaluation.votes_file import VOTES, read_votes
 from svr_lightning.evaluation.voting import majority_outcomes, pools_of
@@ -29,8 +27,8 @@ class Seeds:
     seeds: tuple[int, ...]
     greedy: tuple[Run, ...]
     """[S] with the outcome of the row's own protocol."""
-    sampled: tuple[TurnTable, ...]
-    """[S] every turn recorded."""
+    sampled: tuple[Run, ...]
+    """[S] the same, sampled."""
     votes: dict[int, Answers]
     """Majority voting by the number of votes; empty where the row has none."""
 
@@ -53,14 +51,13 @@ def read_row(row: Row, seeds: Sequence[int], settings: Settings) -> Seeds | None
             judged.append((seed, Path(plan.folder_of(settings.out, row, seed))))
     if not judged:
         return None
-    runs = tuple(
-        run
-        for _, folder in judged
-        for run in read_methods([f"{row.name}={folder / 'eval' / 'test'}"])[0].runs
-    )
-    sampled = tuple(
-        only(load_tables([folder / "sampled" / "eval" / "test" / SAMPLES]), row.name)
-        for _, folder in judged
+    runs, sampled = (
+        tuple(
+            run
+            for _, folder in judged
+            for run in read_methods([f"{row.name}={folder / inside}"])[0].runs
+        )
+        for inside in ("eval/test", "sampled/eval/test")
     )
     found = Seeds(
         row=row,
@@ -69,8 +66,8 @@ def read_row(row: Row, seeds: Sequence[int], settings: Settings) -> Seeds | None
         sampled=sampled,
         votes=majorities([folder for _, folder in judged], runs) if row.votes else {},
     )
-    for table in (*found.tables, *sampled):
-        same_problems(found.tables[0].ids, table.ids, row.name)
+    for run in (*runs, *sampled):
+        same_problems(found.tables[0].ids, only(run.tables, row.name).ids, row.name)
     return found
 
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from svr_lightning.evaluation.replay import fixed_budget, replay
 from svr_lightning.evaluation.table import Outcome, TurnTable
 from svr_lightning.experiments import plan, summary
 from svr_lightning.experiments.plan import Row
-from svr_lightning.experiments.reading import Seeds, same_problems
+from svr_lightning.experiments.reading import Seeds, only, same_problems
 from svr_lightning.experiments.summary import Answers, Draws, Frontier
+from svr_lightning.report.runs import Run
 
 REFERENCE = "svr"
 """The row that all others are compared with."""
@@ -45,7 +47,7 @@ def summarise(rows: Sequence[Seeds]) -> list[Entry]:
 def row_entry(seeds: Seeds, drawn: Draws) -> Entry:
     """What a row's policies did, greedily and sampled."""
     row = seeds.row
-    pairs = list(zip(seeds.tables, _outcomes(seeds), strict=True))
+    pairs = _own_protocol(seeds.greedy)
     runs = [summary.ratios_of(table, outcome) for table, outcome in pairs]
     greedy = summary.mean_over_seeds(runs, drawn)
     greedy["auroc"] = summary.auroc_over_seeds(pairs, drawn)
@@ -61,17 +63,47 @@ def row_entry(seeds: Seeds, drawn: Draws) -> Entry:
         "fixed_tokens": {k: _mean_tokens(seeds.tables, int(k)) for k in fixed},
         "best_fixed": {"budget": int(best), **fixed[best]},
         "sampled": sampled_entry(seeds, drawn),
+        "short": {
+            "greedy": short_entry(seeds.row, seeds.greedy, drawn),
+            "sampled": short_entry(seeds.row, seeds.sampled, drawn),
+        },
     }
 
 
 def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
-    """Sampled turns, none of them stopped: accuracy of each, and what the self-checks are worth."""
-    pairs = [(table, table.recorded) for table in seeds.sampled]
-    turns = summary.mean_over_seeds([summary.budget_ratios(t) for t in seeds.sampled], drawn)
+    """What sampled policies return, and what their turns are worth if none is stopped.
+
+    Of turns, those of training: how many are right, and how well they are checked.
+    """
+    own = [summary.ratios_of(*pair) for pair in _own_protocol(seeds.sampled)]
+    returned = summary.mean_over_seeds(own, drawn)
+    tables = [only(run.tables, seeds.row.name) for run in seeds.sampled]
+    budgets = [summary.budget_ratios(table) for table in tables]
+    turns = [{k: v for k, v in of.items() if int(k) <= plan.HORIZON} for of in budgets]
+    pairs = [(table, fixed_budget(table, _few(table))) for table in tables]
     checks = summary.mean_over_seeds([summary.ratios_of(*pair) for pair in pairs], drawn)
     checks["auroc"] = summary.auroc_over_seeds(pairs, drawn)
     kept = {name: checks[name] for name in ("auroc", "brier", "overconfidence")}
-    return {"turns": turns, **_applicable(seeds.row, kept)}
+    return {
+        **{name: returned[name] for name in ("accuracy", "turns", "tokens")},
+        "each_turn": summary.mean_over_seeds(turns, drawn),
+        **_applicable(seeds.row, kept),
+    }
+
+
+def short_entry(row: Row, runs: Sequence[Run], drawn: Draws) -> Entry:
+    """What the row returns where it is given no more turns than in training."""
+    found = []
+    for run in runs:
+        table = only(run.tables, row.name)
+        outcome = (
+            fixed_budget(table, _few(table))
+            if row.interface is None
+            else replay(table, run.rule, _few(table))
+        )
+        found.append(summary.ratios_of(table, outcome))
+    means = summary.mean_over_seeds(found, drawn)
+    return {name: means[name] for name in ("accuracy", "turns", "tokens")}
 
 
 def vote_entry(seeds: Seeds, k: int, voted: Answers, drawn: Draws) -> Entry:
@@ -129,7 +161,7 @@ def options_of(seeds: Seeds) -> Frontier:
 
 def answers(seeds: Seeds) -> Answers:
     """[S, N] what a row returned under its own protocol."""
-    return summary.answers_of(seeds.tables, _outcomes(seeds))
+    return summary.answers_of(*zip(*_own_protocol(seeds.greedy), strict=True))
 
 
 def _paper(table: str, row: str, accuracy: float | None) -> Entry | None:
@@ -138,8 +170,13 @@ def _paper(table: str, row: str, accuracy: float | None) -> Entry | None:
     return {"table": table, "row": row, "all7_accuracy": accuracy}
 
 
-def _outcomes(seeds: Seeds) -> list[Outcome]:
-    return [next(iter(run.outcomes.values())) for run in seeds.greedy]
+def _few(table: TurnTable) -> int:
+    """The turns of training, or the one that there is."""
+    return min(plan.HORIZON, int(table.correct.shape[1]))
+
+
+def _own_protocol(runs: Sequence[Run]) -> list[tuple[TurnTable, Outcome]]:
+    return [(only(run.tables, "a run"), next(iter(run.outcomes.values()))) for run in runs]
 
 
 def _mean_tokens(tables: Sequence[TurnTable], budget: int) -> float:

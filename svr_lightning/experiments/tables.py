@@ -19,9 +19,10 @@ a bootstrap over seeds and over sets of numbers; with three seeds they understat
 differ, with one they leave it out.
 
 Answers are greedy, under each row's own protocol: one turn, ten turns (MLMT-RL nine), or SVR's
-stopping rule at most ten turns. Maj@k is the majority of k samples at temperature 0.6, drawn again
-and again from ten; Maj@1 is one sample, and its prompt counts k times. Best fixed: the number of
-turns with the highest accuracy, picked on these very problems. Any turn: over all recorded turns.
+stopping rule at most ten turns. Sampled: the same at temperature 0.9. Maj@k is the majority of k
+samples at temperature 0.6, drawn again and again from sixteen; Maj@1 is one sample, and its prompt
+counts k times. Best fixed: the number of turns with the highest accuracy, picked on these very
+problems. Any turn: over all recorded turns.
 Tokens are prompts and completions of all turns. Paper: accuracy of Qwen3.5-2B over seven
 benchmarks, another task, model and scale.
 
@@ -30,6 +31,7 @@ confidence minus correctness over turns; overconfidence, the share of turns that
 CORRECT. Better higher: AUROC, how well confidence tells right turns from wrong ones. ESR: the share
 of problems that stop before the turns run out."""
 _FEEDBACK = "Turn 2 of MLMT-RL is feedback, whose text is graded as an answer."
+_SHORT_NOTES = "As many as in training; the stopping rule where there is one."
 _VERSUS = """\
 SVR minus the row, on the same problems and seeds. Seeds ahead: on how many of them SVR is more
 accurate. p, of these policies: a two-sided permutation test that flips signs by sets of numbers. It
@@ -43,9 +45,11 @@ measured on the other. The row at SVR's cost likewise, of its fixed numbers of t
 thresholds where it has a self-check. The differences are there. Their intervals hold the
 chosen settings fixed."""
 _HEAD = (
-    *("", "seeds", "accuracy", "paper", "first turn", "any turn", "best fixed (turns)", "turns"),
-    *("tokens", "tokens per right answer", "PSE", "ESR", "Brier", "AUROC", "overconfidence"),
+    *("", "seeds", "accuracy", "sampled", "paper", "first turn", "any turn"),
+    *("best fixed (turns)", "turns", "tokens", "tokens per right answer"),
+    *("PSE", "ESR", "Brier", "AUROC", "overconfidence"),
 )
+_SHORT = ("", "greedy", "tokens", "sampled", "tokens")
 _SAMPLED = ("", "turn 1", "turn 2", "turn 3", "AUROC", "Brier", "overconfidence")
 _COMPARED = ("", "accuracy", "seeds ahead", "p", "tokens", "per token")
 _AT_COST = (
@@ -59,14 +63,23 @@ def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
     parts = ["# The miniature experiment", "", _NOTES, "", *_grid(_HEAD, map(_greedy, entries))]
     if any(entry["privileged"] for entry in entries):
         parts += ["", "(+) privileged: its prompts show labels."]
+    judged = [entry for entry in entries if "sampled" in entry]
     parts += [
         "",
-        "## Sampled",
+        "## At most three turns",
+        "",
+        _SHORT_NOTES,
+        "",
+        *_grid(_SHORT, map(_short, judged)),
+    ]
+    parts += [
+        "",
+        "## Each sampled turn",
         "",
         f"Temperature {plan.TEMPERATURE}, no early stop. {_FEEDBACK}",
         "",
     ]
-    parts += _grid(_SAMPLED, (_sampled(entry) for entry in entries if "sampled" in entry))
+    parts += _grid(_SAMPLED, map(_sampled, judged))
     if pairs := [entry for entry in entries if entry.get(f"versus_{REFERENCE}")]:
         parts += ["", "## Compared with SVR", "", _VERSUS, ""]
         parts += _grid(_COMPARED, map(_compared, pairs))
@@ -99,6 +112,7 @@ def _greedy(entry: Entry) -> list[str]:
         _title(entry),
         str(len(entry["trained_seeds"]) or ""),
         _interval(values["accuracy"]),
+        _interval(entry["sampled"]["accuracy"]) if "sampled" in entry else "",
         "" if paper is None else f"{paper['all7_accuracy']:.3f}",
         *(_mean(values, name) for name in ("first_turn_accuracy", "any_turn_accuracy")),
         "" if best is None else f"{best['mean']:.3f} ({best['budget']})",
@@ -109,11 +123,19 @@ def _greedy(entry: Entry) -> list[str]:
     ]
 
 
+def _short(entry: Entry) -> list[str]:
+    cells = [_title(entry)]
+    for how in ("greedy", "sampled"):
+        values = entry["short"][how]
+        cells += [_interval(values["accuracy"]), _mean(values, "tokens", ".0f")]
+    return cells
+
+
 def _sampled(entry: Entry) -> list[str]:
     values = entry["sampled"]
     return [
         _title(entry),
-        *(_mean(values["turns"], str(turn)) for turn in (1, 2, 3)),
+        *(_mean(values["each_turn"], str(turn)) for turn in (1, 2, 3)),
         *(_mean(values, name) for name in ("auroc", "brier", "overconfidence")),
     ]
 

@@ -118,6 +118,11 @@ def draft_of(turn: Turn) -> DraftState:
     return DraftState(draft=turn.completion.text, truncated=turn.completion.truncated)
 
 
+def learns(turn: Turn, horizon: int, which: LossTurns) -> bool:
+    """Whether a turn of trajectories of ``horizon`` turns is optimised."""
+    return which == "all" or turn.index == horizon
+
+
 def trajectory_samples(group: Group, advantages: Sequence[float], which: LossTurns) -> list[Sample]:
     """Every turn of each trajectory, or the last one, with the trajectory's advantage."""
     return [

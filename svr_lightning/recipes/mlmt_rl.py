@@ -16,7 +16,7 @@ from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Message, Problem, Sample, ScoredTurn, Turn
 from svr_lightning.errors import require
 from svr_lightning.recipes.base import Group, Limited, Program, sample_of
-from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.recipes.baseline import Baseline, LossTurns, learns
 from svr_lightning.recipes.options import PLACE
 from svr_lightning.tasks import get_task
 
@@ -32,6 +32,8 @@ class MLMTRL(Baseline):
     """G, episodes per problem."""
     feedback_tokens: int = 512
     """Longest feedback, in tokens, where the completion limit is not lower."""
+    loss_turns: LossTurns = "all"
+    """Which turns are optimised: ``all``, or the ``final`` one, and then the tutor never learns."""
     alpha: float = 0.0
     """Bonus for improving on the first turn: the last one is credited with R + alpha (R - r_1)."""
 
@@ -42,8 +44,8 @@ class MLMTRL(Baseline):
 
     @property
     def samples_per_problem(self) -> int:
-        """Every turn of every episode."""
-        return self.group_size * EPISODE
+        """Every optimised turn of every episode."""
+        return self.group_size * (EPISODE if self.loss_turns == "all" else 1)
 
     def programs(self, problem: Problem, place: Place = START) -> list[Program]:
         """G episodes."""
@@ -78,6 +80,7 @@ class MLMTRL(Baseline):
             sample_of(turn, group.problem, advantage)
             for trajectory, both, last in zip(group.trajectories, shared, bonus, strict=True)
             for turn, advantage in zip(trajectory.turns, (both, both, last), strict=True)
+            if learns(turn, EPISODE, self.loss_turns)
         ]
 
     def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:

@@ -15,7 +15,7 @@ from svr_lightning.core.credit import beyond_success, max_to_go, mean_to_go, sib
 from svr_lightning.core.seeds import START, Place
 from svr_lightning.core.types import Message, Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, Limited, Program, sample_of
-from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.recipes.baseline import Baseline, LossTurns, learns
 from svr_lightning.recipes.labels import oracle_state, score
 from svr_lightning.recipes.options import check_range
 from svr_lightning.recipes.tree import grow, nodes_of
@@ -39,6 +39,8 @@ class Murphy(Baseline):
     """gamma of MeRS, for each step back; MaRS has none."""
     train_after_solved: bool = False
     """Whether a chain is optimised beyond the turn that solved the problem."""
+    loss_turns: LossTurns = "all"
+    """Which turns are optimised: ``all`` nodes, or those of the ``final`` turn."""
     feedback: Literal["none", "binary"] = "none"
     """``binary`` shows labels in prompts, in evaluation too."""
 
@@ -55,7 +57,7 @@ class Murphy(Baseline):
     @property
     def samples_per_problem(self) -> int:
         """Every node, where none is left out."""
-        return self.group_size * self.horizon
+        return self.group_size * (self.horizon if self.loss_turns == "all" else 1)
 
     def programs(self, problem: Problem, place: Place = START) -> list[Program]:
         """G chains, or one program that grows the tree."""
@@ -90,7 +92,12 @@ class Murphy(Baseline):
             if self.propagate == "max"
             else mean_to_go(rewards, parents, turns, self.horizon, self.discount)
         )
-        kept = [i for i in range(len(nodes)) if self.train_after_solved or not solved[i]]
+        kept = [
+            i
+            for i, node in enumerate(nodes)
+            if (self.train_after_solved or not solved[i])
+            and learns(node.turn, self.horizon, self.loss_turns)
+        ]
         advantages = sibling_advantages(
             [credited[i] for i in kept],
             [(turns[i], nodes[i].parent) for i in kept],

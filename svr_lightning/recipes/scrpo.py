@@ -16,7 +16,7 @@ from svr_lightning.core.seeds import START, Place
 from svr_lightning.core.types import Message, Problem, Sample, Turn
 from svr_lightning.recipes.analysis import analysis_span, without_analysis
 from svr_lightning.recipes.base import Group, Limited, Program, sample_of
-from svr_lightning.recipes.baseline import Baseline, draft_of
+from svr_lightning.recipes.baseline import Baseline, LossTurns, draft_of, learns
 from svr_lightning.recipes.labels import oracle_state
 from svr_lightning.recipes.options import check_range
 from svr_lightning.tasks import get_task
@@ -37,6 +37,8 @@ class ScRPO(Baseline):
     min_variance: float = 0.05
     """tau: corrections are optimised where p (1 - p) is at least this, p being the share of right
     first answers."""
+    loss_turns: LossTurns = "all"
+    """Which turns are optimised: ``all`` that count, or of these the ``final`` one."""
     mask: Literal["analysis", "all"] = "analysis"
     """Which tokens of a correction are optimised."""
     penalise_fail: bool = False
@@ -55,7 +57,7 @@ class ScRPO(Baseline):
     @property
     def samples_per_problem(self) -> int:
         """Every turn, where none is left out."""
-        return self.group_size * self.horizon
+        return self.group_size * (self.horizon if self.loss_turns == "all" else 1)
 
     def programs(self, problem: Problem, place: Place = START) -> list[Program]:
         """G chains."""
@@ -81,7 +83,9 @@ class ScRPO(Baseline):
         chains = range(len(group.trajectories))
         first = group_advantages([group.rewards[i][0].total for i in chains], self.scale_rewards)
         samples = [
-            sample_of(group.trajectories[i].turns[0], group.problem, first[i]) for i in chains
+            sample_of(turn, group.problem, first[i])
+            for i in chains
+            if learns(turn := group.trajectories[i].turns[0], self.horizon, self.loss_turns)
         ]
         solved = fmean(group.scored[i][0].correct for i in chains)
         if solved * (1 - solved) < self.min_variance:
@@ -93,7 +97,8 @@ class ScRPO(Baseline):
                 eligible, group_advantages(values, self.scale_rewards), strict=True
             ):
                 turn = group.trajectories[i].turns[t]
-                samples += self.correction_samples(turn, group.problem, advantage)
+                if learns(turn, self.horizon, self.loss_turns):
+                    samples += self.correction_samples(turn, group.problem, advantage)
         return samples
 
     def correction_samples(self, turn: Turn, problem: Problem, advantage: float) -> list[Sample]:

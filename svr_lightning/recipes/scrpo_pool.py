@@ -25,7 +25,7 @@ from svr_lightning.tasks import get_task
 
 @dataclass(frozen=True, kw_only=True)
 class ScRPOPool(ScRPO):
-    """ScRPO in two alternating stages; ``horizon`` is not used."""
+    """ScRPO in two alternating stages; ``horizon`` and ``loss_turns`` are not used."""
 
     group_size: int = 24
     """G, answers per problem, and corrections per pooled answer."""

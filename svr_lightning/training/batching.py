@@ -99,9 +99,10 @@ def micro_batches(
 ) -> list[TrainBatch]:
     """Split one rollout's samples into the micro-batches of its optimizer steps.
 
-    Whole groups go to each of the ``updates`` optimizer steps in turn. Within one step sequences
-    are sorted by length and cut where the largest micro-batch comes out smallest, padding
-    included; each sequence weighing the same, this changes no gradient.
+    Groups go to the ``updates`` optimizer steps in turn, whole ones where the problems divide into
+    as many parts; else a group may be split between two. Within one step sequences are sorted by
+    length and cut where the largest micro-batch comes out smallest, padding included; each
+    sequence weighing the same, this changes no gradient.
 
     Args:
         samples: one rank's share of the rollout. None holds the place of a sequence that does not

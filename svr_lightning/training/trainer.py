@@ -26,7 +26,7 @@ class SVRTrainer(Trainer):
 
     Everything of a run lies under ``default_root_dir``: ``logs/`` for TensorBoard,
     ``metrics.csv``, ``checkpoints/``. Ranks take their share of each batch themselves, so that
-    a run on several processes sees the same problems as a run on one.
+    batches on several processes are those of a run on one; resampling is each process's own.
     """
 
     def __init__(

@@ -101,13 +101,14 @@ def test_a_right_draft_is_never_called_wrong() -> None:
         prompts.wrong_draft(get_task("math").style, "q", state, 2)
 
 
-def test_drafts_and_hints_are_shortened_as_svrs_are() -> None:
+def test_drafts_are_shortened_as_svrs_are_and_hints_are_not() -> None:
     style = get_task("countdown").style
     long = "x" * 512 + "y"
     kept = "x" * 512 + "[...truncated]"
     for messages in (
         prompts.neutral(style, "q", DraftState(draft=long, truncated=False), 2),
         prompts.feedback(style, "q", long),
-        prompts.guided(style, "q", "d", long, 3),
+        prompts.guided(style, "q", long, "hints", 3),
     ):
         assert f"\n{kept}\n\n" in messages[1]["content"]
+    assert f"\n{long}\n\n" in prompts.guided(style, "q", "d", long, 3)[1]["content"]

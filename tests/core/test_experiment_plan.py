@@ -17,7 +17,7 @@ from svr_lightning.recipes.base import Recipe
 from tests.recipes import WRONG, play
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAINED = [row for row in ROWS if row.trained]
+TRAINED = [row for row in ROWS if row.trained and row.policy_of is None]
 SETTINGS = Settings(rates={"single": 1e-4, "multi": 2e-4, "svr": 3e-4})
 PAPER = ROOT.parent / "shared" / "paper" / "000_0ab2db2ba4842790.txt"
 
@@ -114,8 +114,16 @@ def test_a_cell_trains_and_then_judges_its_own_policy() -> None:
     )
     policy = "--model.policy.path runs/miniature/grpo-43/policy"
     assert all(policy in line for line in lines[1:4])
-    assert "--model.evaluation.temperature 0.9 --model.evaluation.max_turns 1 " in lines[2]
+    assert "--model.evaluation.temperature 0.9 --model.evaluation.adaptive false " in lines[2]
     assert "--config configs/eval/majority_vote.yaml" in lines[3]
+
+
+def test_a_row_can_judge_the_policies_of_another_one() -> None:
+    cell = plan.cell(plan.BY_NAME["igrpo_turns"], 43, SETTINGS, ("train", "judge"))
+    assert [command.name for command in cell.commands] == ["greedy", "sampled"]
+    for command in cell.commands:
+        assert "--model.policy.path runs/miniature/igrpo-43/policy" in command.line
+        assert "--model.recipe.init_args.evaluate fixed" in command.line
 
 
 def test_each_family_has_the_rate_that_was_tuned_for_it() -> None:
@@ -146,7 +154,7 @@ def test_the_papers_numbers_are_the_papers() -> None:
         (line["table"], line["row"]): line["all"] for line in golden if line["metric"] == "accuracy"
     }
     rows = [row.paper for row in ROWS if row.paper]
-    assert len(rows) == 20
+    assert len(rows) == 21
     assert all(printed[table, name] == f"{value:.3f}" for table, name, value in rows)
 
 

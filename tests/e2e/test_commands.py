@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning.__main__ import main
 from svr_lightning.commands import COMMANDS, parser_of
+from tests.shell.test_recipe_fit import MADE_UP
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = [
@@ -103,6 +104,21 @@ def test_the_exported_policy_loads_and_predicts(
     assert "turn 1" in output
     assert re.search(r"answer: .*[358]", output)
     assert "stopped: " in output
+
+
+def test_a_recipe_of_the_users_own_is_named_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made_up.py").write_text(MADE_UP)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    svr(
+        *("fit", "--config", "configs/countdown_tiny.yaml", *SHORT, "--trainer.max_steps", "1"),
+        *("--model.recipe", "made_up.Shorter", "--trainer.default_root_dir", str(tmp_path)),
+        *("--data.val", "[]", "--trainer.limit_val_batches", "0"),
+    )
+    results = json.loads((tmp_path / "eval" / "after" / "results.json").read_text())
+    assert results["config"]["model"]["recipe"]["class_path"] == "made_up.Shorter"
+    assert results["datasets"]["held_out"]["n"] == 6
 
 
 def test_test_and_validate_write_their_own_folders(

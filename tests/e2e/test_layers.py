@@ -5,6 +5,7 @@ Left out of the usual run, since tests/shell/test_recipe_fit.py trains every rec
 """
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,4 @@ def test_a_layer_on_gsm8k_trains_the_tiny_hybrid(
     rows = (tmp_path / "metrics.csv").read_text().splitlines()
     updates = [row for row in rows if ",train/grad_norm," in row]
     assert len(updates) == model["updates_per_rollout"]
+    assert all(math.isfinite(float(row.rsplit(",", 1)[1])) for row in updates)

@@ -1,6 +1,7 @@
 """The report of the miniature experiment, over cells whose answers are known."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,23 @@ def test_a_row_has_no_metric_of_a_self_check_that_it_lacks(rows: dict[str, Any])
     assert judged <= rows["svr"]["greedy"].keys()
     assert not judged & rows["grpo_mt"]["greedy"].keys()
     assert judged & rows["verdict_only"]["greedy"].keys() == {"pse", "esr", "overconfidence"}
-    assert rows["grpo_mt"]["sampled"].keys() == {"turns"}
+    assert rows["grpo_mt"]["sampled"].keys() == {"accuracy", "turns", "tokens", "each_turn"}
+
+
+def test_greedy_and_sampled_answers_stand_side_by_side(rows: dict[str, Any], out: Path) -> None:
+    # Both recordings hold the same turns here; three turns are all that there are.
+    for name, accuracy, turns in (("svr", 3 / 6, 13 / 6), ("grpo_mt", 2 / 6, 3)):
+        sampled, short = rows[name]["sampled"], rows[name]["short"]
+        for values in (sampled, short["greedy"], short["sampled"]):
+            assert values["accuracy"]["mean"] == pytest.approx(accuracy)
+            assert values["turns"]["mean"] == pytest.approx(turns)
+    # Right at turn 1: a and e; at turn 2: b, c and f; at turn 3: b and d.
+    each = rows["svr"]["sampled"]["each_turn"]
+    assert [each[k]["mean"] for k in "123"] == pytest.approx([2 / 6, 3 / 6, 2 / 6])
+    table = (out / "table.md").read_text()
+    both = r"\| SVR \| 2 \| 0.500 \[0.167, 0.833\] \| 0.500 \[0.167, 0.833\] \| 0.563 \|"
+    assert re.search(both, table)
+    assert "## At most three turns" in table
 
 
 def test_votes_are_rows_of_their_own(rows: dict[str, Any]) -> None:
