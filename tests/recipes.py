@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from svr_lightning.core.seeds import Place
-from svr_lightning.core.types import Completion, FinishReason, Message, Problem
+from svr_lightning.core.types import Completion, FinishReason, Message, Problem, Sample
 from svr_lightning.recipes.base import Group, Limited, Recipe
 from svr_lightning.rollout import Decoding, Job
 from svr_lightning.tasks import get_task
@@ -88,3 +88,13 @@ def play(
 def scripts(*rows: str) -> Write:
     """Program i writes ``rows[i]``, letter by letter: R right, W wrong."""
     return lambda program, prompt, _: TEXTS[rows[program][prompt]]
+
+
+def texts(samples: Sequence[Sample]) -> list[str]:
+    """What the samples' completions say."""
+    return ["".join(map(chr, sample.completion_ids)) for sample in samples]
+
+
+def advantages(samples: Sequence[Sample]) -> list[float]:
+    """What the samples' completions are weighed by."""
+    return [sample.advantage for sample in samples]

@@ -1,6 +1,5 @@
 """Who learns, and with what advantage: every number is worked out by hand."""
 
-from dataclasses import replace
 from math import sqrt
 
 import pytest
@@ -8,10 +7,8 @@ import torch
 
 from svr_lightning.core.credit import max_to_go, mean_to_go
 from svr_lightning.core.losses import LossSpec, policy_loss
-from svr_lightning.core.rewards import RewardWeights, proper_rewards, turn_rewards
 from svr_lightning.core.seeds import Place
 from svr_lightning.core.spans import token_span
-from svr_lightning.core.types import Sample, ScoredTurn, Verdict
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.recipes.gspo import GSPO, published_loss
@@ -20,21 +17,12 @@ from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.scrpo import ScRPO, analysis_span
-from svr_lightning.recipes.svr_plus import SVRPlus
-from svr_lightning.recipes.svr_turns import SVRTurns
-from tests.recipes import RIGHT, WRONG, play, scripts
+from svr_lightning.tasks import get_task
+from tests.recipes import RIGHT, WRONG, advantages, play, scripts, texts
 
 EPS = 1e-4
 PAIR = 0.5 / (sqrt(0.5) + EPS)
 """Advantages of the values 1 and 0 among themselves: mean 0.5, deviation sqrt(0.5)."""
-
-
-def texts(samples: list[Sample]) -> list[str]:
-    return ["".join(map(chr, sample.completion_ids)) for sample in samples]
-
-
-def advantages(samples: list[Sample]) -> list[float]:
-    return [sample.advantage for sample in samples]
 
 
 # --- GRPO and GSPO ----------------------------------------------------------------------------
@@ -62,11 +50,27 @@ def test_the_reward_of_baselines_is_correctness_and_format() -> None:
 
 def test_optimising_some_completions_keeps_their_advantages_among_all() -> None:
     recipe = GRPO(group_size=8, optimised=3, reward_kind="binary")
-    ((group,), _) = play(recipe, scripts(*"RWWWWWWW"))
-    every = GRPO(group_size=8, reward_kind="binary").credit(group)
+    said = [(RIGHT if i < 2 else WRONG).replace("xx", str(i)) for i in range(8)]
+    ((group,), _) = play(recipe, lambda program, *_: said[program])
+    # 1, 1 and six 0: mean 1/4, squared deviations 2 * 9/16 + 6 * 1/16 = 3/2, over 7.
+    std = sqrt(3 / 14) + EPS
+    among_all = {text: (0.75 if i < 2 else -0.25) / std for i, text in enumerate(said)}
     some = recipe.credit(group)
-    assert (recipe.samples_per_problem, len(some)) == (3, 3)
-    assert set(advantages(some)) <= set(advantages(every))
+    assert (recipe.samples_per_problem, len(set(texts(some)))) == (3, 3)
+    assert advantages(some) == pytest.approx([among_all[text] for text in texts(some)])
+
+
+def test_which_completions_are_optimised_is_drawn_by_the_runs_seed() -> None:
+    recipe = GRPO(group_size=8, optimised=3)
+    said = [WRONG.replace("xx", str(i)) for i in range(8)]
+
+    def chosen(step: int) -> list[int]:
+        ((group,), _) = play(recipe, lambda program, *_: said[program], place=Place(step=step))
+        return [said.index(text) for text in texts(recipe.credit(group))]
+
+    drawn = [chosen(step) for step in range(30)]
+    assert drawn == [chosen(step) for step in range(30)]
+    assert {index for each in drawn for index in each} == set(range(8))
 
 
 def gradient(spec: LossSpec, drift: float) -> torch.Tensor:
@@ -125,15 +129,28 @@ def test_the_oracle_averages_the_solve_reward_and_trains_the_last_turn() -> None
 
 def test_igrpo_learns_from_refinements_alone() -> None:
     recipe = IGRPO(drafts=3, group_size=2, reward_kind="binary")
-    ((group,), actors) = play(recipe, scripts("WRW" + "WR"))
+    said = [
+        text.replace("xx", str(i)) for i, text in enumerate([WRONG, RIGHT, WRONG, WRONG, RIGHT])
+    ]
+    ((group,), actors) = play(recipe, lambda _, prompt, __: said[prompt])
     samples = recipe.credit(group)
+    assert texts(samples) == said[3:]
     assert advantages(samples) == pytest.approx([-PAIR, PAIR])
     assert [t.parent for t in group.trajectories] == [None, None, None, 1, 1]
     assert [t.turns[0].index for t in group.trajectories] == [1, 1, 1, 2, 2]
-    assert all(RIGHT in prompt[1]["content"] for prompt in actors.prompts[3:])
+    assert all(said[1] in prompt[1]["content"] for prompt in actors.prompts[3:])
     # The drafts differ, but the refinements do not: nothing to learn.
     ((same,), _) = play(recipe, scripts("WRW" + "RR"))
     assert same.degenerate
+
+
+def test_igrpo_can_take_the_shortest_or_the_first_of_equally_good_drafts() -> None:
+    thoughts = ["x" * length for length in (1, 5, 3, 4)]
+    drafts = [WRONG, *(RIGHT.replace("xx", thought) for thought in thoughts[1:])]
+    for ties, chosen in [("shortest", 2), ("first", 1)]:
+        recipe = IGRPO(drafts=4, group_size=2, ties=ties)
+        ((group,), _) = play(recipe, lambda _, n, __: [*drafts, WRONG, WRONG][n])
+        assert group.trajectories[-1].parent == chosen
 
 
 def test_igrpo_draws_among_equally_good_drafts_by_the_runs_seed() -> None:
@@ -259,6 +276,36 @@ def test_scrpo_trains_first_answers_and_the_analysis_of_corrections_that_succeed
     assert whole.credit(group)[-1].text_span is None
 
 
+def test_scrpo_judges_a_correction_by_the_answer_right_before_it() -> None:
+    def analysed(note: str) -> str:
+        return f"<analysis>{note}</analysis>{RIGHT}"
+
+    recipe = ScRPO(group_size=4, horizon=3, scale_rewards="none")
+    said = [
+        [WRONG, WRONG, analysed("a3")],
+        [WRONG, WRONG, WRONG],
+        [WRONG, analysed("c2"), WRONG],
+        [RIGHT, WRONG, analysed("d3")],
+    ]
+    ((group,), _) = play(recipe, lambda program, prompt, _: said[program][prompt])
+    samples = recipe.credit(group)
+    # An analysis is no fault of form: 1.4 where right, 0.4 where wrong.
+    earned = [[turn.total for turn in turns] for turns in group.rewards]
+    expected = [[0.4, 0.4, 1.4], [0.4, 0.4, 0.4], [0.4, 1.4, 0.4], [1.4, 0.4, 1.4]]
+    assert earned == [pytest.approx(row) for row in expected]
+    # Turn 1: mean 0.65. Turn 2 corrects a, b and c: 0.4, 0.4, 1.4, so that c is 2/3 above the mean.
+    # Turn 3 corrects a, b and d, wrong at turn 2: 1.4, 0.4, 1.4, so that a and d are 1/3 above it.
+    assert advantages(samples) == pytest.approx([-0.25] * 3 + [0.75, 2 / 3, 1 / 3, 1 / 3])
+    assert texts(samples)[4:] == [analysed("c2"), analysed("a3"), analysed("d3")]
+    assert {sample.text_span for sample in samples[4:]} == {(0, len("<analysis>c2</analysis>"))}
+
+
+def test_scrpo_scores_the_form_of_what_is_left_without_the_analysis() -> None:
+    task = get_task("countdown")
+    assert task.format_score(ANALYSED) < 1
+    assert ScRPO().formats(task, ANALYSED) == (1.0, 0.0)
+
+
 def test_scrpo_corrects_nothing_of_problems_that_are_always_or_never_solved() -> None:
     recipe = ScRPO(group_size=2, horizon=2)
     for rows in [("WR", "WW"), ("RW", "RR")]:
@@ -282,133 +329,3 @@ def test_a_span_of_characters_covers_whole_tokens() -> None:
         ((12, 99), (4, 5)),
     ]:
         assert token_span(span, 5, lambda k: size[k - 1]) == tokens
-
-
-# --- variants of SVR --------------------------------------------------------------------------
-
-
-def expected_reward(rewards: object, p: float, verdict: Verdict, confidence: float) -> float:
-    """Mean verification reward of a turn that is correct with probability p."""
-    total = 0.0
-    for correct, share in ((True, p), (False, 1 - p)):
-        turn = ScoredTurn(
-            correct=correct,
-            truncated=False,
-            verdict=verdict,
-            confidence=confidence,
-            completion_tokens=1,
-            task_format=0.0,
-            self_check_format=0.0,
-        )
-        total += share * rewards([turn])[0].verify  # type: ignore[operator]
-    return total
-
-
-GRID = [i / 1000 for i in range(1001)]
-
-
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.7, 0.8, 0.95])
-def test_the_best_confidence_is_the_probability_only_under_the_proper_reward(p: float) -> None:
-    def best(rewards: object, verdict: Verdict) -> float:
-        return max(GRID, key=lambda c: expected_reward(rewards, p, verdict, c))
-
-    assert best(proper_rewards, Verdict.CORRECT) == pytest.approx(p)
-    assert best(proper_rewards, Verdict.INCORRECT) == pytest.approx(p)
-    assert best(turn_rewards, Verdict.CORRECT) == pytest.approx(min(max(2.1 * p - 0.8, 0), 1))
-
-
-def test_the_proper_reward_pays_for_correct_above_ten_thirteenths() -> None:
-    # (lambda_over + lambda_detect) / (lambda_over + lambda_detect + lambda_ready) = 1 / 1.3.
-    weights = RewardWeights()
-    assert (weights.over + weights.detect) / (
-        weights.over + weights.detect + weights.ready
-    ) == pytest.approx(1 / 1.3)
-    for p, better in [(0.76, Verdict.INCORRECT), (0.78, Verdict.CORRECT)]:
-        values = {v: expected_reward(proper_rewards, p, v, p) for v in Verdict}
-        assert max(values, key=lambda v: values[v]) == better
-
-
-def test_svr_turns_credits_a_drawn_turn_with_what_it_and_later_ones_earned() -> None:
-    weights = RewardWeights(alpha=0, delta=0, keep=0, reg=0, fail=0, cal=0, fmt=0)
-    recipe = SVRTurns(group_size=2, weights=weights, scale_rewards="none")
-    rows = ("WWR", "RWW")
-    # Reward-to-go of 0 0 1: 1/3, 1/2, 1; of 1 0 0: 1/3, 0, 0. Centred per turn:
-    by_turn = [[0.0, 0.0], [0.25, -0.25], [0.5, -0.5]]
-    drawn = set()
-    for step in range(30):
-        ((group,), _) = play(recipe, scripts(*rows), place=Place(step=step))
-        for i, sample in enumerate(recipe.credit(group)):
-            (t,) = [
-                t
-                for t, turn in enumerate(group.trajectories[i].turns)
-                if turn.completion.token_ids is sample.completion_ids
-            ]
-            assert sample.advantage == pytest.approx(by_turn[t][i])
-            drawn.add((i, t))
-        assert advantages(recipe.credit(group)) == advantages(recipe.credit(group))
-    assert len(drawn) == 6
-
-
-SOLUTION = "<answer>8+4-2</answer>\n"
-CHECK = "<self_check>VERDICT: {}; CONFIDENCE: {}</self_check>"
-
-
-def test_svr_plus_credits_solution_and_self_check_apart() -> None:
-    """Trajectory 0 is right twice and says so; trajectory 1 is wrong, then right, and unsure."""
-    weights = RewardWeights(alpha=0, delta=0, keep=0, reg=0, fail=0, fmt=0)
-    recipe = SVRPlus(
-        group_size=2, horizon=2, weights=weights, scale_rewards="none", turns="all", proper=True
-    )
-    sure, unsure = CHECK.format("CORRECT", "1.00"), CHECK.format("UNSURE", "0.50")
-    wrong = SOLUTION.replace("-", "*")
-    said = [[SOLUTION + sure, SOLUTION + sure], [wrong + unsure, SOLUTION + unsure]]
-    ((group,), _) = play(recipe, lambda program, prompt, _: said[program][prompt])
-    samples = recipe.credit(group)
-    # Solutions: to go 1 and 1 against 1/2 and 1. Checks: 0.5 + 0.3 against 0.5 (1 - 0.25), twice.
-    check = (0.8 - 0.375) / 2
-    assert advantages(samples) == pytest.approx([0.25, check, 0.0, check, -0.25, -check, 0, -check])
-    start = len(SOLUTION)
-    # The end of the turn belongs to the self-check.
-    assert [sample.text_span for sample in samples[:2]] == [
-        (0, start),
-        (start, start + len(sure) + 1),
-    ]
-
-
-def test_svr_plus_holds_the_end_of_a_turn_to_account_for_a_missing_self_check() -> None:
-    weights = RewardWeights(cal=0, over=0, detect=0, ready=0, fmt=1.0)
-    recipe = SVRPlus(
-        group_size=2, horizon=1, weights=weights, scale_rewards="none", turns="all", proper=False
-    )
-    whole = SOLUTION + CHECK.format("CORRECT", "1.00")
-    ((group,), _) = play(recipe, lambda program, *_: [whole, SOLUTION][program])
-    samples = recipe.credit(group)
-    start = len(SOLUTION)
-    assert [s.text_span for s in samples[2:]] == [(0, start), (start, start + 1)]
-    # The form of a self-check earns 1, its absence -1.
-    assert [samples[k].advantage for k in (1, 3)] == [1.0, -1.0]
-
-
-def test_svr_plus_takes_a_turn_of_a_self_check_alone_as_one_sequence() -> None:
-    recipe = SVRPlus(group_size=2, horizon=1, turns="all")
-    ((group,), _) = play(recipe, lambda program, *_: ["<Self_Check>", SOLUTION][program])
-    assert recipe.credit(group)[0].text_span == (0, len("<Self_Check>") + 1)
-    assert len(recipe.credit(group)) == 3
-
-
-def test_svr_plus_without_its_parts_is_svr_turns() -> None:
-    plus, turns = SVRPlus(sections=False, proper=False), SVRTurns()
-    write = scripts(*["RWR", "WRW", "RRW", "WWR"] * 2)
-    ((group,), _) = play(turns, write)
-    assert plus.credit(group) == turns.credit(group)
-
-
-def test_every_turn_is_drawn_equally_often() -> None:
-    recipe = SVRTurns(group_size=2, horizon=3)
-    ((group,), _) = play(recipe, scripts("RWR", "WRW"))
-    draws = [
-        recipe.drawn(replace(group, place=Place(run_seed=7, step=step)), i)
-        for step in range(1500)
-        for i in range(2)
-    ]
-    assert all(900 < draws.count(t) < 1100 for t in range(3))

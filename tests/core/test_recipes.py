@@ -1,19 +1,16 @@
 """What holds of every recipe: its budget, what its prompts may know, what a lost group teaches."""
 
-import ast
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from svr_lightning import recipes
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score
 from svr_lightning.core.seeds import Place
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.core.types import Message, Problem, SelfCheck, Verdict
+from svr_lightning.core.types import Message, SelfCheck, Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.grpo import GRPO
@@ -30,7 +27,7 @@ from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.recipes.svr_proper import SVRProper
 from svr_lightning.recipes.svr_turns import SVRTurns
 from tests.recipes import RIGHT, WRONG, completion, play, scripts, ten
-from tests.scripted import ORDERS, exam, says
+from tests.scripted import says
 
 # recipe: prompts per problem, optimised samples per problem, turns of evaluation with T_max = 10
 RECIPES: dict[str, tuple[Recipe, int, int]] = {
@@ -56,10 +53,6 @@ RECIPES: dict[str, tuple[Recipe, int, int]] = {
     "scrpo_pool": (ScRPOPool(), 24, 10),
     "oracle": (Oracle(), 8, 10),
 }
-PRIVILEGED = {"murphy_binary", "scrpo_labels", "oracle"}
-CHOOSES_BY_LABEL = {"igrpo", "igrpo_fixed", "murphy_tree"}
-"""Their prompts show no label, but in training a label chooses which draft a prompt goes on from.
-It also chooses what enters the pool of scrpo_pool, which these rollouts find empty."""
 
 each_recipe = pytest.mark.parametrize("name", RECIPES)
 
@@ -87,43 +80,6 @@ def test_a_group_of_equals_teaches_nothing(name: str, text: str) -> None:
     ((group,), _) = play(recipe, lambda *_: text)
     assert group.degenerate
     assert {sample.advantage for sample in recipe.credit(group)} == {0.0}
-
-
-def prompts_under(recipe: Recipe, problems: list[Problem], write: Any) -> list[list[Message]]:
-    return play(recipe, write, problems)[1].prompts
-
-
-@each_recipe
-def test_no_prompt_knows_a_label_unless_its_recipe_says_so(name: str) -> None:
-    recipe = RECIPES[name][0]
-    seen = {json.dumps(prompts_under(recipe, exam(order), mixed)) for order in ORDERS}
-    assert (len(seen) == 1) == (name not in PRIVILEGED | CHOOSES_BY_LABEL)
-    assert recipe.privileged == (name in PRIVILEGED)
-
-
-@pytest.mark.parametrize("name", ["igrpo", "igrpo_fixed"])
-def test_where_a_draft_is_chosen_by_label_its_prompt_still_shows_none(name: str) -> None:
-    recipe = RECIPES[name][0]
-
-    def alike(*_: object) -> str:
-        return "<think>x</think>\n<answer>\\boxed{42}</answer>"
-
-    assert len({json.dumps(prompts_under(recipe, exam(order), alike)) for order in ORDERS}) == 1
-
-
-def test_only_the_named_recipes_can_know_a_label_before_a_rollout_ends() -> None:
-    folder = Path(recipes.__file__).parent
-    found = set()
-    for file in folder.glob("*.py"):
-        imports = {
-            name
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-            if isinstance(node, ast.ImportFrom)
-            for name in (node.module, *(alias.name for alias in node.names))
-        }
-        if imports & {"svr_lightning.recipes.labels", "OracleState", "scored", "wrong_draft"}:
-            found.add(file.stem)
-    assert found == {"igrpo", "labels", "murphy", "oracle", "scrpo", "scrpo_pool"}
 
 
 # --- evaluation -------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """Every recipe trains and evaluates a policy in the one trainer, and a new one takes one file."""
 
+import csv
 import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning.pytorch.callbacks import Callback
 from svr_lightning.callbacks import RolloutLog
 
 from svr_lightning.recipes.base import Recipe
@@ -22,13 +24,16 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.recipes.svr_proper import SVRProper
 from svr_lightning.recipes.svr_turns import SVRTurns
+from svr_lightning.training.batching import TrainBatch
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig, SamplingConfig
+from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
 
 # recipe: generations per problem, turns of a validation with T_max = 2
+# ScRPO compares the corrections of wrong answers, of which a problem needs two.
 SMALL: dict[str, tuple[Recipe, int, int]] = {
     "svr_proper": (SVRProper(group_size=2, horizon=2), 4, 2),
     "svr_turns": (SVRTurns(group_size=2, horizon=2), 4, 2),
@@ -42,28 +47,41 @@ SMALL: dict[str, tuple[Recipe, int, int]] = {
     "murphy": (Murphy(group_size=2, horizon=2), 4, 2),
     "murphy_tree": (Murphy(group_size=2, horizon=2, shape="tree"), 4, 2),
     "mlmt_rl": (MLMTRL(group_size=2), 6, 1),
-    "scrpo": (ScRPO(group_size=2, horizon=2), 4, 2),
+    "scrpo": (ScRPO(group_size=4, horizon=2), 8, 2),
+    "scrpo_pool": (ScRPOPool(group_size=4), 4, 2),
     "oracle": (Oracle(group_size=2, horizon=2), 4, 2),
 }
 
+LEARNS_IN_PARTS = {"svr_plus", "scrpo"}
+"""Solutions apart from self-checks, and of corrections the analysis alone."""
+
+SEED = 9
+"""Under it every recipe meets a problem whose answers do not all earn the same."""
+
 
 def fit(recipe: Recipe, folder: Path, checkpoint: Path | None = None, **changes: Any) -> SVRModule:
-    """A short run on two problems per step; ``checkpoint`` is resumed from if it is there."""
+    """A short run on two problems per step; ``checkpoint`` is resumed from if it is there.
+
+    Few completions of the policy are longer than its 64 tokens.
+    """
     tiny = {"task": "countdown", "path": "embedded:countdown-tiny"}
     module = SVRModule(
         policy=PolicyConfig(max_prompt_tokens=640, max_model_len=800),
         recipe=recipe,
-        sampling=SamplingConfig(max_completion_tokens=24),
+        sampling=SamplingConfig(max_completion_tokens=64),
         evaluation=EvaluationConfig(max_turns=2, adaptive=False, max_completion_tokens=24),
         resample="off",
-        seed=3,
+        seed=SEED,
     )
-    settings: dict[str, Any] = {"max_steps": 1, "limit_val_batches": 1} | changes
+    settings: dict[str, Any] = {
+        "max_steps": 1,
+        "limit_val_batches": 1,
+        "callbacks": [RolloutLog(every=1)],
+        "logger": CSVLog(folder),
+    } | changes
     trainer = SVRTrainer(
         default_root_dir=str(folder),
         accelerator="cpu",
-        callbacks=[RolloutLog(every=1)],
-        logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -76,7 +94,7 @@ def fit(recipe: Recipe, folder: Path, checkpoint: Path | None = None, **changes:
         train=DataSource(name="train", **tiny, limit=12),
         val=[DataSource(name="dev", **tiny, split="dev", limit=1)],
         problems_per_step=2,
-        seed=3,
+        seed=SEED,
     )
     resume = checkpoint if checkpoint is not None and checkpoint.exists() else None
     trainer.fit(module, data, ckpt_path=resume)
@@ -85,13 +103,48 @@ def fit(recipe: Recipe, folder: Path, checkpoint: Path | None = None, **changes:
     return module
 
 
+class Optimised(Callback):
+    """Keeps the texts whose tokens are in the loss, one for each sequence."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def on_train_batch_end(
+        self, trainer: Any, module: SVRModule, outputs: Any, batch: TrainBatch, batch_idx: int
+    ) -> None:
+        tokens = batch.input_ids[batch.rows, batch.predictors + 1]
+        self.texts += [
+            module.renderer.completion_text(tokens[batch.rows == row].tolist())
+            for row in range(len(batch))
+        ]
+
+
+def gradient_norms(folder: Path) -> list[float]:
+    """Of each optimizer step, as logged."""
+    with (folder / "metrics.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return [float(row["value"]) for row in rows if row["key"] == "train/grad_norm"]
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_a_recipe_trains_and_evaluates(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe, generations, turns = SMALL[name]
-    module = fit(recipe, tmp_path)
+    optimised = Optimised()
+    module = fit(recipe, tmp_path, callbacks=[RolloutLog(every=1), optimised])
     assert module.trainer.global_step == 1
+    assert not all(group.degenerate for group in module.groups)
+    assert [norm > 0 for norm in gradient_norms(tmp_path)] == [True]
+    said = {
+        turn.completion.text
+        for group in module.groups
+        for trajectory in group.trajectories
+        for turn in trajectory.turns
+    }
+    parts = set(optimised.texts) - said
+    assert bool(parts) == (name in LEARNS_IN_PARTS)
+    assert all(any(part in text for text in said) for part in parts)
     lines = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
     assert sum(len(line["turns"]) for line in lines) == 2 * generations
     results = json.loads((tmp_path / "eval" / "step-000001" / "results.json").read_text())

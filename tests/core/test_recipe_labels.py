@@ -1,0 +1,139 @@
+"""What the prompts of each recipe may know of labels, in training and in evaluation."""
+
+import ast
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning import recipes
+from svr_lightning.core import baseline_prompts
+from svr_lightning.core.seeds import Place
+from svr_lightning.core.types import DraftState, Message, Problem
+from svr_lightning.recipes.base import Group, Recipe
+from svr_lightning.recipes.igrpo import IGRPO
+from svr_lightning.recipes.scrpo_pool import ScRPOPool
+from svr_lightning.rollout import Decoding, Job
+from svr_lightning.tasks import get_task
+from tests.core.test_recipes import RECIPES, each_recipe, mixed
+from tests.recipes import RIGHT, Actors, Write, play, scripts, ten
+from tests.scripted import ORDERS, exam
+
+PRIVILEGED = {"murphy_binary", "scrpo_labels", "oracle"}
+CHOOSES_BY_LABEL = {"igrpo", "igrpo_fixed", "murphy_tree"}
+"""Their prompts show no label, but in training a label chooses which draft a prompt goes on from.
+It also chooses what enters the pool of scrpo_pool, which the rollouts of RECIPES find empty."""
+
+
+def in_training(recipe: Recipe, problems: list[Problem], write: Write = mixed) -> str:
+    return json.dumps(play(recipe, write, problems)[1].prompts)
+
+
+def in_evaluation(recipe: Recipe, problems: list[Problem]) -> str:
+    turns, _ = recipe.protocol(4, None)
+    decoding = Decoding(max_completion_tokens=999)
+    actors = Actors(mixed)
+    actors.run(
+        Job(problem, i, recipe.inference(problem, i, turns), decoding)
+        for problem in problems
+        for i in range(3)
+    )
+    return json.dumps(actors.prompts)
+
+
+@each_recipe
+def test_no_prompt_knows_a_label_unless_its_recipe_says_so(name: str) -> None:
+    recipe = RECIPES[name][0]
+    seen = {in_training(recipe, exam(order)) for order in ORDERS}
+    assert (len(seen) == 1) == (name not in PRIVILEGED | CHOOSES_BY_LABEL)
+    assert recipe.privileged == (name in PRIVILEGED)
+
+
+@each_recipe
+def test_no_prompt_of_an_evaluation_knows_a_label_unless_its_recipe_says_so(name: str) -> None:
+    seen = {in_evaluation(RECIPES[name][0], exam(order)) for order in ORDERS}
+    assert (len(seen) == 1) == (name not in PRIVILEGED)
+
+
+# A tree goes on from wrong answers alone, so that only one without a right answer keeps its shape.
+@pytest.mark.parametrize(
+    ("name", "answer"), [("igrpo", "42"), ("igrpo_fixed", "42"), ("murphy_tree", "7")]
+)
+def test_where_answers_are_alike_no_choice_by_label_shows(name: str, answer: str) -> None:
+    def alike(*_: object) -> str:
+        return f"<think>x</think>\n<answer>\\boxed{{{answer}}}</answer>"
+
+    seen = {in_training(RECIPES[name][0], exam(order), alike) for order in ORDERS}
+    assert len(seen) == 1
+
+
+def neutral(problem: Problem, draft: str, turn: int) -> list[Message]:
+    style = get_task(problem.task).style
+    state = DraftState(draft=draft, truncated=False)
+    return baseline_prompts.neutral(style, problem.question, state, turn)
+
+
+def neutral_prompts(group: Group) -> list[list[Message]]:
+    """Neutral prompts that go on from any completion of a group."""
+    return [
+        neutral(group.problem, turn.completion.text, turn.index + 1)
+        for trajectory in group.trajectories
+        for turn in trajectory.turns
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(CHOOSES_BY_LABEL))
+def test_a_draft_that_a_label_chose_is_followed_by_the_neutral_prompt(name: str) -> None:
+    recipe = RECIPES[name][0]
+    for order in ORDERS:
+        groups, actors = play(recipe, mixed, exam(order))
+        first = [recipe.first_messages(group.problem) for group in groups]
+        later = [prompt for prompt in actors.prompts if prompt not in first]
+        allowed = [prompt for group in groups for prompt in neutral_prompts(group)]
+        assert len(later) >= 24
+        assert all(prompt in allowed for prompt in later)
+
+
+def test_igrpo_says_nothing_of_its_draft_but_what_it_says() -> None:
+    _, actors = play(IGRPO(drafts=3, group_size=2), scripts("WRW" + "WW"))
+    assert actors.prompts[3:] == [neutral(ten(), RIGHT, 2)] * 2
+
+
+def full_pool(problems: list[Problem], drafts: list[str]) -> ScRPOPool:
+    recipe = ScRPOPool()
+    entries: list[dict[str, Any]] = [
+        {"problem": asdict(problem), "draft": draft, "truncated": False, "step": 3}
+        for problem, draft in zip(problems, drafts, strict=True)
+    ]
+    recipe.load_state_dict({"pool": entries})
+    return recipe
+
+
+def test_a_correction_from_the_pool_knows_no_reference() -> None:
+    drafts = ["<answer>8+4*2</answer>", "<answer>\\boxed{42}</answer>", "<answer>1</answer>"]
+    others = [ten(name) for name in "xyz"]
+    seen = set()
+    for order in ORDERS:
+        recipe = full_pool(exam(order), drafts)
+        groups, actors = play(recipe, mixed, others, Place(step=4))
+        assert {t.turns[0].index for group in groups for t in group.trajectories} == {2}
+        assert len(actors.prompts) == 3 * 24
+        seen.add(json.dumps(actors.prompts))
+    assert len(seen) == 1
+
+
+def test_only_the_named_recipes_can_know_a_label_before_a_rollout_ends() -> None:
+    folder = Path(recipes.__file__).parent
+    found = set()
+    for file in folder.glob("*.py"):
+        imports = {
+            name
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom)
+            for name in (node.module, *(alias.name for alias in node.names))
+        }
+        if imports & {"svr_lightning.recipes.labels", "OracleState", "scored", "wrong_draft"}:
+            found.add(file.stem)
+    assert found == {"igrpo", "labels", "murphy", "oracle", "scrpo", "scrpo_pool"}
