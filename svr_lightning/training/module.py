@@ -160,7 +160,8 @@ class SVRModule(AdaptiveEvaluation):
         if "recipe" in checkpoint:
             self.recipe.load_state_dict(checkpoint["recipe"])
         self.serving.weights_replaced()
-        if not self._trains and "state_dict" in checkpoint:  # DeepSpeed has its own way
+        useless = self.reference is None and not self._trains
+        if useless and "state_dict" in checkpoint:  # DeepSpeed has its own way
             weights = checkpoint["state_dict"]
             checkpoint["state_dict"] = {
                 k: v for k, v in weights.items() if not k.startswith("reference.")

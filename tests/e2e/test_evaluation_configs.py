@@ -87,7 +87,7 @@ def test_all_seven_give_samples_for_voting(
     assert [pool["dataset"] for pool in pools] == list(ALL_7)
     assert [pool["task"] for pool in pools] == ["countdown", "gsm8k", *["math"] * 5]
     for pool in pools:
-        assert len(pool["samples"]) == 10
+        assert len(pool["samples"]) == 16
         assert len({sample["text"] for sample in pool["samples"]}) > 5  # drawn apart
         assert {sample["prompt_tokens"] for sample in pool["samples"]} == {
             pool["samples"][0]["prompt_tokens"]
