@@ -1,7 +1,6 @@
 """Every method and every ablation, layered on a real run, trains a tiny hybrid on real rows.
 
-Left out of the usual run, since tests/shell/test_recipe_fit.py trains every recipe in less time:
-``python -m pytest -m every_layer``.
+Random weights solve nothing, so what recipes learn is shown by tests/shell/test_recipe_fit.py.
 """
 
 import json
@@ -14,7 +13,6 @@ import yaml
 from svr_lightning.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.every_layer
 LAYERS = sorted(p for name in ("methods", "ablations") for p in ROOT.glob(f"configs/{name}/*.yaml"))
 SHORT = [
     *("--trainer.limit_train_batches", "1", "--trainer.limit_val_batches", "0"),
