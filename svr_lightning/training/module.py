@@ -360,6 +360,7 @@ class SVRModule(AdaptiveEvaluation):
         )
         engines = self.trainer.world_size // self.ranks_per_engine
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        # Who excludes nothing draws whole batches anew.
         left_out = self._batch_ids if exclude else frozenset()
         drawn = data.fresh_problems(seed, (count + len(exclude)) * engines, left_out)
         return share_of(drawn, count, exclude, self.global_rank // self.ranks_per_engine, engines)
