@@ -3,7 +3,6 @@
 import inspect
 import json
 import shlex
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +143,9 @@ def _other_than_default(
 ) -> dict[str, Any]:
     default = type(config)()
     return {
-        f"{section}.{field.name}": getattr(config, field.name)
-        for field in fields(config)
-        if field.name in names and getattr(config, field.name) != getattr(default, field.name)
+        f"{section}.{name}": getattr(config, name)
+        for name in names
+        if getattr(config, name) != getattr(default, name)
     }
 
 

@@ -123,10 +123,16 @@ def learns(turn: Turn, horizon: int, which: LossTurns) -> bool:
     return which == "all" or turn.index == horizon
 
 
+def turns_learned(horizon: int, which: LossTurns) -> int:
+    """How many turns of such a trajectory are optimised."""
+    return horizon if which == "all" else 1
+
+
 def trajectory_samples(group: Group, advantages: Sequence[float], which: LossTurns) -> list[Sample]:
     """Every turn of each trajectory, or the last one, with the trajectory's advantage."""
     return [
         sample_of(turn, group.problem, advantage)
         for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
-        for turn in (trajectory.turns if which == "all" else trajectory.turns[-1:])
+        for turn in trajectory.turns
+        if learns(turn, len(trajectory.turns), which)
     ]

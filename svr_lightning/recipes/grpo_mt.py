@@ -14,7 +14,7 @@ from svr_lightning.core.rewards import TurnReward
 from svr_lightning.core.seeds import START, Place
 from svr_lightning.core.types import Problem, Sample
 from svr_lightning.recipes.base import Group, Program
-from svr_lightning.recipes.baseline import Baseline, LossTurns, trajectory_samples
+from svr_lightning.recipes.baseline import Baseline, LossTurns, trajectory_samples, turns_learned
 
 ReturnOf = Literal["final", "mean"]
 
@@ -35,7 +35,7 @@ class GRPOMT(Baseline):
     @property
     def samples_per_problem(self) -> int:
         """Every optimised turn of every trajectory."""
-        return self.group_size * (self.horizon if self.loss_turns == "all" else 1)
+        return self.group_size * turns_learned(self.horizon, self.loss_turns)
 
     def programs(self, problem: Problem, place: Place = START) -> list[Program]:
         """G chains."""

@@ -16,7 +16,7 @@ from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Message, Problem, Sample, ScoredTurn, Turn
 from svr_lightning.errors import require
 from svr_lightning.recipes.base import Group, Limited, Program, sample_of
-from svr_lightning.recipes.baseline import Baseline, LossTurns, learns
+from svr_lightning.recipes.baseline import Baseline, LossTurns, learns, turns_learned
 from svr_lightning.recipes.options import PLACE
 from svr_lightning.tasks import get_task
 
@@ -45,7 +45,7 @@ class MLMTRL(Baseline):
     @property
     def samples_per_problem(self) -> int:
         """Every optimised turn of every episode."""
-        return self.group_size * (EPISODE if self.loss_turns == "all" else 1)
+        return self.group_size * turns_learned(EPISODE, self.loss_turns)
 
     def programs(self, problem: Problem, place: Place = START) -> list[Program]:
         """G episodes."""

@@ -15,7 +15,7 @@ from svr_lightning.core.credit import beyond_success, max_to_go, mean_to_go, sib
 from svr_lightning.core.seeds import START, Place
 from svr_lightning.core.types import Message, Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, Limited, Program, sample_of
-from svr_lightning.recipes.baseline import Baseline, LossTurns, learns
+from svr_lightning.recipes.baseline import Baseline, LossTurns, learns, turns_learned
 from svr_lightning.recipes.labels import oracle_state, score
 from svr_lightning.recipes.options import check_range
 from svr_lightning.recipes.tree import grow, nodes_of
@@ -57,7 +57,7 @@ class Murphy(Baseline):
     @property
     def samples_per_problem(self) -> int:
         """Every node, where none is left out."""
-        return self.group_size * (self.horizon if self.loss_turns == "all" else 1)
+        return self.group_size * turns_learned(self.horizon, self.loss_turns)
 
     def programs(self, problem: Problem, place: Place = START) -> list[Program]:
         """G chains, or one program that grows the tree."""

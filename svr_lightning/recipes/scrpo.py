@@ -16,7 +16,7 @@ from svr_lightning.core.seeds import START, Place
 from svr_lightning.core.types import Message, Problem, Sample, Turn
 from svr_lightning.recipes.analysis import analysis_span, without_analysis
 from svr_lightning.recipes.base import Group, Limited, Program, sample_of
-from svr_lightning.recipes.baseline import Baseline, LossTurns, draft_of, learns
+from svr_lightning.recipes.baseline import Baseline, LossTurns, draft_of, learns, turns_learned
 from svr_lightning.recipes.labels import oracle_state
 from svr_lightning.recipes.options import check_range
 from svr_lightning.tasks import get_task
@@ -57,7 +57,7 @@ class ScRPO(Baseline):
     @property
     def samples_per_problem(self) -> int:
         """Every turn, where none is left out."""
-        return self.group_size * (self.horizon if self.loss_turns == "all" else 1)
+        return self.group_size * turns_learned(self.horizon, self.loss_turns)
 
     def programs(self, problem: Problem, place: Place = START) -> list[Program]:
         """G chains."""

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -111,7 +112,6 @@ class SVRModule(AdaptiveEvaluation):
         self._engine = engine
         self._rollout_stats: dict[str, float] = {}
         self._prompt_shown = False
-        self._batch_ids: frozenset[str] = frozenset()
         self._grad_norm = math.nan
         self._update_began = time.perf_counter()
 
@@ -221,9 +221,12 @@ class SVRModule(AdaptiveEvaluation):
         started = time.perf_counter()
         self.serving.sync_seconds()  # of an evaluation since, which is none of the rollout's
         self._show_prompt(problems)
-        self._batch_ids = frozenset(gather_lists([problem.id for problem in problems]))
+        own_ids = [problem.id for problem in problems]
+        # Of all processes, where single groups are replaced; whole batches are drawn from all.
+        batch = frozenset(gather_lists(own_ids) if self.resample == "top_up" else [])
+        fresh = partial(self._fresh_problems, batch)
         with self.serving.sampling(self.global_step):
-            groups = with_resampling(problems, self._roll_out, self._fresh_problems, self.resample)
+            groups = with_resampling(problems, self._roll_out, fresh, self.resample)
         self.groups = self._own_share(groups)
         samples = samples_of(self.groups, self.recipe)
         self.recipe.remember(self.groups, self.global_step, gather_lists)
@@ -353,16 +356,16 @@ class SVRModule(AdaptiveEvaluation):
             parts=self.trainer.world_size // self.ranks_per_engine,
         )
 
-    def _fresh_problems(self, attempt: int, count: int, exclude: frozenset[str]) -> list[Problem]:
-        """This engine's share of a draw that all make alike, none of them in the step's batch."""
+    def _fresh_problems(
+        self, batch: frozenset[str], attempt: int, count: int, exclude: frozenset[str]
+    ) -> list[Problem]:
+        """This engine's share of a draw that all make alike, none of them in ``batch``."""
         seed = derive_seed(
             self.seed, step=self.global_step, problem_id="", attempt=attempt, purpose="resample"
         )
         engines = self.trainer.world_size // self.ranks_per_engine
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        # Who excludes nothing draws whole batches anew.
-        left_out = self._batch_ids if exclude else frozenset()
-        drawn = data.fresh_problems(seed, (count + len(exclude)) * engines, left_out)
+        drawn = data.fresh_problems(seed, (count + len(exclude)) * engines, batch)
         return share_of(drawn, count, exclude, self.global_rank // self.ranks_per_engine, engines)
 
     def _show_prompt(self, problems: Sequence[Problem]) -> None:

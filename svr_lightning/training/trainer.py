@@ -55,13 +55,10 @@ class SVRTrainer(Trainer):
                 TensorBoardLogger(root, name="logs", version="", default_hp_metric=False),
                 CSVLog(root),
             ]
+        callbacks = _as_list(kwargs.get("callbacks"))
         if kwargs.get("enable_progress_bar") is False:
-            callbacks = _as_list(kwargs.get("callbacks"))
             kwargs["callbacks"] = [c for c in callbacks if not isinstance(c, ProgressBar)]
-        if any(
-            isinstance(callback, GradientAccumulationScheduler)
-            for callback in _as_list(kwargs.get("callbacks"))
-        ):
+        if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
             raise ConfigError(
                 "trainer.callbacks: GradientAccumulationScheduler would change the number of "
                 "micro-batches that a rollout is cut into; set trainer.accumulate_grad_batches"
