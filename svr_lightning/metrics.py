@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.data import dim_zero_cat
 
-from svr_lightning import metric_functions
-from svr_lightning.metric_functions import VERDICT_CODES, example_key
+from svr_lightning.evaluation import metric_functions
+from svr_lightning.evaluation.metric_functions import VERDICT_CODES, example_key
 
 __all__ = [
     "METRIC_NAMES",

@@ -7,11 +7,11 @@ from transformers import AutoModelForCausalLM
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Trajectory
 from svr_lightning.engines.base import Engine
-from svr_lightning.engines.lock_step import LockStep
 from svr_lightning.recipes.chain import refinement_chain
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout import Job
+from svr_lightning.rollout.driver import Job
 from tests.scripted import DECODING, PROBLEMS, STEP, TOKENIZER, driver
+from tools.bench.lock_step import LockStep
 
 
 class Counting:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from svr_lightning.core.seeds import Place
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Completion, FinishReason, Message, Problem, Sample
-from svr_lightning.recipes.base import Group, Limited, Recipe
-from svr_lightning.rollout import Decoding, Job
+from svr_lightning.recipes.base import Group, PromptRequest, Recipe
+from svr_lightning.rollout.driver import Decoding, Job
 from svr_lightning.tasks import get_task
 from svr_lightning.training.experience import roll_out
 
@@ -38,8 +38,8 @@ def completion(text: str, truncated: bool = False) -> Completion:
 class Actors:
     """Stands in for the driver: runs programs one after the other."""
 
-    def __init__(self, write: Write, place: Place | None = None) -> None:
-        self.place = place or Place()
+    def __init__(self, write: Write, place: SeedContext | None = None) -> None:
+        self.place = place or SeedContext()
         self.prompts: list[list[Message]] = []
         self.limits: list[int | None] = []
         self._write = write
@@ -53,7 +53,7 @@ class Actors:
         while True:
             said = []
             for one in asked:
-                messages, limit = one if isinstance(one, Limited) else (one, None)
+                messages, limit = one if isinstance(one, PromptRequest) else (one, None)
                 self.prompts.append(messages)
                 self.limits.append(limit)
                 said.append(completion(self._write(job.sample, count, messages)))
@@ -68,7 +68,7 @@ def play(
     recipe: Recipe,
     write: Write,
     problems: Sequence[Problem] | None = None,
-    place: Place | None = None,
+    place: SeedContext | None = None,
 ) -> tuple[list[Group], Actors]:
     """Groups as the trainer makes them, and who wrote them."""
     actors = Actors(write, place)

@@ -4,22 +4,21 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
 
+from svr_lightning import tiny
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.engines.scripted import ScriptedEngine
-from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Driver
+from svr_lightning.rollout.driver import Decoding, Driver
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
-from svr_lightning.tiny import warmstart
 
-TOKENIZER = AutoTokenizer.from_pretrained(
-    warmstart.__file__.replace("warmstart.py", "countdown_policy")
-)
+TOKENIZER = AutoTokenizer.from_pretrained(str(Path(tiny.__file__).parent / "countdown_policy"))
 RENDERER = Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900)
 DECODING = Decoding(max_completion_tokens=120, temperature=0.9)
 RUN_SEED, STEP = 42, 3

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from svr_lightning.core.types import SelfCheck, Verdict
 
-Interface = Literal["joint", "verdict", "confidence"]
+SelfCheckFields = Literal["joint", "verdict", "confidence"]
 """What a self-check consists of: a verdict and a confidence, or one of them (the paper's
 controller-interface ablations)."""
 
@@ -52,7 +52,7 @@ class _Fields(NamedTuple):
     confidence: float | None
 
 
-def parse_self_check(text: str, interface: Interface = "joint") -> SelfCheck:
+def parse_self_check(text: str, interface: SelfCheckFields = "joint") -> SelfCheck:
     """Read the verdict and the confidence (v_t, c_t) of a completion.
 
     The first complete ``<self_check>...</self_check>`` span is the scope; without one the whole
@@ -71,7 +71,7 @@ def parse_self_check(text: str, interface: Interface = "joint") -> SelfCheck:
     return SelfCheck(verdict=verdict, confidence=confidence)
 
 
-def self_check_format_score(text: str, interface: Interface = "joint") -> float:
+def self_check_format_score(text: str, interface: SelfCheckFields = "joint") -> float:
     """Score the serialization of the self-check (r_scfmt): 1.0, 0.0 or -1.0.
 
     1.0 for a complete block with a valid verdict and a parseable confidence, or the one of them
@@ -139,7 +139,7 @@ def _tag(tag: str) -> re.Pattern[str]:
     return re.compile(re.escape(tag), re.IGNORECASE | re.ASCII)
 
 
-def _asked_for(fields: _Fields, interface: Interface) -> _Fields:
+def _asked_for(fields: _Fields, interface: SelfCheckFields) -> _Fields:
     return _Fields(
         verdict=None if interface == "confidence" else fields.verdict,
         confidence=None if interface == "verdict" else fields.confidence,

@@ -7,7 +7,7 @@ score or reward has a way in.
 
 from dataclasses import dataclass
 
-from svr_lightning.core.parsing import Interface
+from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.types import Message, PolicyState, Verdict
 
 TRUNCATION_MARK = "[...truncated]"
@@ -18,7 +18,7 @@ choice of a refinement instruction."""
 
 _ROLE = "You are a careful math assistant who audits your own work."
 _STEPS = "First reason step-by-step inside <think>...</think>. Then give the final answer inside "
-_FIELDS: dict[Interface, str] = {
+_FIELDS: dict[SelfCheckFields, str] = {
     "joint": "VERDICT: CORRECT, INCORRECT, or UNSURE; CONFIDENCE: a number in [0,1]",
     "verdict": "VERDICT: CORRECT, INCORRECT, or UNSURE",
     "confidence": "CONFIDENCE: a number in [0,1]",
@@ -27,7 +27,7 @@ _SELF_CHECK = (
     "Finally, on a new line, output a self-verification in EXACTLY this form: "
     "<self_check>{fields} </self_check>"
 )
-_HONESTY: dict[Interface, str] = {
+_HONESTY: dict[SelfCheckFields, str] = {
     "joint": "Be honest and well-calibrated: only report CORRECT with high confidence after "
     "verifying every step.",
     "verdict": "Be honest: only report CORRECT after verifying every step.",
@@ -50,7 +50,7 @@ class AnswerStyle:
     """N, the number of characters of the previous completion that a prompt keeps."""
 
 
-def system_prompt(style: AnswerStyle, interface: Interface = "joint") -> str:
+def system_prompt(style: AnswerStyle, interface: SelfCheckFields = "joint") -> str:
     """SVR's system message for a task."""
     honesty = _HONESTY[interface]
     check = _SELF_CHECK.format(fields=_FIELDS[interface])
@@ -63,7 +63,9 @@ def solve_instruction(style: AnswerStyle) -> str:
     return f"{_ROLE}\n{_STEPS}{style.request}."
 
 
-def first_turn(style: AnswerStyle, question: str, interface: Interface = "joint") -> list[Message]:
+def first_turn(
+    style: AnswerStyle, question: str, interface: SelfCheckFields = "joint"
+) -> list[Message]:
     """P_0 (equation initial-prompt): the system message and the raw question."""
     return chat(system_prompt(style, interface), question)
 
@@ -73,7 +75,7 @@ def refine(
     question: str,
     state: PolicyState,
     turn: int,
-    interface: Interface = "joint",
+    interface: SelfCheckFields = "joint",
 ) -> list[Message]:
     """P_ref (equation refinement-prompt): the message of turn ``turn`` >= 2.
 
@@ -126,7 +128,7 @@ def chat(system: str, user: str) -> list[Message]:
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
-def _header(state: PolicyState, interface: Interface) -> str:
+def _header(state: PolicyState, interface: SelfCheckFields) -> str:
     if state.truncated:
         return "TRUNCATED"
     return {
@@ -136,7 +138,7 @@ def _header(state: PolicyState, interface: Interface) -> str:
     }[interface]
 
 
-def _instruction(style: AnswerStyle, state: PolicyState, interface: Interface) -> str:
+def _instruction(style: AnswerStyle, state: PolicyState, interface: SelfCheckFields) -> str:
     """The branch in priority order: generation truncation, verdict CORRECT, otherwise."""
     if state.truncated:
         return _regenerate(style.reminder)
@@ -149,7 +151,7 @@ def _instruction(style: AnswerStyle, state: PolicyState, interface: Interface) -
     return _correct(style.reminder, judgement)
 
 
-def _judgement(state: PolicyState, interface: Interface) -> str:
+def _judgement(state: PolicyState, interface: SelfCheckFields) -> str:
     """What the policy said of its previous answer, in words."""
     if interface == "confidence":
         return f"you gave your answer a confidence of {state.confidence:.2f}"
@@ -159,7 +161,7 @@ def _judgement(state: PolicyState, interface: Interface) -> str:
     return f"you judged {words}{number}"
 
 
-_REPORTS: dict[Interface, tuple[str, str]] = {
+_REPORTS: dict[SelfCheckFields, tuple[str, str]] = {
     "joint": ("report VERDICT: CORRECT", "verdict"),
     "verdict": ("report VERDICT: CORRECT", "verdict"),
     "confidence": ("report a high CONFIDENCE", "confidence"),

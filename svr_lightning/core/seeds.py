@@ -34,7 +34,7 @@ def derive_seed(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SeedContext:
     """Where in a run something is drawn."""
 
     run_seed: int = 0
@@ -59,5 +59,5 @@ class Place:
         return random.Random(seed)  # noqa: S311
 
 
-START = Place()
+START = SeedContext()
 """For whoever has no run."""

@@ -33,7 +33,7 @@ class StopRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signals:
+class StopSignals:
     """What the policy said at one turn that a stopping rule may read. It has no label."""
 
     verdict: Verdict
@@ -45,7 +45,7 @@ class Signals:
     """Probability that the policy gave the words of its verdict; None where it is not known."""
 
 
-def evidence_of(rule: StopRule, turn: Signals) -> float:
+def evidence_of(rule: StopRule, turn: StopSignals) -> float:
     """The number that ``rule`` compares with its threshold, in [0, 1]."""
     if rule.evidence == "stated" or turn.verdict_probability is None:
         return turn.confidence
@@ -54,14 +54,14 @@ def evidence_of(rule: StopRule, turn: Signals) -> float:
     return turn.verdict_probability
 
 
-def repeats(turns: Sequence[Signals]) -> bool:
+def repeats(turns: Sequence[StopSignals]) -> bool:
     """Whether the last turn's answer is, but for white space, the one of the turn before."""
     if len(turns) < 2 or turns[-1].answer is None or turns[-2].answer is None:
         return False
     return "".join(turns[-1].answer.split()) == "".join(turns[-2].answer.split())
 
 
-def stops(rule: StopRule, turns: Sequence[Signals]) -> bool:
+def stops(rule: StopRule, turns: Sequence[StopSignals]) -> bool:
     """Whether the last of ``turns`` ends its trajectory under ``rule``.
 
     Example:
@@ -80,7 +80,7 @@ def stops(rule: StopRule, turns: Sequence[Signals]) -> bool:
     return confidence >= rule.threshold or agreed
 
 
-def answer_turn(rule: StopRule, turns: Sequence[Signals]) -> int:
+def answer_turn(rule: StopRule, turns: Sequence[StopSignals]) -> int:
     """The turn (from 1) whose answer is returned once ``turns`` have all been generated.
 
     Args:

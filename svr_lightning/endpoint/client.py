@@ -21,7 +21,7 @@ from svr_lightning.endpoint.protocol import (
 )
 from svr_lightning.endpoint.settings import EndpointSettings
 from svr_lightning.errors import ConfigError
-from svr_lightning.rollout import Refused
+from svr_lightning.rollout.driver import RequestError
 
 LARGEST_ANSWER = 8 * 2**20
 """Bytes of one answer; what is longer is not read."""
@@ -56,7 +56,7 @@ class ChatClient:
         self._url = f"{settings.base_url}/chat/completions"
         self._draws = np.random.default_rng(seed)
 
-    async def complete(self, body: Mapping[str, Any]) -> RemoteCompletion | Refused:
+    async def complete(self, body: Mapping[str, Any]) -> RemoteCompletion | RequestError:
         """Send a request until it is answered.
 
         Returns:
@@ -85,10 +85,10 @@ class ChatClient:
                 )
         said = f"in {self._settings.tries} tries, the last time: {failure.reason}"
         if failure.answered:
-            return Refused(f"no chat completion {said}")
+            return RequestError(f"no chat completion {said}")
         raise ServerGoneError(f"{self._settings.base_url} did not answer {said}")
 
-    async def _attempt(self, data: bytes) -> RemoteCompletion | Refused | _Failure:
+    async def _attempt(self, data: bytes) -> RemoteCompletion | RequestError | _Failure:
         try:
             async with asyncio.timeout(self._settings.timeout):
                 return await self._exchange(data)
@@ -99,9 +99,9 @@ class ChatClient:
         except MalformedError as error:
             return _Failure(str(error), answered=True)
         except UnusableError as error:
-            return Refused(str(error))
+            return RequestError(str(error))
 
-    async def _exchange(self, data: bytes) -> RemoteCompletion | Refused | _Failure:
+    async def _exchange(self, data: bytes) -> RemoteCompletion | RequestError | _Failure:
         async with self._http.stream("POST", self._url, content=data) as response:
             body = bytearray()
             async for chunk in response.aiter_bytes():
@@ -131,7 +131,7 @@ class ChatClient:
                 f"{self._settings.base_url} answers with {said}; --base-url must be the address "
                 "of the server itself, usually ending in /v1"
             )
-        return Refused(f"the server refuses it: {said}")
+        return RequestError(f"the server refuses it: {said}")
 
     def _without_key(self, text: str) -> str:
         key = self._settings.api_key()

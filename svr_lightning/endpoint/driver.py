@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from svr_lightning.core.seeds import Place, derive_seed
+from svr_lightning.core.seeds import SeedContext, derive_seed
 from svr_lightning.core.types import RemoteCompletion
 from svr_lightning.endpoint.answers import AnswerJournal
 from svr_lightning.endpoint.client import ChatClient, ServerGoneError, open_http
@@ -13,15 +13,15 @@ from svr_lightning.endpoint.progress import Progress
 from svr_lightning.endpoint.protocol import request_body, request_key
 from svr_lightning.endpoint.settings import EndpointSettings
 from svr_lightning.errors import ConfigError
-from svr_lightning.recipes.base import Limited
-from svr_lightning.rollout import Job, Refused, draw_seed, limited
+from svr_lightning.recipes.base import PromptRequest
+from svr_lightning.rollout.driver import Job, RequestError, draw_seed, limited
 
 _REFUSALS = 8
 """Requests that a server may refuse before it has answered one: then it is asked wrongly."""
 
 
 class RemoteDriver:
-    """What :class:`svr_lightning.rollout.Driver` is to an engine, to a server.
+    """What :class:`svr_lightning.rollout.driver.Driver` is to an engine, to a server.
 
     A trajectory's next turn is sent the moment its previous turn has come, and trajectories are
     begun in order, as many at once as requests may be in flight.
@@ -45,7 +45,7 @@ class RemoteDriver:
     ) -> None:
         self._settings = settings
         self._journal = journal
-        self._place = Place(run_seed=run_seed)
+        self._place = SeedContext(run_seed=run_seed)
         self._template_kwargs = chat_template_kwargs
         self._progress = progress
         self._refusals = 0
@@ -57,8 +57,8 @@ class RemoteDriver:
             jobs: what to run; read as it is needed.
 
         Yields:
-            A job's index and its program's return value, as soon as it ends; a :class:`Refused`
-            for a program one of whose prompts the server does not complete.
+            A job's index and its return value, as soon as it ends; a :class:`RequestError`
+            for a rollout one of whose prompts the server does not complete.
 
         Raises:
             ConfigError: if the server is gone, lets nobody in, or refuses everything.
@@ -112,10 +112,10 @@ class RemoteDriver:
                         for position, prompt in enumerate(asked)
                     )
                 )
-                refusals = [answer for answer in answers if isinstance(answer, Refused)]
+                refusals = [answer for answer in answers if isinstance(answer, RequestError)]
                 if refusals:
                     program.close()
-                    return Refused(f"turn {turn}: {refusals[0].reason}")
+                    return RequestError(f"turn {turn}: {refusals[0].reason}")
                 asked = program.send(answers)
                 turn += 1
         except StopIteration as end:
@@ -126,10 +126,10 @@ class RemoteDriver:
         job: Job,
         turn: int,
         position: int,
-        prompt: Limited,
+        prompt: PromptRequest,
         client: ChatClient,
         slots: asyncio.Semaphore,
-    ) -> RemoteCompletion | Refused:
+    ) -> RemoteCompletion | RequestError:
         body = request_body(
             self._settings.model_name,
             prompt.messages,
@@ -145,7 +145,7 @@ class RemoteDriver:
         async with slots:
             with self._progress.request():
                 answer = await client.complete(body)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RequestError):
             self._note_refusal(answer)
             return answer
         self._journal.add(key, answer)
@@ -153,7 +153,7 @@ class RemoteDriver:
         self._progress.tokens += answer.completion_tokens
         return answer
 
-    def _note_refusal(self, refusal: Refused) -> None:
+    def _note_refusal(self, refusal: RequestError) -> None:
         """One prompt may be too long; but who has answered nothing is asked in the wrong way."""
         self._refusals += 1
         if self._refusals >= _REFUSALS and not len(self._journal):

@@ -16,7 +16,7 @@ from svr_lightning.evaluation.adaptive import OnTurn, Record
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import EvaluationConfig
-from svr_lightning.training.data import Part
+from svr_lightning.training.data import Split
 from svr_lightning.training.evaluating import AdaptiveEvaluation
 
 
@@ -101,7 +101,7 @@ class EndpointModule(AdaptiveEvaluation):
         self._progress = Progress(dataset, len(problems) * self.evaluation.votes)
         return super().sample_votes(problems, dataset, max_completion_tokens)
 
-    def start_evaluation(self, name: str, part: Part) -> None:
+    def start_evaluation(self, name: str, part: Split) -> None:
         """Begin the records of ``eval/<name>/``.
 
         The server's answers are kept instead of the records made of them: they are what costs

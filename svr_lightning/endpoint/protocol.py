@@ -9,7 +9,7 @@ from typing import Any
 
 from svr_lightning.core.types import FinishReason, Message, RemoteCompletion
 from svr_lightning.evaluation.schema import is_count
-from svr_lightning.rollout import Decoding
+from svr_lightning.rollout.driver import Decoding
 
 RETRIED = frozenset({408, 409, 429})
 """Statuses below 500 that may go away by themselves."""

@@ -9,8 +9,8 @@ from svr_lightning.core.types import AnyCompletion, Problem, Trajectory, Turn
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.chain import signals_of
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Job, Refused, Streams
+from svr_lightning.rollout.driver import Decoding, Job, RequestError, RolloutDriver
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.graders import get_grader, label_fields
 
@@ -61,7 +61,7 @@ def run_adaptive(
     problems: Sequence[Problem],
     *,
     dataset: str,
-    driver: Streams,
+    driver: RolloutDriver,
     renderer: Renderer,
     decoding: Decoding,
     max_turns: int,
@@ -119,7 +119,7 @@ def run_adaptive(
         for problem in fitting
     )
     for index, result in driver.stream(jobs):
-        if isinstance(result, Refused):
+        if isinstance(result, RequestError):
             records.add(error_record(fitting[index], dataset, result.reason))
         else:
             records.add(trajectory_record(result, dataset, max_turns, rule, grader))

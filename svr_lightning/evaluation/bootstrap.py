@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from svr_lightning.evaluation.calibration import Levels
+from svr_lightning.evaluation.calibration import ConfidenceCounts
 
 RESAMPLES = 1000
 _AT_ONCE = 100  # resamples whose turns are in memory together
@@ -55,7 +55,7 @@ def level_resamples(
     correct: Bools,
     chosen: Bools,
     counts: NDArray[np.int32],
-    statistics: Callable[[Levels], Mapping[str, Floats]],
+    statistics: Callable[[ConfidenceCounts], Mapping[str, Floats]],
 ) -> dict[str, Floats]:
     """[R] resamples of statistics of confidence levels.
 
@@ -72,7 +72,7 @@ def level_resamples(
 
 def _resampled(
     confidence: Floats, correct: Bools, chosen: Bools, counts: NDArray[np.int32]
-) -> Iterator[Levels]:
+) -> Iterator[ConfidenceCounts]:
     problem, turn = np.nonzero(chosen)
     order = np.argsort(confidence[problem, turn], kind="stable")
     problem, turn = problem[order], turn[order]
@@ -86,4 +86,4 @@ def _resampled(
             else np.zeros((len(weight), 0))
             for column in (weight, weight * label)
         ]
-        yield Levels(confidence=values, total=sums[0], right=sums[1])
+        yield ConfidenceCounts(confidence=values, total=sums[0], right=sums[1])

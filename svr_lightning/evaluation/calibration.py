@@ -1,6 +1,6 @@
 """Calibration of stated confidences, from counts at each distinct one.
 
-Everything is computed from :class:`Levels`, so that ties are exact and a thousand resamples are
+Everything is computed from :class:`ConfidenceCounts`, so that ties are exact and a thousand resamples are
 one call: functions take counts of shape [..., U] and give values of shape [...]. Shapes: U
 distinct confidences, M turns. What is undefined (no turns, one class only) is nan here and None
 where :mod:`svr_lightning.evaluation.diagnostics` writes it down.
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
+class ConfidenceCounts:
     """How many turns state each distinct confidence, and how many of them are right."""
 
     confidence: Floats
@@ -31,7 +31,7 @@ class Levels:
     """[..., U] right ones of them."""
 
 
-def levels_of(confidence: NDArray[Any], correct: NDArray[Any]) -> Levels:
+def levels_of(confidence: NDArray[Any], correct: NDArray[Any]) -> ConfidenceCounts:
     """The levels of [M] confidences and labels.
 
     Example:
@@ -42,10 +42,10 @@ def levels_of(confidence: NDArray[Any], correct: NDArray[Any]) -> Levels:
     values, level = np.unique(np.asarray(confidence, dtype=np.float64), return_inverse=True)
     total = np.bincount(level, minlength=len(values)).astype(np.float64)
     right = np.bincount(level, weights=np.asarray(correct, np.float64), minlength=len(values))
-    return Levels(confidence=values, total=total, right=right.astype(np.float64))
+    return ConfidenceCounts(confidence=values, total=total, right=right.astype(np.float64))
 
 
-def brier_decomposition(levels: Levels) -> dict[str, Floats]:
+def brier_decomposition(levels: ConfidenceCounts) -> dict[str, Floats]:
     """Brier = reliability - resolution + uncertainty (Murphy 1973), exactly.
 
     Taken over distinct confidences rather than over bins, so that no within-bin term is left.
@@ -67,7 +67,9 @@ def brier_decomposition(levels: Levels) -> dict[str, Floats]:
     }
 
 
-def bin_sums(levels: Levels, bins: int = BINS, equal: Equal = "width") -> NDArray[np.float64]:
+def bin_sums(
+    levels: ConfidenceCounts, bins: int = BINS, equal: Equal = "width"
+) -> NDArray[np.float64]:
     """Turns, right turns and summed confidence in each bin.
 
     Bins of equal width are [k/bins, (k+1)/bins), and the last one holds 1 too; a confidence
@@ -96,7 +98,7 @@ def bin_sums(levels: Levels, bins: int = BINS, equal: Equal = "width") -> NDArra
 
 
 def expected_calibration_error(
-    levels: Levels, bins: int = BINS, equal: Equal = "width"
+    levels: ConfidenceCounts, bins: int = BINS, equal: Equal = "width"
 ) -> NDArray[np.float64]:
     """ECE: the mean over turns of |accuracy - mean confidence| of their bin; see `bin_sums`."""
     _, right, stated = bin_sums(levels, bins, equal)
@@ -104,7 +106,7 @@ def expected_calibration_error(
 
 
 def reliability_bins(
-    levels: Levels, bins: int = BINS, equal: Equal = "width"
+    levels: ConfidenceCounts, bins: int = BINS, equal: Equal = "width"
 ) -> list[dict[str, float | int | None]]:
     """The bars of a reliability diagram of one sample.
 
@@ -130,7 +132,7 @@ def reliability_bins(
     return rows
 
 
-def auroc(levels: Levels) -> NDArray[np.float64]:
+def auroc(levels: ConfidenceCounts) -> NDArray[np.float64]:
     """How often a right turn has more confidence than a wrong one, ties counting one half."""
     wrong = levels.total - levels.right
     below = np.cumsum(wrong, -1) - wrong
@@ -138,7 +140,7 @@ def auroc(levels: Levels) -> NDArray[np.float64]:
     return _ratio(wins, levels.right.sum(-1) * wrong.sum(-1))
 
 
-def risk_at_coverage(levels: Levels, coverage: float) -> NDArray[np.float64]:
+def risk_at_coverage(levels: ConfidenceCounts, coverage: float) -> NDArray[np.float64]:
     """Share of wrong ones among the ceil(coverage * M) most confident turns.
 
     Turns of equal confidence come in random order; the value is the expectation over it, so that
@@ -150,7 +152,7 @@ def risk_at_coverage(levels: Levels, coverage: float) -> NDArray[np.float64]:
     return _ratio((wrong * share).sum(-1), taken[..., 0])
 
 
-def area_under_risk_coverage(levels: Levels) -> NDArray[np.float64]:
+def area_under_risk_coverage(levels: ConfidenceCounts) -> NDArray[np.float64]:
     """AURC: the mean over k = 1..M of the expected risk of the k most confident turns.
 
     Ties are handled by expectation, as in :func:`risk_at_coverage`: within a level of m turns
@@ -168,14 +170,14 @@ def area_under_risk_coverage(levels: Levels) -> NDArray[np.float64]:
     return _ratio(area.sum(-1), total.sum(-1))
 
 
-def _from_the_top(levels: Levels) -> tuple[Floats, Floats, Floats, Floats]:
+def _from_the_top(levels: ConfidenceCounts) -> tuple[Floats, Floats, Floats, Floats]:
     """Levels from the most confident down: turns, wrong ones, and both summed over those before."""
     total = levels.total[..., ::-1]
     wrong = total - levels.right[..., ::-1]
     return total, wrong, np.cumsum(total, -1) - total, np.cumsum(wrong, -1) - wrong
 
 
-def _level_accuracy(levels: Levels) -> NDArray[np.float64]:
+def _level_accuracy(levels: ConfidenceCounts) -> NDArray[np.float64]:
     """[..., U] accuracy at each level; its confidence where a resample has no turn there."""
     some = levels.total > 0
     return np.where(some, levels.right / np.where(some, levels.total, 1), levels.confidence)

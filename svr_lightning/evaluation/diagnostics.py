@@ -17,7 +17,7 @@ from svr_lightning.evaluation.bootstrap import (
     ratio_resamples,
     resample_counts,
 )
-from svr_lightning.evaluation.calibration import BINS, Levels, levels_of, reliability_bins
+from svr_lightning.evaluation.calibration import BINS, ConfidenceCounts, levels_of, reliability_bins
 from svr_lightning.evaluation.measure import measure
 from svr_lightning.evaluation.smooth_ece import smooth_ece
 from svr_lightning.evaluation.table import Outcome, TurnTable
@@ -106,7 +106,7 @@ def turn_sets(table: TurnTable, outcome: Outcome) -> dict[str, NDArray[np.bool_]
     return dict(zip(TURN_SETS, masks, strict=True))
 
 
-def level_statistics(levels: Levels) -> dict[str, Floats]:
+def level_statistics(levels: ConfidenceCounts) -> dict[str, Floats]:
     """The calibration metrics of counts [..., U]."""
     with_coverage = {
         f"risk_at_{round(100 * share)}": calibration.risk_at_coverage(levels, share)

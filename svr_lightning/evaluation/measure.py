@@ -1,6 +1,6 @@
 """The paper's metrics of a replayed outcome, from columns.
 
-The same functions as validation logs (:mod:`svr_lightning.metric_functions`), on a
+The same functions as validation logs (:mod:`svr_lightning.evaluation.metric_functions`), on a
 :class:`TurnTable` instead of records: equal to the last digit, and fast enough for sweeps.
 """
 
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from svr_lightning import metric_functions as metrics
+from svr_lightning.evaluation import metric_functions as metrics
 from svr_lightning.evaluation.results import MATH_5, macro_average, wilson_interval
 from svr_lightning.evaluation.table import Outcome, TurnTable
 

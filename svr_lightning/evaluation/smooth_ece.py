@@ -8,7 +8,7 @@ smECE_sigma = sigma has one solution: the smooth ECE, which needs neither bins n
 import numpy as np
 from numpy.typing import NDArray
 
-from svr_lightning.evaluation.calibration import Levels
+from svr_lightning.evaluation.calibration import ConfidenceCounts
 
 _INTERVALS = 500
 """Of the grid over [0, 1]: confidences of two decimals lie on its nodes."""
@@ -16,7 +16,7 @@ _EXACT = 2.0**-12
 """How well the bandwidth is found: finer than the grid."""
 
 
-def smooth_ece(levels: Levels) -> NDArray[np.float64]:
+def smooth_ece(levels: ConfidenceCounts) -> NDArray[np.float64]:
     """The solution of smECE_sigma = sigma for counts [..., U]; nan without turns.
 
     On a grid of 500 intervals, a confidence between two nodes being shared between them. Errors
@@ -37,13 +37,13 @@ def smooth_ece(levels: Levels) -> NDArray[np.float64]:
     return np.where(levels.total.sum(-1) > 0, (low + high) / 2, np.nan)
 
 
-def smooth_ece_at(levels: Levels, sigma: float) -> NDArray[np.float64]:
+def smooth_ece_at(levels: ConfidenceCounts, sigma: float) -> NDArray[np.float64]:
     """smECE_sigma of counts [..., U] at one bandwidth."""
     spectrum = _residual_spectrum(levels)
     return _smoothed_error(spectrum, np.full(spectrum.shape[:-1], sigma))
 
 
-def _residual_spectrum(levels: Levels) -> NDArray[np.float64]:
+def _residual_spectrum(levels: ConfidenceCounts) -> NDArray[np.float64]:
     """The Fourier coefficients [..., K + 1] of the residuals, reflected to a circle of length 2.
 
     An even function on that circle, smoothed by a Gaussian there, is on [0, 1] what the kernel

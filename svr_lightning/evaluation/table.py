@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from svr_lightning.core.stopping import Signals, repeats
+from svr_lightning.core.stopping import StopSignals, repeats
 from svr_lightning.core.types import Verdict
-from svr_lightning.metric_functions import VERDICT_CODES, observed_turns
+from svr_lightning.evaluation.metric_functions import VERDICT_CODES, observed_turns
 
 Record = Mapping[str, Any]
 Bools = NDArray[np.bool_]
@@ -149,7 +149,7 @@ def _table(dataset: str, records: Sequence[Record]) -> TurnTable:
 
 
 def _fill(columns: dict[str, NDArray[Any]], row: int, record: Record) -> None:
-    said: list[Signals] = []
+    said: list[StopSignals] = []
     for index, turn in enumerate(record["turns"]):
         if not isinstance(turn["correct"], bool):
             raise ValueError(
@@ -172,9 +172,9 @@ def _fill(columns: dict[str, NDArray[Any]], row: int, record: Record) -> None:
             columns[name][row, index] = value
 
 
-def signals(turn: Mapping[str, Any]) -> Signals:
+def signals(turn: Mapping[str, Any]) -> StopSignals:
     """What a stopping rule reads of a recorded turn."""
-    return Signals(
+    return StopSignals(
         verdict=Verdict(turn["verdict"]),
         confidence=turn["confidence"],
         truncated=turn["truncated"],

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promises:
+class RiskConstraints:
     """What is to hold of new problems, on average; None is no promise."""
 
     max_pse: float | None = None
@@ -84,7 +84,7 @@ def tune(
     tables: Sequence[TurnTable],
     rule: StopRule,
     thresholds: Sequence[float],
-    promises: Promises,
+    promises: RiskConstraints,
     *,
     max_turns: int,
     delta: float,
@@ -149,7 +149,7 @@ def _columns(tables: Sequence[TurnTable], rule: StopRule, max_turns: int) -> _Co
     )
 
 
-def _p_values(columns: _Columns, promises: Promises) -> dict[str, float]:
+def _p_values(columns: _Columns, promises: RiskConstraints) -> dict[str, float]:
     n = len(columns.wrong)
     values = {}
     if promises.max_pse is not None:
@@ -169,7 +169,7 @@ def _candidate(
     threshold: float,
     columns: _Columns,
     p_values: dict[str, float],
-    promises: Promises,
+    promises: RiskConstraints,
     level: float,
 ) -> Candidate:
     n, bounds = len(columns.wrong), {}
@@ -198,7 +198,9 @@ def _candidate(
     )
 
 
-def _smallest_pse(columns: Sequence[_Columns], promises: Promises, levels: Floats) -> float | None:
+def _smallest_pse(
+    columns: Sequence[_Columns], promises: RiskConstraints, levels: Floats
+) -> float | None:
     """Bisection: a larger promise never certifies less."""
     others = replace(promises, max_pse=None)
     fixed = [max(_p_values(column, others).values(), default=0.0) for column in columns]

@@ -13,8 +13,8 @@ from svr_lightning.evaluation.adaptive import (
 )
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Job, Refused, Streams
+from svr_lightning.rollout.driver import Decoding, Job, RequestError, RolloutDriver
+from svr_lightning.rollout.rendering import Renderer
 
 _SVR = SVR()
 
@@ -23,7 +23,7 @@ def sample_votes(
     problems: Sequence[Problem],
     *,
     dataset: str,
-    driver: Streams,
+    driver: RolloutDriver,
     renderer: Renderer,
     decoding: Decoding,
     votes: int,
@@ -51,7 +51,7 @@ def sample_votes(
         budget, or that a server refuses, has no samples and an ``error``.
     """
     records = Records(problems, done, on_record)
-    samples: dict[str, list[Trajectory | Refused]] = {}
+    samples: dict[str, list[Trajectory | RequestError]] = {}
     fitting = []
     for problem in records.missing():
         if renderer.fits(recipe.first_messages(problem)):
@@ -74,9 +74,9 @@ def sample_votes(
 
 
 def _pool(
-    problem: Problem, dataset: str, solutions: Sequence[Trajectory | Refused], grader: str
+    problem: Problem, dataset: str, solutions: Sequence[Trajectory | RequestError], grader: str
 ) -> Record:
-    refused = [solution for solution in solutions if isinstance(solution, Refused)]
+    refused = [solution for solution in solutions if isinstance(solution, RequestError)]
     if refused:
         return {**_record(problem, dataset, [], grader), "error": refused[0].reason}
     return _record(problem, dataset, [s for s in solutions if isinstance(s, Trajectory)], grader)

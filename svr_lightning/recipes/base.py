@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from svr_lightning.core.credit import is_degenerate
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.rewards import TurnReward
-from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import (
     AnyCompletion,
@@ -23,27 +23,27 @@ from svr_lightning.core.types import (
     Trajectory,
     Turn,
 )
-from svr_lightning.messages import first_turn_messages
 from svr_lightning.recipes.chain import ProbabilityOf, refinement_chain
 from svr_lightning.recipes.options import check_options
 from svr_lightning.scoring import svr_formats
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
+from svr_lightning.tasks.messages import first_turn_messages
 
 T = TypeVar("T")
 
 
-class Limited(NamedTuple):
+class PromptRequest(NamedTuple):
     """A prompt whose completion has a limit of its own, in tokens, where that is the lower one."""
 
     messages: list[Message]
     max_completion_tokens: int
 
 
-Asked = Sequence[list[Message] | Limited]
+PromptRequests = Sequence[list[Message] | PromptRequest]
 """Prompts that a program wants completed before it goes on."""
 
-Program = Generator[Asked, Sequence[AnyCompletion], Any]
+RolloutFn = Generator[PromptRequests, Sequence[AnyCompletion], Any]
 """One rollout in the making: yields prompts, receives their completions in order, returns its
 result. Being a generator it knows nothing of engines, so it can be tested with a list of texts."""
 
@@ -61,7 +61,7 @@ class Group:
     rewards: tuple[tuple[TurnReward, ...], ...]
     returns: tuple[float, ...]
     attempt: int
-    place: Place = START
+    place: SeedContext = START
     """Where its draws come from."""
     degenerate: bool = False
     """Nothing to learn from but the KL term, by the lights of its recipe."""
@@ -93,7 +93,7 @@ class Recipe(ABC):
         """Optimised sequences per problem, which sizes the optimizer step."""
 
     @abstractmethod
-    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """The rollout of one problem: programs that return one trajectory each, or a list of them.
 
         Args:
@@ -129,7 +129,7 @@ class Recipe(ABC):
     # --- evaluation ---------------------------------------------------------------------------
 
     @property
-    def privileged(self) -> bool:
+    def uses_labels(self) -> bool:
         """Whether its prompts show labels, in evaluation too. Results say so wherever they are."""
         return False
 
@@ -149,13 +149,13 @@ class Recipe(ABC):
         rule: StopRule | None = None,
         on_turn: Callable[[Turn], None] | None = None,
         probability_of: ProbabilityOf | None = None,
-    ) -> Program:
+    ) -> RolloutFn:
         """One trajectory of evaluation, under what ``protocol`` says; its last turn counts."""
         return refinement_chain(problem, sample, max_turns, rule, on_turn, probability_of)
 
     # --- state: only methods that learn from earlier rollouts have any ------------------------
 
-    def batch(self, problems: Sequence[Problem], place: Place) -> list[Problem]:
+    def batch(self, problems: Sequence[Problem], place: SeedContext) -> list[Problem]:
         """The problems that a rollout is about, as many as the data bring."""
         return list(problems)
 

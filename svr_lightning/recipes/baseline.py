@@ -21,7 +21,7 @@ from svr_lightning.core.types import (
     Turn,
     Verdict,
 )
-from svr_lightning.recipes.base import Group, Limited, Program, Recipe, sample_of
+from svr_lightning.recipes.base import Group, PromptRequest, Recipe, RolloutFn, sample_of
 from svr_lightning.recipes.chain import ProbabilityOf
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
@@ -69,7 +69,9 @@ class Baseline(Recipe):
         """The question, under a system message that asks for no self-check."""
         return baseline_prompts.first_turn(get_task(problem.task).style, problem.question)
 
-    def later_messages(self, problem: Problem, turns: Sequence[Turn]) -> list[Message] | Limited:
+    def later_messages(
+        self, problem: Problem, turns: Sequence[Turn]
+    ) -> list[Message] | PromptRequest:
         """The prompt that follows ``turns``."""
         style = get_task(problem.task).style
         return baseline_prompts.neutral(
@@ -88,10 +90,10 @@ class Baseline(Recipe):
         rule: StopRule | None = None,
         on_turn: Callable[[Turn], None] | None = None,
         probability_of: ProbabilityOf | None = None,
-    ) -> Program:
+    ) -> RolloutFn:
         """``max_turns`` turns, in training as in evaluation."""
         turns: list[Turn] = []
-        messages: list[Message] | Limited = self.first_messages(problem)
+        messages: list[Message] | PromptRequest = self.first_messages(problem)
         while True:
             (completion,) = yield [messages]
             turns.append(turn_of(completion, len(turns) + 1))

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Generator, Sequence
 
-from svr_lightning.core.parsing import Interface, parse_self_check
-from svr_lightning.core.stopping import Signals, StopRule, stops
+from svr_lightning.core.parsing import SelfCheckFields, parse_self_check
+from svr_lightning.core.stopping import StopRule, StopSignals, stops
 from svr_lightning.core.types import AnyCompletion, Message, Problem, Trajectory, Turn
-from svr_lightning.messages import first_turn_messages, refinement_messages
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
+from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
 
 ProbabilityOf = Callable[[AnyCompletion], float | None]
 """Reads a completion's verdict probability, as :meth:`Renderer.verdict_probability` does."""
@@ -20,7 +20,7 @@ def refinement_chain(
     rule: StopRule | None = None,
     on_turn: Callable[[Turn], None] | None = None,
     probability_of: ProbabilityOf | None = None,
-    interface: Interface = "joint",
+    interface: SelfCheckFields = "joint",
 ) -> Generator[list[list[Message]], Sequence[AnyCompletion], Trajectory]:
     """One trajectory of solve, self-check, refine.
 
@@ -36,7 +36,7 @@ def refinement_chain(
     task = get_task(problem.task)
     messages = first_turn_messages(task, problem, interface)
     turns: list[Turn] = []
-    said: list[Signals] = []
+    said: list[StopSignals] = []
     for index in range(1, max_turns + 1):
         (completion,) = yield [messages]
         check = parse_self_check(completion.text, interface)
@@ -66,9 +66,9 @@ def refinement_chain(
     return Trajectory(problem=problem, sample=sample, turns=tuple(turns))
 
 
-def signals_of(task: Task, turn: Turn) -> Signals:
+def signals_of(task: Task, turn: Turn) -> StopSignals:
     """What a stopping rule reads of a turn."""
-    return Signals(
+    return StopSignals(
         verdict=turn.check.verdict,
         confidence=turn.check.confidence,
         truncated=turn.completion.truncated,

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from svr_lightning.core.credit import group_advantages
-from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Sample
-from svr_lightning.recipes.base import Group, Program
+from svr_lightning.recipes.base import Group, RolloutFn
 from svr_lightning.recipes.baseline import Baseline, trajectory_samples
 
 
@@ -25,7 +25,7 @@ class GRPO(Baseline):
         """Every completion, or ``optimised`` of them."""
         return self.group_size if self.optimised is None else min(self.optimised, self.group_size)
 
-    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """G completions of the question."""
         return [self.inference(problem, i, 1) for i in range(self.group_size)]
 

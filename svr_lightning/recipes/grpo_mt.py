@@ -11,9 +11,9 @@ from typing import Literal
 
 from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.rewards import TurnReward
-from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample
-from svr_lightning.recipes.base import Group, Program
+from svr_lightning.recipes.base import Group, RolloutFn
 from svr_lightning.recipes.baseline import Baseline, LossTurns, trajectory_samples, turns_learned
 
 ReturnOf = Literal["final", "mean"]
@@ -37,7 +37,7 @@ class GRPOMT(Baseline):
         """Every optimised turn of every trajectory."""
         return self.group_size * turns_learned(self.horizon, self.loss_turns)
 
-    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """G chains."""
         return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from svr_lightning.core.credit import group_advantages
-from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Sample, Trajectory
-from svr_lightning.recipes.base import Group, Program, sample_of
+from svr_lightning.recipes.base import Group, RolloutFn, sample_of
 from svr_lightning.recipes.baseline import Baseline, node, turn_of
 from svr_lightning.recipes.labels import score
 
@@ -36,11 +36,11 @@ class IGRPO(Baseline):
         """The refinements."""
         return self.group_size
 
-    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """One program, since the refinements wait for all drafts."""
         return [self._two_stages(problem, place)]
 
-    def _two_stages(self, problem: Problem, place: Place) -> Program:
+    def _two_stages(self, problem: Problem, place: SeedContext) -> RolloutFn:
         completions = yield [self.first_messages(problem)] * self.drafts
         drafts = [node(problem, i, turn_of(c, 1)) for i, c in enumerate(completions)]
         best = self._best(drafts, place)
@@ -53,7 +53,7 @@ class IGRPO(Baseline):
             ),
         ]
 
-    def _best(self, drafts: Sequence[Trajectory], place: Place) -> Trajectory:
+    def _best(self, drafts: Sequence[Trajectory], place: SeedContext) -> Trajectory:
         problem = drafts[0].problem
         rewards = [self.reward([score(self, problem, d.turns[0])])[0].total for d in drafts]
         best = [d for d, reward in zip(drafts, rewards, strict=True) if reward == max(rewards)]

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from svr_lightning.core import baseline_prompts
 from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.rewards import TurnReward
-from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Message, Problem, Sample, ScoredTurn, Turn
 from svr_lightning.errors import require
-from svr_lightning.recipes.base import Group, Limited, Program, sample_of
+from svr_lightning.recipes.base import Group, PromptRequest, RolloutFn, sample_of
 from svr_lightning.recipes.baseline import Baseline, LossTurns, learns, turns_learned
 from svr_lightning.recipes.options import PLACE
 from svr_lightning.tasks import get_task
@@ -47,17 +47,19 @@ class MLMTRL(Baseline):
         """Every optimised turn of every episode."""
         return self.group_size * turns_learned(EPISODE, self.loss_turns)
 
-    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """G episodes."""
         return [self.inference(problem, i, EPISODE) for i in range(self.group_size)]
 
-    def later_messages(self, problem: Problem, turns: Sequence[Turn]) -> list[Message] | Limited:
+    def later_messages(
+        self, problem: Problem, turns: Sequence[Turn]
+    ) -> list[Message] | PromptRequest:
         """Feedback on an answer; after feedback, the question with both."""
         style = get_task(problem.task).style
         texts = [turn.completion.text for turn in turns]
         if len(turns) % 2:
             prompt = baseline_prompts.feedback(style, problem.question, texts[-1])
-            return Limited(prompt, self.feedback_tokens)
+            return PromptRequest(prompt, self.feedback_tokens)
         attempt, hints = texts[-2:]
         return baseline_prompts.guided(style, problem.question, attempt, hints, len(turns) + 1)
 

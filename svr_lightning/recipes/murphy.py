@@ -12,9 +12,9 @@ from typing import Literal
 
 from svr_lightning.core import baseline_prompts
 from svr_lightning.core.credit import beyond_success, max_to_go, mean_to_go, sibling_advantages
-from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Message, Problem, Sample, Turn
-from svr_lightning.recipes.base import Group, Limited, Program, sample_of
+from svr_lightning.recipes.base import Group, PromptRequest, RolloutFn, sample_of
 from svr_lightning.recipes.baseline import Baseline, LossTurns, learns, turns_learned
 from svr_lightning.recipes.labels import oracle_state, score
 from svr_lightning.recipes.options import check_range
@@ -50,7 +50,7 @@ class Murphy(Baseline):
         check_range("discount", self.discount, 0, 1)
 
     @property
-    def privileged(self) -> bool:
+    def uses_labels(self) -> bool:
         """Whether prompts show labels."""
         return self.feedback == "binary"
 
@@ -59,7 +59,7 @@ class Murphy(Baseline):
         """Every node, where none is left out."""
         return self.group_size * turns_learned(self.horizon, self.loss_turns)
 
-    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """G chains, or one program that grows the tree."""
         if self.shape == "tree":
 
@@ -69,7 +69,9 @@ class Murphy(Baseline):
             return [grow(self, problem, self.group_size, self.horizon, failed)]
         return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
 
-    def later_messages(self, problem: Problem, turns: Sequence[Turn]) -> list[Message] | Limited:
+    def later_messages(
+        self, problem: Problem, turns: Sequence[Turn]
+    ) -> list[Message] | PromptRequest:
         """The neutral prompt, or the oracle's."""
         if self.feedback == "none":
             return super().later_messages(problem, turns)

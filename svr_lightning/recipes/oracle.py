@@ -27,7 +27,7 @@ class Oracle(GRPOMT):
     """A trajectory's return: the mean over its turns, as SVR's, or the ``final`` turn's reward."""
 
     @property
-    def privileged(self) -> bool:
+    def uses_labels(self) -> bool:
         """Its prompts show labels."""
         return True
 

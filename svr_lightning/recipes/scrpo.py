@@ -12,10 +12,10 @@ from typing import Literal
 
 from svr_lightning.core import baseline_prompts
 from svr_lightning.core.credit import group_advantages
-from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Message, Problem, Sample, Turn
 from svr_lightning.recipes.analysis import analysis_span, without_analysis
-from svr_lightning.recipes.base import Group, Limited, Program, sample_of
+from svr_lightning.recipes.base import Group, PromptRequest, RolloutFn, sample_of
 from svr_lightning.recipes.baseline import Baseline, LossTurns, draft_of, learns, turns_learned
 from svr_lightning.recipes.labels import oracle_state
 from svr_lightning.recipes.options import check_range
@@ -50,7 +50,7 @@ class ScRPO(Baseline):
         check_range("min_variance", self.min_variance, 0, 0.25)
 
     @property
-    def privileged(self) -> bool:
+    def uses_labels(self) -> bool:
         """Whether prompts show labels."""
         return not self.oracle_free
 
@@ -59,11 +59,13 @@ class ScRPO(Baseline):
         """Every turn, where none is left out."""
         return self.group_size * turns_learned(self.horizon, self.loss_turns)
 
-    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """G chains."""
         return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
 
-    def later_messages(self, problem: Problem, turns: Sequence[Turn]) -> list[Message] | Limited:
+    def later_messages(
+        self, problem: Problem, turns: Sequence[Turn]
+    ) -> list[Message] | PromptRequest:
         """Analysis of the previous answer, then a solution."""
         style, turn = get_task(problem.task).style, turns[-1].index + 1
         if self.oracle_free:

@@ -13,10 +13,10 @@ from typing import Any
 
 from svr_lightning.core.baseline_prompts import doubtful_draft, wrong_draft
 from svr_lightning.core.credit import group_advantages
-from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import DraftState, Message, OracleState, Problem, Sample
 from svr_lightning.errors import require
-from svr_lightning.recipes.base import Gather, Group, Program, sample_of
+from svr_lightning.recipes.base import Gather, Group, RolloutFn, sample_of
 from svr_lightning.recipes.baseline import node, turn_of
 from svr_lightning.recipes.mistakes import Mistake, MistakePool, mistakes_of
 from svr_lightning.recipes.scrpo import ScRPO
@@ -51,7 +51,7 @@ class ScRPOPool(ScRPO):
         """Every answer, or every correction that is not left out."""
         return self.group_size
 
-    def batch(self, problems: Sequence[Problem], place: Place) -> list[Problem]:
+    def batch(self, problems: Sequence[Problem], place: SeedContext) -> list[Problem]:
         """In the second stage, problems of the pool, one wrong answer each, as far as they go.
 
         Resampling goes on where the attempt before stopped, so that no answer is taken twice.
@@ -71,14 +71,14 @@ class ScRPOPool(ScRPO):
         rest = [problem for problem in problems if problem.id not in self._chosen]
         return [newest[name].problem for name in own] + rest[: len(problems) - len(own)]
 
-    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """G answers, or G corrections of the answer that was chosen for this problem."""
         mistake = self._chosen.get(problem.id)
         if mistake is None:
             return [self.inference(problem, i, 1) for i in range(self.group_size)]
         return [self._correct(mistake, i) for i in range(self.group_size)]
 
-    def _correct(self, mistake: Mistake, sample: int) -> Program:
+    def _correct(self, mistake: Mistake, sample: int) -> RolloutFn:
         (completion,) = yield [self._correction(mistake)]
         return node(mistake.problem, sample, turn_of(completion, 2))
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 
 from svr_lightning.core.credit import RewardScale, group_advantages
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.core.parsing import Interface, self_check_format_score
+from svr_lightning.core.parsing import SelfCheckFields, self_check_format_score
 from svr_lightning.core.rewards import RewardWeights, TurnReward, turn_rewards
-from svr_lightning.core.seeds import START, Place
+from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Message, Problem, Sample, ScoredTurn, Turn
-from svr_lightning.messages import first_turn_messages
-from svr_lightning.recipes.base import Group, Program, Recipe, sample_of
+from svr_lightning.recipes.base import Group, Recipe, RolloutFn, sample_of
 from svr_lightning.recipes.chain import ProbabilityOf, refinement_chain
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
+from svr_lightning.tasks.messages import first_turn_messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class SVR(Recipe):
     """``group`` divides advantages by the group's standard deviation, ``none`` does not."""
     loss: LossSpec = field(default_factory=LossSpec)
     """Ratio level, clip range and KL coefficient."""
-    interface: Interface = "joint"
+    interface: SelfCheckFields = "joint"
     """What a self-check consists of. ``verdict`` and ``confidence`` ask for one field, read it
     alone, score its form, and stop on it; the weights of the other's rewards are to be set to 0."""
 
@@ -47,7 +47,7 @@ class SVR(Recipe):
         """One optimised completion per trajectory."""
         return self.group_size
 
-    def programs(self, problem: Problem, place: Place = START) -> list[Program]:
+    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """G chains of ``horizon`` turns that never stop early."""
         return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
 
@@ -89,7 +89,7 @@ class SVR(Recipe):
         rule: StopRule | None = None,
         on_turn: Callable[[Turn], None] | None = None,
         probability_of: ProbabilityOf | None = None,
-    ) -> Program:
+    ) -> RolloutFn:
         """Solve, self-check, refine, until ``rule`` is satisfied."""
         return refinement_chain(
             problem, sample, max_turns, rule, on_turn, probability_of, self.interface

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from svr_lightning.core.types import Problem, Turn
-from svr_lightning.recipes.base import Group, Program
+from svr_lightning.recipes.base import Group, RolloutFn
 from svr_lightning.recipes.baseline import Baseline, node, turn_of
 
 
@@ -20,7 +20,7 @@ class Node(NamedTuple):
 
 def grow(
     recipe: Baseline, problem: Problem, width: int, horizon: int, failed: Callable[[Turn], bool]
-) -> Program:
+) -> RolloutFn:
     """``width`` attempts at each turn, dealt in turn to the failed ones of the turn before.
 
     Ends early where none failed.

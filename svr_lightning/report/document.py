@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from svr_lightning.report.pictures import Picture
+from svr_lightning.report.pictures import FigureSpec
 from svr_lightning.report.runs import Method, heading
 from svr_lightning.report.table import Table, to_latex, to_markdown
 from svr_lightning.report.text import markdown
@@ -13,7 +13,7 @@ _PREAMBLE = """% Needs \\usepackage{booktabs,graphicx} and two columns (else \\b
 
 def report_md(
     methods: Sequence[Method],
-    pictures: Sequence[Picture],
+    pictures: Sequence[FigureSpec],
     notes: Sequence[str],
     tables: Sequence[Table],
 ) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from svr_lightning.figures.names import apart, display, ordered
+from svr_lightning.report.figure_names import apart, display, ordered
 from svr_lightning.report.runs import Method
 from svr_lightning.report.text import clip, visible
 from svr_lightning.report.trajectories import CLASSES, Trajectory, choose, malformed, trajectories

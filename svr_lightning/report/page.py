@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from svr_lightning.figures.names import display, ordered
-from svr_lightning.figures.style import PALETTE
 from svr_lightning.files import to_json
+from svr_lightning.report.figure_names import display, ordered
+from svr_lightning.report.figure_style import PALETTE
 from svr_lightning.report.listing import FILTERS, Listed, listing
-from svr_lightning.report.pictures import Picture
+from svr_lightning.report.pictures import FigureSpec
 from svr_lightning.report.runs import Method, heading, setting
 from svr_lightning.report.table import Table, to_html
 from svr_lightning.report.text import attribute, clip, visible
@@ -30,7 +30,7 @@ _CONFIG = 20_000
 
 def page(
     methods: Sequence[Method],
-    pictures: Sequence[tuple[Picture, str]],
+    pictures: Sequence[tuple[FigureSpec, str]],
     notes: Sequence[str],
     tables: Sequence[Table],
     most: int,
@@ -104,7 +104,7 @@ def inline_svg(svg: str, prefix: str, label: str) -> str:
 
 
 def _figures(
-    methods: Sequence[Method], pictures: Sequence[tuple[Picture, str]], notes: Sequence[str]
+    methods: Sequence[Method], pictures: Sequence[tuple[FigureSpec, str]], notes: Sequence[str]
 ) -> Iterable[str]:
     yield '<section id="figures"><h2>Figures</h2>'
     for number in (None, *range(len(methods))):

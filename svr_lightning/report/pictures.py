@@ -10,8 +10,12 @@ from matplotlib.figure import Figure
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.sweep import THRESHOLDS
-from svr_lightning.figures import accuracy, confidence, data, training, turns
-from svr_lightning.figures.names import averages, display, ordered
+from svr_lightning.report import figure_accuracy as accuracy
+from svr_lightning.report import figure_confidence as confidence
+from svr_lightning.report import figure_data as data
+from svr_lightning.report import figure_training as training
+from svr_lightning.report import figure_turns as turns
+from svr_lightning.report.figure_names import averages, display, ordered
 from svr_lightning.report.runs import Method, Run
 from svr_lightning.report.tables import vote_counts, vote_point
 from svr_lightning.report.values import seed_name
@@ -20,7 +24,7 @@ Numbers = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class FigureSpec:
     """One figure: a file name without its ending, a caption, the numbers, and how to draw them."""
 
     name: str
@@ -33,7 +37,7 @@ class Picture:
 
 def all_pictures(
     methods: Sequence[Method], votes: Mapping[str, Any] | None
-) -> tuple[list[Picture], list[str]]:
+) -> tuple[list[FigureSpec], list[str]]:
     """Every figure that the runs allow, and why others are not there."""
     pictures, notes = [frontier(methods, votes), datasets(methods)], []
     for number, method in enumerate(methods):
@@ -66,7 +70,7 @@ def all_pictures(
     return pictures, notes
 
 
-def frontier(methods: Sequence[Method], votes: Mapping[str, Any] | None) -> Picture:
+def frontier(methods: Sequence[Method], votes: Mapping[str, Any] | None) -> FigureSpec:
     """Figure 1: every method that has all data sets; of several seeds, their mean and spread."""
     names = ordered(n for method in methods for n in method.runs[0].tables)
     label, sets = next(iter(averages(names).items()))
@@ -89,7 +93,7 @@ def frontier(methods: Sequence[Method], votes: Mapping[str, Any] | None) -> Pict
     }
     several = any(len(method.runs) > 1 for method in complete)
     spread = "; of several seeds, mean \u00b1 standard deviation" if several else ""
-    return Picture(
+    return FigureSpec(
         name="01_frontier",
         caption=f"Accuracy against tokens. Crosses are 95 % intervals over problems{spread}.",
         numbers=numbers,
@@ -135,12 +139,12 @@ def _vote_line(votes: Mapping[str, Any], sets: Sequence[str]) -> Numbers | None:
     }
 
 
-def datasets(methods: Sequence[Method]) -> Picture:
+def datasets(methods: Sequence[Method]) -> FigureSpec:
     """Figure 11."""
     names = ordered(n for method in methods for n in method.runs[0].tables)
     sizes = {n: len(table.ids) for m in methods for n, table in m.runs[0].tables.items()}
     found = [(method.name, method.runs[0].datasets) for method in methods]
-    return Picture(
+    return FigureSpec(
         name="11_datasets",
         caption="Accuracy on each data set, with 95 % Wilson intervals"
         + (" (of several seeds, the first)." if any(len(m.runs) > 1 for m in methods) else "."),
@@ -161,7 +165,7 @@ def datasets(methods: Sequence[Method]) -> Picture:
     )
 
 
-def of_recording(method: Method, number: int) -> list[Picture]:
+def of_recording(method: Method, number: int) -> list[FigureSpec]:
     """Figures 2 to 7 and 10, of a method's first seed."""
     run = method.runs[0]
     table, outcome = data.pooled(run.tables, run.outcomes)
@@ -215,7 +219,7 @@ def of_recording(method: Method, number: int) -> list[Picture]:
     entries += several if run.max_turns > 1 else []
     entries += stopping if run.stops else []
     return [
-        Picture(
+        FigureSpec(
             name=f"{name}_{number + 1}",
             caption=f"{method.name}{seed}: {caption}.",
             numbers=numbers,
@@ -252,7 +256,7 @@ def _thresholds(run: Run) -> Numbers:
     return {"threshold": run.rule.threshold, "panels": panels}
 
 
-def of_training(method: Method, number: int) -> list[Picture]:
+def of_training(method: Method, number: int) -> list[FigureSpec]:
     """Figures 8 and 9, from the training logs near the samples; none where there is no log.
 
     Raises:
@@ -272,7 +276,7 @@ def of_training(method: Method, number: int) -> list[Picture]:
     if reward["terms"]:
         entries.insert(0, ("08_rewards", "Reward terms over training.", reward, training.rewards))
     return [
-        Picture(
+        FigureSpec(
             name=f"{name}_{number + 1}",
             caption=f"{method.name}: {caption}",
             numbers=numbers,

@@ -9,18 +9,18 @@ from typing import Any, get_args
 
 import numpy as np
 
-from svr_lightning.core.parsing import Interface
+from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.prompts import EVEN
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.measure import measure
+from svr_lightning.evaluation.metric_functions import VERDICT_CODES
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_samples
 from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, fixed_row
 from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
-from svr_lightning.figures.names import marked, ordered
-from svr_lightning.metric_functions import VERDICT_CODES
+from svr_lightning.report.figure_names import marked, ordered
 
 _METRICS = "metrics.csv"
 _NAMED = 6  # methods that a heading names
@@ -64,12 +64,12 @@ class Run:
         return any(map(_says_something, self.tables.values()))
 
     @property
-    def interface(self) -> Interface | None:
+    def interface(self) -> SelfCheckFields | None:
         """What self-checks consist of, both fields unless it is said; None without any."""
         if not self.self_checks:
             return None
         stated = setting(self.sources[0].config, "model", "recipe", "init_args", "interface")
-        known: dict[Any, Interface] = {name: name for name in get_args(Interface)}
+        known: dict[Any, SelfCheckFields] = {name: name for name in get_args(SelfCheckFields)}
         return known.get(stated if isinstance(stated, str) else None, "joint")
 
     @cached_property
@@ -79,7 +79,7 @@ class Run:
         return self.max_turns > 1 and (self.self_checks or early)
 
     @property
-    def privileged(self) -> bool:
+    def uses_labels(self) -> bool:
         """Whether prompts showed labels."""
         return any(is_privileged(source.config) for source in self.sources)
 
@@ -100,7 +100,7 @@ class Method:
     @property
     def name(self) -> str:
         """As everything shows it: marked if a run of it is privileged."""
-        return marked(self.given) if any(run.privileged for run in self.runs) else self.given
+        return marked(self.given) if any(run.uses_labels for run in self.runs) else self.given
 
 
 def _says_something(table: TurnTable) -> bool:

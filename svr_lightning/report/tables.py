@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from svr_lightning.evaluation.sweep import THRESHOLDS
-from svr_lightning.figures.data import average
-from svr_lightning.figures.names import averages, display, ordered
+from svr_lightning.report.figure_data import average
+from svr_lightning.report.figure_names import averages, display, ordered
 from svr_lightning.report.runs import Method, Run
 from svr_lightning.report.settings import settings_tables
 from svr_lightning.report.table import NONE, Cell, Row, Table, cells, ranked

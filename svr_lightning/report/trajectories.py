@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from svr_lightning.core.parsing import Interface, self_check_format_score
+from svr_lightning.core.parsing import SelfCheckFields, self_check_format_score
 from svr_lightning.report.runs import Run
 
 CLASSES = {
@@ -27,7 +27,7 @@ class Trajectory:
     observed: int
     """Turns up to the stop; later ones were recorded and not used."""
     stopped_early: bool
-    interface: Interface | None
+    interface: SelfCheckFields | None
     """What a self-check consists of; None where none is asked for."""
     classes: frozenset[str]
     """Keys of :data:`CLASSES`; a trajectory may be in several or none."""
@@ -61,13 +61,16 @@ def trajectories(run: Run) -> Iterator[Trajectory]:
             )
 
 
-def malformed(text: str, interface: Interface | None) -> bool:
+def malformed(text: str, interface: SelfCheckFields | None) -> bool:
     """Whether a turn lacks a self-check that it was asked for, or part of it."""
     return interface is not None and self_check_format_score(text, interface) < 1
 
 
 def classes(
-    turns: Sequence[Mapping[str, Any]], returned: int, early: bool, interface: Interface | None
+    turns: Sequence[Mapping[str, Any]],
+    returned: int,
+    early: bool,
+    interface: SelfCheckFields | None,
 ) -> frozenset[str]:
     """The keys of :data:`CLASSES` that fit the observed ``turns`` of a trajectory.
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from svr_lightning.figures.data import average
+from svr_lightning.report.figure_data import average
 from svr_lightning.report.runs import Method, Run
 from svr_lightning.report.table import NONE
 

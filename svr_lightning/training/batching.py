@@ -24,7 +24,7 @@ class TrainBatch:
     """[B, L] 1 on real tokens."""
     rows: Tensor
     """[N] sequence of each token in the loss, in the order in which ``mask`` lists them."""
-    predictors: Tensor
+    logit_positions: Tensor
     """[N] position in L whose hidden state predicts it: the one before its own."""
     mask: Tensor
     """[B, T] 1 on the completion tokens that are in the loss, all of them as a rule."""
@@ -67,7 +67,7 @@ class TrainBatch:
                     self.input_ids[sequences, :length],
                     self.attention_mask[sequences, :length],
                     self.rows[own] - row,
-                    self.predictors[own],
+                    self.logit_positions[own],
                 )
             )
             row, token = row + count, token + tokens
@@ -95,7 +95,7 @@ def micro_batches(
     version: int,
     max_tokens: int | None = None,
     loss_tokens: LossTokens = whole_completion,
-    filler: Sample | None = None,
+    dummy_sample: Sample | None = None,
 ) -> list[TrainBatch]:
     """Split one rollout's samples into the micro-batches of its optimizer steps.
 
@@ -112,7 +112,7 @@ def micro_batches(
         version: optimizer steps behind the weights that must have sampled all of them.
         max_tokens: tokens, padding included, that the model sees at a time; None sets no limit.
         loss_tokens: which tokens of a sample the loss covers.
-        filler: what micro-batches without weight are made of, where fewer sequences learn than
+        dummy_sample: what micro-batches without weight are made of, where fewer sequences learn than
             there are micro-batches.
 
     Raises:
@@ -150,9 +150,9 @@ def micro_batches(
                 for run in balanced_split([_length(s) for s in step], count)
             ]
         if count < accumulate:
-            if filler is None:
+            if dummy_sample is None:
                 raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
-            batches += [pad([filler], 0.0)] * (accumulate - count)
+            batches += [pad([dummy_sample], 0.0)] * (accumulate - count)
     return batches
 
 
@@ -212,12 +212,12 @@ def pad(
         for row, (s, span) in enumerate(zip(samples, spans, strict=True))
         for t in range(*span)
     ]
-    rows, predictors = torch.tensor(tokens).unbind(dim=1)
+    rows, logit_positions = torch.tensor(tokens).unbind(dim=1)
     return TrainBatch(
         input_ids=_rows(sequences, length, 0),
         attention_mask=_rows([[1] * len(sequence) for sequence in sequences], length, 0),
         rows=rows,
-        predictors=predictors,
+        logit_positions=logit_positions,
         mask=_rows([[0] * first + [1] * (stop - first) for first, stop in spans], completion, 0),
         logprobs=_rows([s.logprobs for s in samples], completion, 0.0),
         advantages=torch.tensor([s.advantage for s in samples]),

@@ -26,8 +26,8 @@ from svr_lightning.training.sources import (
     problems_digest,
 )
 
-Part = Literal["train", "val", "test", "predict"]
-_PARTS_OF_STAGE: dict[str | None, tuple[Part, ...]] = {
+Split = Literal["train", "val", "test", "predict"]
+_PARTS_OF_STAGE: dict[str | None, tuple[Split, ...]] = {
     "fit": ("train", "val"),
     "validate": ("val",),
     "test": ("test",),
@@ -134,7 +134,7 @@ class SVRDataModule(LightningDataModule):
         self.questions = list(questions or [])
         if self.questions:
             predict = DataSource(name="questions", task=questions_task, path="data.questions")
-        self._sources: dict[Part, list[DataSource]] = {
+        self._sources: dict[Split, list[DataSource]] = {
             "train": [train] if train else [],
             "val": list(val or []),
             "test": list(test or []),
@@ -147,7 +147,7 @@ class SVRDataModule(LightningDataModule):
             names = [source.name for source in sources]
             if len(set(names)) < len(names):
                 raise ConfigError(f"data.{part}: the names {names} must differ from each other")
-        self._problems: dict[Part, list[list[Problem]]] = {}
+        self._problems: dict[Split, list[list[Problem]]] = {}
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
@@ -157,7 +157,7 @@ class SVRDataModule(LightningDataModule):
             return batch
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
-    def sources(self, part: Part) -> list[DataSource]:
+    def sources(self, part: Split) -> list[DataSource]:
         """What the loaders of a part read, in their order."""
         return self._sources[part]
 
@@ -190,7 +190,7 @@ class SVRDataModule(LightningDataModule):
             verb = next(name for name in _NOTHING if name == stage)  # Lightning's may be an enum
             raise ConfigError(f"nothing to {verb}: set {_NOTHING[verb]}")
 
-    def problems(self, part: Part) -> list[list[Problem]]:
+    def problems(self, part: Split) -> list[list[Problem]]:
         """All problems of a part, one list for each of its sources, before any sharding.
 
         Example:
@@ -241,7 +241,7 @@ class SVRDataModule(LightningDataModule):
         """One loader, for the only one of ``predict_sources``."""
         return self._evaluation_loaders("predict")
 
-    def _evaluation_loaders(self, part: Part) -> list[DataLoader[Problem]]:
+    def _evaluation_loaders(self, part: Split) -> list[DataLoader[Problem]]:
         rank, ranks = self._place()
         loaders = []
         for source, problems in zip(self._sources[part], self.problems(part), strict=True):
@@ -255,7 +255,7 @@ class SVRDataModule(LightningDataModule):
             loaders.append(_loader(problems, share, self.eval_batch_size or len(share)))
         return loaders
 
-    def _load(self, part: Part, source: DataSource) -> list[Problem]:
+    def _load(self, part: Split, source: DataSource) -> list[Problem]:
         if part == "predict" and self.questions:
             return _question_problems(self.questions, source)
         problems = load_problems(source, self.on_bad_row)

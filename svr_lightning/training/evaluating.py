@@ -33,17 +33,17 @@ from svr_lightning.evaluation.vote_pool import sample_votes
 from svr_lightning.evaluation.votes_file import VOTES
 from svr_lightning.files import to_json, write_file
 from svr_lightning.recipes.base import Recipe
-from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Driver
+from svr_lightning.rollout.driver import Decoding, Driver
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import TASKS, get_task
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.csv_log import CSVLog
-from svr_lightning.training.data import Part
+from svr_lightning.training.data import Split
 from svr_lightning.training.fingerprint import fingerprint, weights_fingerprint
 from svr_lightning.training.pace import Pace
 from svr_lightning.training.ranks import gather_lists
 from svr_lightning.training.records import gather_records, warn_of_faults
-from svr_lightning.training.serving import Serving
+from svr_lightning.training.serving import PolicyEngine
 from svr_lightning.training.sources import problems_digest
 
 
@@ -55,7 +55,7 @@ class AdaptiveEvaluation(LightningModule):
     evaluation: EvaluationConfig
     seed: int
     renderer: Renderer
-    serving: Serving
+    serving: PolicyEngine
     run_config: dict[str, Any]
     """The resolved configuration, as results files quote it."""
     _records: list[Record]
@@ -116,7 +116,7 @@ class AdaptiveEvaluation(LightningModule):
         protocol = {
             "max_turns": max_turns,
             "adaptive": rule is not None,
-            "privileged": self.recipe.privileged,
+            "privileged": self.recipe.uses_labels,
         }
         return {**self.run_config, "model": model, "graders": graders, "protocol": protocol}
 
@@ -190,7 +190,7 @@ class AdaptiveEvaluation(LightningModule):
 
     # --- from its first problem to its files --------------------------------------------------
 
-    def start_evaluation(self, name: str, part: Part) -> None:
+    def start_evaluation(self, name: str, part: Split) -> None:
         """Begin the records of ``eval/<name>/``, or go on with those of a killed process.
 
         Args:
@@ -224,7 +224,7 @@ class AdaptiveEvaluation(LightningModule):
 
         return {"done": done, "on_record": keep}
 
-    def _fingerprint(self, part: Part) -> str:
+    def _fingerprint(self, part: Split) -> str:
         """Of everything that a record follows from."""
         data: Any = self._datamodule
         policy = self.policy_config

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from svr_lightning.core.seeds import Place
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem, Sample, Trajectory
 from svr_lightning.recipes.base import Group, Recipe, sample_of
-from svr_lightning.rollout import Decoding, Driver, Job
+from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.scoring import score_turns
 from svr_lightning.training.config import ResampleMode
 
-__all__ = ["Group", "filler", "roll_out", "samples_of", "share_of", "with_resampling"]
+__all__ = ["Group", "dummy_sample", "roll_out", "samples_of", "share_of", "with_resampling"]
 
 MAX_ATTEMPTS = 3
 """Generation attempts per batch, the first included."""
@@ -105,7 +105,7 @@ def samples_of(groups: Sequence[Group], recipe: Recipe) -> list[Sample | None]:
     return samples
 
 
-def filler(groups: Sequence[Group]) -> Sample:
+def dummy_sample(groups: Sequence[Group]) -> Sample:
     """Some completion of a rollout, for micro-batches that weigh nothing."""
     turns = [turn for group in groups for t in group.trajectories for turn in t.turns]
     shortest = min(turns, key=lambda turn: turn.completion.completion_tokens)
@@ -113,7 +113,11 @@ def filler(groups: Sequence[Group]) -> Sample:
 
 
 def _reward_group(
-    problem: Problem, trajectories: list[Trajectory], recipe: Recipe, place: Place, attempt: int
+    problem: Problem,
+    trajectories: list[Trajectory],
+    recipe: Recipe,
+    place: SeedContext,
+    attempt: int,
 ) -> Group:
     scored = [score_turns(problem, t.turns, recipe.formats) for t in trajectories]
     rewards = [recipe.reward(turns) for turns in scored]

@@ -34,7 +34,7 @@ def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Te
     else:
         packed = [_packed_hidden(model, *part) for part in parts]
     head = model.get_output_embeddings()
-    token_ids = batch.input_ids[batch.rows, batch.predictors + 1]
+    token_ids = batch.input_ids[batch.rows, batch.logit_positions + 1]
     logp = linear_logprobs(
         torch.cat(packed), head.weight, getattr(head, "bias", None), token_ids, temperature
     )
@@ -42,10 +42,10 @@ def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Te
 
 
 def _packed_hidden(
-    model: Any, input_ids: Tensor, attention_mask: Tensor, rows: Tensor, predictors: Tensor
+    model: Any, input_ids: Tensor, attention_mask: Tensor, rows: Tensor, logit_positions: Tensor
 ) -> Tensor:
     """[N, H] hidden states of the positions that predict a completion token."""
     hidden = model.base_model(
         input_ids=input_ids, attention_mask=attention_mask, use_cache=False
     ).last_hidden_state
-    return hidden[rows, predictors]  # type: ignore[no-any-return]
+    return hidden[rows, logit_positions]  # type: ignore[no-any-return]

@@ -21,8 +21,8 @@ from svr_lightning.engines.base import Engine
 from svr_lightning.errors import one_line, require
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding
+from svr_lightning.rollout.driver import Decoding
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.batching import TrainBatch, micro_batches
 from svr_lightning.training.checks import check_batch, check_precision
 from svr_lightning.training.config import (
@@ -37,7 +37,7 @@ from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.evaluating import AdaptiveEvaluation
 from svr_lightning.training.experience import (
     Group,
-    filler,
+    dummy_sample,
     roll_out,
     samples_of,
     share_of,
@@ -47,7 +47,7 @@ from svr_lightning.training.logprobs import completion_logprobs
 from svr_lightning.training.optimizer import make_optimizer, mix_reference, total_norm
 from svr_lightning.training.policy import load_policy, stop_token_ids
 from svr_lightning.training.ranks import gather_lists, mean_over_ranks
-from svr_lightning.training.serving import Serving, require_agreement
+from svr_lightning.training.serving import PolicyEngine, require_agreement
 from svr_lightning.training.stats import rollout_stats
 from svr_lightning.training.step_log import StepLog
 
@@ -137,7 +137,7 @@ class SVRModule(AdaptiveEvaluation):
             chat_template_kwargs=config.chat_template_kwargs,
         )
         # Before there is an optimizer: an engine may measure what memory is left for its cache.
-        self.serving = Serving(
+        self.serving = PolicyEngine(
             self.policy,
             self._engine,
             stop_token_ids=stop_token_ids(self.policy, tokenizer),
@@ -243,7 +243,7 @@ class SVRModule(AdaptiveEvaluation):
             version=self.global_step,
             max_tokens=self.policy_config.max_tokens_per_forward,
             loss_tokens=self.renderer.loss_tokens,
-            filler=filler(self.groups),
+            dummy_sample=dummy_sample(self.groups),
         )
         return [self._with_old_logprobs(batch) for batch in batches]
 

@@ -13,7 +13,7 @@ from svr_lightning.engines.choice import choose_engine
 from svr_lightning.training.weight_watch import PATIENCE, WeightWatch
 
 
-class Serving:
+class PolicyEngine:
     """Keeps one engine on the present weights of one policy.
 
     Args:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from svr_lightning.core import baseline_prompts as prompts
-from svr_lightning.core.parsing import Interface
+from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.prompts import AnswerStyle, first_turn, refine
 from svr_lightning.core.types import DraftState, Message, OracleState, PolicyState, Verdict
 from svr_lightning.tasks import get_task
@@ -31,7 +31,9 @@ def on_draft(
     )
 
 
-def alone(interface: Interface, verdict: Verdict, confidence: float, cut: bool = False) -> Prompt:
+def alone(
+    interface: SelfCheckFields, verdict: Verdict, confidence: float, cut: bool = False
+) -> Prompt:
     return lambda style, question, draft: refine(
         style,
         question,

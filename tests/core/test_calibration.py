@@ -12,7 +12,7 @@ from sklearn.metrics import auc, brier_score_loss, roc_auc_score, roc_curve
 from torchmetrics.classification import BinaryCalibrationError
 
 from svr_lightning.evaluation.calibration import (
-    Levels,
+    ConfidenceCounts,
     area_under_risk_coverage,
     auroc,
     bin_sums,
@@ -36,7 +36,7 @@ def turns(seed: int, size: int, decimals: int | None = None) -> tuple[np.ndarray
     return confidence, (generator.random(size) < confidence**2).astype(int)
 
 
-def few() -> Levels:
+def few() -> ConfidenceCounts:
     """.2 wrong; .6 right, wrong; .9 right, right, wrong."""
     confidence = np.array([0.9, 0.2, 0.6, 0.9, 0.6, 0.9])
     return levels_of(confidence, np.array([1, 0, 1, 1, 0, 0]))
@@ -210,7 +210,7 @@ def test_many_samples_at_once_are_each_alone() -> None:
     total = generator.integers(0, 9, (5, 7)).astype(float)
     total[4] = [0, 0, 0, 6, 0, 0, 0]
     right = np.floor(total * generator.random((5, 7)))
-    together = Levels(confidence=confidence, total=total, right=right)
+    together = ConfidenceCounts(confidence=confidence, total=total, right=right)
     for statistic in (
         lambda x: expected_calibration_error(x, 4),
         lambda x: expected_calibration_error(x, 4, "mass"),

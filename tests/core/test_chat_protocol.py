@@ -20,7 +20,7 @@ from svr_lightning.endpoint.protocol import (
 )
 from svr_lightning.endpoint.settings import EndpointSettings, take_options
 from svr_lightning.errors import ConfigError
-from svr_lightning.rollout import Decoding
+from svr_lightning.rollout.driver import Decoding
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,10 +11,10 @@ from svr_lightning.evaluation.measure import measure
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.results import wilson_interval
 from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
-from svr_lightning.figures import data
-from svr_lightning.figures.names import averages
-from svr_lightning.figures.style import spread
-from svr_lightning.figures.training import health_data, read_curves, reward_data
+from svr_lightning.report import figure_data as data
+from svr_lightning.report.figure_names import averages
+from svr_lightning.report.figure_style import spread
+from svr_lightning.report.figure_training import health_data, read_curves, reward_data
 from tests.trajectories import failed, record, uncensored
 
 

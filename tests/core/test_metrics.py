@@ -15,7 +15,12 @@ from torchmetrics import Metric, MetricCollection
 
 from svr_lightning import metrics
 from svr_lightning.core.types import Verdict
-from svr_lightning.metric_functions import confidence_auroc, example_key, keep_first, mean
+from svr_lightning.evaluation.metric_functions import (
+    confidence_auroc,
+    example_key,
+    keep_first,
+    mean,
+)
 from svr_lightning.metrics import (
     METRIC_NAMES,
     VERDICT_CODES,

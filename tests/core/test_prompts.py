@@ -7,8 +7,8 @@ import pytest
 
 from svr_lightning.core.prompts import refine, shorten_draft
 from svr_lightning.core.types import Message, PolicyState, Problem, Verdict
-from svr_lightning.messages import first_turn_messages, refinement_messages
 from svr_lightning.tasks import TASKS, get_task
+from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "prompts"
 

@@ -7,7 +7,7 @@ import torch
 
 from svr_lightning.core.credit import max_to_go, mean_to_go
 from svr_lightning.core.losses import LossSpec, policy_loss
-from svr_lightning.core.seeds import Place
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.spans import token_span
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
@@ -65,7 +65,9 @@ def test_which_completions_are_optimised_is_drawn_by_the_runs_seed() -> None:
     said = [WRONG.replace("xx", str(i)) for i in range(8)]
 
     def chosen(step: int) -> list[int]:
-        ((group,), _) = play(recipe, lambda program, *_: said[program], place=Place(step=step))
+        ((group,), _) = play(
+            recipe, lambda program, *_: said[program], place=SeedContext(step=step)
+        )
         return [said.index(text) for text in texts(recipe.credit(group))]
 
     drawn = [chosen(step) for step in range(30)]
@@ -158,7 +160,7 @@ def test_igrpo_draws_among_equally_good_drafts_by_the_runs_seed() -> None:
     recipe = IGRPO(drafts=6, group_size=2)
 
     def choice(step: int) -> int | None:
-        place = Place(run_seed=1, step=step)
+        place = SeedContext(run_seed=1, step=step)
         ((group,), _) = play(recipe, lambda _, n, __: [*drafts, WRONG, WRONG][n], place=place)
         return group.trajectories[-1].parent
 

@@ -10,12 +10,12 @@ import pytest
 
 from svr_lightning import recipes
 from svr_lightning.core import baseline_prompts
-from svr_lightning.core.seeds import Place
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import DraftState, Message, Problem
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.igrpo import IGRPO
 from svr_lightning.recipes.scrpo_pool import ScRPOPool
-from svr_lightning.rollout import Decoding, Job
+from svr_lightning.rollout.driver import Decoding, Job
 from svr_lightning.tasks import get_task
 from tests.core.test_recipes import RECIPES, each_recipe, mixed
 from tests.recipes import RIGHT, Actors, Write, play, scripts, ten
@@ -48,7 +48,7 @@ def test_no_prompt_knows_a_label_unless_its_recipe_says_so(name: str) -> None:
     recipe = RECIPES[name][0]
     seen = {in_training(recipe, exam(order)) for order in ORDERS}
     assert (len(seen) == 1) == (name not in PRIVILEGED | CHOOSES_BY_LABEL)
-    assert recipe.privileged == (name in PRIVILEGED)
+    assert recipe.uses_labels == (name in PRIVILEGED)
 
 
 @each_recipe
@@ -117,7 +117,7 @@ def test_a_correction_from_the_pool_knows_no_reference() -> None:
     seen = set()
     for order in ORDERS:
         recipe = full_pool(exam(order), drafts)
-        groups, actors = play(recipe, mixed, others, Place(step=4))
+        groups, actors = play(recipe, mixed, others, SeedContext(step=4))
         assert {t.turns[0].index for group in groups for t in group.trajectories} == {2}
         assert len(actors.prompts) == 3 * 24
         seen.add(json.dumps(actors.prompts))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.core.seeds import Place
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem
-from svr_lightning.recipes.base import Limited, Recipe
+from svr_lightning.recipes.base import PromptRequest, Recipe
 from svr_lightning.recipes.scrpo_pool import ScRPOPool
 from tests.core.test_prompts import rendered
 from tests.core.test_recipes import RECIPES
@@ -81,7 +81,7 @@ def prompts_of(program: Any, texts: Sequence[str]) -> list[str]:
     found = []
     asked = next(program)
     while True:
-        messages = [one.messages if isinstance(one, Limited) else one for one in asked]
+        messages = [one.messages if isinstance(one, PromptRequest) else one for one in asked]
         (prompt,) = {rendered(each) for each in messages}
         turn = len(found)
         found.append(prompt)
@@ -132,7 +132,7 @@ def pooled(oracle_free: bool, draft: str, truncated: bool) -> list[str]:
     recipe = ScRPOPool(oracle_free=oracle_free)
     entry = {"problem": asdict(ten()), "draft": draft, "truncated": truncated, "step": 3}
     recipe.load_state_dict({"pool": [entry]})
-    (problem,) = recipe.batch([ten("another")], Place(step=4))
+    (problem,) = recipe.batch([ten("another")], SeedContext(step=4))
     programs = recipe.programs(problem)
     assert len(programs) == 24
     (prompts,) = {tuple(prompts_of(program, [draft])) for program in programs}

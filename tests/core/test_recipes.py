@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score
-from svr_lightning.core.seeds import Place
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Message, SelfCheck, Verdict
 from svr_lightning.errors import ConfigError
@@ -163,7 +163,7 @@ def together(values: Any) -> list[Any]:
 def fill(recipe: ScRPOPool, names: str, step: int) -> None:
     """One step of the first stage in which each problem has one right and one wrong answer."""
     problems = [ten(name) for name in names]
-    groups, _ = play(recipe, scripts("R", "W"), problems, Place(step=step))
+    groups, _ = play(recipe, scripts("R", "W"), problems, SeedContext(step=step))
     recipe.remember(groups, step, together)
 
 
@@ -175,7 +175,9 @@ def test_the_pool_corrects_earlier_mistakes_in_every_third_step() -> None:
     recipe = small_pool()
     fill(recipe, "ab", 0)
     fill(recipe, "cd", 1)
-    groups, actors = play(recipe, scripts("R", "W"), [ten("x"), ten("y"), ten("z")], Place(step=2))
+    groups, actors = play(
+        recipe, scripts("R", "W"), [ten("x"), ten("y"), ten("z")], SeedContext(step=2)
+    )
     corrected = {group.problem.id for group in groups}
     assert corrected < set("abcd")
     assert len(corrected) == 3
@@ -192,7 +194,7 @@ def test_the_pool_corrects_earlier_mistakes_in_every_third_step() -> None:
 def test_problems_stand_in_where_the_pool_is_too_small() -> None:
     recipe = small_pool()
     fill(recipe, "a", 1)
-    groups, _ = play(recipe, scripts("R", "W"), [ten("x"), ten("a"), ten("y")], Place(step=2))
+    groups, _ = play(recipe, scripts("R", "W"), [ten("x"), ten("a"), ten("y")], SeedContext(step=2))
     assert [group.problem.id for group in groups] == ["a", "x", "y"]
     assert [g.trajectories[0].turns[0].index for g in groups] == [2, 1, 1]
 
@@ -202,7 +204,7 @@ def test_a_resumed_pool_is_the_same_pool() -> None:
     fill(recipe, "abcdef", 1)
     resumed.load_state_dict(json.loads(json.dumps(recipe.state_dict())))
     problems = [ten("x"), ten("y")]
-    place = Place(run_seed=3, step=2)
+    place = SeedContext(run_seed=3, step=2)
     assert resumed.batch(problems, place) == recipe.batch(problems, place)
     assert resumed.state_dict() == recipe.state_dict()
 
@@ -212,7 +214,7 @@ def test_processes_correct_different_mistakes() -> None:
     fill(recipe, "abcdef", 1)
     problems = [ten("x"), ten("y")]
     shares = [
-        {p.id for p in recipe.batch(problems, Place(step=2, part=part, parts=3))}
+        {p.id for p in recipe.batch(problems, SeedContext(step=2, part=part, parts=3))}
         for part in range(3)
     ]
     assert set.union(*shares) == set("abcdef")
@@ -221,7 +223,7 @@ def test_processes_correct_different_mistakes() -> None:
 def test_resampling_takes_no_mistake_twice() -> None:
     recipe = small_pool()
     fill(recipe, "abcdef", 1)
-    place = Place(run_seed=3, step=2)
+    place = SeedContext(run_seed=3, step=2)
     first = recipe.batch([ten("x"), ten("y")], place)
     second = recipe.batch([ten("v"), ten("w")], replace(place, attempt=1))
     third = recipe.batch([ten(name) for name in "rstu"], replace(place, attempt=2))
@@ -234,8 +236,8 @@ def test_resampling_takes_no_mistake_twice() -> None:
 def test_a_pool_that_shows_labels_is_privileged_and_says_that_answers_were_wrong() -> None:
     recipe = ScRPOPool(group_size=2, period=2, oracle_free=False)
     fill(recipe, "ab", 1)
-    _, actors = play(recipe, scripts("R", "W"), [ten("x")], Place(step=2))
-    assert recipe.privileged
+    _, actors = play(recipe, scripts("R", "W"), [ten("x")], SeedContext(step=2))
+    assert recipe.uses_labels
     assert all("answer was wrong" in prompt[1]["content"] for prompt in actors.prompts)
 
 

@@ -19,7 +19,7 @@ from svr_lightning.evaluation.risk_control import (
     start_levels,
 )
 from svr_lightning.evaluation.table import TurnTable, turn_tables
-from svr_lightning.evaluation.tuning import Promises, tune
+from svr_lightning.evaluation.tuning import RiskConstraints, tune
 from tests.trajectories import failed, record
 
 DRAWS = 1000
@@ -181,7 +181,7 @@ def test_tuning_recorded_problems_is_the_procedure_that_was_simulated() -> None:
             [problems.select(np.arange(100)), problems.select(np.arange(100, 300))],
             StopRule(),
             THRESHOLDS[::-1],
-            Promises(max_pse=0.1),
+            RiskConstraints(max_pse=0.1),
             max_turns=3,
             delta=0.1,
         )

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
-    Signals,
     StopRule,
+    StopSignals,
     answer_turn,
     evidence_of,
     repeats,
@@ -24,10 +24,10 @@ from tests.trajectories import record
 VERDICTS = {"C": Verdict.CORRECT, "I": Verdict.INCORRECT, "U": Verdict.UNSURE}
 
 
-def said(verdict: str, confidence: float, **other: Any) -> Signals:
+def said(verdict: str, confidence: float, **other: Any) -> StopSignals:
     """One turn; the verdict is C, I or U."""
     turn = {"truncated": False, **other}
-    return Signals(verdict=VERDICTS[verdict], confidence=confidence, **turn)
+    return StopSignals(verdict=VERDICTS[verdict], confidence=confidence, **turn)
 
 
 def test_the_defaults_are_the_papers_rule() -> None:
@@ -177,7 +177,7 @@ def test_columns_return_what_turn_after_turn_would(
         rows.append(row)
     outcome = replay(turn_tables(rows)["toy"], rule, max_turns)
     for index, row in enumerate(rows):
-        heard: list[Signals] = []
+        heard: list[StopSignals] = []
         for turn in row["turns"][:max_turns]:
             heard.append(signals(turn))
             if stops(rule, heard):

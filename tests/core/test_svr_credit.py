@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from svr_lightning.core.rewards import RewardWeights, proper_rewards, turn_rewards
-from svr_lightning.core.seeds import Place
+from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import ScoredTurn, Verdict
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.recipes.svr_turns import SVRTurns
@@ -61,7 +61,7 @@ def test_svr_turns_credits_a_drawn_turn_with_what_it_and_later_ones_earned() -> 
     by_turn = [[0.0, 0.0], [0.25, -0.25], [0.5, -0.5]]
     drawn = set()
     for step in range(30):
-        ((group,), _) = play(recipe, scripts(*rows), place=Place(step=step))
+        ((group,), _) = play(recipe, scripts(*rows), place=SeedContext(step=step))
         for i, sample in enumerate(recipe.credit(group)):
             (t,) = [
                 t
@@ -132,7 +132,7 @@ def test_every_turn_is_drawn_equally_often() -> None:
     recipe = SVRTurns(group_size=2, horizon=3)
     ((group,), _) = play(recipe, scripts("RWR", "WRW"))
     draws = [
-        recipe.drawn(replace(group, place=Place(run_seed=7, step=step)), i)
+        recipe.drawn(replace(group, place=SeedContext(run_seed=7, step=step)), i)
         for step in range(1500)
         for i in range(2)
     ]

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svr_lightning.evaluation.measure import measure, measure_all
+from svr_lightning.evaluation.metric_functions import VERDICT_CODES
 from svr_lightning.evaluation.results import summarize
 from svr_lightning.evaluation.table import Outcome, turn_tables
-from svr_lightning.metric_functions import VERDICT_CODES
 from tests.trajectories import adaptive, failed, record, uncensored
 
 PLAIN = ("correct", "truncated", "confidence", "prompt_tokens", "completion_tokens")

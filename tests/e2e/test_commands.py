@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning.__main__ import main
-from svr_lightning.commands import COMMANDS, parser_of
+from svr_lightning.cli.commands import COMMANDS, parser_of
 from tests.shell.test_recipe_fit import MADE_UP
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,8 +197,8 @@ def test_the_readmes_other_commands_are_there() -> None:
     others = [words for words in readme_commands() if words[:3] != TRAINER and words[0] != "make"]
     assert [words[:3] for words in others] == [
         ["pip", "install", "-e"],
-        ["scripts/torchrun.sh", "--config", "configs/gsm8k.yaml"],
-        ["python", "-m", "svr_lightning.gpu_check"],
+        ["configs/hardware/torchrun.sh", "--config", "configs/gsm8k.yaml"],
+        ["python", "-m", "tools.gpu_check"],
     ]
     wanted = re.fullmatch(r"\.\[(.*)\]", others[0][3])
     assert wanted

@@ -33,8 +33,8 @@ def test_a_layer_on_gsm8k_trains_the_tiny_hybrid(
     model = yaml.safe_load((tmp_path / "config.yaml").read_text())["model"]
     lines = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
     assert len({line["id"] for line in lines}) == 2
-    privileged = model["recipe"]["class_path"].endswith(".Oracle")
-    assert all(("privileged" in line) == privileged for line in lines)
+    uses_labels = model["recipe"]["class_path"].endswith(".Oracle")
+    assert all(("privileged" in line) == uses_labels for line in lines)
     rows = (tmp_path / "metrics.csv").read_text().splitlines()
     updates = [row for row in rows if ",train/grad_norm," in row]
     assert len(updates) == model["updates_per_rollout"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.commands.report import write_report
+from svr_lightning.cli.report import write_report
 from svr_lightning.report.pictures import all_pictures
 from svr_lightning.report.runs import read_methods
 from svr_lightning.report.tables import all_tables

@@ -18,9 +18,9 @@ from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.results import summarize
 from svr_lightning.evaluation.table import turn_tables
 from svr_lightning.evaluation.vote_pool import sample_votes
-from svr_lightning.messages import first_turn_messages
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError
+from svr_lightning.tasks.messages import first_turn_messages
 from svr_lightning.training.records import warn_of_faults
 from tests.scripted import (
     DECODING,

@@ -59,7 +59,7 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
     assert batch.mask.tolist() == [[1, 1, 0], [1, 1, 1]]
     # Token 8 of the first stands in column 3 and is predicted in column 2, and so on.
     assert batch.rows.tolist() == [0, 0, 1, 1, 1]
-    assert batch.predictors.tolist() == [2, 3, 0, 1, 2]
+    assert batch.logit_positions.tolist() == [2, 3, 0, 1, 2]
     assert batch.parts == ((2, 5, 5),)
     torch.testing.assert_close(
         batch.logprobs, torch.tensor([[-0.1, -0.2, 0.0], [-0.1, -0.2, -0.3]])
@@ -73,7 +73,7 @@ def test_the_mask_covers_the_completion_from_its_first_token_to_its_end_and_no_p
     batch = pad(samples, weight=1.0)
     assert batch.mask.sum(dim=1).tolist() == [len(s.completion_ids) for s in samples]
     for row, each in enumerate(samples):
-        following = batch.predictors[batch.rows == row] + 1
+        following = batch.logit_positions[batch.rows == row] + 1
         assert tuple(batch.input_ids[row][following].tolist()) == each.completion_ids
     assert batch.rows.tolist() == batch.mask.nonzero()[:, 0].tolist()
 
@@ -195,10 +195,10 @@ def test_parts_of_a_micro_batch_hold_no_more_tokens_than_the_limit_and_their_own
     assert batch.parts == ((3, 4, 5), (1, 6, 3), (1, 20, 4))
     shapes = [tuple(ids.shape) for ids, *_ in batch.forwards()]
     assert shapes == [(3, 4), (1, 6), (1, 20)]
-    for ids, attention_mask, rows, predictors in batch.forwards():
+    for ids, attention_mask, rows, logit_positions in batch.forwards():
         assert attention_mask.shape == ids.shape
         assert attention_mask[-1].all()
-        assert attention_mask[rows, predictors + 1].all()
+        assert attention_mask[rows, logit_positions + 1].all()
     assert [rows.tolist() for _, _, rows, _ in batch.forwards()] == [
         [0, 0, 1, 1, 2],
         [0, 0, 0],

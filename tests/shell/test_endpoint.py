@@ -20,9 +20,9 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.adaptive import run_adaptive
 from svr_lightning.evaluation.results import summarize
 from svr_lightning.evaluation.vote_pool import sample_votes
-from svr_lightning.messages import first_turn_messages
-from svr_lightning.rollout import Decoding
+from svr_lightning.rollout.driver import Decoding
 from svr_lightning.tasks import get_task
+from svr_lightning.tasks.messages import first_turn_messages
 from tests.chat_server import ChatServer, Reply, completion, turn_of
 from tests.scripted import PROBLEMS, says
 

@@ -1,19 +1,20 @@
 """One on-policy batch: groups, labels, rewards, credit and what replaces degenerate groups."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
+from svr_lightning import tiny
 from svr_lightning.core.credit import is_degenerate
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rendering import Renderer
-from svr_lightning.rollout import Decoding, Driver
+from svr_lightning.rollout.driver import Decoding, Driver
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
-from svr_lightning.tiny import warmstart
 from svr_lightning.training.experience import (
     Group,
     roll_out,
@@ -23,9 +24,7 @@ from svr_lightning.training.experience import (
 )
 from svr_lightning.training.stats import rollout_stats
 
-TOKENIZER = AutoTokenizer.from_pretrained(
-    warmstart.__file__.replace("warmstart.py", "countdown_policy")
-)
+TOKENIZER = AutoTokenizer.from_pretrained(str(Path(tiny.__file__).parent / "countdown_policy"))
 LEARNING, TEACHES_NOTHING = (0.0, 1.0), (1.0, 1.0)
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from svr_lightning import tiny
 from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.tiny import warmstart
 from svr_lightning.training.config import (
     OptimizerConfig,
     PolicyConfig,
@@ -24,7 +24,7 @@ from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal_svr.py"
-SHIPPED = Path(warmstart.__file__).parent / "countdown_policy"
+SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 SEED = 42
 
 

@@ -10,8 +10,8 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM
 
+from svr_lightning import tiny
 from svr_lightning.errors import ConfigError
-from svr_lightning.tiny import warmstart
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig
 from svr_lightning.training.optimizer import (
     make_optimizer,
@@ -22,7 +22,7 @@ from svr_lightning.training.optimizer import (
 from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
 from tests.models import MODELS, tiny_hybrid, tiny_qwen3
 
-SHIPPED = Path(warmstart.__file__).parent / "countdown_policy"
+SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 
 
 # --- groups -----------------------------------------------------------------------------------

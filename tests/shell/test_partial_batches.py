@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from svr_lightning.core.types import Sample
-from svr_lightning.rendering import Renderer
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.batching import micro_batches, pad
 from svr_lightning.training.logprobs import completion_logprobs
 from tests.models import tiny_qwen3
@@ -35,10 +35,12 @@ def test_places_and_not_samples_decide_which_optimizer_step_a_sample_goes_to() -
 
 def test_a_step_with_too_few_sequences_is_filled_up_with_what_weighs_nothing() -> None:
     one, idle = rollout(2)
-    batches = micro_batches([one, None, None], accumulate=3, updates=1, version=0, filler=idle)
+    batches = micro_batches(
+        [one, None, None], accumulate=3, updates=1, version=0, dummy_sample=idle
+    )
     assert [batch.weight for batch in batches] == [1.0, 0.0, 0.0]
     assert batches[1].input_ids.tolist() == [[*idle.prompt_ids, *idle.completion_ids]]
-    nothing = micro_batches([None, None], accumulate=2, updates=1, version=0, filler=idle)
+    nothing = micro_batches([None, None], accumulate=2, updates=1, version=0, dummy_sample=idle)
     assert [batch.weight for batch in nothing] == [0.0, 0.0]
     with pytest.raises(ValueError, match="1 sequences for 3 micro-batches"):
         micro_batches([one, None, None], accumulate=3, updates=1, version=0)
@@ -50,7 +52,7 @@ def test_only_the_tokens_of_a_span_are_in_the_loss() -> None:
     batch = pad([whole, other], 1.0, None, lambda s: (1, 3) if s is whole else (0, 2))
     assert batch.mask.tolist() == [[0, 1, 1, 0], [1, 1, 0, 0]]
     # Token 8 stands in column 3 and is predicted in column 2.
-    assert (batch.rows.tolist(), batch.predictors.tolist()) == ([0, 0, 1, 1], [2, 3, 0, 1])
+    assert (batch.rows.tolist(), batch.logit_positions.tolist()) == ([0, 0, 1, 1], [2, 3, 0, 1])
     assert batch.parts == ((2, 6, 4),)
     model = tiny_qwen3()
     full = completion_logprobs(model, pad([whole, other], 1.0), TEMPERATURE)

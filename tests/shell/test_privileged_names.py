@@ -9,8 +9,8 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.types import Verdict
-from svr_lightning.figures.names import PRIVILEGED
-from svr_lightning.figures.style import shown
+from svr_lightning.report.figure_names import PRIVILEGED
+from svr_lightning.report.figure_style import shown
 from svr_lightning.report.pictures import all_pictures
 from svr_lightning.report.runs import Method, read_methods
 from tests.shell.test_report import save
@@ -19,8 +19,8 @@ from tests.trajectories import uncensored
 LONG = "a name that is longer than figures, lists and terminals have room for, by quite a bit"
 
 
-def protocol(*, privileged: Any) -> dict[str, Any]:
-    return {"model": {"evaluation": {}}, "protocol": {"max_turns": 3, "privileged": privileged}}
+def protocol(*, uses_labels: Any) -> dict[str, Any]:
+    return {"model": {"evaluation": {}}, "protocol": {"max_turns": 3, "privileged": uses_labels}}
 
 
 def unchecked() -> list[dict[str, Any]]:
@@ -34,8 +34,8 @@ def unchecked() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    save(folder / "plain", uncensored(), protocol(privileged=False))
-    save(folder / "labels", unchecked(), protocol(privileged=True))
+    save(folder / "plain", uncensored(), protocol(uses_labels=False))
+    save(folder / "labels", unchecked(), protocol(uses_labels=True))
     return folder
 
 
@@ -69,7 +69,7 @@ def test_a_name_has_one_mark_and_keeps_its_place(runs: Path, given: str) -> None
 
 def test_one_privileged_seed_or_data_set_marks_the_method(runs: Path, tmp_path: Path) -> None:
     other = [{**record, "dataset": "gsm8k"} for record in unchecked()]
-    save(tmp_path / "other", other, protocol(privileged=True))
+    save(tmp_path / "other", other, protocol(uses_labels=True))
     seeds = read_methods([f"m={runs / 'plain'}", f"m={runs / 'labels'}"])
     sets = read_methods([f"m={runs / 'plain'}", f"m={tmp_path / 'other'}"])
     assert [(method.name, len(method.runs)) for method in seeds] == [("m (privileged)", 2)]
@@ -78,7 +78,7 @@ def test_one_privileged_seed_or_data_set_marks_the_method(runs: Path, tmp_path: 
 
 @pytest.mark.parametrize("said", [None, "false", {"a": 1}, 0])
 def test_what_is_not_true_marks_nothing(tmp_path: Path, said: Any) -> None:
-    save(tmp_path / "a", uncensored(), protocol(privileged=said))
+    save(tmp_path / "a", uncensored(), protocol(uses_labels=said))
     save(tmp_path / "b", uncensored(), {"protocol": said})
     save(tmp_path / "c", uncensored())
     methods: list[Method] = read_methods([str(tmp_path / name) for name in "abc"])

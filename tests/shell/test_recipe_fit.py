@@ -112,7 +112,7 @@ class Optimised(Callback):
     def on_train_batch_end(
         self, trainer: Any, module: SVRModule, outputs: Any, batch: TrainBatch, batch_idx: int
     ) -> None:
-        tokens = batch.input_ids[batch.rows, batch.predictors + 1]
+        tokens = batch.input_ids[batch.rows, batch.logit_positions + 1]
         self.texts += [
             module.renderer.completion_text(tokens[batch.rows == row].tolist())
             for row in range(len(batch))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.commands import run
+from svr_lightning.cli.commands import run
 from svr_lightning.core.types import Problem
 from svr_lightning.evaluation.regrade import regrade, tasks_of
 from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_samples, write_results

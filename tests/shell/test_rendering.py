@@ -6,6 +6,7 @@ like those of the large model families.
 
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AddedToken, AutoTokenizer
 
+from svr_lightning import tiny
 from svr_lightning.core.types import Message, Verdict
 from svr_lightning.errors import ConfigError
-from svr_lightning.messages import first_turn_messages, refinement_messages
-from svr_lightning.rendering import Renderer
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
-from svr_lightning.tiny import warmstart
+from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
 
 COUNTDOWN = get_task("countdown")
 PROBLEM = COUNTDOWN.from_row({"id": "p", "nums": [8, 4, 2], "target": 10})
@@ -65,7 +66,7 @@ def tokenizer_like(family: str) -> Any:
     return tokenizer
 
 
-SHIPPED = warmstart.__file__.replace("warmstart.py", "countdown_policy")
+SHIPPED = str(Path(tiny.__file__).parent / "countdown_policy")
 
 
 def renderer(family: str = "shipped", **options: Any) -> Renderer:

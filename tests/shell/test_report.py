@@ -14,7 +14,7 @@ from svr_lightning.core.stopping import StopRule
 from svr_lightning.evaluation.measure import measure
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.table import turn_tables
-from svr_lightning.figures.style import svg
+from svr_lightning.report.figure_style import svg
 from svr_lightning.report.listing import listing
 from svr_lightning.report.page import POLICY
 from svr_lightning.report.pictures import all_pictures

@@ -10,7 +10,7 @@ import torch
 from svr_lightning.engines.choice import choose_engine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.training.config import OptimizerConfig, SamplingConfig
-from svr_lightning.training.serving import Serving, require_agreement
+from svr_lightning.training.serving import PolicyEngine, require_agreement
 from tests.models import tiny_qwen3
 from tests.pipelining import assert_pipelined_equals_lock_step, shipped_policy
 from tests.shell.test_loop import data, module, trainer, weights
@@ -110,7 +110,7 @@ def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_we
             super().sync(model, version)
 
     model = tiny_qwen3()
-    serving = Serving(model, Noting(), stop_token_ids=(), max_model_len=512, device_type="cpu")
+    serving = PolicyEngine(model, Noting(), stop_token_ids=(), max_model_len=512, device_type="cpu")
     for version in (0, 0, 1, 1):
         with serving.sampling(version):
             assert not model.training

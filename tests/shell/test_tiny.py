@@ -10,18 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from svr_lightning import tiny
 from svr_lightning.core.baseline_prompts import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score, without_spans
 from svr_lightning.core.types import Verdict
-from svr_lightning.messages import first_turn_messages, refinement_messages
 from svr_lightning.tasks import get_task
-from svr_lightning.tiny import traces, warmstart
-from svr_lightning.tiny.method_traces import CHANGE_HINT, KEEP_HINT, method_documents
+from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
 from svr_lightning.tiny.problems import derivations, generate, search_order, universe
-from svr_lightning.tiny.tokenizer import build_tokenizer
-from svr_lightning.tiny.traces import Puzzle, completion_text, documents, next_trace, self_check
+from tools.warmstart import build as warmstart
+from tools.warmstart import traces
+from tools.warmstart.method_traces import CHANGE_HINT, KEEP_HINT, method_documents
+from tools.warmstart.tokenizer import build_tokenizer
+from tools.warmstart.traces import Puzzle, completion_text, documents, next_trace, self_check
 
-SHIPPED = Path(warmstart.__file__).parent / "countdown_policy"
+SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 COUNTDOWN = get_task("countdown")
 
 

@@ -22,7 +22,7 @@ from svr_lightning.endpoint.progress import Progress
 from svr_lightning.endpoint.settings import EndpointSettings
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.chain import refinement_chain
-from svr_lightning.rollout import Job
+from svr_lightning.rollout.driver import Job
 from tests.scripted import DECODING, PROBLEMS, TOKENIZER
 
 ROOT = Path(__file__).resolve().parents[2]

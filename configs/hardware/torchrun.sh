@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# A training on one or several nodes. Run the same line on every node:
+#   NODES=2 GPUS=4 MASTER=host-of-one-of-them:29500 configs/hardware/torchrun.sh \
+#     --config configs/gsm8k.yaml --config configs/hardware/multi_node.yaml
+# On one node the defaults do. A run that was interrupted goes on where its last checkpoint is.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+NODES="${NODES:-1}"
+GPUS="${GPUS:-4}"
+MASTER="${MASTER:-localhost:29500}"
+# Without it every process takes all cores.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
+exec python -m torch.distributed.run \
+  --nnodes "$NODES" --nproc-per-node "$GPUS" \
+  --rdzv-backend c10d --rdzv-endpoint "$MASTER" --rdzv-id "${RUN_ID:-svr}" \
+  -m svr_lightning fit "$@" \
+  --trainer.num_nodes "$NODES" --trainer.devices "$GPUS" --ckpt_path last

@@ -1,1 +1,0 @@
-"""Pictures of recorded trajectories: numbers first, then drawings of those numbers alone."""

@@ -1,0 +1,177 @@
+"""Figures of a training run, from its ``metrics.csv``."""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from svr_lightning.errors import ConfigError
+from svr_lightning.report.figure_style import (
+    BLUE,
+    FAINT,
+    GREY,
+    INK,
+    LIGHT_BLUE,
+    LIGHT_ORANGE,
+    ORANGE,
+    PALE_BLUE,
+    PALE_ORANGE,
+    label_right,
+    new_figure,
+    note,
+    styled,
+)
+
+Numbers = dict[str, Any]
+Curves = Mapping[str, tuple[Sequence[int], Sequence[float]]]
+
+TERMS = (
+    ("abs", "absolute", BLUE),
+    ("prog", "progress", LIGHT_BLUE),
+    ("trunc", "truncation", PALE_BLUE),
+    ("cal", "calibration", ORANGE),
+    ("over", "overconfidence", LIGHT_ORANGE),
+    ("detect", "detection", PALE_ORANGE),
+    ("ready", "readiness", "#8c3a00"),
+    ("task_format", "task format", GREY),
+    ("self_check_format", "self-check format", FAINT),
+)
+"""Reward terms: solving in blue, verifying in orange, format in grey."""
+HEALTH = (
+    ("train/reward/mean", "mean return"),
+    ("train/kl", "KL to the reference\n(nats per token)"),
+    ("train/completion_tokens", "completion length\n(tokens)"),
+    ("train/clip_frac", "clipped\n(share of tokens)"),
+    ("train/grad_norm", "gradient norm\n(before clipping)"),
+    ("engine/logprob_diff", "engine and trainer differ\n(nats per token)"),
+)
+"""Keys and names of the health panels, always in this order."""
+
+
+def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
+    """Steps and values of every key of a ``metrics.csv``; a value that is nan is left out.
+
+    Raises:
+        ConfigError: naming the file, if it cannot be read as one.
+    """
+    curves: dict[str, tuple[list[int], list[float]]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            for row in csv.DictReader(stream):
+                if row["value"]:
+                    steps, values = curves.setdefault(row["key"], ([], []))
+                    steps.append(int(row["step"]))
+                    values.append(float(row["value"]))
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        raise ConfigError(
+            f"{path}: no metrics.csv of a run ({error}); mend or remove it"
+        ) from error
+    return curves
+
+
+def reward_data(curves: Curves) -> Numbers:
+    """The reward terms that a method has, each a running mean over a fortieth of the run.
+
+    A term that is 0 at every step is none of its own.
+    """
+    keys = [name for name, *_ in TERMS if f"train/reward/{name}" in curves]
+    steps = list(curves[f"train/reward/{keys[0]}"][0]) if keys else []
+    found = {name: curves[f"train/reward/{name}"] for name in keys}
+    whole = [name for name in keys if list(found[name][0]) == steps and np.any(found[name][1])]
+    window = max(1, math.ceil(len(steps) / 40))
+    terms = {name: _running_mean(found[name][1], window) for name in whole}
+    return {"steps": steps, "window": window, "terms": terms}
+
+
+def _running_mean(values: Sequence[float], window: int) -> list[float]:
+    """Each value's mean with up to ``window`` - 1 before it."""
+    return [float(np.mean(values[max(0, end - window) : end])) for end in range(1, len(values) + 1)]
+
+
+def health_data(runs: Sequence[Curves]) -> Numbers:
+    """Per health panel the mean, least and greatest value over runs, at the steps all runs have."""
+    panels = {}
+    for key, _ in HEALTH:
+        found = [dict(zip(*run[key], strict=True)) for run in runs if key in run]
+        steps = sorted(set.intersection(*map(set, found))) if found else []
+        values = np.array([[one[step] for step in steps] for one in found])
+        finite = np.isfinite(values).all(0) if found else np.zeros(0, dtype=bool)
+        panels[key] = {
+            "steps": [step for step, good in zip(steps, finite, strict=True) if good],
+            **{
+                name: function(values[:, finite], axis=0).tolist() if found else []
+                for name, function in (("mean", np.mean), ("min", np.min), ("max", np.max))
+            },
+        }
+    return {"runs": len(runs), "panels": panels}
+
+
+@styled
+def rewards(data: Numbers) -> Figure:
+    """Figure 8: the mean reward per turn, term by term; penalties hang below zero.
+
+    Args:
+        data: what :func:`reward_data` returns.
+    """
+    figure = new_figure(3.7)
+    axes = figure.add_subplot()
+    steps, terms = data["steps"], data["terms"]
+    ends = []
+    for sign in (1, -1):
+        base = np.zeros(len(steps))
+        for key, name, colour in TERMS:
+            if key not in terms:
+                continue
+            part = np.maximum(np.array(terms[key]) * sign, 0) * sign
+            axes.fill_between(steps, base, base + part, color=colour, linewidth=0)
+            if (terms[key][-1] >= 0) == (sign > 0):
+                middle = float(base[-1] + part[-1] / 2)
+                ends.append((middle, f"{name} {terms[key][-1]:+.2f}", colour))
+            base = base + part
+    total = np.sum([terms[key] for key in terms], axis=0)
+    axes.plot(steps, total, color=INK, linewidth=1.4)
+    axes.axhline(0, color=INK, linewidth=0.7)
+    axes.set_xlim(steps[0], steps[-1] if len(steps) > 1 else steps[0] + 1)
+    window = f", running mean over {data['window']} steps" if data["window"] > 1 else ""
+    axes.set_xlabel(f"optimizer step{window}")
+    axes.set_ylabel("mean reward per turn (line: sum)")
+    axes.grid(axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    label_right(axes, ends, areas=True)
+    return figure
+
+
+@styled
+def health(data: Numbers) -> Figure:
+    """Figure 9: six curves that show whether a run is healthy; bands are least to greatest.
+
+    Args:
+        data: what :func:`health_data` returns.
+    """
+    figure = new_figure(3.9)
+    for axes, (key, name) in zip(figure.subplots(2, 3).flat, HEALTH, strict=True):
+        panel = data["panels"][key]
+        if panel["steps"]:
+            if data["runs"] > 1:
+                axes.fill_between(
+                    panel["steps"], panel["min"], panel["max"], color=BLUE, alpha=0.2, linewidth=0
+                )
+            axes.plot(panel["steps"], panel["mean"], color=BLUE, linewidth=1.1)
+            if np.ptp(panel["mean"]) == 0:
+                middle = panel["mean"][0]
+                half = max(abs(middle) * 0.1, 0.01)
+                axes.set_ylim(middle - half, middle + half)
+        else:
+            note(axes, "not logged")
+            axes.set_yticks([])
+        axes.set_title(name, loc="left", fontsize=8.5)
+        axes.grid(axis="y")
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.set_xlabel("optimizer step", fontsize=8)
+    return figure

@@ -1,0 +1,166 @@
+"""Figures of turns: what refinement does to answers, and where trajectories end."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from svr_lightning.report.figure_style import (
+    BLUE,
+    FAINT,
+    GREY,
+    INK,
+    LIGHT_BLUE,
+    ORANGE,
+    PALE_BLUE,
+    SMALL,
+    label_right,
+    new_figure,
+    share_axis,
+    styled,
+)
+
+Numbers = Mapping[str, Any]
+_STATES = (
+    ("kept", "right as at turn 1", BLUE),
+    ("fixed", "fixed", LIGHT_BLUE),
+    ("broken", "broken", ORANGE),
+    ("never", "never right", FAINT),
+)
+_CELLS = (
+    ("right_right", 0, 0, BLUE),
+    ("right_wrong", 0, 1, ORANGE),
+    ("wrong_right", 1, 0, BLUE),
+    ("wrong_wrong", 1, 1, GREY),
+)
+_ENDS = (
+    ("early_right", "stopped early, right", BLUE),
+    ("early_wrong", "stopped early, wrong", ORANGE),
+    ("last_right", "out of turns, right", PALE_BLUE),
+    ("last_wrong", "out of turns, wrong", FAINT),
+)
+
+
+@styled
+def transitions(data: Numbers) -> Figure:
+    """Figure 6: right and wrong answers from turn to turn, and what they add up to.
+
+    Args:
+        data: what :func:`svr_lightning.report.figure_data.transitions` returns.
+    """
+    states, boundaries = data["states"], data["boundaries"]
+    figure = new_figure(4.3 if boundaries else 2.9)
+    if boundaries:
+        parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.75))
+        upper, lower = parts
+        for number, axes in enumerate(np.atleast_1d(upper.subplots(1, max(len(boundaries), 4)))):
+            if number < len(boundaries):
+                _boundary(axes, boundaries[number], first=number == 0)
+            else:
+                axes.set_axis_off()
+        axes = lower.subplots()
+    else:
+        axes = figure.subplots()
+    turns = [row["turn"] for row in states]
+    if len(turns) == 1:
+        base = 0.0
+        for key, _, colour in _STATES:
+            axes.bar(turns, states[0][key], 0.5, bottom=base, color=colour)
+            base += states[0][key]
+    else:
+        shares = [[row[key] for row in states] for key, _, _ in _STATES]
+        axes.stackplot(turns, shares, colors=[colour for _, _, colour in _STATES], linewidth=0)
+    axes.set_ylim(0, 1)
+    axes.set_xlim((turns[0], turns[-1]) if len(turns) > 1 else (0.5, 1.5))
+    share_axis(axes)
+    axes.set_xticks(turns)
+    axes.set_xlabel("turn")
+    axes.set_ylabel("share of problems")
+    ends, base = [], 0.0
+    for key, name, colour in _STATES:
+        value = states[-1][key]
+        ends.append((base + value / 2, f"{name} {value:.1%}", colour))
+        base += value
+    label_right(axes, ends, areas=True)
+    return figure
+
+
+def _boundary(axes: Axes, boundary: Numbers, *, first: bool) -> None:
+    total = sum(boundary[key] for key, *_ in _CELLS)
+    for key, row, column, colour in _CELLS:
+        count = boundary[key]
+        share = count / total if total else 0.0
+        strength = 0.08 + 0.6 * share
+        axes.add_patch(
+            Rectangle((column, 1 - row), 1, 1, color=colour, alpha=strength, linewidth=0)
+        )
+        axes.text(
+            column + 0.5,
+            1.5 - row,
+            _count(count),
+            ha="center",
+            va="center",
+            fontsize=SMALL,
+            color=INK,
+        )
+    axes.set_xlim(0, 2)
+    axes.set_ylim(0, 2)
+    axes.set_aspect("equal")
+    axes.set_xticks([0.5, 1.5], ["✓", "✗"])
+    axes.set_yticks([0.5, 1.5], ["✗", "✓"] if first else ["", ""])
+    axes.tick_params(length=0, pad=1.5)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    before, after = boundary["turns"]
+    axes.set_title(f"{before} → {after}", fontsize=SMALL, pad=3)
+    if first:
+        axes.set_ylabel("before", fontsize=SMALL)
+        axes.set_xlabel("after", fontsize=SMALL)
+
+
+def _count(count: int) -> str:
+    return (
+        str(count)
+        if count < 1000
+        else f"{count / 1000:.1f}k"
+        if count < 1e5
+        else f"{count / 1000:.0f}k"
+    )
+
+
+@styled
+def stop_times(data: Numbers) -> Figure:
+    """Figure 7: where trajectories end; the orange area is the premature stop error.
+
+    Args:
+        data: what :func:`svr_lightning.report.figure_data.stop_times` returns.
+    """
+    figure = new_figure(3.1)
+    axes = figure.add_subplot()
+    rows = data["turns"]
+    turns = [row["turn"] for row in rows]
+    base = np.zeros(len(rows))
+    totals = {}
+    for key, name, colour in _ENDS:
+        counts = np.array([row[key] for row in rows])
+        axes.bar(turns, counts, 0.8, bottom=base, color=colour, linewidth=0)
+        base += counts
+        totals[name] = (int(counts.sum()), ORANGE if key == "early_wrong" else colour)
+    for turn, count in zip(turns, base, strict=True):
+        axes.text(turn, count, _count(int(count)), ha="center", va="bottom", fontsize=SMALL)
+    axes.set_ylim(0, max(base.max(initial=0) * 1.12, 1))
+    axes.set_xticks(turns)
+    axes.set_xlabel("turns generated")
+    axes.set_ylabel("problems")
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    handles = [
+        Rectangle((0, 0), 1, 1, color=colour, label=f"{name} ({count / max(data['n'], 1):.1%})")
+        for name, (count, colour) in totals.items()
+        if count
+    ]
+    figure.legend(handles=handles, loc="outside upper left", frameon=False, ncols=2, fontsize=SMALL)
+    return figure

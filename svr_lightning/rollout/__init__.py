@@ -1,0 +1,1 @@
+"""Rollouts: prompts to tokens, completions to turns, turns to graded groups."""

@@ -1,5 +1,0 @@
-from svr_lightning.gpu_check.settings import Emit, Settings, SkippedError
-
-
-def run(emit: Emit, settings: Settings) -> None:
-    raise SkippedError("the package is not installed")

@@ -1,0 +1,253 @@
+"""Cells are run by processes of their own: kept, resumed, refused, ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import yaml
+
+from svr_lightning.errors import ConfigError
+from tools.miniature import plan, tuning
+from tools.miniature.__main__ import main, parser, runnable
+from tools.miniature.cells import Runner, is_done, state_of
+from tools.miniature.plan import Cell, Command, Settings
+
+SCRIPT = """
+import os, pathlib, sys, time
+what, result, *rest = sys.argv[1:]
+path = pathlib.Path(result)
+with (path.parent / "starts.txt").open("a") as log:
+    log.write(" ".join([os.environ["OMP_NUM_THREADS"], what, *rest]) + "\\n")
+if what == "fail":
+    sys.exit("no such thing")
+if what == "sleep" and len((path.parent / "starts.txt").read_text().splitlines()) == 1:
+    (path.parent / "pid").write_text(str(os.getpid()))
+    time.sleep(60)
+if what != "nothing":
+    path.write_text("whole")
+"""
+PROGRAM = (sys.executable, "-c", SCRIPT)
+
+
+def step(folder: Path, what: str, name: str = "fit", checkpoint: str | None = None) -> Command:
+    folder.mkdir(exist_ok=True)
+    result = str(folder / f"{name}.txt")
+    return Command(
+        name=name,
+        folder=str(folder),
+        arguments=(what, result),
+        result=result,
+        checkpoint=checkpoint,
+    )
+
+
+def starts(folder: Path) -> list[str]:
+    return (folder / "starts.txt").read_text().splitlines()
+
+
+def test_a_step_that_is_done_is_not_run_again(tmp_path: Path) -> None:
+    cell = Cell(name="a", commands=(step(tmp_path / "a", "write"),))
+    said: list[str] = []
+    for _ in range(2):
+        assert Runner(PROGRAM, said.append).run([cell], jobs=2) == []
+    assert starts(tmp_path / "a") == ["1 write"]  # on one thread
+    assert len(said) == 1
+    record = json.loads((tmp_path / "a" / "commands" / "fit.json").read_text())
+    assert record["command"] == cell.commands[0].line
+    assert record["done"] is True
+
+
+def test_a_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "last.ckpt"
+    checkpoint.touch()
+    command = step(tmp_path / "a", "write", checkpoint=str(checkpoint))
+    Runner(PROGRAM, lambda _: None).run([Cell(name="a", commands=(command,))], jobs=1)
+    assert starts(tmp_path / "a") == ["1 write --ckpt_path last"]
+    assert is_done(command)  # the record is of the command without it
+
+
+def test_a_failing_command_ends_its_own_cell_alone(tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    cells = [
+        Cell(name="bad", commands=(step(bad, "fail"), step(bad, "write", "greedy"))),
+        Cell(name="good", commands=(step(tmp_path / "good", "write"),)),
+    ]
+    (line,) = Runner(PROGRAM, lambda _: None).run(cells, jobs=1)
+    log = bad / "commands" / "fit.log"
+    assert line == f"bad: fit ended with 1, see {log}"
+    assert "no such thing" in log.read_text()
+    assert starts(bad) == ["1 fail"]
+    assert is_done(cells[1].commands[0])
+
+
+def test_a_command_that_leaves_no_result_has_failed(tmp_path: Path) -> None:
+    cell = Cell(name="a", commands=(step(tmp_path / "a", "nothing"),))
+    (line,) = Runner(PROGRAM, lambda _: None).run([cell], jobs=1)
+    assert f"left no {tmp_path / 'a' / 'fit.txt'}" in line
+
+
+def test_results_of_another_command_line_are_not_taken_for_these(tmp_path: Path) -> None:
+    runner = Runner(PROGRAM, lambda _: None)
+    runner.run([Cell(name="a", commands=(step(tmp_path / "a", "write"),))], jobs=1)
+    changed = step(tmp_path / "a", "nothing")
+    assert not is_done(changed)
+    (line,) = runner.run([Cell(name="a", commands=(changed,))], jobs=1)
+    assert "holds results of another command line" in line
+    assert starts(tmp_path / "a") == ["1 write"]
+
+
+def test_an_interrupt_ends_the_children_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    cells = [
+        Cell(name="a", commands=(step(folder, "sleep"),)),
+        Cell(name="b", commands=(step(tmp_path / "b", "write"),)),
+    ]
+
+    def interrupt() -> None:
+        while not (folder / "pid").is_file():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def on_signal(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, on_signal)
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            Runner(PROGRAM, lambda _: None).run(cells, jobs=1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((folder / "pid").read_text()), 0)
+    assert not is_done(cells[0].commands[0])
+    assert not (tmp_path / "b" / "starts.txt").exists()
+    assert Runner(PROGRAM, lambda _: None).run(cells, jobs=1) == []
+    assert all(is_done(command) for cell in cells for command in cell.commands)
+
+
+def test_a_process_that_outlives_a_killed_experiment_is_not_joined_by_another(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "a"
+    cell = Cell(name="a", commands=(step(folder, "sleep"),))
+    start = f"from tools.miniature.cells import *; Runner({PROGRAM!r}).run([{cell!r}], 1)"
+    experiment = subprocess.Popen([sys.executable, "-c", start])
+    while not (folder / "pid").is_file():
+        time.sleep(0.01)
+    experiment.kill()
+    experiment.wait()
+    (line,) = Runner(PROGRAM, lambda _: None).run([cell], jobs=1)
+    assert line.startswith(f"a: {folder} is in use by a process that still runs; wait for it")
+    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+    while Runner(PROGRAM, lambda _: None).run([cell], jobs=1):
+        time.sleep(0.01)  # until it is gone
+    assert starts(folder) == ["1 sleep", "1 sleep"]
+
+
+def test_results_of_another_configuration_are_not_taken_for_these(tmp_path: Path) -> None:
+    layer = tmp_path / "layer.yaml"
+    layer.write_text("{a: 1, b: 2}")
+    command = step(tmp_path / "a", "write")
+    command = replace(command, arguments=(*command.arguments, "--config", str(layer)))
+    runner = Runner(PROGRAM, lambda _: None)
+    runner.run([Cell(name="a", commands=(command,))], jobs=1)
+    assert is_done(command)
+    layer.write_text("b: 2\na: 1  # the same")
+    assert is_done(command)
+    layer.write_text("a: 2")
+    assert state_of(command) == "other"
+    (line,) = runner.run([Cell(name="a", commands=(command,))], jobs=1)
+    assert "or of other configurations" in line
+    layer.write_text("a: [")
+    (line,) = runner.run([Cell(name="a", commands=(command,))], jobs=1)
+    assert f"{layer}: cannot be read (while parsing" in line
+    assert "\n" not in line
+
+
+def test_the_layer_of_svr_plus_is_the_candidate_that_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[2])
+    (layer,) = plan.BY_NAME[plan.CHOSEN].layers
+    held = yaml.safe_load(Path(layer).read_text())["model"]["recipe"]["init_args"]
+    for name, candidate in plan.CANDIDATES.items():
+        tuning.write_tuned(str(tmp_path), {}, {"chosen": name})
+        if candidate["model"]["recipe"]["init_args"].items() <= held.items():
+            tuning.check_choice(str(tmp_path))
+        else:
+            with pytest.raises(ConfigError, match=f"is not the candidate '{name}'"):
+                tuning.check_choice(str(tmp_path))
+
+
+def validated(cell: Cell, accuracy: float, tokens: float = 100.0) -> None:
+    """What the last validation of a training leaves."""
+    folder = Path(cell.commands[0].folder) / "eval" / "step-000040"
+    folder.mkdir(parents=True)
+    values = {"accuracy": accuracy, "avg_total_tokens": tokens, "turns": 2.0}
+    (folder / "results.json").write_text(json.dumps({"datasets": {"dev": values}}))
+
+
+def test_the_best_rate_of_each_family_is_kept_and_the_smaller_of_equal_ones(tmp_path: Path) -> None:
+    settings = Settings(out=str(tmp_path))
+    scores = {"single": (0.4, 0.5, 0.5), "multi": (0.3, 0.2, 0.1), "svr": (0.1, 0.2, 0.3)}
+    for family in plan.REPRESENTATIVES:
+        for rate, accuracy in zip(plan.RATES, scores[family], strict=True):
+            validated(plan.rate_cell(family, rate, settings), accuracy)
+    families = tuning.tuned_rates(settings)
+    tuning.write_tuned(settings.out, families, {})
+    low, middle, high = plan.RATES
+    assert tuning.read_rates(settings.out) == {"single": middle, "multi": low, "svr": high}
+    assert families["single"]["tried"][f"{low:g}"]["accuracy"] == 0.4
+
+
+def test_of_equal_candidates_the_one_with_fewer_tokens_is_chosen(tmp_path: Path) -> None:
+    settings = Settings(out=str(tmp_path), rates={"svr": 1e-3})
+    mean = fmean(seed / 100 for seed in plan.CANDIDATE_SEEDS)
+    for number, name in enumerate(plan.CANDIDATES):
+        for seed in plan.CANDIDATE_SEEDS:
+            accuracy = 0.1 if number == 0 else seed / 100
+            validated(plan.candidate_cell(name, seed, settings), accuracy, 500.0 - number)
+    found = tuning.judged_candidates(settings)
+    assert found["chosen"] == list(plan.CANDIDATES)[-1]
+    assert found["tried"][found["chosen"]]["accuracy"] == pytest.approx(mean)
+
+
+def test_without_the_chosen_layer_the_other_rows_are_run_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[2])
+    families = {family: {"lr": 1e-3} for family in plan.REPRESENTATIVES}
+    tuning.write_tuned(str(tmp_path), families, {"chosen": "all"})
+    options = parser().parse_args(["--out", str(tmp_path), "--rows", "svr", "svr_plus"])
+    names, lines = runnable(options, Settings(out=str(tmp_path)), ("train",))
+    assert names == ["svr"]
+    assert lines[0].startswith("svr_plus: ")
+    assert "is not the candidate 'all'" in lines[0]
+
+
+def test_a_training_without_tuned_rates_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[2])
+    assert main(["--out", str(tmp_path), "--stage", "train"]) == 2
+    assert "no tuned learning rates" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="no validation results; run --stage tune"):
+        tuning.tuned_rates(Settings(out=str(tmp_path)))
+
+
+def test_elsewhere_than_in_a_checkout_it_says_so_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--list"]) == 2
+    assert "run this from the root of a checkout" in capsys.readouterr().err

@@ -1,0 +1,210 @@
+"""Means over seeds, two-level intervals and paired tests, on cases worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import permutation_test
+
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.table import TurnTable, turn_tables
+from tests.trajectories import EXPECTED, record, uncensored
+from tools.miniature import summary
+from tools.miniature.summary import Answers, Draws, Frontier
+
+NAMES = {"tokens": "avg_total_tokens"}
+
+
+def table() -> TurnTable:
+    return turn_tables(uncensored())["toy"]
+
+
+def every_problem(seeds: int, problems: int) -> Draws:
+    return summary.draws(np.arange(problems), seeds, resamples=4000)
+
+
+def test_every_metric_is_that_of_the_table_worked_out_by_hand() -> None:
+    six = table()
+    outcome = replay(six, StopRule(), 3)
+    drawn = every_problem(1, 6)
+    means = summary.mean_over_seeds([summary.ratios_of(six, outcome)], drawn)
+    means["auroc"] = summary.auroc_over_seeds([(six, outcome)], drawn)
+    # All six are right at one of their three turns; 3328 tokens for three right answers.
+    expected = {**EXPECTED, "any_turn_accuracy": 1.0, "tokens_per_correct": 3328 / 3}
+    for name, entry in means.items():
+        assert math.isclose(entry["mean"], expected[NAMES.get(name, name)], rel_tol=1e-12), name
+        assert entry["ci95"][0] <= entry["mean"] <= entry["ci95"][1]
+
+
+def test_fixed_budgets_are_the_columns_of_labels() -> None:
+    means = summary.mean_over_seeds([summary.budget_ratios(table())], every_problem(1, 6))
+    # Turn 1: a, e. Turn 2: b, c, f. Turn 3: b, d.
+    assert {k: v["mean"] for k, v in means.items()} == pytest.approx(
+        {"1": 2 / 6, "2": 3 / 6, "3": 2 / 6}
+    )
+
+
+def test_seeds_are_resampled_as_well_as_problems() -> None:
+    """Two seeds, one always right and one always wrong: a resample has 0, 1/2 or 1."""
+    column = np.ones(50)
+    runs = [{"accuracy": (column, column)}, {"accuracy": (0 * column, column)}]
+    entry = summary.mean_over_seeds(runs, every_problem(2, 50))["accuracy"]
+    assert entry == {"mean": 0.5, "ci95": [0.0, 1.0], "seeds": [1.0, 0.0]}
+
+
+def test_the_interval_of_one_seed_is_that_of_its_problems() -> None:
+    right = np.arange(400) % 2
+    runs = [{"accuracy": (right.astype(float), np.ones(400))}]
+    low, high = summary.mean_over_seeds(runs, every_problem(1, 400))["accuracy"]["ci95"]
+    half = 1.96 * math.sqrt(0.25 / 400)
+    assert (low, high) == pytest.approx((0.5 - half, 0.5 + half), abs=0.005)
+
+
+def test_problems_of_one_set_of_numbers_are_drawn_together() -> None:
+    cluster = summary.clusters(["test-1-2-3-7-0", "test-1-2-4-8-0", "test-1-2-3-9-1"])
+    assert cluster.tolist() == [0, 1, 0]
+    counts = summary.draws(cluster, 1).counts
+    assert (counts[:, 0] == counts[:, 2]).all()
+    assert counts.min() == 0
+
+
+def test_a_seed_without_a_value_is_left_out_of_the_mean() -> None:
+    resampled = np.array([[0.4, 0.4], [np.nan, np.nan]])
+    drawn = Draws(counts=np.ones((2, 1), np.int32), weights=np.array([[0.5, 0.5], [0.0, 1.0]]))
+    entry = summary.entry([0.4, math.nan], resampled, drawn)
+    assert entry == {"mean": 0.4, "ci95": [0.4, 0.4], "seeds": [0.4, None]}
+
+
+def test_sign_flips_of_a_few_problems_are_gone_through() -> None:
+    # Sums of +-3 +-1 +-1 +-1 as far from 0 as 4: 3 with 3 or 1 (1 + 3 ways), and their mirrors.
+    assert summary.sign_flip(np.array([3.0, 1.0, 1.0, -1.0])) == 8 / 16
+    assert summary.sign_flip(np.zeros(5)) == 1.0
+
+
+def test_sign_flips_of_many_problems_are_those_of_scipy() -> None:
+    gaps = np.random.default_rng(0).normal(0.1, 1, 80)
+    reference = permutation_test(
+        (gaps,),
+        lambda x, axis: x.mean(axis=axis),
+        permutation_type="samples",
+        n_resamples=20_000,
+        vectorized=True,
+        rng=np.random.default_rng(1),
+    )
+    assert 0.001 < reference.pvalue < 0.2
+    assert summary.sign_flip(gaps) == pytest.approx(reference.pvalue, abs=0.01)
+
+
+def test_a_comparison_is_paired_by_problem_and_seed() -> None:
+    ours = Answers(
+        right=np.array([[1.0, 1, 1, 0], [1, 1, 1, 0]]), tokens=np.array([[10.0] * 4] * 2)
+    )
+    other = Answers(
+        right=np.array([[0.0, 0, 0, 0], [0, 0, 0, 0]]), tokens=np.array([[30.0] * 4] * 2)
+    )
+    result = summary.compare(ours, other, np.arange(4), every_problem(2, 4))
+    assert result["accuracy"]["difference"] == 0.75
+    assert result["accuracy"]["p_value"] == 2 / 8  # three problems differ, all one way
+    assert result["tokens"] == {
+        "difference": -20.0,
+        "seeds": [-20.0, -20.0],
+        "ci95": [-20.0, -20.0],
+        "p_value": 2 / 16,
+    }
+    assert result["per_token"] == "dominates"
+
+
+def test_problems_of_one_cluster_are_one_unit_of_a_comparison() -> None:
+    """Four problems in two clusters, all gained: of four sign patterns two are as extreme."""
+    ours = Answers(right=np.ones((1, 4)), tokens=np.ones((1, 4)))
+    other = Answers(right=np.zeros((1, 4)), tokens=np.ones((1, 4)))
+    cluster = np.array([0, 0, 1, 1])
+    result = summary.compare(ours, other, cluster, summary.draws(cluster, 1, 50))
+    assert result["accuracy"]["p_value"] == 2 / 4
+
+
+def test_the_interval_of_a_difference_is_that_of_its_clusters() -> None:
+    """Half of 200 clusters of two problems gained: the standard error is sqrt(0.25 / 200)."""
+    cluster = np.arange(400) // 2
+    gained = (cluster % 2).astype(float)[None]
+    level = np.ones((1, 400))
+    ours, other = Answers(right=gained, tokens=level), Answers(right=0 * gained, tokens=level)
+    drawn = summary.draws(cluster, 1, resamples=4000)
+    low, high = summary.compare(ours, other, cluster, drawn)["accuracy"]["ci95"]
+    half = 1.96 * math.sqrt(0.25 / 200)
+    assert (low, high) == pytest.approx((0.5 - half, 0.5 + half), abs=0.01)
+
+
+def test_problems_of_one_cluster_are_in_one_half_of_a_choice_at_a_cost() -> None:
+    """Option a is right in the first cluster alone, b in the second: neither carries over."""
+    options = Frontier(
+        names=("a", "b"),
+        answers=tuple(
+            Answers(right=np.array([right]), tokens=np.ones((1, 4)))
+            for right in ([1.0, 1, 0, 0], [0.0, 0, 1, 1])
+        ),
+    )
+    row = Answers(right=np.zeros((1, 4)), tokens=np.ones((1, 4)))
+    cluster = np.array([0, 0, 1, 1])
+    found = summary.at_cost(options, row, cluster, summary.draws(cluster, 1, 50))
+    assert found is not None
+    assert (found["accuracy"], found["options"]) == (0.0, ["a", "b"])
+
+
+def test_what_svr_has_at_a_cost_is_chosen_on_other_problems() -> None:
+    """Clusters 0 and 2 are one half, 1 and 3 the other; a row that costs 20.
+
+    ``a`` is perfect on the first half, ``b`` on the second; both cost 15. ``c`` is perfect and
+    costs 30. Chosen on the first half, a is measured on the second, and the other way round.
+    """
+    options = Frontier(
+        names=("a", "b", "c"),
+        answers=tuple(
+            Answers(right=np.array([right]), tokens=np.full((1, 4), cost))
+            for right, cost in (
+                ([1.0, 0, 1, 0], 15.0),
+                ([0.0, 1, 0, 1], 15.0),
+                ([1.0] * 4, 30.0),
+            )
+        ),
+    )
+    row = Answers(right=np.zeros((1, 4)), tokens=np.full((1, 4), 20.0))
+    drawn = summary.draws(np.arange(4), 1, 50)
+    found = summary.at_cost(options, row, np.arange(4), drawn)
+    # Neither option nor row is ever right: there is nothing between them.
+    even = {"difference": 0.0, "seeds": [0.0], "ci95": [0.0, 0.0], "p_value": 1.0}
+    assert found == {"accuracy": 0.0, "tokens": 15.0, "options": ["a", "b"], "gap": even}
+    cheap = Answers(right=row.right, tokens=np.full((1, 4), 10.0))
+    assert summary.at_cost(options, cheap, np.arange(4), drawn) is None
+
+
+def test_the_gap_at_a_cost_is_the_option_minus_the_row() -> None:
+    """One option, right on every problem; the row is right on one of four and costs more."""
+    option = Answers(right=np.ones((1, 4)), tokens=np.full((1, 4), 5.0))
+    row = Answers(right=np.array([[1.0, 0, 0, 0]]), tokens=np.full((1, 4), 20.0))
+    options = Frontier(names=("a",), answers=(option,))
+    found = summary.at_cost(options, row, np.arange(4), summary.draws(np.arange(4), 1, 50))
+    assert found is not None
+    # Of the eight sign patterns of three ones two are as extreme as the one observed.
+    assert (found["gap"]["difference"], found["gap"]["p_value"]) == (0.75, 0.25)
+
+
+def test_the_frontier_holds_fixed_budgets_and_thresholds_at_every_horizon() -> None:
+    options = summary.frontier([table()], StopRule())
+    found = dict(zip(options.names, options.answers, strict=True))
+    assert len(found) == 3 * 11
+    assert found["gamma 0.85, at most 3 turns"].right.mean() == EXPECTED["accuracy"]
+    assert found["2 turns"].right.tolist() == [[0, 1, 1, 0, 0, 1]]
+    assert found["2 turns"].tokens[0, 0] == 100 + 50 + 200 + 50
+
+
+def test_budgets_alone_are_what_a_row_without_a_self_check_has() -> None:
+    options = summary.budgets([table(), table()])
+    assert options.names == ("1 turns", "2 turns", "3 turns")
+    assert options.answers[1].right.tolist() == [[0, 1, 1, 0, 0, 1]] * 2
+
+
+def test_turns_that_some_problems_lack_are_no_budget() -> None:
+    rows = [record("a", (True, "C", 1.0, 5)), record("b", (True, "C", 1.0, 5), (True, "C", 1.0, 5))]
+    assert list(summary.budget_ratios(turn_tables(rows)["toy"])) == ["1"]

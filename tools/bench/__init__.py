@@ -1,0 +1,1 @@
+"""Benchmarks. Each file is one program."""

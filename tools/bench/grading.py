@@ -1,0 +1,218 @@
+"""Completions graded per second, and what hostile answers cost.
+
+    python -m tools.bench.grading --data ../shared/data --out tools/bench/results/grading.json
+
+Half of the completions are right. Countdown and GSM8K are graded by the paper's rule, MATH by both
+graders; the symbolic grader's own rate is that of the answers that reach its worker process, which
+are those that the paper's rule tells apart and that are not two plain numbers. Rates are by
+processor time, of this process and for the symbolic grader of the worker too, and by wall time.
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from svr_lightning.core.types import Problem
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import GradingError
+from svr_lightning.tasks.graders import SymbolicGrader, get_grader
+from svr_lightning.tasks.latex import equivalent
+from svr_lightning.tasks.symbolic.client import SymbolicWorker
+from tools.bench.hostile_answers import hostile_answers
+
+HOSTILE = 10_000
+CHECK = "\n<self_check>\nVERDICT: CORRECT\nCONFIDENCE: 0.93\n</self_check>"
+Case = tuple[str, Problem]
+
+
+def main() -> None:
+    """Measure, print, and write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of benchmark problems")
+    parser.add_argument("--count", type=int, default=4000, help="completions per measurement")
+    parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
+    options = parser.parse_args()
+    cases = {
+        "countdown": countdown_cases(options.data / "countdown.jsonl", options.count),
+        "gsm8k": text_cases("gsm8k", [options.data / "gsm8k_test.jsonl"], options.count),
+        "math": text_cases(
+            "math", [options.data / f"{n}.jsonl" for n in ("math500", "math_train")], options.count
+        ),
+    }
+    figures: dict[str, Any] = {"python": platform.python_version(), "machine": platform.processor()}
+    for name, of_task in cases.items():
+        figures[name] = best([paper_rate(of_task) for _ in range(3)])
+    figures["math, symbolic"] = symbolic_rate(cases["math"])
+    apart = [case for case in cases["math"] if reaches_worker(case)]
+    figures["math, symbolic, worker alone"] = symbolic_rate(apart)
+    figures["hostile"] = hostile(HOSTILE)
+    print(json.dumps(figures, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def completion(thought: str, answer: str) -> str:
+    """A completion in the requested form, of 300 to 2,000 characters."""
+    return f"<think>\n{thought[:1700]:<200}\n</think>\n<answer>{answer}</answer>{CHECK}"
+
+
+def countdown_cases(path: Path, count: int) -> list[Case]:
+    """Real problems, answered by their own equation or by that of a neighbour."""
+    task, found = get_task("countdown"), rows(path)[: count + 1]
+    cases = []
+    for index, row in enumerate(found[:count]):
+        mine = found[index + (index % 2)]["solution"]
+        a, b, *_ = row["nums"]
+        tries = "\n".join(
+            f"{a} {sign} {b} = ?, then {k}: no." for k in range(12) for sign in "+-*/"
+        )
+        cases.append((completion(tries, mine), task.from_row(row)))
+    return cases
+
+
+def text_cases(name: str, paths: Sequence[Path], count: int) -> list[Case]:
+    """Real problems with their solution as the thought and their gold, or a neighbour's, boxed."""
+    task = get_task(name)
+    found = [row for path in paths for row in rows(path) if row["answer"]][: count + 1]
+    problems = [task.from_row(row) for row in found]
+    return [
+        (
+            completion(found[i]["solution"], rf"\boxed{{{problems[i + i % 2].reference}}}"),
+            problems[i],
+        )
+        for i in range(len(found) - 1)
+    ]
+
+
+def timed(
+    work: Callable[[], int], worker_seconds: Callable[[], float] = lambda: 0.0
+) -> dict[str, Any]:
+    """Items per second of processor time and of wall time; ``work`` returns how many it did."""
+    wall, cpu, other = time.perf_counter(), time.process_time(), worker_seconds()
+    count = work()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    cpu += worker_seconds() - other
+    return {
+        "count": count,
+        "per_cpu_second": round(count / cpu),
+        "per_wall_second": round(count / wall),
+    }
+
+
+def best(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The fastest of several runs by processor time."""
+    return max(runs, key=lambda run: run["per_cpu_second"])
+
+
+def paper_rate(cases: Sequence[Case]) -> dict[str, Any]:
+    """The paper's grader on its own."""
+    grader, task = get_grader("paper"), get_task(cases[0][1].task)
+    right = 0
+
+    def work() -> int:
+        nonlocal right
+        right = sum(grader.grade(task, text, problem) for text, problem in cases)
+        return len(cases)
+
+    lengths = sum(len(text) for text, _ in cases) / len(cases)
+    return {**timed(work), "right": right, "mean_characters": round(lengths)}
+
+
+def reaches_worker(case: Case) -> bool:
+    """Whether the symbolic grader asks its worker about a case."""
+    asked = []
+    spy = SymbolicGrader(compare=lambda answer, reference: bool(asked.append(answer)))
+    spy.grade(get_task("math"), *case)
+    return bool(asked)
+
+
+def symbolic_rate(cases: Sequence[Case]) -> dict[str, Any]:
+    """The symbolic grader with a fresh worker that is ready."""
+    worker = SymbolicWorker()
+    worker.equal("1", "x")
+    grader, task = SymbolicGrader(compare=worker.equal), get_task("math")
+    slowest = 0.0
+
+    def work() -> int:
+        nonlocal slowest
+        for text, problem in cases:
+            started = time.perf_counter()
+            grader.grade(task, text, problem)
+            slowest = max(slowest, time.perf_counter() - started)
+        return len(cases)
+
+    rate = timed(work, lambda: cpu_seconds(worker.pid))
+    memory = peak_mib(worker.pid)
+    worker.close()
+    return {**rate, "slowest_seconds": round(slowest, 4), "worker_peak_mib": memory}
+
+
+def hostile(count: int) -> dict[str, Any]:
+    """Hostile answers, each against a term, a number or itself."""
+    worker = SymbolicWorker()
+    worker.equal("1", "x")
+    idle, peak, slowest, faults, accepted = peak_mib(worker.pid), 0.0, (0.0, "", ""), {}, []
+    cpu, longest = time.process_time(), 0.0
+    started_all = time.perf_counter()
+    for index, (kind, answer) in enumerate(hostile_answers(count)):
+        reference = (r"\frac{x+1}{2}", r"2\sqrt{3}", answer)[index % 3]
+        started, pid = time.perf_counter(), worker.pid
+        used = time.process_time() + cpu_seconds(pid)
+        equivalent(answer, reference)
+        try:
+            if worker.equal(answer, reference) and reference != answer:
+                accepted.append(answer[:80])
+        except GradingError as error:
+            faults[str(error)] = faults.get(str(error), 0) + 1
+        longest = max(longest, time.perf_counter() - started)
+        if worker.pid == pid:  # of a worker that was killed the limit is known
+            used = time.process_time() + cpu_seconds(pid) - used
+            slowest = max(slowest, (used, kind, answer[:80]))
+        peak = max(peak, peak_mib(worker.pid))
+    wall = time.perf_counter() - started_all
+    worker.close()
+    return {
+        "count": count,
+        "slowest_cpu_seconds": round(slowest[0], 3),
+        "slowest_wall_seconds": round(longest, 3),
+        "slowest_kind": slowest[1],
+        "slowest_answer": slowest[2],
+        "mean_ms": round(wall / count * 1000, 3),
+        "own_cpu_seconds": round(time.process_time() - cpu, 2),
+        "faults": faults,
+        "accepted_against_another_reference": accepted,
+        "worker_peak_mib": peak,
+        "worker_idle_mib": idle,
+    }
+
+
+def cpu_seconds(pid: int | None) -> float:
+    """Processor time of a process; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def peak_mib(pid: int | None) -> float:
+    """The most memory that a process has had, in MiB; 0 where the system does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    sizes = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+    return round(int(sizes[0]) / 1024, 1) if sizes else 0.0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""``python -m tools.gpu_check.part MODULE SETTINGS``: one part in a process of its own."""
+
+import json
+import os
+import sys
+import traceback
+import warnings
+from importlib import import_module
+
+# Set before transformers is imported: the check never goes to the network.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from svr_lightning.errors import typed_line
+from tools.gpu_check.settings import Settings, SkippedError, emit_line
+
+FAILED = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Run ``MODULE.run(emit, settings)``; what ends it early becomes a line of its own."""
+    module, settings = arguments
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    try:
+        import_module(module).run(emit_line, Settings(**json.loads(settings)))
+    except SkippedError as reason:
+        emit_line("skipped", str(reason))
+    except Exception as error:
+        traceback.print_exc()
+        emit_line("error", typed_line(error))
+        return FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""How fast the update is: the training path of one GPU, forward to optimizer step."""
+
+import copy
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from svr_lightning.core.losses import LossSpec, policy_loss
+from svr_lightning.core.types import Sample
+from svr_lightning.errors import typed_line
+from svr_lightning.training.batching import TrainBatch, pad
+from svr_lightning.training.config import OptimizerConfig
+from svr_lightning.training.kernels import use_kernels
+from svr_lightning.training.logprobs import completion_logprobs
+from svr_lightning.training.optimizer import make_optimizer
+from tools.gpu_check import workload
+from tools.gpu_check.flops import FORMULA, PEAKS, forward_flops, nominal
+from tools.gpu_check.models import (
+    Shape,
+    linear_attention_kernel,
+    random_model,
+    shapes,
+)
+from tools.gpu_check.settings import Emit, Settings
+
+MICRO_BATCHES = 16
+"""Per optimizer step on one GPU: 16 problems x G 8 in micro-batches of 8."""
+CLIP = 2.0
+WAYS = ("checkpointing", "all_activations", "checkpointing_liger")
+"""Of computing the update: what is kept for the backward pass, and whose kernels."""
+ENOUGH_SECONDS = 12.0
+"""No further repetition of a measurement that has taken as long."""
+REPETITIONS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What one variant took."""
+
+    sequences: int
+    tokens: int
+    padded: int
+    flops: float
+    micro_seconds: float
+    optimizer_seconds: float
+    peak_gib: float | None
+
+
+def run(emit: Emit, settings: Settings) -> None:
+    """Measure each model with and without gradient checkpointing."""
+    device, found = settings.device, shapes(settings.small)
+    name = torch.cuda.get_device_name(0) if device == "cuda" else "cpu"
+    peak = nominal(PEAKS, name)
+    emit("device", name)
+    emit("peak_flops", peak, "FLOP/s", note=f"dense bf16, stated for {name}" if peak else "unknown")
+    emit("flops_formula", FORMULA)
+    emit("linear_attention", linear_attention_kernel(device))
+    liger = device == "cuda" and find_spec("liger_kernel") is not None
+    emit("liger_kernel", liger, note="measured apart, last" if liger else "not used")
+    failed = []
+    for way in WAYS if liger else WAYS[:2]:
+        for model in ("dense", "hybrid"):
+            label = f"{model}.{way}"
+            try:
+                timing = _fitting(found[model], way, settings)
+            except Exception as error:  # of kernels too: what is left is measured all the same
+                emit(f"{label}.micro_batch", None, note=typed_line(error))
+                failed.append(label)
+            else:
+                _report(emit, label, timing, peak)
+            workload.release(device)
+    if failed:
+        raise RuntimeError(f"no figures for {', '.join(failed)}")
+
+
+def _fitting(shape: Shape, way: str, settings: Settings) -> Timing:
+    """Measure with the paper's micro-batch of 8 sequences, or the largest half of it that fits."""
+    small = settings.small
+    sequences = 2 if small else 8
+    while True:
+        samples = workload.make_samples(
+            sequences,
+            shape.dims["vocab_size"],
+            prompt=(20, 40) if small else (1000, 2000),
+            median=8 if small else 400,
+            limit=16 if small else 1200,
+        )
+        timing = _measure_or_none(shape, samples, way, settings.device)
+        workload.release(settings.device)
+        if timing is not None:
+            return timing
+        if sequences == 1:
+            raise RuntimeError("out of memory with a single sequence")
+        sequences //= 2
+
+
+def _measure_or_none(shape: Shape, samples: list[Sample], way: str, device: str) -> Timing | None:
+    """None where it does not fit. Nothing of the attempt is referred to after the return."""
+    try:
+        return _measure(shape, samples, way, device)
+    except torch.OutOfMemoryError:
+        return None
+
+
+def _measure(shape: Shape, samples: list[Sample], way: str, device: str) -> Timing:
+    model = random_model(shape, device)
+    if way.endswith("liger"):
+        use_kernels(model, True, device)
+    reference = copy.deepcopy(model).requires_grad_(False)
+    if way.startswith("checkpointing"):
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    optimizer = make_optimizer(model, OptimizerConfig(lr=1e-6), total_steps=100)["optimizer"]
+    batch = pad(samples, weight=1.0 / len(samples)).to(device)
+
+    def micro_step() -> None:
+        _micro_step(model, reference, batch, device)
+
+    def optimizer_step() -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    micro_step()  # compiles kernels and fills the allocator
+    optimizer_step()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    micro: list[float] = []
+    began = time.perf_counter()
+    while len(micro) < REPETITIONS and time.perf_counter() - began < ENOUGH_SECONDS:
+        micro.append(workload.seconds(micro_step, device))
+    lengths = [len(s.prompt_ids) + len(s.completion_ids) for s in samples]
+    completions = [len(s.completion_ids) for s in samples]
+    return Timing(
+        sequences=len(samples),
+        tokens=sum(lengths),
+        padded=max(lengths) * len(lengths),
+        flops=4 * forward_flops(model, lengths, completions),
+        micro_seconds=sum(micro) / len(micro),
+        optimizer_seconds=workload.seconds(optimizer_step, device),
+        peak_gib=torch.cuda.max_memory_allocated() / workload.GIB if device == "cuda" else None,
+    )
+
+
+def _micro_step(model: Any, reference: Any, batch: TrainBatch, device: str) -> None:
+    """Forward of policy and reference and backward, as ``SVRModule.training_step`` does it."""
+    with workload.precision(device):
+        logp = completion_logprobs(model, batch, workload.TEMPERATURE)
+        with torch.no_grad():
+            ref_logp = completion_logprobs(reference, batch, workload.TEMPERATURE)
+        terms = policy_loss(logp, logp.detach(), ref_logp, batch.advantages, batch.mask, LossSpec())
+        loss = terms.loss.sum() * batch.weight
+    loss.backward()
+
+
+def _report(emit: Emit, label: str, timing: Timing, peak: float | None) -> None:
+    step = MICRO_BATCHES * timing.micro_seconds + timing.optimizer_seconds
+    note = f"{timing.sequences} sequences, {timing.tokens} tokens, {timing.padded} with padding"
+    emit(f"{label}.micro_batch", timing.micro_seconds, "s", note)
+    emit(f"{label}.optimizer", timing.optimizer_seconds, "s", "clipping and AdamW in fp32")
+    emit(f"{label}.step", step, "s", f"{MICRO_BATCHES} micro-batches and the optimizer, computed")
+    emit(f"{label}.tokens", MICRO_BATCHES * timing.tokens / step, "tokens/s", "without padding")
+    rate = MICRO_BATCHES * timing.flops / step
+    emit(f"{label}.flops", rate, "FLOP/s", "model FLOPs of a whole step")
+    emit(f"{label}.mfu", rate / peak if peak else None)
+    emit(f"{label}.peak_memory", timing.peak_gib, "GiB", "weights, optimizer and reference too")

@@ -1,0 +1,179 @@
+"""The miniature experiment of all methods, from the root of a checkout.
+
+    python -m tools.miniature          # everything, two runs at once
+    python -m tools.miniature --list   # the plan, and what is done
+    python -m tools.miniature --rows svr grpo --seeds 42 --stage train
+
+Stages: tune (learning rates and the choice of SVR+, on development problems),
+train, judge (on held-out problems), report. What is done already is kept;
+start it again and it goes on. Flags after -- go to every training:
+-- --trainer.max_steps 2 --trainer.val_check_interval 2.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from svr_lightning.errors import ConfigError
+from tools.miniature import plan, report, tuning
+from tools.miniature.cells import Runner, state_of
+from tools.miniature.plan import Settings
+
+STAGES = ("tune", "train", "judge", "report")
+FAILED, USER_FAULT, INTERRUPTED = 1, 2, 130
+_SIGNS = {"done": "+", "open": "-", "other": "!"}
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command line may say."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    result = argparse.ArgumentParser(
+        prog="tools.miniature", description=__doc__, formatter_class=formatter
+    )
+    add = result.add_argument
+    add("--out", default="runs/miniature", help="folder (runs/miniature)")
+    add("--jobs", type=int, default=2, help="runs at the same time, one thread each (2)")
+    every = [*plan.BY_NAME]
+    add("--rows", nargs="+", choices=every, default=every, metavar="NAME", help="only these rows")
+    add("--seeds", type=int, nargs="+", default=[*plan.SEEDS], help="training seeds (42 43 44)")
+    add("--stage", choices=[*STAGES, "all"], default="all", help="only this stage (all)")
+    add("--list", action="store_true", help="show the plan and what of it is done, run nothing")
+    add("--publish", type=Path, metavar="FOLDER", help="copy tables and figures there")
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the stages; 0 is success, 1 a cell that failed, 2 a fault of the command line."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    cut = given.index("--") if "--" in given else len(given)
+    options = parser().parse_args(given[:cut])
+    for number in _ENDINGS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves a hang-up
+            signal.signal(number, _interrupt)
+    try:
+        return run(options, tuple(given[cut + 1 :]))
+    except ConfigError as error:
+        print(f"tools.miniature: error: {error}", file=sys.stderr)
+        return USER_FAULT
+    except KeyboardInterrupt:
+        print("interrupted; start it again and it goes on", file=sys.stderr)
+        return INTERRUPTED
+
+
+def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
+    """Do what the command line says.
+
+    Raises:
+        ConfigError: for a fault of the user.
+    """
+    check_checkout()
+    if options.jobs < 1:
+        raise ConfigError(f"--jobs {options.jobs}: must be at least 1")
+    settings = Settings(out=options.out, extra=extra)
+    if options.list:
+        return show_plan(options, settings)
+    stages = STAGES if options.stage == "all" else (options.stage,)
+    runner = Runner(say=lambda line: print(line, flush=True))
+    failures: list[str] = []
+    if "tune" in stages:
+        failures = tune(runner, settings, options.jobs)
+        if failures:
+            return FAILED  # without a learning rate there is nothing to go on with
+    if {"train", "judge"} & set(stages):
+        names, failures = runnable(options, settings, stages)
+        borrowing = [name for name in names if plan.BY_NAME[name].policy_of]
+        for group in ([name for name in names if name not in borrowing], borrowing):
+            failures += runner.run(cells(options, settings, stages, group), options.jobs)
+    if "report" in stages:
+        known = replace(settings, rates=tuning.read_rates(settings.out))
+        for line in report.write_report(known, tuple(options.seeds), options.rows):
+            print(line)
+    if options.publish:
+        for line in report.publish(Path(settings.out), options.publish):
+            print(line)
+    for line in failures:
+        print(line, file=sys.stderr)
+    return FAILED if failures else 0
+
+
+def runnable(
+    options: argparse.Namespace, settings: Settings, stages: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """The rows that can be run, and a line for the one whose layer is not what was chosen."""
+    names: list[str] = options.rows
+    if "train" in stages and plan.CHOSEN in names:
+        try:
+            tuning.check_choice(settings.out)
+        except ConfigError as error:
+            return [name for name in names if name != plan.CHOSEN], [f"{plan.CHOSEN}: {error}"]
+    return names, []
+
+
+def tune(runner: Runner, settings: Settings, jobs: int) -> list[str]:
+    """Learning rates first, since the candidates train at that of their family."""
+    failures = runner.run(tuning.rate_cells(settings), jobs)
+    if failures:
+        return failures
+    families = tuning.tuned_rates(settings)
+    rates = {family: float(families[family]["lr"]) for family in plan.REPRESENTATIVES}
+    settings = replace(settings, rates=rates)
+    failures = runner.run(tuning.candidate_cells(settings), jobs)
+    if not failures:
+        tuning.write_tuned(settings.out, families, tuning.judged_candidates(settings))
+    return failures
+
+
+def cells(
+    options: argparse.Namespace, settings: Settings, stages: Sequence[str], names: Sequence[str]
+) -> list[plan.Cell]:
+    """The cells that were asked for, seed by seed, so that whole tables come early."""
+    rates = tuning.read_rates(settings.out) if "train" in stages else {}
+    settings = replace(settings, rates=rates)
+    rows = [plan.BY_NAME[name] for name in names]
+    seeds = tuple(options.seeds)
+    return [
+        plan.cell(row, seed, settings, tuple(stages))
+        for seed in seeds
+        for row in rows
+        if seed in plan.seeds_of(row, seeds)
+    ]
+
+
+def show_plan(options: argparse.Namespace, settings: Settings) -> int:
+    """Every cell and which of its steps are done (+), open (-) or of other settings (!)."""
+    stages = ("train", "judge")
+    try:
+        planned = cells(options, settings, stages, options.rows)
+    except ConfigError as error:
+        print(f"not tuned yet: {error}")
+        planned = cells(options, settings, ("judge",), options.rows)
+    for cell in planned:
+        steps = (f"{_SIGNS[state_of(c)]}{c.name}" for c in cell.commands)
+        print(f"{cell.name:24} {' '.join(steps)}")
+    return 0
+
+
+def check_checkout() -> None:
+    """Configurations are not part of the installed package.
+
+    Raises:
+        ConfigError: if they are not here.
+    """
+    if not Path(plan.MINIATURE).is_file():
+        raise ConfigError(
+            f"{plan.MINIATURE} is not in {Path.cwd()}; run this from the root of a checkout"
+        )
+
+
+def _interrupt(*_: object) -> None:
+    for number in _ENDINGS:
+        signal.signal(number, signal.SIG_IGN)  # one is enough: the processes are being ended
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

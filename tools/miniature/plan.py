@@ -1,0 +1,335 @@
+"""What the miniature experiment runs: rows, seeds, and the command line of each step. Pure.
+
+A row is a training method under a name; a cell is a row with one seed. A cell trains (``fit``),
+then answers the held-out problems greedily and once more sampled, every turn recorded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from svr_lightning.core.parsing import SelfCheckFields
+
+Family = Literal["single", "multi", "svr"]
+"""What shares a learning rate: single-turn methods, multi-turn ones, SVR and its relatives."""
+Group = Literal["method", "ablation", "variant"]
+PaperRow = tuple[str, str, float]
+"""Table and row of the paper, and the All-7 accuracy there."""
+
+TINY = "configs/countdown_tiny.yaml"
+MINIATURE = "configs/experiments/miniature.yaml"
+VOTES = "configs/eval/majority_vote.yaml"
+START = "embedded:countdown-tiny"
+SEEDS = (42, 43, 44)
+TUNING_SEED = 41
+CANDIDATE_SEEDS = (41,)
+RATES = (4e-4, 8e-4, 1.6e-3)
+VOTE_COUNTS = (1, 3, 5, 10)
+"""Samples that vote; the vote of one is a sample."""
+VOTE_PAPER: Mapping[int, float] = {3: 0.504, 5: 0.529, 10: 0.564}
+"""All-7 accuracy of Maj@k over GRPO in the paper's table on majority voting."""
+TUNING_FLAGS = ("--trainer.max_steps", "40", "--trainer.val_check_interval", "40")
+"""Tuning takes two fifths of a training's steps."""
+TEMPERATURE = 0.9
+"""Of the sampled evaluation, and of training."""
+HORIZON = 3
+"""Turns of training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    """In folders and on the command line."""
+    title: str
+    """In tables and figures."""
+    group: Group
+    family: Family
+    layers: tuple[str, ...] = ()
+    """Configurations on top of the embedded run's, below the experiment's own."""
+    flags: tuple[str, ...] = ()
+    """What else every command of the row is given."""
+    trained: bool = True
+    """False judges the policy that all runs start from."""
+    policy_of: str | None = None
+    """The row whose policies it judges under another protocol; None trains its own."""
+    single: bool = False
+    """Trained and judged on one turn."""
+    interface: SelfCheckFields | None = None
+    """What the self-check of its policies consists of; None without one."""
+    uses_labels: bool = False
+    """Whether its prompts show labels, in evaluation too."""
+    votes: bool = False
+    """Whether pools for majority voting are sampled from its policies."""
+    paper: PaperRow | None = None
+    """What the paper has of it."""
+
+
+def _method(name: str, title: str, family: Family, paper: tuple[str, float], **more: Any) -> Row:
+    return Row(
+        name=name,
+        title=title,
+        group="method",
+        family=family,
+        layers=() if name == "svr" else (f"configs/methods/{name}.yaml",),
+        paper=("main_results", *paper),
+        **more,
+    )
+
+
+def _ablation(
+    name: str,
+    title: str,
+    paper: tuple[str, str, float],
+    interface: SelfCheckFields = "joint",
+    **more: Any,
+) -> Row:
+    return Row(
+        name=name,
+        title=title,
+        group="ablation",
+        family="svr",
+        layers=(f"configs/ablations/{name}.yaml",),
+        interface=interface,
+        paper=paper,
+        **more,
+    )
+
+
+def _variant(name: str, title: str) -> Row:
+    return Row(
+        name=name,
+        title=title,
+        group="variant",
+        family="svr",
+        layers=(f"configs/methods/{name}.yaml",),
+        interface="joint",
+    )
+
+
+# Four updates of 6 problems per rollout: as many optimizer steps and problems as everybody else.
+_FOUR_UPDATES = ("--data.problems_per_step", "24", "--trainer.val_check_interval", "25")
+
+ROWS = (
+    Row(
+        name="warm_start",
+        title="warm start",
+        group="method",
+        family="svr",
+        trained=False,
+        interface="joint",
+        paper=("main_results", "Qwen3.5-2B", 0.420),
+    ),
+    _method("grpo", "GRPO", "single", ("GRPO", 0.427), single=True, votes=True),
+    _method(
+        "gspo_published",
+        "GSPO (published)",
+        "single",
+        ("GSPO", 0.385),
+        single=True,
+        flags=_FOUR_UPDATES,
+    ),
+    _method("gspo_matched", "GSPO (matched)", "single", ("GSPO", 0.385), single=True),
+    _method("grpo_mt", "GRPO-MT", "multi", ("GRPO-MT", 0.464)),
+    _method("igrpo", "iGRPO", "single", ("iGRPO", 0.415), single=True),
+    Row(
+        name="igrpo_turns",
+        title="iGRPO, ten turns",
+        group="method",
+        family="single",
+        layers=("configs/methods/igrpo.yaml",),
+        flags=("--model.recipe.init_args.evaluate", "fixed"),
+        policy_of="igrpo",
+        paper=("main_results", "iGRPO", 0.415),
+    ),
+    _method("murphy", "Murphy (chain)", "multi", ("Murphy", 0.488)),
+    _method("murphy_tree", "Murphy (tree)", "multi", ("Murphy", 0.488)),
+    _method("mlmt_rl", "MLMT-RL", "multi", ("MLMT-RL", 0.458)),
+    _method("scrpo", "ScRPO (chain)", "multi", ("ScRPO", 0.434)),
+    _method("scrpo_pool", "ScRPO (pool)", "multi", ("ScRPO", 0.434)),
+    _method("oracle", "Oracle-guided", "multi", ("Oracle-guided (fixed)", 0.519), uses_labels=True),
+    _method("svr", "SVR", "svr", ("SVR (ours)", 0.563), interface="joint"),
+    _ablation("without_verify", "w/o R_verify", ("app_reward_acc", "w/o Rverify", 0.528)),
+    _ablation("without_cal", "w/o R_cal", ("app_reward_acc", "w/o Rcal", 0.536)),
+    _ablation("without_over", "w/o R_over", ("app_reward_acc", "w/o Rover", 0.518)),
+    _ablation("without_ready", "w/o R_ready", ("app_reward_acc", "w/o Rready", 0.494)),
+    _ablation(
+        "single_turn", "Single-turn SVR", ("app_interface", "Single-turn SVR", 0.471), single=True
+    ),
+    _ablation(
+        "verdict_only",
+        "Verdict-only",
+        ("app_interface", "Verdict-only", 0.529),
+        "verdict",
+    ),
+    _ablation(
+        "confidence_only",
+        "Confidence-only",
+        ("app_interface", "Confidence-only", 0.482),
+        "confidence",
+    ),
+    _variant("svr_proper", "SVR, proper score"),
+    _variant("svr_turns", "SVR, random turn"),
+    _variant("svr_plus", "SVR+"),
+)
+BY_NAME: Mapping[str, Row] = {row.name: row for row in ROWS}
+
+REPRESENTATIVES: Mapping[Family, str] = {"single": "grpo", "multi": "grpo_mt", "svr": "svr"}
+"""The row whose learning rate its family takes."""
+
+CANDIDATES: Mapping[str, Mapping[str, Any]] = {
+    name: {
+        "model": {
+            "recipe": {
+                "class_path": "svr_lightning.recipes.svr_plus.SVRPlus",
+                "init_args": {"turns": turns, "sections": sections, "proper": proper},
+            }
+        }
+    }
+    for name, (turns, sections, proper) in {
+        "drawn": ("drawn", False, False),
+        "drawn_proper": ("drawn", False, True),
+        "drawn_sections": ("drawn", True, False),
+        "drawn_sections_proper": ("drawn", True, True),
+        "all": ("all", False, False),
+        "all_sections": ("all", True, False),
+    }.items()
+}
+"""What ``svr_plus`` was chosen from, on development problems alone: whole configuration layers."""
+CHOSEN = "svr_plus"
+"""The row whose layer holds the candidate that was chosen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the commands of all cells share."""
+
+    out: str = "runs/miniature"
+    rates: Mapping[Family, float] = field(default_factory=dict)
+    """Learning rate of each family."""
+    extra: tuple[str, ...] = ()
+    """Flags on top for every ``fit``, to try things out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One step of a cell."""
+
+    name: str
+    folder: str
+    """The cell's folder."""
+    arguments: tuple[str, ...]
+    """After ``python -m svr_lightning``."""
+    result: str
+    """A file that is whole once the step is done."""
+    checkpoint: str | None = None
+    """Where there is one, ``--ckpt_path last`` goes on from it."""
+
+    @property
+    def line(self) -> str:
+        """As a user types it."""
+        return " ".join(("python -m svr_lightning", *self.arguments))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """Steps that follow each other in one folder."""
+
+    name: str
+    commands: tuple[Command, ...]
+
+
+def layered(row: Row) -> tuple[str, ...]:
+    """The configuration of a row: the embedded run, what the row is, the experiment's scale."""
+    files = (TINY, *row.layers, MINIATURE)
+    return (*(part for path in files for part in ("--config", path)), *row.flags)
+
+
+def fit(row: Row, seed: int, rate: float, folder: str, extra: tuple[str, ...] = ()) -> Command:
+    """Training of one cell, which ends with its development accuracy and the policy."""
+    arguments = (
+        *("fit", *layered(row), "--seed_everything", str(seed)),
+        *("--model.optimizer.lr", f"{rate:g}", *extra),
+        *("--trainer.default_root_dir", folder),
+    )
+    return Command(
+        name="fit",
+        folder=folder,
+        arguments=arguments,
+        result=f"{folder}/policy/config.json",
+        checkpoint=f"{folder}/checkpoints/last.ckpt",
+    )
+
+
+def judge(row: Row, seed: int, folder: str, policy: str) -> tuple[Command, ...]:
+    """Every evaluation of one cell on held-out problems, and voting where the row has it."""
+    uncensored = ("--model.evaluation.adaptive", "false")
+    sampled = ("--model.evaluation.temperature", str(TEMPERATURE), *uncensored)
+    pools = f"{folder}/eval/votes/votes.jsonl"
+
+    def test(name: str, flags: tuple[str, ...], root: str, result: str) -> Command:
+        arguments = (
+            *("test", *layered(row), *flags, "--seed_everything", str(seed)),
+            *("--model.policy.path", policy, "--trainer.default_root_dir", root),
+        )
+        return Command(name=name, folder=folder, arguments=arguments, result=result)
+
+    commands = [
+        test("greedy", uncensored, folder, f"{folder}/eval/test/results.json"),
+        test("sampled", sampled, f"{folder}/sampled", f"{folder}/sampled/eval/test/results.json"),
+    ]
+    if row.votes:
+        commands.append(test("votes", ("--config", VOTES), folder, pools))
+        counts = tuple(map(str, VOTE_COUNTS))
+        vote = ("vote", "--votes", pools, "--k", *counts)
+        result = f"{folder}/eval/votes/votes.json"
+        commands.append(Command(name="vote", folder=folder, arguments=vote, result=result))
+    return tuple(commands)
+
+
+def folder_of(out: str, row: Row, seed: int) -> str:
+    """Where a cell lies."""
+    return f"{out}/{row.name}-{seed}"
+
+
+def seeds_of(row: Row, seeds: tuple[int, ...]) -> tuple[int, ...]:
+    """Greedy answers of the policy that ships are the same whatever the seed: the first will do."""
+    return seeds if row.trained else seeds[:1]
+
+
+def cell(row: Row, seed: int, settings: Settings, stages: tuple[str, ...]) -> Cell:
+    """The steps of one cell that belong to ``stages``, of ``train`` and ``judge``."""
+    folder = folder_of(settings.out, row, seed)
+    commands: tuple[Command, ...] = ()
+    trains = row.trained and row.policy_of is None
+    if "train" in stages and trains:
+        commands += (fit(row, seed, settings.rates[row.family], folder, settings.extra),)
+    if "judge" in stages:
+        source = folder_of(settings.out, BY_NAME[row.policy_of or row.name], seed)
+        policy = f"{source}/policy" if row.trained else START
+        commands += judge(row, seed, folder, policy)
+    return Cell(name=f"{row.name}-{seed}", commands=commands)
+
+
+def rate_cell(family: Family, rate: float, settings: Settings) -> Cell:
+    """A training that tries a learning rate for a family."""
+    row = BY_NAME[REPRESENTATIVES[family]]
+    name = f"{row.name}-{rate:g}"
+    folder = f"{settings.out}/tune/{name}"
+    command = fit(row, TUNING_SEED, rate, folder, (*TUNING_FLAGS, *settings.extra))
+    return Cell(name=f"tune/{name}", commands=(command,))
+
+
+def candidate_cell(name: str, seed: int, settings: Settings) -> Cell:
+    """A training of a candidate for ``svr_plus``."""
+    row = replace(BY_NAME["svr"], layers=(candidate_layer(name, settings),))
+    folder = f"{settings.out}/tune/{name}-{seed}"
+    extra = (*TUNING_FLAGS, *settings.extra)
+    command = fit(row, seed, settings.rates["svr"], folder, extra)
+    return Cell(name=f"tune/{name}-{seed}", commands=(command,))
+
+
+def candidate_layer(name: str, settings: Settings) -> str:
+    """The file that a candidate's layer is written to."""
+    return f"{settings.out}/tune/{name}.yaml"

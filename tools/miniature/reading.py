@@ -1,0 +1,103 @@
+"""What the cells of a row left on disk, as columns that rows can be compared by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.table import TurnTable
+from svr_lightning.evaluation.votes_file import VOTES, read_votes
+from svr_lightning.evaluation.voting import majority_outcomes, pools_of
+from svr_lightning.report.runs import Run, read_methods
+from tools.miniature import plan
+from tools.miniature.cells import is_done
+from tools.miniature.plan import Row, Settings
+from tools.miniature.summary import Answers
+
+VOTE_DRAWS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeds:
+    """A row's evaluations, seed by seed."""
+
+    row: Row
+    seeds: tuple[int, ...]
+    greedy: tuple[Run, ...]
+    """[S] with the outcome of the row's own protocol."""
+    sampled: tuple[Run, ...]
+    """[S] the same, sampled."""
+    votes: dict[int, Answers]
+    """Majority voting by the number of votes; empty where the row has none."""
+
+    @property
+    def tables(self) -> list[TurnTable]:
+        """[S] greedy recordings."""
+        return [only(run.tables, self.row.name) for run in self.greedy]
+
+
+def read_row(row: Row, seeds: Sequence[int], settings: Settings) -> Seeds | None:
+    """Every seed of a row that was trained and judged as planned; None where none was.
+
+    Raises:
+        ConfigError: naming a file that cannot be read, or seeds that were asked other problems.
+    """
+    judged = []
+    for seed in plan.seeds_of(row, tuple(seeds)):
+        cell = plan.cell(row, seed, settings, ("train", "judge"))
+        if all(is_done(command) for command in cell.commands):
+            judged.append((seed, Path(plan.folder_of(settings.out, row, seed))))
+    if not judged:
+        return None
+    runs, sampled = (
+        tuple(
+            run
+            for _, folder in judged
+            for run in read_methods([f"{row.name}={folder / inside}"])[0].runs
+        )
+        for inside in ("eval/test", "sampled/eval/test")
+    )
+    found = Seeds(
+        row=row,
+        seeds=tuple(seed for seed, _ in judged),
+        greedy=runs,
+        sampled=sampled,
+        votes=majorities([folder for _, folder in judged], runs) if row.votes else {},
+    )
+    for run in (*runs, *sampled):
+        same_problems(found.tables[0].ids, only(run.tables, row.name).ids, row.name)
+    return found
+
+
+def majorities(folders: Sequence[Path], runs: Sequence[Run]) -> dict[int, Answers]:
+    """Maj@k of [S] pools: how often it is right over draws of k samples, and what k cost."""
+    counts = plan.VOTE_COUNTS
+    right: dict[int, list[np.ndarray]] = {k: [] for k in counts}
+    tokens: dict[int, list[np.ndarray]] = {k: [] for k in counts}
+    for folder, run in zip(folders, runs, strict=True):
+        (pools,) = pools_of(read_votes(folder / "eval" / "votes" / VOTES))
+        same_problems(only(run.tables, folder.name).ids, pools.ids, folder.name)
+        drawn = majority_outcomes(pools, counts, VOTE_DRAWS, np.random.default_rng(0))
+        for k, outcome in zip(counts, drawn, strict=True):
+            right[k].append(outcome.mean(1))
+            tokens[k].append(k * (pools.prompt_tokens + pools.completion_tokens))
+    return {k: Answers(right=np.stack(right[k]), tokens=np.stack(tokens[k])) for k in counts}
+
+
+def only(tables: dict[str, TurnTable], name: str) -> TurnTable:
+    """The one data set that there is."""
+    if len(tables) != 1:
+        raise ConfigError(f"{name}: {len(tables)} data sets in one evaluation; judge it again")
+    return next(iter(tables.values()))
+
+
+def same_problems(one: Sequence[str], other: Sequence[str], name: str) -> None:
+    """Paired comparisons need the same problems in the same order.
+
+    Raises:
+        ConfigError: if these are others.
+    """
+    if tuple(one) != tuple(other):
+        raise ConfigError(f"{name}: judged on other problems than its counterpart; judge it again")

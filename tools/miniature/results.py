@@ -1,0 +1,215 @@
+"""Everything that ``results.json`` holds, from the recorded turns of every row. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from svr_lightning.evaluation.replay import fixed_budget, replay
+from svr_lightning.evaluation.table import Outcome, TurnTable
+from svr_lightning.report.runs import Run
+from tools.miniature import plan, summary
+from tools.miniature.plan import Row
+from tools.miniature.reading import Seeds, only, same_problems
+from tools.miniature.summary import Answers, Draws, Frontier
+
+REFERENCE = "svr"
+"""The row that all others are compared with."""
+Entry = dict[str, Any]
+
+
+def summarise(rows: Sequence[Seeds]) -> list[Entry]:
+    """One entry per row in the order of the plan, majority voting behind the row it is over.
+
+    Raises:
+        ConfigError: if two rows were asked different problems.
+    """
+    reference = next((row for row in rows if row.row.name == REFERENCE), None)
+    options = options_of(reference) if reference else None
+    entries: list[Entry] = []
+    for seeds in rows:
+        same_problems(rows[0].tables[0].ids, seeds.tables[0].ids, seeds.row.name)
+        cluster = summary.clusters(seeds.tables[0].ids)
+        drawn = summary.draws(cluster, len(seeds.seeds))
+        whole = options if options and seeds is reference else options_of(seeds)
+        own = [(row_entry(seeds, drawn), answers(seeds), whole)]
+        for k, voted in seeds.votes.items():
+            alone = Frontier(names=(f"{k} votes",), answers=(voted,))
+            own.append((vote_entry(seeds, k, voted, drawn), voted, alone))
+        for entry, returned, theirs in own:
+            if reference and options and seeds is not reference:
+                entry[f"versus_{REFERENCE}"] = versus(reference, seeds, returned, options, theirs)
+            entries.append(entry)
+    return entries
+
+
+def row_entry(seeds: Seeds, drawn: Draws) -> Entry:
+    """What a row's policies did, greedily and sampled."""
+    row = seeds.row
+    pairs = _own_protocol(seeds.greedy)
+    runs = [summary.ratios_of(table, outcome) for table, outcome in pairs]
+    greedy = summary.mean_over_seeds(runs, drawn)
+    greedy["auroc"] = summary.auroc_over_seeds(pairs, drawn)
+    fixed = summary.mean_over_seeds([summary.budget_ratios(table) for table in seeds.tables], drawn)
+    best = max(fixed, key=lambda k: (fixed[k]["mean"], -int(k)))
+    return {
+        **_identity(row, row.name, row.title),
+        "paper": _paper(*row.paper) if row.paper else None,
+        "trained_seeds": list(seeds.seeds) if row.trained else [],
+        "problems": len(seeds.tables[0].ids),
+        "greedy": _applicable(row, greedy),
+        "fixed": {k: fixed[k]["mean"] for k in fixed},
+        "fixed_tokens": {k: _mean_tokens(seeds.tables, int(k)) for k in fixed},
+        "best_fixed": {"budget": int(best), **fixed[best]},
+        "sampled": sampled_entry(seeds, drawn),
+        "short": {
+            "greedy": short_entry(seeds.row, seeds.greedy, drawn),
+            "sampled": short_entry(seeds.row, seeds.sampled, drawn),
+        },
+    }
+
+
+def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
+    """What sampled policies return, and what their turns are worth if none is stopped.
+
+    Of turns, those of training: how many are right, and how well they are checked.
+    """
+    own = [summary.ratios_of(*pair) for pair in _own_protocol(seeds.sampled)]
+    returned = summary.mean_over_seeds(own, drawn)
+    tables = [only(run.tables, seeds.row.name) for run in seeds.sampled]
+    budgets = [summary.budget_ratios(table) for table in tables]
+    turns = [{k: v for k, v in of.items() if int(k) <= plan.HORIZON} for of in budgets]
+    pairs = [(table, fixed_budget(table, _few(table))) for table in tables]
+    checks = summary.mean_over_seeds([summary.ratios_of(*pair) for pair in pairs], drawn)
+    checks["auroc"] = summary.auroc_over_seeds(pairs, drawn)
+    kept = {name: checks[name] for name in ("auroc", "brier", "overconfidence")}
+    return {
+        **{name: returned[name] for name in ("accuracy", "turns", "tokens")},
+        "each_turn": summary.mean_over_seeds(turns, drawn),
+        **_applicable(seeds.row, kept),
+    }
+
+
+def short_entry(row: Row, runs: Sequence[Run], drawn: Draws) -> Entry:
+    """What the row returns where it is given no more turns than in training."""
+    found = []
+    for run in runs:
+        table = only(run.tables, row.name)
+        outcome = (
+            fixed_budget(table, _few(table))
+            if row.interface is None
+            else replay(table, run.rule, _few(table))
+        )
+        found.append(summary.ratios_of(table, outcome))
+    means = summary.mean_over_seeds(found, drawn)
+    return {name: means[name] for name in ("accuracy", "turns", "tokens")}
+
+
+def vote_entry(seeds: Seeds, k: int, voted: Answers, drawn: Draws) -> Entry:
+    """Majority voting of ``k`` samples as a row of its own."""
+    one = np.ones(voted.right.shape[1])
+    runs = [
+        {"accuracy": (right, one), "tokens": (tokens, one), "tokens_per_correct": (tokens, right)}
+        for right, tokens in zip(voted.right, voted.tokens, strict=True)
+    ]
+    name = f"{seeds.row.name}_maj{k}"
+    return {
+        **_identity(seeds.row, name, f"{seeds.row.title} Maj@{k}"),
+        "paper": _paper("majority_vote", f"GRPO Maj@{k}", plan.VOTE_PAPER.get(k)),
+        "trained_seeds": list(seeds.seeds),
+        "problems": len(one),
+        "greedy": summary.mean_over_seeds(runs, drawn),
+    }
+
+
+def versus(
+    reference: Seeds, seeds: Seeds, other: Answers, options: Frontier, others: Frontier
+) -> Entry:
+    """The reference minus another row over their common seeds, and either at the other's cost.
+
+    Args:
+        reference: the row to compare with.
+        seeds: the other row.
+        other: what that one returned.
+        options: all that the reference can be made to return.
+        others: all that the other row can.
+    """
+    common = seeds.seeds if seeds.row.trained else reference.seeds
+    common = tuple(seed for seed in reference.seeds if seed in common)
+    if not common:
+        return {}
+    ours = [reference.seeds.index(seed) for seed in common]
+    theirs = [seeds.seeds.index(seed) if seeds.row.trained else 0 for seed in common]
+    cluster = summary.clusters(seeds.tables[0].ids)
+    drawn = summary.draws(cluster, len(common))
+    mine, yours = _chosen(answers(reference), ours), _chosen(other, theirs)
+    return {
+        "seeds": list(common),
+        **summary.compare(mine, yours, cluster, drawn),
+        f"{REFERENCE}_at_its_cost": summary.at_cost(_seeds(options, ours), yours, cluster, drawn),
+        f"at_{REFERENCE}s_cost": summary.at_cost(_seeds(others, theirs), mine, cluster, drawn),
+    }
+
+
+def options_of(seeds: Seeds) -> Frontier:
+    """What a row can be made to return: stopping rules where it has a self-check, and budgets."""
+    if seeds.row.interface is None:
+        return summary.budgets(seeds.tables)
+    return summary.frontier(seeds.tables, seeds.greedy[0].rule)
+
+
+def answers(seeds: Seeds) -> Answers:
+    """[S, N] what a row returned under its own protocol."""
+    return summary.answers_of(*zip(*_own_protocol(seeds.greedy), strict=True))
+
+
+def _paper(table: str, row: str, accuracy: float | None) -> Entry | None:
+    if accuracy is None:
+        return None
+    return {"table": table, "row": row, "all7_accuracy": accuracy}
+
+
+def _few(table: TurnTable) -> int:
+    """The turns of training, or the one that there is."""
+    return min(plan.HORIZON, int(table.correct.shape[1]))
+
+
+def _own_protocol(runs: Sequence[Run]) -> list[tuple[TurnTable, Outcome]]:
+    return [(only(run.tables, "a run"), next(iter(run.outcomes.values()))) for run in runs]
+
+
+def _mean_tokens(tables: Sequence[TurnTable], budget: int) -> float:
+    """Tokens per problem of the first ``budget`` turns."""
+    spent = [(t.prompt_tokens + t.completion_tokens)[:, :budget].sum(1).mean() for t in tables]
+    return float(np.mean(spent))
+
+
+def _chosen(values: Answers, rows: Sequence[int]) -> Answers:
+    return Answers(right=values.right[list(rows)], tokens=values.tokens[list(rows)])
+
+
+def _seeds(options: Frontier, rows: Sequence[int]) -> Frontier:
+    return replace(options, answers=tuple(_chosen(option, rows) for option in options.answers))
+
+
+def _identity(row: Row, name: str, title: str) -> Entry:
+    return {
+        "name": name,
+        "title": title,
+        "group": row.group,
+        "privileged": row.uses_labels,
+        "self_check": row.interface,
+    }
+
+
+def _applicable(row: Row, metrics: Mapping[str, Any]) -> Entry:
+    """Without what a row has no self-check or no stopping rule for."""
+    absent: set[str] = set()
+    if row.interface is None or row.single:
+        absent |= {"pse", "esr"}
+    if row.interface not in ("joint", "confidence"):
+        absent |= {"brier", "auroc"}
+    if row.interface not in ("joint", "verdict"):
+        absent |= {"overconfidence"}
+    return {name: value for name, value in metrics.items() if name not in absent}

@@ -1,0 +1,188 @@
+"""``table.md`` and ``commands.md``, from what ``results.json`` holds. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tools.miniature import plan
+from tools.miniature.plan import Settings
+from tools.miniature.results import REFERENCE
+
+Entry = Mapping[str, Any]
+
+_NOTES = """\
+What the rows are: docs/recipes.md. How they were trained, and what came out: docs/miniature.md.
+
+Every training takes as many optimizer steps, problems and generations (Murphy's tree may make
+fewer); the learning rate was tuned once per family on other problems, and SVR+ chosen there among
+six. The warm start is one policy, its interval over problems alone. Brackets are 95 % intervals of
+a bootstrap over seeds and over sets of numbers; with three seeds they understate how much trainings
+differ, with one they leave it out.
+
+Answers are greedy, under each row's own protocol: one turn, ten turns (MLMT-RL nine), or SVR's
+stopping rule at most ten turns. Sampled: the same at temperature 0.9. Maj@k is the majority of k
+samples at temperature 0.6, drawn again and again from sixteen; Maj@1 is one sample, and its prompt
+counts k times. Best fixed: the number of turns with the highest accuracy, picked on these very
+problems. Any turn: over all recorded turns.
+Tokens are prompts and completions of all turns. Paper: accuracy of Qwen3.5-2B over seven
+benchmarks, another task, model and scale.
+
+Better lower: PSE, the share of problems that stop with a wrong answer; Brier, the mean square of
+confidence minus correctness over turns; overconfidence, the share of turns that call a wrong answer
+CORRECT. Better higher: AUROC, how well confidence tells right turns from wrong ones. ESR: the share
+of problems that stop before the turns run out."""
+_FEEDBACK = "Turn 2 of MLMT-RL is feedback, whose text is graded as an answer."
+_SHORT_NOTES = "As many as in training; the stopping rule where there is one."
+_VERSUS = """\
+SVR minus the row, on the same problems and seeds. Seeds ahead: on how many of them SVR is more
+accurate. p, of these policies: a two-sided permutation test that flips signs by sets of numbers. It
+speaks of new problems for these very policies and not of other trainings, whose spread it ignores,
+and is not corrected for the number of rows; where seeds disagree, believe the seeds. Per token, by
+point values: SVR dominates a row where it is no less accurate at no more tokens."""
+_COSTS = """\
+SVR at the row's cost: under the threshold and the number of turns, or the number of fixed turns,
+that are most accurate within the row's tokens, chosen on one half of the sets of numbers and
+measured on the other. The row at SVR's cost likewise, of its fixed numbers of turns, and of
+thresholds where it has a self-check. The differences are there. Their intervals hold the
+chosen settings fixed."""
+_HEAD = (
+    *("", "seeds", "accuracy", "sampled", "paper", "first turn", "any turn"),
+    *("best fixed (turns)", "turns", "tokens", "tokens per right answer"),
+    *("PSE", "ESR", "Brier", "AUROC", "overconfidence"),
+)
+_SHORT = ("", "greedy", "tokens", "sampled", "tokens")
+_SAMPLED = ("", "turn 1", "turn 2", "turn 3", "AUROC", "Brier", "overconfidence")
+_COMPARED = ("", "accuracy", "seeds ahead", "p", "tokens", "per token")
+_AT_COST = (
+    *("", "SVR at the row's cost (tokens)", "SVR minus the row", "p"),
+    *("the row at SVR's cost (tokens)", "the row minus SVR", "p"),
+)
+
+
+def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
+    """All tables and what has to be known to read them."""
+    parts = ["# The miniature experiment", "", _NOTES, "", *_grid(_HEAD, map(_greedy, entries))]
+    if any(entry["privileged"] for entry in entries):
+        parts += ["", "(+) privileged: its prompts show labels."]
+    judged = [entry for entry in entries if "sampled" in entry]
+    parts += [
+        "",
+        "## At most three turns",
+        "",
+        _SHORT_NOTES,
+        "",
+        *_grid(_SHORT, map(_short, judged)),
+    ]
+    parts += [
+        "",
+        "## Each sampled turn",
+        "",
+        f"Temperature {plan.TEMPERATURE}, no early stop. {_FEEDBACK}",
+        "",
+    ]
+    parts += _grid(_SAMPLED, map(_sampled, judged))
+    if pairs := [entry for entry in entries if entry.get(f"versus_{REFERENCE}")]:
+        parts += ["", "## Compared with SVR", "", _VERSUS, ""]
+        parts += _grid(_COMPARED, map(_compared, pairs))
+        parts += ["", "## At equal cost", "", _COSTS, "", *_grid(_AT_COST, map(_at_cost, pairs))]
+    if missing:
+        parts += ["", f"Not judged: {', '.join(missing)}."]
+    return "\n".join([*parts, ""])
+
+
+def commands_md(settings: Settings, seeds: Sequence[int]) -> str:
+    """The command lines behind each row; its other seeds differ in the number alone."""
+    parts = ["# The command of each row", ""]
+    parts += [f"Seed {seeds[0]}; all seeds: {', '.join(map(str, seeds))}.", ""]
+    for row in plan.ROWS:
+        cell = plan.cell(row, seeds[0], settings, ("train", "judge"))
+        parts += [f"## {row.title}", "", "```bash", *(c.line for c in cell.commands), "```", ""]
+    return "\n".join(parts)
+
+
+def _grid(head: Sequence[str], rows: Any) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    return [*lines, *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+def _greedy(entry: Entry) -> list[str]:
+    values = entry["greedy"]
+    paper = entry["paper"]
+    best = entry.get("best_fixed")
+    return [
+        _title(entry),
+        str(len(entry["trained_seeds"]) or ""),
+        _interval(values["accuracy"]),
+        _interval(entry["sampled"]["accuracy"]) if "sampled" in entry else "",
+        "" if paper is None else f"{paper['all7_accuracy']:.3f}",
+        *(_mean(values, name) for name in ("first_turn_accuracy", "any_turn_accuracy")),
+        "" if best is None else f"{best['mean']:.3f} ({best['budget']})",
+        _mean(values, "turns", ".2f"),
+        _interval(values["tokens"], ".0f"),
+        _mean(values, "tokens_per_correct", ".0f"),
+        *(_mean(values, name) for name in ("pse", "esr", "brier", "auroc", "overconfidence")),
+    ]
+
+
+def _short(entry: Entry) -> list[str]:
+    cells = [_title(entry)]
+    for how in ("greedy", "sampled"):
+        values = entry["short"][how]
+        cells += [_interval(values["accuracy"]), _mean(values, "tokens", ".0f")]
+    return cells
+
+
+def _sampled(entry: Entry) -> list[str]:
+    values = entry["sampled"]
+    return [
+        _title(entry),
+        *(_mean(values["each_turn"], str(turn)) for turn in (1, 2, 3)),
+        *(_mean(values, name) for name in ("auroc", "brier", "overconfidence")),
+    ]
+
+
+def _compared(entry: Entry) -> list[str]:
+    values = entry[f"versus_{REFERENCE}"]
+    gap = values["accuracy"]
+    ahead = sum(difference > 0 for difference in gap["seeds"])
+    return [
+        *(_title(entry), _gap(gap), f"{ahead}/{len(gap['seeds'])}", _p_value(gap["p_value"])),
+        *(_gap(values["tokens"], "+.0f"), values["per_token"]),
+    ]
+
+
+def _at_cost(entry: Entry) -> list[str]:
+    values = entry[f"versus_{REFERENCE}"]
+    cells = [_title(entry)]
+    for key in (f"{REFERENCE}_at_its_cost", f"at_{REFERENCE}s_cost"):
+        found = values[key]
+        if found is None:
+            cells += ["none as cheap", "", ""]
+            continue
+        gap = found["gap"]
+        cells += [f"{found['accuracy']:.3f} ({found['tokens']:.0f})", _gap(gap)]
+        cells += [_p_value(gap["p_value"])]
+    return cells
+
+
+def _gap(value: Entry, form: str = "+.3f") -> str:
+    return _interval({"mean": value["difference"], "ci95": value["ci95"]}, form)
+
+
+def _title(entry: Entry) -> str:
+    return f"{entry['title']} (+)" if entry["privileged"] else str(entry["title"])
+
+
+def _mean(values: Entry, name: str, form: str = ".3f") -> str:
+    found = values.get(name)
+    return "" if found is None or found["mean"] is None else format(found["mean"], form)
+
+
+def _interval(value: Entry, form: str = ".3f") -> str:
+    if value["mean"] is None:
+        return ""
+    low, high = (format(bound, form) for bound in value["ci95"])
+    return f"{value['mean']:{form}} [{low}, {high}]"
+
+
+def _p_value(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"

@@ -1,0 +1,1 @@
+"""Builds the policies that ship with the package."""
