@@ -5,8 +5,10 @@ that builds a prompt takes one: what the policy sees between turns is a :class:`
 which holds the policy's own words and nothing else.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 Message = dict[str, str]
 """One chat message, ``{"role": ..., "content": ...}``."""
@@ -44,10 +46,18 @@ class Problem:
     """Name of the task that grades it, as :func:`svr_lightning.get_task` knows it."""
     question: str
     """The text the policy sees."""
-    reference: str
-    """The gold answer. Read by graders alone; empty for a question of the user's own."""
-    numbers: tuple[int, ...] = ()
-    """Countdown only: the multiset of numbers that an equation must use."""
+    reference: Any = field(hash=False)
+    """The gold answer, any JSON value. Only graders read it; ``""`` or None if there is none."""
+    payload: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What else the task's grader needs, as JSON; Countdown keeps its numbers in ``nums``."""
+    cluster: str | None = None
+    """Problems that are variants of one problem share it, and are counted as one in intervals,
+    tests and splits. None: a cluster of its own."""
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether an answer can be graded."""
+        return self.reference is not None and self.reference != ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

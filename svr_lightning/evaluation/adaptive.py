@@ -172,7 +172,7 @@ def completion_fields(problem: Problem, completion: AnyCompletion, grader: str) 
         "completion_tokens": completion.completion_tokens,
         "finish_reason": completion.finish_reason.value,
     }
-    if problem.reference:
+    if problem.has_reference:
         fields |= label_fields(get_grader(grader), task, completion.text, problem)
     return fields
 

@@ -98,20 +98,20 @@ def problem_of(record: Record, task: str) -> Problem:
     reference = record.get("reference")
     if not isinstance(reference, str) or not reference:
         raise ConfigError(f"{where} has no reference answer, so that it cannot be graded")
-    numbers: tuple[int, ...] = ()
+    payload: dict[str, Any] = {}
     if task == "countdown":
         found = _NUMBERS.search(record["question"])
         if found is None:
             raise ConfigError(
                 f"{where} cannot be graded: its question does not say 'Using the numbers [...]'"
             )
-        numbers = tuple(int(digits) for digits in found.group(1).split(","))
+        payload = {"nums": [int(digits) for digits in found.group(1).split(",")]}
     return Problem(
         id=record["id"],
         task=task,
         question=record["question"],
         reference=reference,
-        numbers=numbers,
+        payload=payload,
     )
 
 

@@ -17,7 +17,7 @@ def score(recipe: Recipe, problem: Problem, turn: Turn) -> ScoredTurn:
     Raises:
         ConfigError: if the problem has no reference to grade by.
     """
-    if not problem.reference:
+    if not problem.has_reference:
         raise ConfigError(
             f"model.recipe {type(recipe).__name__} needs reference answers while it solves, and "
             f"problem {problem.id or problem.question[:40]!r} has none; evaluate on a data set "

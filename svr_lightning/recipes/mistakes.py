@@ -62,5 +62,4 @@ def mistakes_of(group: Group, step: int) -> list[Mistake]:
 
 
 def _mistake(entry: dict[str, Any]) -> Mistake:
-    problem = {**entry["problem"], "numbers": tuple(entry["problem"]["numbers"])}
-    return Mistake(**{**entry, "problem": Problem(**problem)})
+    return Mistake(**{**entry, "problem": Problem(**entry["problem"])})

@@ -60,15 +60,15 @@ class Countdown(Task):
             task=self.name,
             question=question,
             reference=str(target),
-            numbers=numbers,
+            payload={"nums": list(numbers)},
         )
 
     def from_question(self, question: str) -> Problem:
         """A question as it stands, or the short form ``3 5 8 = 16``, worded and gradable.
 
         Example:
-            >>> Countdown().from_question("3, 5, 8 = 16").numbers
-            (3, 5, 8)
+            >>> Countdown().from_question("3, 5, 8 = 16").payload["nums"]
+            [3, 5, 8]
         """
         if not _SHORT_FORM.fullmatch(question):
             return super().from_question(question)
@@ -98,7 +98,7 @@ class Countdown(Task):
             value, used = evaluate(answer.partition("=")[0].strip())
         except ExpressionError:
             return False
-        return Counter(used) == Counter(problem.numbers) and str(value) == problem.reference
+        return Counter(used) == Counter(problem.payload.get("nums", ())) and str(value) == problem.reference
 
     def format_score(self, completion: str) -> float:
         r"""1.0 for reasoning, then an answer, then nothing, self-checks apart; otherwise 0.0.

@@ -224,7 +224,8 @@ def _problem(row: readers.RawRow, source: DataSource, task: Task) -> Problem:
             raise ValueError(f"{error} (NaN in {', '.join(map(repr, absent))})") from None
         raise
     check_text(problem.question, "question")
-    check_text(problem.reference, "reference")
+    if isinstance(problem.reference, str):
+        check_text(problem.reference, "reference")
     check_text(problem.id, "id")
     return problem if problem.id else replace(problem, id=f"{source.name}/{row.number}")
 

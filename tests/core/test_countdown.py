@@ -35,13 +35,13 @@ def test_a_hub_row_becomes_a_worded_problem() -> None:
         question="Using the numbers [44, 19, 35], create an equation that equals 98. You can use "
         "basic arithmetic operations (+, -, *, /) and each number can only be used once.",
         reference="98",
-        numbers=(44, 19, 35),
+        payload={"nums": [44, 19, 35]},
     )
 
 
 def test_a_row_may_bring_its_own_question_and_id() -> None:
     problem = TASK.from_row({"nums": (1, 2.0), "target": 3.0, "question": "1, 2 to 3?", "id": 7})
-    assert (problem.id, problem.question, problem.numbers) == ("7", "1, 2 to 3?", (1, 2))
+    assert (problem.id, problem.question, problem.payload["nums"]) == ("7", "1, 2 to 3?", [1, 2])
     assert problem.reference == "3"
 
 

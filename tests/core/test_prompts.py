@@ -152,7 +152,11 @@ def test_the_state_a_prompt_is_built_from_holds_no_label() -> None:
 def test_no_prompt_depends_on_the_reference_or_the_numbers(name: str) -> None:
     task, one = get_task(name), problem(name)
     other = Problem(
-        id="2", task=name, question=one.question, reference="another gold", numbers=(1, 2)
+        id="2",
+        task=name,
+        question=one.question,
+        reference=["another", "gold"],
+        payload={"nums": [1, 2]},
     )
     assert first_turn_messages(task, one) == first_turn_messages(task, other)
     for turn, verdict, confidence, truncated in BRANCHES.values():

@@ -35,7 +35,9 @@ def text(request: pytest.FixtureRequest) -> str:
 
 
 def trajectory(text: str) -> Trajectory:
-    problem = Problem(id=text, task="countdown", question=text, reference="8", numbers=(3, 5))
+    problem = Problem(
+        id=text, task="countdown", question=text, reference="8", payload={"nums": [3, 5]}
+    )
     completion = Completion(
         prompt_ids=(1,),
         token_ids=(2, 3),

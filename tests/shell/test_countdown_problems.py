@@ -72,7 +72,7 @@ def solve(numbers: list[int], target: int) -> str | None:
 def test_generated_problems_can_be_solved_with_all_their_numbers() -> None:
     source = DataSource(name="made", task="countdown", generate=CountdownGenerator(count=12))
     for problem in load_problems(source):
-        assert solve(list(problem.numbers), int(problem.reference)), problem
+        assert solve(problem.payload["nums"], int(problem.reference)), problem
 
 
 def test_generated_problems_look_like_the_hubs() -> None:

@@ -191,7 +191,7 @@ def test_prompts_and_completions_are_short(tokenizer: PreTrainedTokenizerFast) -
         )
 
     problem = COUNTDOWN.from_row({"id": "x", "nums": [8, 10, 2], "target": 100})
-    puzzle = Puzzle(numbers=problem.numbers, target=100)
+    puzzle = Puzzle(numbers=tuple(problem.payload["nums"]), target=100)
     trace = next_trace(random.Random(0), puzzle, puzzle.options[0])
     text = completion_text(trace, Verdict.CORRECT, 0.9)
     assert count(first_turn_messages(COUNTDOWN, problem)) <= 42
