@@ -135,7 +135,7 @@ def _command(pl_module: Any) -> list[str]:
 
 
 _RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
-_STOPPING = ("max_turns", "gate", "evidence", "agreement_threshold", "exhausted")
+_STOPPING = ("max_turns", "gate", "evidence", "agreement_threshold", "fallback")
 
 
 def _other_than_default(

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from svr_lightning.cli.samples import check_thresholds, load_tables
 from svr_lightning.cli.tune_tables import show_effects, show_tuning
-from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Evidence, Exhausted, Gate, StopRule
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Evidence, Fallback, Gate, StopRule
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.bootstrap import RESAMPLES
 from svr_lightning.evaluation.diagnostics import DIAGNOSTICS, diagnose
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gate", choices=get_args(Gate), default="joint", help="what a stop needs")
     add("--evidence", choices=get_args(Evidence), default="stated", help="what gamma is held to")
     add("--agreement-threshold", type=float, help="gamma where an answer repeats the one before")
-    add("--exhausted", choices=get_args(Exhausted), default="last", help="returned at T_max")
+    add("--fallback", choices=get_args(Fallback), default="last", help="returned at T_max")
     add("--recalibrate", choices=tuple(FITS), help="read --thresholds on a scale fitted on half")
     add("--seed", type=int, default=0, help="of the split that --recalibrate makes")
     add("--resamples", type=int, default=RESAMPLES, help="of the bootstrap (default 1000)")
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         gate=options.gate,
         evidence=options.evidence,
         agreement_threshold=options.agreement_threshold,
-        exhausted=options.exhausted,
+        fallback=options.fallback,
     )
     promises = RiskConstraints(
         max_pse=options.max_pse,

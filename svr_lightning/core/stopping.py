@@ -1,15 +1,19 @@
-"""The stopping gate (equation "stopping-time", appendix "app_adaptive_stop")."""
+"""The stopping gate (equation "stopping-time", appendix "app_adaptive_stop").
+
+:func:`gate` is the only definition of when a turn ends its trajectory: inference calls it turn by
+turn, and replays call it on whole columns of recorded turns.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from svr_lightning.core.types import Verdict
 
 DEFAULT_THRESHOLD = 0.85
 Gate = Literal["joint", "verdict", "confidence"]
 Evidence = Literal["stated", "verdict_probability", "product"]
-Exhausted = Literal["last", "most_confident"]
+Fallback = Literal["last", "most_confident"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +31,8 @@ class StopRule:
     agreement_threshold: float | None = None
     """The threshold that suffices where a turn repeats the answer of the turn before. None: an
     answer's being repeated is no evidence."""
-    exhausted: Exhausted = "last"
-    """What is returned where no turn ends the trajectory: the last turn, or the most confident one
+    fallback: Fallback = "last"
+    """What is returned if no turn ends the trajectory: the last turn, or the most confident one
     of those that are not truncated; ties go to the better verdict, then to the earlier turn."""
 
 
@@ -54,40 +58,69 @@ def evidence_of(rule: StopRule, turn: StopSignals) -> float:
     return turn.verdict_probability
 
 
-def repeats(turns: Sequence[StopSignals]) -> bool:
-    """Whether the last turn's answer is, but for white space, the one of the turn before."""
-    if len(turns) < 2 or turns[-1].answer is None or turns[-2].answer is None:
+def same_answer(answer: str | None, before: str | None) -> bool:
+    """Whether two extracted answers are there and equal, ignoring white space."""
+    if answer is None or before is None:
         return False
-    return "".join(turns[-1].answer.split()) == "".join(turns[-2].answer.split())
+    return "".join(answer.split()) == "".join(before.split())
+
+
+def repeats(turns: Sequence[StopSignals]) -> bool:
+    """Whether the last turn repeats the answer of the turn before."""
+    return len(turns) > 1 and same_answer(turns[-1].answer, turns[-2].answer)
+
+
+def gate(
+    rule: StopRule, *, claims_correct: Any, evidence: Any, truncated: Any, repeated: Any
+) -> Any:
+    """Whether a turn ends its trajectory under ``rule``; plain values or arrays of one shape.
+
+    Args:
+        rule: the stopping rule.
+        claims_correct: bool, whether the verdict is CORRECT.
+        evidence: float, the number that is compared with the threshold; nan never suffices.
+        truncated: bool, q_t. A truncated turn never ends its trajectory.
+        repeated: bool, whether the answer is the one of the turn before.
+    """
+    is_open = truncated ^ True
+    if rule.gate != "confidence":
+        is_open = is_open & claims_correct
+    if rule.gate == "verdict":
+        return is_open
+    enough = evidence >= rule.threshold
+    if rule.agreement_threshold is not None:
+        enough = enough | (repeated & (evidence >= rule.agreement_threshold))
+    return is_open & enough
 
 
 def stops(rule: StopRule, turns: Sequence[StopSignals]) -> bool:
     """Whether the last of ``turns`` ends its trajectory under ``rule``.
 
     Example:
-        >>> unsure = Signals(verdict=Verdict.UNSURE, confidence=0.9, truncated=False)
+        >>> unsure = StopSignals(verdict=Verdict.UNSURE, confidence=0.9, truncated=False)
         >>> stops(StopRule(), [unsure]), stops(StopRule(gate="confidence"), [unsure])
         (False, True)
     """
     turn = turns[-1]
-    if turn.truncated or (rule.gate != "confidence" and turn.verdict != Verdict.CORRECT):
-        return False
-    if rule.gate == "verdict":
-        return True
-    confidence = evidence_of(rule, turn)
-    lower = rule.agreement_threshold
-    agreed = lower is not None and confidence >= lower and repeats(turns)
-    return confidence >= rule.threshold or agreed
+    return bool(
+        gate(
+            rule,
+            claims_correct=turn.verdict == Verdict.CORRECT,
+            evidence=evidence_of(rule, turn),
+            truncated=turn.truncated,
+            repeated=repeats(turns),
+        )
+    )
 
 
 def answer_turn(rule: StopRule, turns: Sequence[StopSignals]) -> int:
     """The turn (from 1) whose answer is returned once ``turns`` have all been generated.
 
     Args:
-        rule: says what is returned where no turn ended the trajectory.
+        rule: says what is returned if no turn ended the trajectory.
         turns: [T] in order, the last of which ended the trajectory or exhausted its budget.
     """
-    if rule.exhausted == "last" or stops(rule, turns):
+    if rule.fallback == "last" or stops(rule, turns):
         return len(turns)
     order = (Verdict.INCORRECT, Verdict.UNSURE, Verdict.CORRECT)
     ranks = [
@@ -107,7 +140,8 @@ def should_stop(
         >>> should_stop(Verdict.CORRECT, 1.0, truncated=True)
         False
     """
-    return not truncated and verdict == Verdict.CORRECT and confidence >= threshold
+    turn = StopSignals(verdict=verdict, confidence=confidence, truncated=truncated)
+    return stops(StopRule(threshold=threshold), [turn])
 
 
 def returned_turn(gates: Sequence[bool], max_turns: int) -> int:

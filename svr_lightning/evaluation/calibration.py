@@ -1,6 +1,6 @@
 """Calibration of stated confidences, from counts at each distinct one.
 
-Everything is computed from :class:`ConfidenceCounts`, so that ties are exact and a thousand resamples are
+Everything is computed from :class:`ConfidenceCounts`: ties are exact and a thousand resamples are
 one call: functions take counts of shape [..., U] and give values of shape [...]. Shapes: U
 distinct confidences, M turns. What is undefined (no turns, one class only) is nan here and None
 where :mod:`svr_lightning.evaluation.diagnostics` writes it down.

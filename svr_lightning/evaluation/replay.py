@@ -8,7 +8,7 @@ turn; here it is applied to whole columns.
 
 import numpy as np
 
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import StopRule, gate
 from svr_lightning.evaluation.table import Bools, Floats, Ints, Outcome, TurnTable
 
 
@@ -37,7 +37,7 @@ def replay(table: TurnTable, rule: StopRule, max_turns: int) -> Outcome:
     if gates.shape[1]:
         last = np.where(stopped, gates.argmax(1) + 1, last)
     returned = last
-    if rule.exhausted == "most_confident":
+    if rule.fallback == "most_confident":
         returned = np.where(stopped, last, _most_confident(table, rule, max_turns))
     return Outcome(
         returned=np.where(ran, returned, 0),
@@ -66,16 +66,14 @@ def fixed_budget(table: TurnTable, budget: int) -> Outcome:
 
 def open_gates(table: TurnTable, rule: StopRule) -> Bools:
     """[N, T] where a turn would end its trajectory under ``rule``."""
-    gates = ~table.truncated & (_turn_numbers(table) <= table.length[:, None])
-    if rule.gate != "confidence":
-        gates &= table.verdict == 1
-    if rule.gate == "verdict":
-        return gates
-    confidence = evidence(table, rule)
-    enough = confidence >= rule.threshold
-    if rule.agreement_threshold is not None:
-        enough |= table.repeats & (confidence >= rule.agreement_threshold)
-    return np.asarray(gates & enough)
+    gates = gate(
+        rule,
+        claims_correct=table.verdict == 1,
+        evidence=evidence(table, rule),
+        truncated=table.truncated,
+        repeated=table.repeats,
+    )
+    return np.asarray(gates & (_turn_numbers(table) <= table.length[:, None]))
 
 
 def evidence(table: TurnTable, rule: StopRule) -> Floats:
@@ -90,7 +88,7 @@ def evidence(table: TurnTable, rule: StopRule) -> Floats:
 
 
 def _most_confident(table: TurnTable, rule: StopRule, max_turns: int) -> Ints:
-    """[N] :func:`svr_lightning.core.stopping.answer_turn` of exhausted trajectories."""
+    """[N] :func:`svr_lightning.core.stopping.answer_turn` where no turn stopped."""
     best = (_turn_numbers(table) <= np.minimum(table.length, max_turns)[:, None])[:, :max_turns]
     verdict_order = np.where(table.verdict == 1, 2, np.where(table.verdict == -1, 1, 0))
     for key in (~table.truncated, evidence(table, rule), verdict_order):

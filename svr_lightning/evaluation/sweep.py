@@ -78,7 +78,7 @@ def options(tables: Tables, rule: StopRule) -> dict[str, StopRule]:
     """Better uses of the same turns, each alone on top of ``rule``; those that the data allow."""
     lower = max(rule.threshold - 0.2, 0.0)
     others = {
-        "most confident turn at T_max": replace(rule, exhausted="most_confident"),
+        "most confident turn at T_max": replace(rule, fallback="most_confident"),
         f"a repeated answer stops at {lower:.2f}": replace(rule, agreement_threshold=lower),
         "only a repeated answer stops": replace(
             rule, threshold=2.0, agreement_threshold=rule.threshold

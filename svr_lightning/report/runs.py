@@ -251,6 +251,8 @@ def _turns(config: Mapping[str, Any], evaluation: Mapping[str, Any], width: int)
 
 def _rule(evaluation: Mapping[str, Any], samples: Path) -> StopRule:
     """The stopping rule of a configuration; what it does not say is as in the paper."""
+    if "exhausted" in evaluation:  # the name of `fallback` in results of version 0.1
+        evaluation = {"fallback": evaluation["exhausted"], **evaluation}
     known = {field.name: field.default for field in fields(StopRule)}
     values = {name: evaluation[name] for name in known if name in evaluation}
     for name, value in values.items():

@@ -7,7 +7,7 @@ one ends the run before anything is loaded.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Evidence, Exhausted, Gate, StopRule
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Evidence, Fallback, Gate, StopRule
 from svr_lightning.errors import require
 
 
@@ -146,7 +146,7 @@ class EvaluationConfig:
     at 1 when greedy; where it is not known the stated number counts."""
     agreement_threshold: float | None = None
     """The threshold that suffices where a turn repeats the answer of the turn before."""
-    exhausted: Exhausted = "last"
+    fallback: Fallback = "last"
     """What is returned where no turn stopped: the last turn, or the most confident one."""
     adaptive: bool = True
     """False runs every turn and returns the last one (fixed-budget inference)."""
@@ -203,7 +203,7 @@ class EvaluationConfig:
             gate=self.gate,
             evidence=self.evidence,
             agreement_threshold=self.agreement_threshold,
-            exhausted=self.exhausted,
+            fallback=self.fallback,
         )
 
 

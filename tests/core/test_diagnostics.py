@@ -58,7 +58,7 @@ def test_a_pass_that_ends_well_is_missed_but_does_no_harm() -> None:
         "harm_after_nonstop": 0.0,
     }
     # Returned is the most confident turn, 3; all three were generated, 1 and 2 passed.
-    rule = StopRule(threshold=1.0, exhausted="most_confident")
+    rule = StopRule(threshold=1.0, fallback="most_confident")
     assert stopping_ratios(table, replay(table, rule, 3))["missed_stop_turns"][0].tolist() == [1, 0]
 
 

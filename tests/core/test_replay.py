@@ -64,7 +64,7 @@ def test_an_answer_that_is_repeated_stops_at_the_lower_threshold() -> None:
 
 
 def test_the_most_confident_turn_is_returned_where_none_stopped() -> None:
-    outcome = replay(_table(uncensored()), StopRule(threshold=1.01, exhausted="most_confident"), 3)
+    outcome = replay(_table(uncensored()), StopRule(threshold=1.01, fallback="most_confident"), 3)
     # a: C .95; b: C .99 twice, the earlier; c: 1.0 is truncated, so .85; d: .99; e: .80; f: .90.
     assert outcome.returned.tolist() == [1, 2, 2, 3, 1, 3]
     assert outcome.observed.tolist() == [3] * 6

@@ -129,14 +129,14 @@ def test_an_exhausted_budget_returns_the_most_confident_turn(
     turns: list[tuple[Any, ...]], turn: int
 ) -> None:
     heard = [said(v, c, truncated=bool(cut)) for v, c, *cut in turns]
-    assert answer_turn(StopRule(exhausted="most_confident"), heard) == turn
+    assert answer_turn(StopRule(fallback="most_confident"), heard) == turn
     assert answer_turn(StopRule(), heard) == len(turns)
 
 
 def test_the_most_confident_turn_is_so_by_the_rules_own_evidence() -> None:
     turns = [said("U", 0.9, verdict_probability=0.1), said("U", 0.5, verdict_probability=0.8)]
-    stated = StopRule(exhausted="most_confident")
-    read_off = StopRule(exhausted="most_confident", evidence="verdict_probability")
+    stated = StopRule(fallback="most_confident")
+    read_off = StopRule(fallback="most_confident", evidence="verdict_probability")
     assert (answer_turn(stated, turns), answer_turn(read_off, turns)) == (1, 2)
 
 
@@ -146,7 +146,7 @@ RULES = st.builds(
     gate=st.sampled_from(["joint", "verdict", "confidence"]),
     evidence=st.sampled_from(["stated", "verdict_probability", "product"]),
     agreement_threshold=st.sampled_from([None, 0.0, 0.5, 0.9]),
-    exhausted=st.sampled_from(["last", "most_confident"]),
+    fallback=st.sampled_from(["last", "most_confident"]),
 )
 LEVELS = st.sampled_from([0.0, 0.4, 0.5, 0.85, 1.0])
 TURNS = st.lists(

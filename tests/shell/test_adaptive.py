@@ -202,13 +202,13 @@ RULES = [
     StopRule(evidence="verdict_probability", threshold=0.8),
     StopRule(evidence="product", threshold=0.6),
     StopRule(threshold=0.9, agreement_threshold=0.7),
-    StopRule(exhausted="most_confident"),
+    StopRule(fallback="most_confident"),
     StopRule(
         gate="confidence",
         evidence="product",
         threshold=0.85,
         agreement_threshold=0.5,
-        exhausted="most_confident",
+        fallback="most_confident",
     ),
 ]
 MANY = [countdown(f"p{index}", (8, 4, 2), 10) for index in range(60)]
@@ -241,7 +241,7 @@ def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(
         assert alive.get("observed_turns", alive["returned_turn"]) == outcome.observed[row]
     lengths = {len(record["turns"]) for record in live}
     assert len(lengths) > 2  # the rule did end some early and let some run
-    if rule.exhausted == "most_confident":
+    if rule.fallback == "most_confident":
         assert any("observed_turns" in record for record in live)
 
 
@@ -273,7 +273,7 @@ def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(
         ),
         (StopRule(), [("8*4", "UNSURE", 0.9)] * 3, "(turn 3; stopped: no turns were left)"),
         (
-            StopRule(exhausted="most_confident"),
+            StopRule(fallback="most_confident"),
             [("8*4", "UNSURE", 0.4), ("8+4-2", "UNSURE", 0.9), ("8*4", "UNSURE", 0.5)],
             "answer: 8+4-2, correct (turn 2; stopped: no turns were left, the most confident one "
             "counts)",

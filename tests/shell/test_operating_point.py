@@ -54,10 +54,10 @@ def test_a_file_that_holds_no_threshold_is_named(tmp_path: Path, text: str) -> N
 
 
 def test_other_settings_than_the_certified_ones_are_named(tmp_path: Path) -> None:
-    rule = {"gate": "verdict", "exhausted": "last"}
+    rule = {"gate": "verdict", "fallback": "last"}
     certified = {"certified": {"pse": 0.05}, "rule": rule, "max_turns": 10}
     write_operating_point(tmp_path, 0.9, certified)
-    same = {"gate": "verdict", "exhausted": "last", "max_turns": 10, "temperature": 0.0}
+    same = {"gate": "verdict", "fallback": "last", "max_turns": 10, "temperature": 0.0}
     assert uncertified_settings(tmp_path, same) == []
     assert uncertified_settings(tmp_path, {**same, "gate": "joint", "max_turns": 3}) == [
         "gate=joint instead of verdict",

@@ -115,8 +115,8 @@ def test_another_rule_is_tested_as_it_would_stop(samples: Path) -> None:
     assert tune(samples, "--gate", "verdict", max_pse="0.4") == 0
     (row,) = report(samples)["candidates"]
     assert row["pse"] == pytest.approx(0.3)
-    assert tune(samples, "--exhausted", "most_confident", "--thresholds", "1.0") == 0
-    assert report(samples)["rule"]["exhausted"] == "most_confident"
+    assert tune(samples, "--fallback", "most_confident", "--thresholds", "1.0") == 0
+    assert report(samples)["rule"]["fallback"] == "most_confident"
 
 
 @pytest.mark.parametrize("method", ["isotonic", "beta"])
