@@ -3,12 +3,34 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import pytest
+
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.types import Completion, FinishReason, Message, Problem, Sample
+from svr_lightning.core.types import (
+    Completion,
+    FinishReason,
+    Message,
+    Problem,
+    Sample,
+)
 from svr_lightning.recipes.base import Group, PromptRequest, Recipe
+from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.recipes.grpo_mt import GRPOMT
+from svr_lightning.recipes.gspo import GSPO
+from svr_lightning.recipes.igrpo import IGRPO
+from svr_lightning.recipes.mlmt_rl import MLMTRL
+from svr_lightning.recipes.murphy import Murphy
+from svr_lightning.recipes.oracle import Oracle
+from svr_lightning.recipes.scrpo import ScRPO
+from svr_lightning.recipes.scrpo_pool import ScRPOPool
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.recipes.svr_plus import SVRPlus
+from svr_lightning.recipes.svr_proper import SVRProper
+from svr_lightning.recipes.svr_turns import SVRTurns
 from svr_lightning.rollout.driver import Decoding, Job
 from svr_lightning.tasks import get_task
 from svr_lightning.training.experience import roll_out
+from tests.scripted import says
 
 RIGHT = "<think>xx</think>\n<answer>8+4-2</answer>"
 WRONG = "<think>xx</think>\n<answer>8+4*2</answer>"
@@ -98,3 +120,38 @@ def texts(samples: Sequence[Sample]) -> list[str]:
 def advantages(samples: Sequence[Sample]) -> list[float]:
     """What the samples' completions are weighed by."""
     return [sample.advantage for sample in samples]
+
+
+# recipe: prompts per problem, optimised samples per problem, turns of evaluation with T_max = 10
+RECIPES: dict[str, tuple[Recipe, int, int]] = {
+    "svr": (SVR(), 8, 10),
+    "svr_proper": (SVRProper(), 8, 10),
+    "svr_turns": (SVRTurns(), 8, 10),
+    "svr_plus": (SVRPlus(), 16, 10),
+    "svr_plus_whole": (SVRPlus(turns="all", sections=False, proper=False), 24, 10),
+    "svr_verdict": (SVR(interface="verdict"), 8, 10),
+    "svr_confidence": (SVR(interface="confidence"), 8, 10),
+    "grpo": (GRPO(), 24, 1),
+    "gspo": (GSPO(), 24, 1),
+    "grpo_mt": (GRPOMT(), 24, 10),
+    "grpo_mt_final": (GRPOMT(loss_turns="final"), 8, 10),
+    "igrpo": (IGRPO(), 12, 1),
+    "igrpo_fixed": (IGRPO(evaluate="fixed"), 12, 10),
+    "murphy": (Murphy(), 24, 10),
+    "murphy_tree": (Murphy(shape="tree"), 24, 10),
+    "murphy_binary": (Murphy(feedback="binary"), 24, 10),
+    "mlmt_rl": (MLMTRL(), 24, 9),
+    "scrpo": (ScRPO(), 24, 10),
+    "scrpo_labels": (ScRPO(oracle_free=False), 24, 10),
+    "scrpo_pool": (ScRPOPool(), 24, 10),
+    "oracle": (Oracle(), 8, 10),
+}
+
+
+each_recipe = pytest.mark.parametrize("name", RECIPES)
+
+
+def mixed(program: int, prompt: int, _: list[Message]) -> str:
+    """Some right, some wrong, no two alike."""
+    answer = ["8+4-2", "\\boxed{42}", "8+4*2"][(program + prompt) % 3]
+    return says(answer, "CORRECT", round(0.01 * program + 0.003 * prompt, 3))

@@ -19,7 +19,9 @@ open the gate at T_max itself, which is no early stop. e keeps the confidence pr
 and ends at T_max with no gate open.
 """
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 WORDS = {"C": "CORRECT", "I": "INCORRECT", "U": "UNSURE"}
@@ -135,3 +137,32 @@ def same(values: dict[str, Any], expected: dict[str, Any]) -> bool:
         (math.isnan(values[k]) and math.isnan(v)) or math.isclose(values[k], v, rel_tol=1e-14)
         for k, v in expected.items()
     )
+
+
+def save(
+    folder: Path, records: list[dict[str, Any]], settings: dict[str, Any] | None = None
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in records)
+    (folder / "samples.jsonl").write_text(text, encoding="utf-8")
+    if settings is not None:
+        content = {"config": settings, "versions": {"torch": "2.13"}}
+        (folder / "results.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def pool(name: str, answers: str, right: str = "a", dataset: str = "toy") -> dict[str, Any]:
+    """A pool whose answers are letters, ``.`` for one that cannot be read."""
+    samples = [
+        {
+            "text": "",
+            "answer": None if letter == "." else letter,
+            "correct": letter == right,
+            "truncated": False,
+            "prompt_tokens": 100,
+            "completion_tokens": 10 * place,
+            "finish_reason": "stop",
+        }
+        for place, letter in enumerate(answers, start=1)
+    ]
+    return {"dataset": dataset, "id": name, "task": "math", "question": "", "samples": samples}

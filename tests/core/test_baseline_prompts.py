@@ -10,7 +10,7 @@ from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.prompts import AnswerStyle, first_turn, refine
 from svr_lightning.core.types import DraftState, Message, OracleState, PolicyState, Verdict
 from svr_lightning.tasks import get_task
-from tests.core.test_prompts import DRAFTS, QUESTIONS, rendered
+from tests.prompts import DRAFTS, QUESTIONS, rendered
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "baseline_prompts"
 Prompt = Callable[[AnswerStyle, str, str], list[Message]]

@@ -6,24 +6,13 @@ from pathlib import Path
 import pytest
 
 from svr_lightning.core.prompts import refine, shorten_draft
-from svr_lightning.core.types import Message, PolicyState, Problem, Verdict
+from svr_lightning.core.types import PolicyState, Problem, Verdict
 from svr_lightning.tasks import TASKS, get_task
 from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
+from tests.prompts import DRAFTS, QUESTIONS, rendered
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "prompts"
 
-QUESTIONS = {
-    "countdown": "Using the numbers [44, 19, 35], create an equation that equals 98. You can use "
-    "basic arithmetic operations (+, -, *, /) and each number can only be used once.",
-    "gsm8k": "A robe takes 2 bolts of blue fiber and half that much white fiber.  How many bolts "
-    "in total does it take?",
-    "math": "What is $\\frac{1}{2}$ of $7$?",
-}
-DRAFTS = {
-    "countdown": "<think>44 + 19 = 63, 63 + 35 = 98</think>\n<answer>44 + 19 + 35</answer>",
-    "gsm8k": "<think>2 + 1 = 3</think>\n<answer>\\boxed{3}</answer>",
-    "math": "<think>7/2</think>\n<answer>\\boxed{\\frac{7}{2}}</answer>",
-}
 # golden: turn, verdict, confidence as parsed, whether the previous generation was truncated
 BRANCHES = {
     "truncated": (2, Verdict.CORRECT, 0.99, True),
@@ -36,10 +25,6 @@ TASK_NAMES = sorted(TASKS)
 
 def problem(name: str) -> Problem:
     return Problem(id="1", task=name, question=QUESTIONS[name], reference="a gold answer")
-
-
-def rendered(messages: list[Message]) -> str:
-    return "".join(f"[{message['role']}]\n{message['content']}\n" for message in messages)
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)

@@ -17,8 +17,7 @@ from svr_lightning.recipes.igrpo import IGRPO
 from svr_lightning.recipes.scrpo_pool import ScRPOPool
 from svr_lightning.rollout.driver import Decoding, Job
 from svr_lightning.tasks import get_task
-from tests.core.test_recipes import RECIPES, each_recipe, mixed
-from tests.recipes import RIGHT, Actors, Write, play, scripts, ten
+from tests.recipes import RECIPES, RIGHT, Actors, Write, each_recipe, mixed, play, scripts, ten
 from tests.scripted import ORDERS, exam
 
 PRIVILEGED = {"murphy_binary", "scrpo_labels", "oracle"}

@@ -11,9 +11,8 @@ from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem
 from svr_lightning.recipes.base import PromptRequest, Recipe
 from svr_lightning.recipes.scrpo_pool import ScRPOPool
-from tests.core.test_prompts import rendered
-from tests.core.test_recipes import RECIPES
-from tests.recipes import completion, ten
+from tests.prompts import rendered
+from tests.recipes import RECIPES, completion, ten
 from tests.scripted import RENDERER, exam
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "recipe_prompts"

@@ -13,8 +13,7 @@ import pytest
 from svr_lightning.evaluation.results import write_results
 from svr_lightning.evaluation.voting import vote
 from svr_lightning.files import write_json
-from tests.core.test_voting import pool
-from tests.trajectories import adaptive, record
+from tests.trajectories import adaptive, pool, record
 
 SCRIPT = Path(__file__).parents[1] / "recompute_results.py"
 

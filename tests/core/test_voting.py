@@ -2,7 +2,6 @@
 
 import math
 from itertools import combinations, product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,23 +18,7 @@ from svr_lightning.evaluation.voting import (
 )
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.latex import equivalent
-
-
-def pool(name: str, answers: str, right: str = "a", dataset: str = "toy") -> dict[str, Any]:
-    """A pool whose answers are letters, ``.`` for one that cannot be read."""
-    samples = [
-        {
-            "text": "",
-            "answer": None if letter == "." else letter,
-            "correct": letter == right,
-            "truncated": False,
-            "prompt_tokens": 100,
-            "completion_tokens": 10 * place,
-            "finish_reason": "stop",
-        }
-        for place, letter in enumerate(answers, start=1)
-    ]
-    return {"dataset": dataset, "id": name, "task": "math", "question": "", "samples": samples}
+from tests.trajectories import pool
 
 
 def accuracy(answers: str, k: int | None = None, resamples: int = 4000) -> float:

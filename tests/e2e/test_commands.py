@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning.__main__ import main
 from svr_lightning.cli.commands import COMMANDS, parser_of
-from tests.shell.test_recipe_fit import MADE_UP
+from tests.made_up_recipe import MADE_UP
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = [

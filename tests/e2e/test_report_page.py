@@ -10,8 +10,9 @@ from svr_lightning.cli.report import write_report
 from svr_lightning.report.pictures import all_pictures
 from svr_lightning.report.runs import read_methods
 from svr_lightning.report.tables import all_tables
-from tests.shell.test_report import EVIL, save
+from tests.hostile_text import EVIL
 from tests.synthetic import recording
+from tests.trajectories import save
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -1,6 +1,5 @@
 """The transformers engine on tiny random models, against plain forward passes."""
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,8 @@ from svr_lightning.engines.sampling import uniforms
 from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.engines.transformers import MAX_WAIT, TransformersEngine
 from svr_lightning.errors import ConfigError
-from tests.models import MODELS, VOCABULARY, tiny_qwen3
+from tests.models import MODELS, tiny_qwen3
+from tests.requests import ask, finish, mixed, plain_scores, prompt
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
@@ -30,16 +30,6 @@ def started(model: Any, max_batch: int = 64, stop: tuple[int, ...] = ()) -> Tran
     return engine
 
 
-def finish(engine: Engine, count: int) -> dict[int, Output]:
-    """Step until ``count`` completions have finished."""
-    outputs: dict[int, Output] = {}
-    for _ in range(1000):
-        if len(outputs) == count:
-            return outputs
-        outputs |= {output.id: output for output in engine.step()}
-    raise AssertionError(f"{len(outputs)} of {count} requests finished")
-
-
 def complete(
     model: Any, requests: Sequence[Request], max_batch: int = 64, stop: tuple[int, ...] = ()
 ) -> dict[int, Output]:
@@ -47,37 +37,6 @@ def complete(
     for request in requests:
         engine.submit(request)
     return finish(engine, len(requests))
-
-
-def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
-    rng = random.Random(seed)
-    return tuple(rng.randrange(VOCABULARY) for _ in range(length))
-
-
-def ask(index: int = 0, length: int = 9, **sampling: Any) -> Request:
-    options = {"max_tokens": 12, "temperature": 1.0, "seed": index, **sampling}
-    return Request(id=index, prompt_ids=prompt(length, index), sampling=SamplingParams(**options))
-
-
-def mixed(count: int = 14) -> list[Request]:
-    """Requests of many lengths, greedy and sampled."""
-    rng = random.Random(7)
-    return [
-        ask(
-            index,
-            length=rng.randint(1, 40),
-            max_tokens=rng.randint(1, 25),
-            temperature=rng.choice([0.0, 0.7, 1.3]),
-        )
-        for index in range(count)
-    ]
-
-
-@torch.no_grad()
-def plain_scores(model: Any, request: Request, tokens: Sequence[int]) -> torch.Tensor:
-    """[L, V] scores of the completion's positions in one forward pass over the whole sequence."""
-    ids = torch.tensor([[*request.prompt_ids, *tokens]])
-    return model(input_ids=ids, use_cache=False).logits[0, len(request.prompt_ids) - 1 : -1].float()
 
 
 # --- what is computed -------------------------------------------------------------------------

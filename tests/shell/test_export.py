@@ -13,7 +13,7 @@ from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.module import SVRModule
 from tests.models import tiny_qwen3
 from tests.scripted import RENDERER
-from tests.shell.test_loop import module
+from tests.small_fit import module
 
 
 def exported(

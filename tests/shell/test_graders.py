@@ -20,7 +20,7 @@ from svr_lightning.tasks.base import GradingError
 from svr_lightning.tasks.graders import SymbolicGrader, get_grader
 from svr_lightning.tasks.symbolic import client, worker
 from svr_lightning.tasks.symbolic.client import SymbolicWorker
-from tests.core.test_math import EQUAL as EQUAL_BY_THE_PAPER
+from tests.math_answers import EQUAL as EQUAL_BY_THE_PAPER
 
 ROOT = Path(__file__).resolve().parents[2]
 

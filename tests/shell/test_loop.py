@@ -16,67 +16,14 @@ from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import (
-    EvaluationConfig,
     OptimizerConfig,
     PolicyConfig,
-    ReferenceConfig,
     SamplingConfig,
 )
 from svr_lightning.training.csv_log import CSVLog
-from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
-from svr_lightning.training.trainer import SVRTrainer
-
-
-def module(**changes: Any) -> SVRModule:
-    settings: dict[str, Any] = {
-        "policy": PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
-        "recipe": SVR(group_size=4, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
-        "sampling": SamplingConfig(max_completion_tokens=64),
-        "optimizer": OptimizerConfig(lr=1e-3),
-        "reference": ReferenceConfig(every=2),
-        "evaluation": EvaluationConfig(max_turns=2, max_completion_tokens=64),
-        "resample": "off",
-        "seed": 3,
-    }
-    return SVRModule(**settings | changes)
-
-
-def data(**changes: Any) -> SVRDataModule:
-    tiny = {"task": "countdown", "path": "embedded:countdown-tiny"}
-    settings: dict[str, Any] = {
-        "train": DataSource(name="train", **tiny, limit=12),
-        "val": [DataSource(name="dev", **tiny, split="dev", limit=3)],
-        "problems_per_step": 2,
-        "seed": 3,
-    }
-    return SVRDataModule(**settings | changes)
-
-
-def trainer(folder: Path, *callbacks: Callback, **changes: Any) -> SVRTrainer:
-    settings: dict[str, Any] = {
-        "default_root_dir": str(folder),
-        "accelerator": "cpu",
-        "max_epochs": 1,
-        "callbacks": list(callbacks),
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-        "limit_val_batches": 0,
-        "gradient_clip_val": 2.0,
-    }
-    return SVRTrainer(**settings | changes)
-
-
-def weights(model: SVRModule) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in model.policy.parameters()]
-
-
-def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+from tests.small_fit import data, module, same, trainer, weights
 
 
 class Watch(Callback):

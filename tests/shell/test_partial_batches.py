@@ -10,8 +10,8 @@ from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.batching import micro_batches, pad
 from svr_lightning.training.logprobs import completion_logprobs
 from tests.models import tiny_qwen3
+from tests.samples import TEMPERATURE, rollout, sample
 from tests.scripted import TOKENIZER
-from tests.shell.test_batching import TEMPERATURE, rollout, sample
 
 
 def test_an_empty_place_counts_in_the_mean_with_a_loss_of_zero() -> None:

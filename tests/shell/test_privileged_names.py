@@ -13,8 +13,7 @@ from svr_lightning.report.figure_names import PRIVILEGED
 from svr_lightning.report.figure_style import shown
 from svr_lightning.report.pictures import all_pictures
 from svr_lightning.report.runs import Method, read_methods
-from tests.shell.test_report import save
-from tests.trajectories import uncensored
+from tests.trajectories import save, uncensored
 
 LONG = "a name that is longer than figures, lists and terminals have room for, by quite a bit"
 

@@ -31,6 +31,7 @@ from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
+from tests.made_up_recipe import MADE_UP
 
 # recipe: generations per problem, turns of a validation with T_max = 2
 # ScRPO compares the corrections of wrong answers, of which a problem needs two.
@@ -171,39 +172,6 @@ def test_a_checkpoint_keeps_the_pool_of_mistakes(tmp_path: Path) -> None:
     # The second step corrects what the first one left, and its problems are not the data's.
     assert {group.problem.id for group in second.groups} == {e["problem"]["id"] for e in pool}
     assert {t.turns[0].index for group in second.groups for t in group.trajectories} == {2}
-
-
-MADE_UP = '''"""Two answers; the shorter right one wins."""
-
-from dataclasses import dataclass
-
-from svr_lightning.core.credit import group_advantages
-from svr_lightning.recipes.base import sample_of
-from svr_lightning.recipes.baseline import Baseline
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shorter(Baseline):
-    """Pays for brevity."""
-
-    group_size: int = 2
-    reward_kind: str = "solve"
-
-    @property
-    def samples_per_problem(self):
-        return self.group_size
-
-    def programs(self, problem, place):
-        return [self.inference(problem, i, 1) for i in range(self.group_size)]
-
-    def credit(self, group):
-        lengths = [-float(turns[0].completion_tokens) for turns in group.scored]
-        advantages = group_advantages(lengths)
-        return [
-            sample_of(trajectory.turns[0], group.problem, advantage)
-            for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
-        ]
-'''
 
 
 def test_a_new_recipe_is_one_short_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

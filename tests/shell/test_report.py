@@ -23,36 +23,15 @@ from svr_lightning.report.table import ranked, to_latex, to_markdown
 from svr_lightning.report.tables import all_tables, main_results
 from svr_lightning.report.text import latex, visible
 from svr_lightning.report.trajectories import CLASSES, classes, trajectories
+from tests.hostile_text import EVIL
 from tests.synthetic import recording
-from tests.trajectories import record, turn, uncensored
+from tests.trajectories import record, save, turn, uncensored
 
-HOSTILE = (
-    "<script>alert(1)</script></style></pre></svg>]]><img src=x onerror=alert(2)>",
-    '" onmouseover="alert(3)" x=\'y\'',
-    "\x1b[2J\x9b31m\x07\x00\ud800\r",
-    "a\u2028b\u2029c\u202egnorw\u200b",
-    "\\input{/etc/passwd} $x_1^2$ & % # ~ {a} [b] *c*",
-    "| [link](javascript:alert(4)) `code` **bold** <b>\n\n# heading\n",
-    "\u4f60\u597d",
-)
-EVIL = "".join(HOSTILE)
 NAME = EVIL.replace("=", "")  # a name ends at the first equals sign
 
 
 def config(seed: int) -> dict[str, Any]:
     return {"seed_everything": seed, "model": {"evaluation": {"threshold": 0.85, "max_turns": 3}}}
-
-
-def save(
-    folder: Path, records: list[dict[str, Any]], settings: dict[str, Any] | None = None
-) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(row) + "\n" for row in records)
-    (folder / "samples.jsonl").write_text(text, encoding="utf-8")
-    if settings is not None:
-        content = {"config": settings, "versions": {"torch": "2.13"}}
-        (folder / "results.json").write_text(json.dumps(content), encoding="utf-8")
-    return folder
 
 
 def test_a_complete_recording_is_replayed_and_another_is_taken_as_it_is(tmp_path: Path) -> None:

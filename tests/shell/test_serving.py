@@ -13,7 +13,7 @@ from svr_lightning.training.config import OptimizerConfig, SamplingConfig
 from svr_lightning.training.serving import PolicyEngine, require_agreement
 from tests.models import tiny_qwen3
 from tests.pipelining import assert_pipelined_equals_lock_step, shipped_policy
-from tests.shell.test_loop import data, module, trainer, weights
+from tests.small_fit import data, module, trainer, weights
 
 
 class Copying(TransformersEngine):

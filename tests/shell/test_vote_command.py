@@ -9,7 +9,7 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.votes_file import read_votes
-from tests.core.test_voting import pool
+from tests.trajectories import pool
 
 
 def write(path: Path, *records: dict[str, Any]) -> Path:

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelChec
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.module import SVRModule
-from tests.shell.test_loop import data, module, same, trainer, weights
+from tests.small_fit import data, module, same, trainer, weights
 
 MICRO_BATCHES = 4
 """Of each optimizer step."""

@@ -13,7 +13,7 @@ from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.engines.vllm import VLLMEngine, served_config
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import PolicyConfig
-from tests.shell.test_engine import ask, finish, mixed, plain_scores, prompt
+from tests.requests import ask, finish, mixed, plain_scores, prompt
 from tests.vllm.conftest import STOP, Served, served_model, started
 
 
