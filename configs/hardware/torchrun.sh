@@ -4,7 +4,7 @@
 #     --config configs/gsm8k.yaml --config configs/hardware/multi_node.yaml
 # On one node the defaults do. A run that was interrupted goes on where its last checkpoint is.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 NODES="${NODES:-1}"
 GPUS="${GPUS:-4}"
 MASTER="${MASTER:-localhost:29500}"

@@ -1,5 +1,5 @@
 """The embedded default: a small Countdown and a policy of half a million parameters for it.
 
-``problems`` says what is asked and what is held out, ``traces`` demonstrates, ``tokenizer`` and
-``warmstart`` build ``countdown_policy/``, the checkpoint that ships with the package.
+``problems`` defines the problems and their splits. ``countdown_policy/`` is the checkpoint that
+ships with the package; ``tools/warmstart`` of the repository builds it.
 """

@@ -145,7 +145,9 @@ def universe(
 
 
 def generate(split: Split, orders: int = 2) -> list[dict[str, Any]]:
-    """Rows of a split as the Countdown task reads them: ``id``, ``nums``, ``target``.
+    """Rows of a split as the Countdown task reads them: ``id``, ``nums``, ``target``, ``cluster``.
+
+    All orders of one problem have the same ``cluster``: they are not independent observations.
 
     Args:
         split: ``train``, ``dev`` (for tuning and for validation during training) or ``test``.
@@ -160,9 +162,14 @@ def generate(split: Split, orders: int = 2) -> list[dict[str, Any]]:
     rows = []
     for numbers, target in universe(split):
         for order, nums in enumerate(_orders(numbers, target)[:orders]):
-            name = "-".join(map(str, numbers))
+            cluster = "-".join(map(str, (*numbers, target)))
             rows.append(
-                {"id": f"{split}-{name}-{target}-{order}", "nums": list(nums), "target": target}
+                {
+                    "id": f"{split}-{cluster}-{order}",
+                    "nums": list(nums),
+                    "target": target,
+                    "cluster": cluster,
+                }
             )
     return rows
 

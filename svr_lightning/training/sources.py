@@ -48,8 +48,7 @@ class DataSource:
     """``countdown``, ``gsm8k`` or ``math``."""
     path: str | None = None
     """Hub id; or a .json, .jsonl, .jsonl.gz or .parquet file or a folder of such files; or
-    ``embedded:countdown-tiny``, with ``?orders=1`` each problem in one order of its numbers
-    instead of two. None where ``generate`` is given."""
+    ``embedded:countdown-tiny``. None where ``generate`` is given."""
     generate: CountdownGenerator | None = None
     """Countdown problems made on the spot, instead of ``path``."""
     split: str = "train"
@@ -63,6 +62,8 @@ class DataSource:
     """The paper's Countdown split: 50,000 rows to train on, or 1,000 others to evaluate."""
     limit: int | None = None
     """Only the first rows, after ``select``."""
+    orders: int = 2
+    """Of the embedded set: in how many orders of its numbers each problem is asked, at most 6."""
     max_completion_tokens: int | None = None
     """Completion limit when this set is evaluated; None takes the one all sets share."""
 
@@ -82,6 +83,8 @@ class DataSource:
             problem = "give either path or generate"
         elif self.limit is not None and self.limit < 1:
             problem = f"limit={self.limit} must be positive"
+        elif not 1 <= self.orders <= 6:
+            problem = f"orders={self.orders} must be between 1 and 6"
         elif self.max_completion_tokens is not None and self.max_completion_tokens < 1:
             problem = f"max_completion_tokens={self.max_completion_tokens} must be positive"
         if problem:
@@ -201,12 +204,9 @@ def _read(source: DataSource) -> list[readers.RawRow]:
 def _embedded(source: DataSource) -> list[dict[str, Any]]:
     from svr_lightning.tiny import problems
 
-    split = cast(problems.Split, source.split)
-    if source.path == EMBEDDED:
-        return problems.generate(split)
-    if source.path == f"{EMBEDDED}?orders=1":
-        return problems.generate(split, orders=1)
-    raise ValueError(f"the only embedded data set is {EMBEDDED}, or {EMBEDDED}?orders=1")
+    if source.path != EMBEDDED:
+        raise ValueError(f"the only embedded data set is {EMBEDDED}")
+    return problems.generate(cast(problems.Split, source.split), source.orders)
 
 
 def _problem(row: readers.RawRow, source: DataSource, task: Task) -> Problem:
@@ -227,6 +227,10 @@ def _problem(row: readers.RawRow, source: DataSource, task: Task) -> Problem:
     if isinstance(problem.reference, str):
         check_text(problem.reference, "reference")
     check_text(problem.id, "id")
+    cluster = row.value.get("cluster", problem.cluster)
+    if cluster is not None:
+        check_text(str(cluster), "cluster")
+        problem = replace(problem, cluster=str(cluster))
     return problem if problem.id else replace(problem, id=f"{source.name}/{row.number}")
 
 

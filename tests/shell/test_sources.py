@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,11 @@ def test_the_embedded_problems_load_by_split() -> None:
     train, test = load_problems(source("train")), load_problems(source("test"))
     assert len(train) > len(test) > 100
     assert not {problem.id for problem in train} & {problem.id for problem in test}
+    assert all(problem.id == f"test-{problem.cluster}-{problem.id[-1]}" for problem in test)
+    once = load_problems(replace(source("test"), orders=1))
+    assert {problem.id for problem in once} == {p.id for p in test if p.id.endswith("-0")}
+    with pytest.raises(ConfigError, match="'tiny': orders=0 must be between 1 and 6"):
+        load_problems(replace(source("test"), orders=0))
     assert "one of train, dev, test" in error_of(source("validation"))
     other = DataSource(name="tiny", task="countdown", path="embedded:gsm8k")
     assert "the only embedded data set is embedded:countdown-tiny" in error_of(other)

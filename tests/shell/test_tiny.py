@@ -1,35 +1,20 @@
-"""The embedded default: problems, demonstrations, tokenizer, warm start, shipped checkpoint."""
+"""The embedded default: its problems and the policy that ships with the package."""
 
-import itertools
-import random
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning import tiny
-from svr_lightning.core.baseline_prompts import ANALYSIS_CLOSE, ANALYSIS_OPEN
-from svr_lightning.core.parsing import parse_self_check, self_check_format_score, without_spans
+from svr_lightning.core.parsing import parse_self_check, self_check_format_score
 from svr_lightning.core.types import Verdict
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
-from svr_lightning.tiny.problems import derivations, generate, search_order, universe
-from tools.warmstart import build as warmstart
-from tools.warmstart import traces
-from tools.warmstart.method_traces import CHANGE_HINT, KEEP_HINT, method_documents
-from tools.warmstart.tokenizer import build_tokenizer
-from tools.warmstart.traces import Puzzle, completion_text, documents, next_trace, self_check
+from svr_lightning.tasks.messages import first_turn_messages
+from svr_lightning.tiny.problems import derivations, generate, search_order
 
 SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 COUNTDOWN = get_task("countdown")
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return build_tokenizer(sample=2000)
 
 
 def _keys(split: str, orders: int) -> set[tuple[tuple[int, ...], int]]:
@@ -55,6 +40,12 @@ def test_problems_are_the_same_on_every_call_and_have_unique_ids() -> None:
     assert rows == generate("test")
     assert len({row["id"] for row in rows}) == len(rows)
     assert len({(tuple(row["nums"]), row["target"]) for row in rows}) == len(rows)
+
+
+def test_all_orders_of_a_problem_are_one_cluster() -> None:
+    for row in generate("test", orders=6):
+        assert row["cluster"] == "-".join(map(str, [*sorted(row["nums"]), row["target"]]))
+        assert row["id"].startswith(f"test-{row['cluster']}-")
 
 
 def test_an_unknown_split_is_refused_by_name() -> None:
@@ -94,151 +85,6 @@ def test_equal_numbers_leave_no_derivation_twice_in_the_search_order() -> None:
     assert len(texts) == len(set(texts))
 
 
-def _question(document: traces.Document) -> tuple[list[int], int]:
-    """Numbers and target of the question in a prompt; drafts come behind it or hold none."""
-    question = document.messages[1]["content"].split("Using the numbers [", 1)[1]
-    numbers, rest = question.split("]", 1)
-    return [int(n) for n in numbers.split(",")], int(rest.split("equals ")[1].split(".")[0])
-
-
-def test_demonstrations_are_graded_as_they_are_labelled() -> None:
-    for document in itertools.islice(documents(3), 500):
-        nums, target = _question(document)
-        problem = COUNTDOWN.from_row({"id": "x", "nums": nums, "target": target})
-        assert COUNTDOWN.grade(document.completion, problem) == document.correct
-        assert COUNTDOWN.format_score(document.completion) == 1.0
-        assert self_check_format_score(document.completion) == 1.0
-        assert len(document.completion) <= COUNTDOWN.style.draft_limit
-
-
-def test_demonstrations_of_other_methods_are_graded_as_they_are_labelled() -> None:
-    seen = set()
-    for document in itertools.islice(method_documents(3), 600):
-        numbers, target = _question(document)
-        problem = COUNTDOWN.from_row({"id": "x", "nums": numbers, "target": target})
-        assert COUNTDOWN.grade(document.completion, problem) == document.correct
-        assert len(document.completion) <= COUNTDOWN.style.draft_limit
-        system, user = (message["content"] for message in document.messages)
-        assert document.draft in user
-        if "tutor" in system:  # gives no answer
-            assert document.completion.endswith((KEEP_HINT, CHANGE_HINT))
-        else:
-            solution = without_spans(document.completion, ANALYSIS_OPEN, ANALYSIS_CLOSE)
-            assert COUNTDOWN.format_score(solution) == 1.0
-        checked = document.completion.partition("<self_check>")[2]
-        seen.add((system, "VERDICT" in checked, "CONFIDENCE" in checked))
-    assert len(seen) == 5  # no self-check, each of its fields alone, both; and the tutor
-
-
-def test_demonstrations_hold_no_held_out_problem() -> None:
-    trained = set(universe("train", 1))
-    held_out = set(universe("dev", 1)) | set(universe("test", 1))
-    assert not trained & held_out
-
-
-def test_equal_seeds_give_equal_demonstrations() -> None:
-    first, again, other = (
-        [document.completion for document in itertools.islice(documents(seed), 50)]
-        for seed in (5, 5, 6)
-    )
-    assert first == again
-    assert first != other
-
-
-def test_a_wrong_answer_is_called_correct_most_of_the_time_with_confidence() -> None:
-    rng = random.Random(0)
-    checks = [self_check(rng, correct=False) for _ in range(4000)]
-    trusted = [confidence for verdict, confidence in checks if verdict is Verdict.CORRECT]
-    assert 0.70 <= len(trusted) / len(checks) <= 0.76  # TRUST_WRONG = 0.73
-    assert sum(c >= 0.85 for c in trusted) / len(trusted) > 0.75
-
-
-def test_refinement_moves_on_through_the_whole_search_order() -> None:
-    puzzle = Puzzle(numbers=(8, 4, 2), target=99)  # out of reach, so the search never ends
-    rng = random.Random(0)
-    answer = puzzle.options[5]
-    seen = set()
-    for _ in range(-(-len(puzzle.options) // traces.NEXT_TRIES)):
-        trace = next_trace(rng, puzzle, answer)
-        seen.update(line.split(" ")[1] for line in trace.lines[1:])
-        answer = trace.answer
-    assert seen == {option.text for option in puzzle.options}
-
-
-@settings(max_examples=200, deadline=None)
-@given(text=st.text(max_size=60))
-def test_any_text_survives_the_tokenizer(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert tokenizer.decode(ids) == text
-
-
-def test_emoji_accents_and_operators_survive_the_tokenizer(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    text = " h\u00e9llo \u6570\u5b66 \U0001f389\n\t12.50*(3-1)=25  yes</think>\n<answer>"
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-
-
-def test_digits_and_signs_are_tokens_of_their_own(tokenizer: PreTrainedTokenizerFast) -> None:
-    ids = tokenizer("(8/2)*40=160")["input_ids"]
-    assert [tokenizer.decode([i]) for i in ids] == list("(8/2)*40=160")
-
-
-def test_prompts_and_completions_are_short(tokenizer: PreTrainedTokenizerFast) -> None:
-    def count(messages: list[dict[str, str]]) -> int:
-        return len(
-            tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        )
-
-    problem = COUNTDOWN.from_row({"id": "x", "nums": [8, 10, 2], "target": 100})
-    puzzle = Puzzle(numbers=tuple(problem.payload["nums"]), target=100)
-    trace = next_trace(random.Random(0), puzzle, puzzle.options[0])
-    text = completion_text(trace, Verdict.CORRECT, 0.9)
-    assert count(first_turn_messages(COUNTDOWN, problem)) <= 42
-    for verdict in Verdict:
-        messages = refinement_messages(
-            COUNTDOWN,
-            problem,
-            previous=text,
-            verdict=verdict,
-            confidence=0.9,
-            truncated=False,
-            turn=10,
-        )
-        assert count(messages) <= 150
-    assert len(tokenizer(text)["input_ids"]) <= 80
-
-
-def test_the_chat_template_closes_assistant_turns_with_the_end_token(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    assert tokenizer.apply_chat_template(messages, tokenize=False) == (
-        "<|user|>a<|assistant|>b<|im_end|>"
-    )
-    assert tokenizer.apply_chat_template(
-        messages[:1], tokenize=False, add_generation_prompt=True
-    ) == ("<|user|>a<|assistant|>")
-
-
-def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    for document in itertools.islice(documents(1), 100):
-        encoded = warmstart.encode(tokenizer, document)
-        learned = [i for i, learn in zip(encoded.ids, encoded.learn, strict=True) if learn]
-        assert tokenizer.decode(learned) == document.draft + document.completion + "<|im_end|>"
-
-
-def test_a_short_rebuild_from_nothing_works_and_is_deterministic(tmp_path: Path) -> None:
-    first = warmstart.build(tmp_path / "a", steps=3, seed=1)
-    again = warmstart.build(tmp_path / "b", steps=3, seed=1)
-    assert first == again
-    for name in ("model.safetensors", "tokenizer.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert first[-1] < first[0]
-
-
 def test_the_shipped_checkpoint_answers_with_a_self_check_that_parses() -> None:
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     model = AutoModelForCausalLM.from_pretrained(SHIPPED)
@@ -259,13 +105,6 @@ def test_the_shipped_checkpoint_answers_with_a_self_check_that_parses() -> None:
         first_verdicts.append(parse_self_check(text).verdict)
     # Overconfident: greedy first verdicts are nearly all CORRECT, 3 of 10 answers are wrong.
     assert first_verdicts.count(Verdict.CORRECT) >= 15
-
-
-def test_the_shipped_tokenizer_is_the_one_that_a_rebuild_makes() -> None:
-    shipped = AutoTokenizer.from_pretrained(SHIPPED)
-    rebuilt = build_tokenizer()
-    assert shipped.get_vocab() == rebuilt.get_vocab()
-    assert shipped.chat_template == rebuilt.chat_template
 
 
 def test_the_shipped_weights_are_finite() -> None:

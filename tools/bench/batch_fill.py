@@ -1,6 +1,6 @@
 """How full the batch is while a data set is evaluated: driven as one, or drained batch by batch.
 
-    python -m tools.bench.batch_fill --out tools/bench/results/batch_fill.json
+    python -m tools.bench batch_fill --out tools/bench/results/batch_fill.json
 
 Adaptive inference with the policy that ships, on the real engine, over 1,000 of its problems. The
 turns of a problem are those of the paper's policies: 86 % stop before ten turns, the mean is three

@@ -1,6 +1,6 @@
 r"""How often, and where, the graders "paper" and "symbolic" differ on real benchmark problems.
 
-    python -m tools.bench.graders --data ../shared/data --out tools/bench/results/graders.json
+    python -m tools.bench graders --data ../shared/data --out tools/bench/results/graders.json
 
 Three questions, each asked of both graders:
 

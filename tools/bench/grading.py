@@ -1,6 +1,6 @@
 """Completions graded per second, and what hostile answers cost.
 
-    python -m tools.bench.grading --data ../shared/data --out tools/bench/results/grading.json
+    python -m tools.bench grading --data ../shared/data --out tools/bench/results/grading.json
 
 Half of the completions are right. Countdown and GSM8K are graded by the paper's rule, MATH by both
 graders; the symbolic grader's own rate is that of the answers that reach its worker process, which

@@ -1,6 +1,6 @@
 """Kill a small training at random points again and again; its end state must not notice.
 
-    python -m tools.bench.kill_resume --kills 20
+    python -m tools.bench kill_resume --kills 20
 
 Each run is killed once, resumed with ``--ckpt_path last`` and compared with an uninterrupted
 one: weights, optimizer, reference, loop state, rollouts, metrics and validation files, to the bit.

@@ -1,7 +1,7 @@
 """Pipelined turns against lock-step: 64 trajectories of three turns with long-tailed lengths.
 
-    python -m tools.bench.rollout --out rollout.json
-    python -m tools.bench.rollout --engine transformers
+    python -m tools.bench rollout --out rollout.json
+    python -m tools.bench rollout --engine transformers
 
 The prompts are real: the embedded policy plays Countdown through the same driver, recipe and
 parser as in training. Only the lengths are drawn (log-normal, from each request's own seed), since

@@ -1,6 +1,6 @@
 """How the cost of an optimizer step grows with group size, turns, completion length and processes.
 
-    python -m tools.bench.scaling --out scaling.json
+    python -m tools.bench scaling --out scaling.json
 
 Trains the embedded default for a few steps at a time, changing one setting, and reads the times
 that every run logs. One thread a process; medians over the steps after the first.

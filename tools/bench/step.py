@@ -1,10 +1,10 @@
 """One whole optimizer step against TRL's GRPOTrainer: rollout, rewards, update.
 
     pip install trl==1.16.0      # beside the project; it moves none of the project's versions
-    python -m tools.bench.step --out step.json
+    python -m tools.bench step --out step.json
 
     python3 -m venv trl && trl/bin/pip install -e . trl==1.16.0      # or apart from it
-    python -m tools.bench.step --out step.json --trl-python trl/bin/python
+    python -m tools.bench step --out step.json --trl-python trl/bin/python
 
 Both sides train the embedded policy on the same machine, with the same problems, rewards, limits,
 loss, reference (beta 0.1), clipping and AdamW, in fp32; what a step is stands in
@@ -37,14 +37,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
+ROOT = Path(__file__).resolve().parents[2]
 ARRANGEMENTS: dict[str, list[str]] = {
     "three-turns": ["--turns", "3"],
     "one-turn": ["--turns", "1"],
     "one-turn-full": ["--turns", "1", "--full-length"],
 }
-SIDES = {"ours": "svr_step.py", "trl": "trl_step.py"}
+SIDES = {"ours": "tools.bench.svr_step", "trl": "tools.bench.trl_step"}
 TOKENS = ("prompt_tokens", "generated_tokens", "trained_tokens")
 SECONDS = ("seconds", "rollout", "update", "processor_seconds")
 
@@ -53,7 +52,7 @@ def side_command(side: str, arrangement: str, options: argparse.Namespace) -> li
     """The command of one process, but for where it writes."""
     python = options.trl_python if side == "trl" else sys.executable
     return [
-        *(python, str(HERE / SIDES[side]), *ARRANGEMENTS[arrangement]),
+        *(python, "-m", SIDES[side], *ARRANGEMENTS[arrangement]),
         *("--micro-batches", str(options.micro_batches)),
         *("--steps", str(options.warmup + options.steps), "--seed", str(options.seed)),
     ]

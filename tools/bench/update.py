@@ -1,6 +1,6 @@
 """Memory and time of the update's log-probabilities, block by block against all scores at once.
 
-    python -m tools.bench.update --out tools/bench/results/update.json
+    python -m tools.bench update --out tools/bench/results/update.json
 
 "Plain" is ``token_logprobs(hidden @ weight.T)``, "blocks" is ``linear_logprobs``; both forward and
 backward, gradients of hidden states and weight included. On a GPU everything is measured as it is.

@@ -1,6 +1,6 @@
 """How long voting takes on pools the size of a benchmark, and how fast answers are put in classes.
 
-    python -m tools.bench.voting --out voting.json
+    python -m tools.bench voting --out voting.json
 
 Random pools of GSM8K's size; processor time of one thread, best of three.
 """

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from svr_lightning.cli.commands import parser_of, report
+from svr_lightning.cli import report
+from svr_lightning.cli.commands import parser_of
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.results import package_versions
 from svr_lightning.files import write_file, write_json

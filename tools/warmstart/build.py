@@ -1,4 +1,4 @@
-"""Build the embedded default's policy from nothing: ``python -m tools.warmstart.build``.
+"""Build the embedded default's policy from nothing: ``python -m tools.warmstart --out FOLDER``.
 
 A Qwen3 of half a million parameters reads demonstrations until it searches as they do, and is as
 overconfident. Nothing is downloaded: problems, traces and tokenizer come from this package.
@@ -199,7 +199,3 @@ def _pad(batch: list[Encoded]) -> tuple[Tensor, Tensor]:
         ids[row, : len(e.ids)] = torch.tensor(e.ids)
         learn[row, : len(e.ids)] = torch.tensor(e.learn)
     return ids, learn
-
-
-if __name__ == "__main__":
-    main()

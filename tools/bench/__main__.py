@@ -1,0 +1,38 @@
+"""Run a benchmark: ``python -m tools.bench NAME [options]``; without a name, list them."""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+BENCHMARKS = {
+    "batch_fill": "idle slots of the engine while a data set is evaluated",
+    "graders": "where the graders 'paper' and 'symbolic' differ on real benchmark problems",
+    "grading": "completions graded per second, and the cost of hostile answers",
+    "kill_resume": "kill a training at random points; the resumed run must equal the whole one",
+    "rollout": "pipelined turns against turns in lock-step",
+    "scaling": "cost of an optimizer step by group size, turns, completion length and processes",
+    "step": "one whole optimizer step against TRL's GRPOTrainer",
+    "update": "memory and time of blockwise log-probabilities",
+    "voting": "time of majority voting on pools of a benchmark's size",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the benchmark that the first argument names; returns its exit code."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"{__doc__}\n")
+        for name, what in BENCHMARKS.items():
+            print(f"  {name:<12} {what}")
+        return 0
+    name, *rest = arguments
+    if name not in BENCHMARKS:
+        known = ", ".join(BENCHMARKS)
+        print(f"tools.bench: error: no benchmark {name!r}; known: {known}", file=sys.stderr)
+        return 2
+    run: Callable[[], int | None] = import_module(f"tools.bench.{name}").main
+    sys.argv = [f"tools.bench {name}", *rest]
+    return run() or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
