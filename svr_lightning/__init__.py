@@ -31,6 +31,8 @@ _HOME = {
     "self_check_format_score": "core.parsing",
     "should_stop": "core.stopping",
     "get_task": "tasks",
+    "Task": "tasks",
+    "get_grader": "tasks.graders",
     "first_turn_messages": "tasks.messages",
     "refinement_messages": "tasks.messages",
 }

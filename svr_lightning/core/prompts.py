@@ -16,7 +16,8 @@ EVEN = 0.5
 """Where only a confidence is asked for, from this value on it stands for the verdict CORRECT in the
 choice of a refinement instruction."""
 
-_ROLE = "You are a careful math assistant who audits your own work."
+MATH_ROLE = "You are a careful math assistant who audits your own work."
+"""The role of the paper's three tasks."""
 _STEPS = "First reason step-by-step inside <think>...</think>. Then give the final answer inside "
 _FIELDS: dict[SelfCheckFields, str] = {
     "joint": "VERDICT: CORRECT, INCORRECT, or UNSURE; CONFIDENCE: a number in [0,1]",
@@ -38,13 +39,15 @@ _HONESTY: dict[SelfCheckFields, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerStyle:
-    """How a task wants its answer written, and how much of a draft its prompts keep."""
+    """A task's part of the prompts: its role, how an answer is written, how much draft is kept."""
 
+    role: str
+    """First sentence of the system message: what the policy is."""
     request: str
     r"""In the system message: ``<answer>\boxed{YOUR_ANSWER}</answer>``."""
     reminder: str
     r"""In refinement instructions: ``<answer>\boxed{}</answer>``."""
-    closing: str
+    closing: str = ""
     """Last sentence of the system message, or empty."""
     draft_limit: int
     """N, the number of characters of the previous completion that a prompt keeps."""
@@ -60,7 +63,7 @@ def system_prompt(style: AnswerStyle, interface: SelfCheckFields = "joint") -> s
 
 def solve_instruction(style: AnswerStyle) -> str:
     """The role and the form of a solution, which every method's system message begins with."""
-    return f"{_ROLE}\n{_STEPS}{style.request}."
+    return f"{style.role}\n{_STEPS}{style.request}."
 
 
 def first_turn(

@@ -43,7 +43,7 @@ class Problem:
     id: str
     """Unique within its data set."""
     task: str
-    """Name of the task that grades it, as :func:`svr_lightning.get_task` knows it."""
+    """Name of the task that grades it: what :func:`svr_lightning.get_task` takes."""
     question: str
     """The text the policy sees."""
     reference: Any = field(hash=False)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, without_spans
-from svr_lightning.core.prompts import AnswerStyle
+from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.answers import AnswerForm
 from svr_lightning.tasks.arithmetic import ExpressionError, evaluate
-from svr_lightning.tasks.base import Row, Task
+from svr_lightning.tasks.base import Column, Row, Task
 from svr_lightning.tasks.blocks import first_answer
 from svr_lightning.tasks.canonical import canonical
-from svr_lightning.tasks.fields import integer, present, row_id, shown, text_field
+from svr_lightning.tasks.fields import ID_COLUMN, integer, present, row_id, shown, text_field
 
 _QUESTION = (
     "Using the numbers {numbers}, create an equation that equals {target}. You can use basic "
@@ -35,13 +35,18 @@ class Countdown(Task):
 
     name = "countdown"
     style = AnswerStyle(
+        role=MATH_ROLE,
         request="<answer>YOUR_EQUATION</answer>",
         reminder="<answer>...</answer>",
-        closing="",
         draft_limit=512,
     )
+    columns = (
+        Column(("nums",), "the numbers to use, integers >= 0"),
+        Column(("target",), "the integer to reach"),
+        Column(("question",), "the question; worded from the two others if absent", False),
+        ID_COLUMN,
+    )
     max_completion_tokens = 800
-    length_scale = 768
 
     def from_row(self, row: Row) -> Problem:
         """Read ``nums`` and ``target``; the question is worded here unless the row words it.
@@ -52,7 +57,7 @@ class Countdown(Task):
         numbers = _numbers(row[present(row, "nums")])
         target = integer(row[present(row, "target")], "target")
         if row.get("question") is None:
-            question = _QUESTION.format(numbers=list(numbers), target=target)
+            question = _QUESTION.format(numbers=numbers, target=target)
         else:
             question = text_field(row, "question")
         return Problem(
@@ -60,15 +65,15 @@ class Countdown(Task):
             task=self.name,
             question=question,
             reference=str(target),
-            payload={"nums": list(numbers)},
+            payload={"nums": numbers},
         )
 
     def from_question(self, question: str) -> Problem:
         """A question as it stands, or the short form ``3 5 8 = 16``, worded and gradable.
 
         Example:
-            >>> Countdown().from_question("3, 5, 8 = 16").payload["nums"]
-            [3, 5, 8]
+            >>> Countdown().from_question("3, 5, 8 = 16").payload
+            {'nums': [3, 5, 8]}
         """
         if not _SHORT_FORM.fullmatch(question):
             return super().from_question(question)
@@ -98,7 +103,10 @@ class Countdown(Task):
             value, used = evaluate(answer.partition("=")[0].strip())
         except ExpressionError:
             return False
-        return Counter(used) == Counter(problem.payload.get("nums", ())) and str(value) == problem.reference
+        return (
+            Counter(used) == Counter(problem.payload.get("nums"))
+            and str(value) == problem.reference
+        )
 
     def format_score(self, completion: str) -> float:
         r"""1.0 for reasoning, then an answer, then nothing, self-checks apart; otherwise 0.0.
@@ -114,10 +122,10 @@ class Countdown(Task):
         return 1.0 if opened and opened.end() <= len(text) - len(_END) else 0.0
 
 
-def _numbers(value: Any) -> tuple[int, ...]:
+def _numbers(value: Any) -> list[int]:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         raise ValueError(f"field 'nums' must be a list of integers, not {shown(value)}")
-    numbers = tuple(integer(number, "nums") for number in value)
+    numbers = [integer(number, "nums") for number in value]
     if min(numbers) < 0:
         raise ValueError(f"field 'nums' must hold no negative number, not {shown(value)}")
     return numbers

@@ -4,7 +4,11 @@ import math
 import numbers
 from typing import Any
 
-from svr_lightning.tasks.base import Row
+from svr_lightning.tasks.base import Column, Row
+
+ID_COLUMN = Column(
+    ("id", "unique_id", "problem_idx"), "names the problem; numbered if absent", required=False
+)
 
 
 def text_field(row: Row, *names: str) -> str:
@@ -52,7 +56,7 @@ def row_id(row: Row) -> str:
     Raises:
         ValueError: if the id is neither text nor an integer.
     """
-    for name in ("id", "unique_id", "problem_idx"):
+    for name in ID_COLUMN.names:
         value = row.get(name)
         if value is None:
             continue

@@ -8,12 +8,12 @@ A row of the hub's data set::
 import re
 from fractions import Fraction
 
-from svr_lightning.core.prompts import AnswerStyle
+from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.answers import AnswerForm
-from svr_lightning.tasks.base import Row, Task
+from svr_lightning.tasks.base import Column, Row, Task
 from svr_lightning.tasks.blocks import last_answer
-from svr_lightning.tasks.fields import answer_text, present, row_id, shown, text_field
+from svr_lightning.tasks.fields import ID_COLUMN, answer_text, present, row_id, shown, text_field
 from svr_lightning.tasks.latex import MAX_ANSWER, close, last_boxed, normalise, read_number
 
 _FALLBACK_CHARACTERS = 500
@@ -31,13 +31,18 @@ class GSM8K(Task):
     name = "gsm8k"
     mathematical = True
     style = AnswerStyle(
+        role=MATH_ROLE,
         request=r"<answer>\boxed{YOUR_ANSWER}</answer>",
         reminder=r"<answer>\boxed{}</answer>",
         closing=r"Always use \boxed{} for the final answer.",
         draft_limit=640,
     )
+    columns = (
+        Column(("question",), "the question"),
+        Column(("answer",), "the solution, its number after the last ####"),
+        ID_COLUMN,
+    )
     max_completion_tokens = 1200
-    length_scale = 1024
 
     def from_row(self, row: Row) -> Problem:
         """Read ``question`` and ``answer``, of which what follows the last ``####`` counts.

@@ -5,12 +5,12 @@ A row of the hub's data set::
     {"problem": "What is $\\frac{1}{2}$ of 7?", "solution": "... so $\\boxed{\\frac{7}{2}}$."}
 """
 
-from svr_lightning.core.prompts import AnswerStyle
+from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.answers import AnswerForm
-from svr_lightning.tasks.base import Row, Task
+from svr_lightning.tasks.base import Column, Row, Task
 from svr_lightning.tasks.blocks import last_answer
-from svr_lightning.tasks.fields import answer_text, present, row_id, text_field
+from svr_lightning.tasks.fields import ID_COLUMN, answer_text, present, row_id, text_field
 from svr_lightning.tasks.latex import (
     MAX_ANSWER,
     boxed_gold,
@@ -27,13 +27,18 @@ class Math(Task):
     name = "math"
     mathematical = True
     style = AnswerStyle(
+        role=MATH_ROLE,
         request=r"<answer>\boxed{YOUR_ANSWER}</answer>",
         reminder=r"<answer>\boxed{}</answer>",
         closing=r"Always use \boxed{} for the final answer.",
         draft_limit=900,
     )
+    columns = (
+        Column(("problem", "question"), "the question"),
+        Column(("answer", "final_answer", "solution"), "the gold answer, boxed in a solution"),
+        ID_COLUMN,
+    )
     max_completion_tokens = 2048
-    length_scale = 1536
 
     def from_row(self, row: Row) -> Problem:
         """Read ``problem`` or ``question``, and ``answer``, ``final_answer`` or ``solution``.

@@ -68,7 +68,7 @@ def question_of(body: dict[str, Any]) -> str:
 
 def unsure(body: dict[str, Any], _number: int = 0) -> Reply:
     """Adds a problem's numbers up and never stops."""
-    numbers = next(p.numbers for p in PROBLEMS if p.id == question_of(body))
+    numbers = next(p.payload["nums"] for p in PROBLEMS if p.id == question_of(body))
     return completion(says("+".join(map(str, numbers)), "UNSURE", 0.1 * turn_of(body)))
 
 
