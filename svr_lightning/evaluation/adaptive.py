@@ -12,7 +12,8 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Decoding, Job, RequestError, RolloutDriver
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.graders import get_grader, label_fields
+from svr_lightning.tasks.graders import get_grader
+from svr_lightning.tasks.grading import label
 
 Record = dict[str, Any]
 """One line of a samples file."""
@@ -173,7 +174,7 @@ def completion_fields(problem: Problem, completion: AnyCompletion, grader: str) 
         "finish_reason": completion.finish_reason.value,
     }
     if problem.has_reference:
-        fields |= label_fields(get_grader(grader), task, completion.text, problem)
+        fields |= label(task, completion.text, problem, get_grader(grader)).fields()
     return fields
 
 

@@ -9,7 +9,8 @@ from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.results import MATH_5
 from svr_lightning.tasks import TASKS, get_task
-from svr_lightning.tasks.graders import Grader, label_fields
+from svr_lightning.tasks.graders import Grader
+from svr_lightning.tasks.grading import label
 
 Record = Mapping[str, Any]
 
@@ -68,19 +69,19 @@ def regrade(
         seen = changes.setdefault(record["dataset"], Changes())
         turns = []
         for turn in record["turns"]:
-            label = label_fields(grader, get_task(problem.task), turn["text"], problem)
+            new = label(get_task(problem.task), turn["text"], problem, grader)
             kept = {name: value for name, value in turn.items() if name != "grading_error"}
-            turns.append({**kept, **label})
+            turns.append({**kept, **new.fields()})
             seen.turns += 1
-            seen.undecided += "grading_error" in label
-            if label["correct"] != turn["correct"]:
+            seen.undecided += new.error is not None
+            if new.correct != turn["correct"]:
                 seen.changed.append(
                     Change(
                         problem.id,
                         turn["turn"],
                         turn.get("answer"),
                         problem.reference,
-                        label["correct"],
+                        new.correct,
                     )
                 )
         graded.append({**record, "turns": turns})

@@ -5,10 +5,9 @@ Training rewards are always the paper's. Evaluation and ``regrade`` can choose.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.base import GradingError, Task
+from svr_lightning.tasks.base import Task
 from svr_lightning.tasks.latex import MAX_ANSWER, normalise, read_number
 from svr_lightning.tasks.symbolic.client import equal_answers_apart
 
@@ -25,19 +24,6 @@ class Grader(ABC):
         Raises:
             GradingError: if it could not be found out within the bounds of time and memory.
         """
-
-
-def label_fields(grader: Grader, task: Task, completion: str, problem: Problem) -> dict[str, Any]:
-    """What a record says of a completion's label.
-
-    Returns:
-        ``correct``; and ``grading_error``, why, where the grader could not decide, which counts
-        as wrong.
-    """
-    try:
-        return {"correct": grader.grade(task, completion, problem)}
-    except GradingError as error:
-        return {"correct": False, "grading_error": str(error)}
 
 
 class PaperGrader(Grader):

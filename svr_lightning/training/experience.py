@@ -1,13 +1,16 @@
 """One on-policy batch: problems to groups, labels, rewards and samples, with dynamic resampling."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from itertools import islice
 
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem, Sample, Trajectory
 from svr_lightning.recipes.base import Group, Recipe, sample_of
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.scoring import score_turns
+from svr_lightning.tasks.grading import GradingPool, Label
 from svr_lightning.training.config import ResampleMode
 
 __all__ = ["Group", "dummy_sample", "roll_out", "samples_of", "share_of", "with_resampling"]
@@ -52,14 +55,22 @@ def roll_out(
         for problem, its in zip(problems, programs, strict=True)
         for index, program in enumerate(its)
     ]
-    results = iter(driver.run(jobs))
+    labels: dict[int, list[list[Future[Label]]]] = {}
     groups = []
-    for problem, its in zip(problems, programs, strict=True):
-        trajectories: list[Trajectory] = []
-        for _ in its:
-            result = next(results)
-            trajectories += result if isinstance(result, list) else [result]
-        groups.append(_reward_group(problem, trajectories, recipe, place, attempt))
+    with GradingPool() as pool:
+
+        def grade(index: int, result: Trajectory | list[Trajectory]) -> None:
+            labels[index] = [
+                pool.submit(jobs[index].problem, [turn.completion.text for turn in t.turns])
+                for t in _trajectories(result)
+            ]
+
+        results = enumerate(driver.run(jobs, on_done=grade))
+        for problem, its in zip(problems, programs, strict=True):
+            ends = list(islice(results, len(its)))
+            trajectories = [t for _, result in ends for t in _trajectories(result)]
+            graded = [[y.result() for y in turns] for index, _ in ends for turns in labels[index]]
+            groups.append(_reward_group(problem, trajectories, graded, recipe, place, attempt))
     return groups
 
 
@@ -112,14 +123,22 @@ def dummy_sample(groups: Sequence[Group]) -> Sample:
     return sample_of(shortest, groups[0].problem, 0.0)
 
 
+def _trajectories(result: Trajectory | list[Trajectory]) -> list[Trajectory]:
+    return result if isinstance(result, list) else [result]
+
+
 def _reward_group(
     problem: Problem,
     trajectories: list[Trajectory],
+    labels: list[list[Label]],
     recipe: Recipe,
     place: SeedContext,
     attempt: int,
 ) -> Group:
-    scored = [score_turns(problem, t.turns, recipe.formats) for t in trajectories]
+    scored = [
+        score_turns(problem, t.turns, recipe.formats, ys)
+        for t, ys in zip(trajectories, labels, strict=True)
+    ]
     rewards = [recipe.reward(turns) for turns in scored]
     group = Group(
         problem=problem,
