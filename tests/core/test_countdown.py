@@ -1,7 +1,6 @@
 """Countdown: rows, equations evaluated exactly, output convention."""
 
 import json
-import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.arithmetic import MAX_DEPTH, MAX_LENGTH, ExpressionError, evaluate
 from svr_lightning.tasks.countdown import Countdown
+from tests.limits import bounded_processor_time
 
 TASK = Countdown()
 PROBLEM = TASK.from_row({"nums": [3, 7, 1], "target": 24})
@@ -280,11 +280,10 @@ def test_any_other_shape_scores_0(text: str) -> None:
 
 
 def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> None:
-    start = time.perf_counter()
-    for text in (hostile_text, f"<think>{hostile_text}</answer>", answered(hostile_text)):
-        assert not TASK.grade(text, PROBLEM)
-        assert TASK.format_score(text) in (0.0, 1.0)
-    assert time.perf_counter() - start < 2.0
+    with bounded_processor_time():
+        for text in (hostile_text, f"<think>{hostile_text}</answer>", answered(hostile_text)):
+            assert not TASK.grade(text, PROBLEM)
+            assert TASK.format_score(text) in (0.0, 1.0)
 
 
 # --- real problems -------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """GSM8K: rows, extraction, numeric comparison, output convention."""
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.gsm8k import GSM8K
+from tests.limits import bounded_processor_time
 
 TASK = GSM8K()
 
@@ -226,10 +226,9 @@ def test_any_text_is_graded_without_an_error(text: str) -> None:
 
 
 def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> None:
-    start = time.perf_counter()
-    for text in (hostile_text, f"<answer>{hostile_text}</answer>"):
-        TASK.grade(text, problem("42"))
-    assert time.perf_counter() - start < 2.0
+    with bounded_processor_time():
+        for text in (hostile_text, f"<answer>{hostile_text}</answer>"):
+            TASK.grade(text, problem("42"))
 
 
 # --- real problems -------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """MATH family: rows, boxed extraction, the paper's equivalence, output convention."""
 
 import json
-import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from svr_lightning.tasks.latex import (
     read_number,
 )
 from svr_lightning.tasks.math import Math
+from tests.limits import bounded_processor_time
 from tests.math_answers import EQUAL
 
 TASK = Math()
@@ -268,16 +268,14 @@ def test_an_answer_equals_itself_unless_nothing_of_it_is_left(text: str) -> None
 )
 def test_the_longest_answers_are_compared_in_bounded_time(piece: str) -> None:
     answer = piece * (MAX_ANSWER // len(piece))
-    start = time.perf_counter()
-    assert not equivalent(answer, "1")
-    assert time.perf_counter() - start < 1.0
+    with bounded_processor_time():
+        assert not equivalent(answer, "1")
 
 
 def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> None:
-    start = time.perf_counter()
-    for text in (hostile_text, f"<answer>{hostile_text}</answer>"):
-        TASK.grade(text, problem("42"))
-    assert time.perf_counter() - start < 2.0
+    with bounded_processor_time():
+        for text in (hostile_text, f"<answer>{hostile_text}</answer>"):
+            TASK.grade(text, problem("42"))
 
 
 def test_a_hundred_thousand_nested_braces_are_matched() -> None:

@@ -1,7 +1,5 @@
 """Self-check parsing: the paper's table "Parsing and fallback rules", clause by clause."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from svr_lightning.core.parsing import (
     without_spans,
 )
 from svr_lightning.core.types import SelfCheck, Verdict
+from tests.limits import bounded_processor_time
 
 C, I, U = Verdict.CORRECT, Verdict.INCORRECT, Verdict.UNSURE  # noqa: E741
 
@@ -328,9 +327,8 @@ def test_what_was_read_reads_the_same_when_written_out(text: str) -> None:
 @pytest.mark.parametrize("prefix", ["", "<self_check>CONFIDENCE: 0.9 VERDICT: CORRECT"])
 def test_a_megabyte_of_anything_is_read_in_bounded_time(hostile_text: str, prefix: str) -> None:
     text = prefix + hostile_text
-    start = time.perf_counter()
-    parsed = parse_self_check(text)
-    self_check_format_score(text)
-    without_spans(text, OPEN_TAG, CLOSE_TAG)
-    assert time.perf_counter() - start < 2.0
+    with bounded_processor_time():
+        parsed = parse_self_check(text)
+        self_check_format_score(text)
+        without_spans(text, OPEN_TAG, CLOSE_TAG)
     assert 0.0 <= parsed.confidence <= 1.0

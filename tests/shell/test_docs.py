@@ -107,7 +107,7 @@ def table(text: str, head: str) -> list[list[str]]:
 
 
 def test_each_part_of_the_paper_has_code_and_a_test_or_is_said_not_to_be_there() -> None:
-    rows = table(FIDELITY, "| paper | code | held by |")
+    rows = table(FIDELITY, "| paper | code | checked by |")
     assert len(rows) > 80
     for paper, code, held_by in rows:
         assert paper
