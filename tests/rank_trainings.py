@@ -56,7 +56,7 @@ def train(
         ``weights`` and ``reference`` at the end, ``norms`` and ``lines`` of ``metrics.csv``,
         ``rollouts`` of this process: problem, sample, turn -> token ids, in the first step.
     """
-    model = make_model(updates)
+    model = make_model(updates, micro_batch_size=8 // devices // accumulate)
     first = FirstRollout()
     trainer = SVRTrainer(
         default_root_dir=str(folder),
@@ -66,7 +66,6 @@ def train(
         precision=precision,
         max_steps=steps,
         max_epochs=-1,
-        accumulate_grad_batches=accumulate,
         gradient_clip_val=CLIP,
         callbacks=[first, *callbacks],
         logger=CSVLog(folder),
@@ -88,7 +87,7 @@ def train(
     return seen
 
 
-def make_model(updates: int = 1) -> SVRModule:
+def make_model(updates: int = 1, micro_batch_size: int = 8) -> SVRModule:
     """The embedded policy, with a reference that drifts at every other step."""
     return SVRModule(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
@@ -99,6 +98,7 @@ def make_model(updates: int = 1) -> SVRModule:
         evaluation=EvaluationConfig(max_turns=1, max_completion_tokens=8),
         resample="off",
         updates_per_rollout=updates,
+        micro_batch_size=micro_batch_size,
         seed=3,
     )
 

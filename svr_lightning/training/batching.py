@@ -87,6 +87,16 @@ def whole_completion(sample: Sample) -> tuple[int, int]:
     return 0, len(sample.completion_ids)
 
 
+def micro_batches_per_step(sequences: int, micro_batch_size: int) -> int:
+    """How many micro-batches one process splits the sequences of an optimizer step into.
+
+    Example:
+        >>> micro_batches_per_step(sequences=128, micro_batch_size=24)
+        6
+    """
+    return -(-sequences // micro_batch_size)
+
+
 def micro_batches(
     samples: Sequence[Sample | None],
     *,

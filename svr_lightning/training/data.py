@@ -92,7 +92,8 @@ class SVRDataModule(LightningDataModule):
         questions: questions of your own that ``predict`` answers instead; they have no
             reference and are not graded.
         questions_task: the task whose prompts and answer syntax ``questions`` take.
-        problems_per_step: problems behind one optimizer step, over all processes together.
+        problems_per_step: problems of one optimizer step, over all processes together. A rollout
+            has ``model.updates_per_rollout`` times as many.
         eval_batch_size: problems of a data set that one process hands to its engine together;
             None hands over all, so that the engine runs out of work at the very end only. How
             many it completes at a time is its own setting.
@@ -220,14 +221,14 @@ class SVRDataModule(LightningDataModule):
         return [problem for problem, _ in zip(left, range(count), strict=False)]
 
     def train_dataloader(self) -> DataLoader[Problem]:
-        """Batches of ``problems_per_step / ranks`` problems; one batch is one rollout."""
+        """Batches of ``problems_per_rollout / ranks`` problems; one batch is one rollout."""
         self._check_training()
         rank, ranks = self._place()
         problems = self._training()
         order = TrainingOrder(
-            problems, batch_size=self.problems_per_step, seed=self.seed, rank=rank, ranks=ranks
+            problems, batch_size=self.problems_per_rollout, seed=self.seed, rank=rank, ranks=ranks
         )
-        return _loader(problems, order, self.problems_per_step // ranks)
+        return _loader(problems, order, self.problems_per_rollout // ranks)
 
     def val_dataloader(self) -> list[DataLoader[Problem]]:
         """One loader for each of ``val_sources``."""
@@ -265,6 +266,12 @@ class SVRDataModule(LightningDataModule):
         )
         return problems
 
+    @property
+    def problems_per_rollout(self) -> int:
+        """Problems that are rolled out together, over all processes."""
+        module = None if self.trainer is None else self.trainer.lightning_module
+        return self.problems_per_step * getattr(module, "updates_per_rollout", 1)
+
     def _training(self) -> list[Problem]:
         if not self._sources["train"]:
             raise ConfigError("nothing to train on: set data.train")
@@ -278,10 +285,12 @@ class SVRDataModule(LightningDataModule):
                 f"data.problems_per_step={self.problems_per_step} must be a multiple of the "
                 f"{ranks} processes that share it"
             )
-        if len(problems) < self.problems_per_step:
+        if len(problems) < self.problems_per_rollout:
             raise ConfigError(
-                f"{self._sources['train'][0].label}: {len(problems)} problems are less than one "
-                f"batch of data.problems_per_step={self.problems_per_step}; lower it or add data"
+                f"{self._sources['train'][0].label}: {len(problems)} problems are fewer than the "
+                f"{self.problems_per_rollout} of one rollout (data.problems_per_step="
+                f"{self.problems_per_step} x model.updates_per_rollout="
+                f"{self.problems_per_rollout // self.problems_per_step}); lower them or add data"
             )
 
     def _place(self) -> tuple[int, int]:

@@ -23,6 +23,8 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.training.batching import TrainBatch
 from svr_lightning.training.ranks import gather_lists
 
+_MICRO_BATCHES = "micro-batches per optimizer step (model.micro_batch_size, processes)"
+
 Collect = Callable[[list[Problem]], list[TrainBatch]]
 
 
@@ -157,7 +159,10 @@ class RolloutFitLoop(_FitLoop):
         self.max_batches *= self.per_rollout
         trainer = self.trainer
         if trainer.val_check_batch is not None and not math.isinf(trainer.val_check_batch):
-            trainer.val_check_batch = int(trainer.val_check_batch) * self.per_rollout
+            # A whole number counts optimizer steps, a fraction is one of the epoch's rollouts.
+            steps = isinstance(trainer.val_check_interval, int)
+            each = int(trainer.accumulate_grad_batches) if steps else self.per_rollout
+            trainer.val_check_batch = int(trainer.val_check_batch) * each
 
     def on_save_checkpoint(self) -> dict[str, Any]:
         """Add what every process has left of a rollout that several optimizer steps share."""
@@ -171,7 +176,7 @@ class RolloutFitLoop(_FitLoop):
         """What the saved progress is counted in."""
         return {
             "data.problems_per_step": self.trainer.datamodule.problems_per_step,
-            "trainer.accumulate_grad_batches": int(self.trainer.accumulate_grad_batches),
+            _MICRO_BATCHES: int(self.trainer.accumulate_grad_batches),
             "model.updates_per_rollout": self.trainer.lightning_module.updates_per_rollout,
         }
 

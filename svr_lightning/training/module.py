@@ -23,8 +23,8 @@ from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.batching import TrainBatch, micro_batches
-from svr_lightning.training.checks import check_batch, check_precision
+from svr_lightning.training.batching import TrainBatch, micro_batches, micro_batches_per_step
+from svr_lightning.training.checks import check_precision
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
@@ -66,6 +66,10 @@ class SVRModule(AdaptiveEvaluation):
             else the transformers engine.
         resample: what to do about problems whose trajectories all earn the same.
         updates_per_rollout: optimizer steps per rollout; above 1 the ratio and the clip act.
+        micro_batch_size: sequences per forward and backward pass on one process. Gradients are
+            accumulated over as many micro-batches as an optimizer step needs. A step's sequences
+            are sorted by length: a micro-batch of short ones may hold more, one of long ones
+            holds fewer. None of this changes the gradient.
         seed: of every random draw; the command line sets it from ``seed_everything``.
     """
 
@@ -83,9 +87,14 @@ class SVRModule(AdaptiveEvaluation):
         engine: Engine | None = None,
         resample: ResampleMode = "top_up",
         updates_per_rollout: int = 1,
+        micro_batch_size: int = 8,
         seed: int = 42,
     ) -> None:
         super().__init__()
+        require(
+            micro_batch_size >= 1,
+            f"model.micro_batch_size={micro_batch_size} must be at least 1",
+        )
         require(
             updates_per_rollout >= 1,
             f"model.updates_per_rollout={updates_per_rollout} must be at least 1",
@@ -104,6 +113,7 @@ class SVRModule(AdaptiveEvaluation):
         self.evaluation = evaluation
         self.resample = resample
         self.updates_per_rollout = updates_per_rollout
+        self.micro_batch_size = micro_batch_size
         self.seed = seed
         self.groups: list[Group] = []
         self.run_config: dict[str, Any] = {}
@@ -185,18 +195,17 @@ class SVRModule(AdaptiveEvaluation):
         )
 
     def setup(self, stage: str) -> None:
-        """Check what only the trainer and the data together can tell."""
+        """Set the gradient accumulation, which follows from data, recipe and processes."""
         super().setup(stage)
         if stage != "fit":
             return
         if "deepspeed" not in type(self.trainer.strategy).__name__.lower():
             check_precision(str(self.trainer.precision), self.optimizer_config.lr)
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        check_batch(
-            problems=data.problems_per_step // self.trainer.world_size,
-            samples_per_problem=self.recipe.samples_per_problem,
-            updates=self.updates_per_rollout,
-            accumulate=int(self.trainer.accumulate_grad_batches),
+        problems = data.problems_per_step // self.trainer.world_size
+        sequences = problems * self.recipe.samples_per_problem
+        self.trainer.accumulate_grad_batches = micro_batches_per_step(
+            sequences, self.micro_batch_size
         )
 
     def configure_optimizers(self) -> dict[str, Any]:

@@ -32,12 +32,19 @@ class SVRTrainer(Trainer):
     def __init__(
         self,
         *args: Any,
+        accumulate_grad_batches: int | None = None,
         limit_train_batches: int | float | None = None,
         limit_val_batches: int | float | None = None,
         limit_test_batches: int | float | None = None,
         limit_predict_batches: int | float | None = None,
         **kwargs: Any,
     ) -> None:
+        if accumulate_grad_batches is not None:
+            raise ConfigError(
+                f"trainer.accumulate_grad_batches={accumulate_grad_batches}: it follows from "
+                "data.problems_per_step and the number of processes; leave it out and set "
+                "model.micro_batch_size, the sequences per forward and backward pass"
+            )
         # The limits are spelled out because the configuration parser takes Lightning's own for
         # floats, and 1.0 means everything where 1 means one batch.
         kwargs |= {
@@ -61,7 +68,7 @@ class SVRTrainer(Trainer):
         if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
             raise ConfigError(
                 "trainer.callbacks: GradientAccumulationScheduler would change the number of "
-                "micro-batches that a rollout is cut into; set trainer.accumulate_grad_batches"
+                "micro-batches that a rollout is cut into; set model.micro_batch_size"
             )
         kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
         note_launcher()

@@ -64,7 +64,7 @@ def test_every_number_of_gpus_keeps_the_papers_batch_in_micro_batches_of_eight(
     trainer = resolved["trainer"]
     processes = trainer["devices"] * trainer["num_nodes"]
     assert resolved["data"]["problems_per_step"] % processes == 0
-    assert processes * trainer["accumulate_grad_batches"] * 8 == 128  # 16 problems x G 8
+    assert (resolved["data"]["problems_per_step"], resolved["model"]["micro_batch_size"]) == (16, 8)
 
 
 @pytest.mark.parametrize("name", ["torchrun.sh", "slurm.sbatch"])
@@ -118,7 +118,7 @@ def test_the_real_configurations_carry_the_papers_hyperparameters(
     evaluation = model["evaluation"]
     assert (evaluation["max_turns"], evaluation["threshold"]) == (10, None)  # 0.85
     assert evaluation["temperature"] == 0.0
-    assert (trainer["devices"], trainer["accumulate_grad_batches"]) == (4, 4)
+    assert (trainer["devices"], model["micro_batch_size"]) == (4, 8)
     assert (trainer["gradient_clip_val"], trainer["max_epochs"]) == (2.0, 1)
     assert (trainer["strategy"], trainer["precision"]) == ("deepspeed_stage_2", "bf16-true")
     assert data["problems_per_step"] == 16

@@ -32,7 +32,7 @@ def test_a_layer_on_gsm8k_trains_the_tiny_hybrid(
     assert main(["fit", *files, "--trainer.default_root_dir", str(tmp_path), *SHORT]) == 0
     model = yaml.safe_load((tmp_path / "config.yaml").read_text())["model"]
     lines = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
-    assert len({line["id"] for line in lines}) == 2
+    assert len({line["id"] for line in lines}) == 2 * model["updates_per_rollout"]
     uses_labels = model["recipe"]["class_path"].endswith(".Oracle")
     assert all(("privileged" in line) == uses_labels for line in lines)
     rows = (tmp_path / "metrics.csv").read_text().splitlines()

@@ -49,12 +49,9 @@ def fails_with(
         (["--model.policy.path", "embedded:nothing"], ["embedded:nothing", "known"]),
         (
             ["--trainer.accumulate_grad_batches", "97"],
-            ["96 samples", "fewer than", "accumulate_grad_batches=97"],
+            ["trainer.accumulate_grad_batches=97", "set model.micro_batch_size"],
         ),
-        (
-            ["--model.updates_per_rollout", "5"],
-            ["96 samples", "do not divide", "updates_per_rollout=5"],
-        ),
+        (["--model.micro_batch_size", "0"], ["micro_batch_size=0", "at least 1"]),
         (
             ["--model.recipe.init_args.horizon", "0"],
             ["model.recipe.init_args.horizon=0", "at least 1"],
@@ -134,7 +131,7 @@ def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[s
         ([json.dumps(GOOD_ROW), "{not json"], ["rows.jsonl:2"]),
         ([json.dumps({**GOOD_ROW, "nums": "3 5 8"})], ["rows.jsonl:1", "nums"]),
         ([json.dumps({**GOOD_ROW, "id": "a"})] * 2, ["id", "'a'"]),
-        ([json.dumps(GOOD_ROW)], ["1 problems", "problems_per_step=12"]),
+        ([json.dumps(GOOD_ROW)], ["1 problems", "12 of one rollout"]),
     ],
     ids=["empty", "missing-field", "broken-json", "wrong-type", "same-id", "too-few"],
 )

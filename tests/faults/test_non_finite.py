@@ -29,6 +29,7 @@ def module() -> SVRModule:
         sampling=SamplingConfig(max_completion_tokens=24),
         optimizer=OptimizerConfig(lr=1e-3),
         resample="off",
+        micro_batch_size=2,
         seed=3,
     )
 
@@ -40,7 +41,6 @@ def fit(model: SVRModule, folder: Path, *callbacks: Callback, resume: Path | Non
         default_root_dir=str(folder),
         accelerator="cpu",
         max_steps=3,
-        accumulate_grad_batches=2,
         gradient_clip_val=2.0,
         callbacks=list(callbacks),
         logger=False,

@@ -3,7 +3,7 @@
 import pytest
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.checks import check_batch, check_precision
+from svr_lightning.training.checks import check_precision
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,3 @@ def test_what_loses_updates_is_refused(precision: str, said: str) -> None:
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
 def test_weights_of_32_bits_and_more_train(precision: str) -> None:
     check_precision(precision, 1e-3)
-
-
-def test_samples_divide_into_optimizer_steps_of_enough_micro_batches() -> None:
-    check_batch(problems=2, samples_per_problem=4, updates=2, accumulate=4)
-    with pytest.raises(ConfigError, match=r"8 samples per rollout \(2 problems .*=3 optimizer"):
-        check_batch(problems=2, samples_per_problem=4, updates=3, accumulate=1)
-    with pytest.raises(ConfigError, match=r"fewer than trainer.accumulate_grad_batches=5"):
-        check_batch(problems=2, samples_per_problem=4, updates=2, accumulate=5)

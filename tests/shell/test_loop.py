@@ -51,7 +51,7 @@ class Watch(Callback):
 
 def test_each_rollout_is_sampled_by_the_weights_of_its_own_step(tmp_path: Path) -> None:
     watch = Watch()
-    trainer(tmp_path, watch, accumulate_grad_batches=4).fit(module(), data())
+    trainer(tmp_path, watch).fit(module(micro_batch_size=2), data())
     # 12 problems, 2 a step: 6 optimizer steps of 4 micro-batches each.
     assert watch.steps == [step for step in range(6) for _ in range(4)]
     assert watch.versions == watch.steps
@@ -60,10 +60,12 @@ def test_each_rollout_is_sampled_by_the_weights_of_its_own_step(tmp_path: Path) 
 
 def test_several_updates_share_one_rollout(tmp_path: Path) -> None:
     watch = Watch()
-    run = trainer(tmp_path, watch, accumulate_grad_batches=2)
-    run.fit(module(updates_per_rollout=2), data())
-    assert run.global_step == 12
-    assert watch.versions == [rollout * 2 for rollout in range(6) for _ in range(4)]
+    run = trainer(tmp_path, watch)
+    run.fit(module(updates_per_rollout=2, micro_batch_size=4), data())
+    # 12 problems, 2 an optimizer step and 4 a rollout, 2 micro-batches a step.
+    assert run.global_step == 6
+    assert watch.versions == [rollout * 2 for rollout in range(3) for _ in range(4)]
+    assert {len(problems) for problems in watch.problems} == {4}
 
 
 class RoundedEngine(TransformersEngine):
@@ -94,13 +96,15 @@ def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path: Path) -> N
     assert logged(tmp_path, "engine/logprob_diff")[1] == pytest.approx(0.01, abs=1e-4)
 
 
-@pytest.mark.parametrize("accumulate", [2, 8])
-def test_the_number_of_micro_batches_does_not_change_the_update(
-    tmp_path: Path, accumulate: int
+@pytest.mark.parametrize(("size", "accumulate"), [(4, 2), (3, 3), (1, 8)])
+def test_the_size_of_micro_batches_does_not_change_the_update(
+    tmp_path: Path, size: int, accumulate: int
 ) -> None:
-    whole, split = module(), module()
+    whole, split = module(), module(micro_batch_size=size)
     trainer(tmp_path, max_steps=1).fit(whole, data())
-    trainer(tmp_path, max_steps=1, accumulate_grad_batches=accumulate).fit(split, data())
+    run = trainer(tmp_path, max_steps=1)
+    run.fit(split, data())
+    assert run.accumulate_grad_batches == accumulate
     for a, b in zip(weights(whole), weights(split), strict=True):
         # Adam's first step is the sign of the gradient: compare where it is not near zero.
         assert (a - b).abs().max() < 2e-4
@@ -156,23 +160,23 @@ def test_what_saves_memory_computes_again_and_makes_the_same_update(
 
 
 def test_limits_and_fast_dev_run_count_problem_batches(tmp_path: Path) -> None:
-    run = trainer(tmp_path, limit_train_batches=2, accumulate_grad_batches=2)
-    run.fit(module(), data())
+    run = trainer(tmp_path, limit_train_batches=2)
+    run.fit(module(micro_batch_size=4), data())
     assert run.global_step == 2
-    quick = trainer(tmp_path, fast_dev_run=1, accumulate_grad_batches=2, limit_val_batches=1)
-    quick.fit(module(), data())
+    quick = trainer(tmp_path, fast_dev_run=1, limit_val_batches=1)
+    quick.fit(module(micro_batch_size=4), data())
     assert quick.global_step == 1
 
 
-def test_validation_comes_every_so_many_rollouts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("updates", [1, 2])
+def test_validation_comes_every_so_many_optimizer_steps(tmp_path: Path, updates: int) -> None:
     run = trainer(
         tmp_path,
         limit_val_batches=1.0,
         val_check_interval=2,
         check_val_every_n_epoch=None,
-        accumulate_grad_batches=2,
     )
-    run.fit(module(), data())
+    run.fit(module(micro_batch_size=4, updates_per_rollout=updates), data())
     assert sorted(p.name for p in tmp_path.glob("eval/*")) == [
         "step-000002",
         "step-000004",
@@ -198,9 +202,11 @@ def trained_for_two_epochs(
 ) -> SVRModule:
     """Two epochs of three rollouts, or what is left of them."""
     model = module(updates_per_rollout=updates)
-    six = DataSource(name="train", task="countdown", path="embedded:countdown-tiny", limit=6)
+    few = DataSource(
+        name="train", task="countdown", path="embedded:countdown-tiny", limit=6 * updates
+    )
     run = trainer(folder, *callbacks, max_epochs=2)
-    run.fit(model, data(train=six), ckpt_path=resume)
+    run.fit(model, data(train=few), ckpt_path=resume)
     assert callbacks or run.global_step == 6 * updates
     return model
 
@@ -226,7 +232,7 @@ def test_a_run_resumed_in_mid_epoch_ends_with_the_same_weights(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches=2, but.* with 1"),
+        ({"micro_batch_size": 4}, r"micro-batches per .*micro_batch_size.*=2, but.* with 1"),
         ({"updates_per_rollout": 2}, "model.updates_per_rollout=2, but.* with 1"),
         ({"problems_per_step": 3}, "data.problems_per_step=3, but.* with 2"),
     ],
@@ -236,10 +242,9 @@ def test_a_run_goes_on_only_with_what_its_progress_was_counted_in(
 ) -> None:
     path = tmp_path / "1.ckpt"
     trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
-    of_model = {k: v for k, v in changed.items() if k.startswith("updates")}
     of_data = {k: v for k, v in changed.items() if k.startswith("problems")}
-    of_trainer = {k: v for k, v in changed.items() if k.startswith("accumulate")}
-    resumed = trainer(tmp_path, **of_trainer)
+    of_model = {k: v for k, v in changed.items() if k not in of_data}
+    resumed = trainer(tmp_path)
     with pytest.raises(ConfigError, match=said):
         resumed.fit(module(**of_model), data(**of_data), ckpt_path=path)
 

@@ -56,6 +56,7 @@ def trained(minimal: ModuleType, data: SVRDataModule, folder: Path) -> SVRModule
         ),
         reference=ReferenceConfig(every=0),
         resample="off",
+        micro_batch_size=8,
         seed=SEED,
     )
     trainer = SVRTrainer(
@@ -63,7 +64,6 @@ def trained(minimal: ModuleType, data: SVRDataModule, folder: Path) -> SVRModule
         accelerator="cpu",
         devices=1,
         max_steps=1,
-        accumulate_grad_batches=2,
         gradient_clip_val=minimal.CLIP,
         num_sanity_val_steps=0,
         logger=False,

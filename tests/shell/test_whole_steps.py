@@ -44,11 +44,16 @@ def stop(trainer: Any) -> None:
 def run(folder: Path, *callbacks: Callback, resume: bool = False, **changes: Any) -> SVRModule:
     """Up to six optimizer steps, saved after every second one."""
     keep = ModelCheckpoint(folder, every_n_train_steps=2, save_top_k=0, save_last=True)
-    settings = {"accumulate_grad_batches": MICRO_BATCHES, "enable_checkpointing": True}
-    model = module()
+    settings = {"enable_checkpointing": True}
+    model = in_micro_batches()
     one = trainer(folder, *callbacks, keep, **settings | changes)
     one.fit(model, data(), ckpt_path=folder / "last.ckpt" if resume else None)
     return model
+
+
+def in_micro_batches() -> SVRModule:
+    """Two problems of four trajectories each."""
+    return module(micro_batch_size=8 // MICRO_BATCHES)
 
 
 def steps_of(path: Path) -> int:
@@ -106,9 +111,9 @@ def test_a_checkpoint_from_within_a_step_is_refused(tmp_path: Path) -> None:
         if isinstance(progress, dict):
             progress |= {name: count + 1 for name, count in progress.items()}
     torch.save(state, tmp_path / "within.ckpt")
-    one = trainer(tmp_path, accumulate_grad_batches=MICRO_BATCHES)
+    one = trainer(tmp_path)
     with pytest.raises(ConfigError, match="lies within an optimizer step"):
-        one.fit(module(), data(), ckpt_path=tmp_path / "within.ckpt")
+        one.fit(in_micro_batches(), data(), ckpt_path=tmp_path / "within.ckpt")
 
 
 def test_another_number_of_micro_batches_in_later_epochs_is_refused(tmp_path: Path) -> None:

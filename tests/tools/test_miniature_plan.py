@@ -65,11 +65,9 @@ def test_every_row_has_the_same_steps_problems_and_generations(row: Row) -> None
     config, recipe = resolved(row)
     trainer, model, data = config["trainer"], config["model"], config["data"]
     updates = model.get("updates_per_rollout", 1)
-    samples = data["problems_per_step"] * recipe.samples_per_problem
-    assert (trainer["max_steps"], data["problems_per_step"] / updates) == (100, 6)
-    assert trainer["val_check_interval"] * updates == trainer["max_steps"]
-    assert samples % updates == 0
-    assert samples // updates >= trainer["accumulate_grad_batches"]
+    assert (trainer["max_steps"], data["problems_per_step"]) == (100, 6)
+    assert trainer["val_check_interval"] == trainer["max_steps"]
+    assert updates == (4 if row.name == "gspo_published" else 1)
     _, actors = play(recipe, lambda *_: WRONG, place=SeedContext(run_seed=1))
     assert len(actors.prompts) == 24
     assert model["resample"] == "off"

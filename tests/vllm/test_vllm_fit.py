@@ -21,7 +21,7 @@ def test_the_embedded_policy_learns_on_vllm(tmp_path: Path) -> None:
         *(sys.executable, "-m", "svr_lightning", "fit"),
         # SVR+ learns the same within fewer steps.
         *("--config", "configs/countdown_tiny.yaml", "--config", "configs/methods/svr_plus.yaml"),
-        *("--trainer.default_root_dir", str(tmp_path), "--trainer.accumulate_grad_batches", "4"),
+        *("--trainer.default_root_dir", str(tmp_path), "--model.micro_batch_size", "48"),
         *("--model.engine", "svr_lightning.engines.vllm.VLLMEngine"),
         *("--trainer.enable_progress_bar", "false", "--trainer.max_steps", str(STEPS)),
         *("--data.test", HELD_OUT, "--trainer.limit_val_batches", "0"),

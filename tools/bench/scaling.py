@@ -21,7 +21,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = {"group_size": 8, "horizon": 3, "max_completion_tokens": 96, "processes": 1}
-"""The embedded default: 12 problems a step."""
+"""The embedded default."""
+PROBLEMS = 12
+"""Per optimizer step."""
 POINTS: list[dict[str, int]] = [
     {},
     {"group_size": 4},
@@ -40,12 +42,13 @@ KEYS = ("time/rollout", "time/update", "train/completion_tokens", "engine/logpro
 def run(point: dict[str, int], steps: int, micro_batches: int) -> dict[str, Any]:
     """One short training; the settings and the medians of what it logged."""
     settings = BASE | point
+    sequences = PROBLEMS * settings["group_size"] // settings["processes"]
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "svr_lightning", "fit"),
             *("--config", "configs/countdown_tiny.yaml", "--trainer.default_root_dir", folder),
             *("--trainer.max_steps", str(steps), "--trainer.limit_val_batches", "0"),
-            *("--trainer.accumulate_grad_batches", str(micro_batches)),
+            *("--model.micro_batch_size", str(sequences // micro_batches)),
             *("--trainer.enable_progress_bar", "false", "--trainer.callbacks", "[]"),
             *("--trainer.devices", str(settings["processes"])),
             *("--trainer.strategy", "ddp" if settings["processes"] > 1 else "auto"),

@@ -91,6 +91,7 @@ def main() -> None:
         reference=ReferenceConfig(every=0),
         engine=engine(max_batch=128),
         resample="off",
+        micro_batch_size=PROBLEMS * GROUP // options.micro_batches,
         seed=options.seed,
     )
     trainer = SVRTrainer(
@@ -100,7 +101,6 @@ def main() -> None:
         max_steps=options.steps,
         gradient_clip_val=GRADIENT_CLIP,
         logger=False,
-        accumulate_grad_batches=options.micro_batches,
         callbacks=[Noting(notebook, options.micro_batches)],
         enable_checkpointing=False,
         enable_progress_bar=False,

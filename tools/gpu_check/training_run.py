@@ -119,7 +119,6 @@ def configuration(
         "precision": "bf16-true",
         "max_steps": STEPS,
         "max_epochs": -1,
-        "accumulate_grad_batches": ACCUMULATE,
         "gradient_clip_val": 2.0,
         "num_sanity_val_steps": 0,
         "limit_val_batches": 0,
@@ -154,6 +153,7 @@ def configuration(
         "sampling": {"max_completion_tokens": 16, "max_logprob_diff": 10.0},
         "optimizer": {"lr": 1e-3, "warmup_fraction": 0.0, "decay_fraction": 0.0},
         "resample": "off",
+        "micro_batch_size": 4 * 4 // ACCUMULATE,
     }
     source = {"name": "tiny", "task": "countdown", "path": "embedded:countdown-tiny"}
     data = {"problems_per_step": 4, "train": {**source, "split": "train", "limit": 64}}

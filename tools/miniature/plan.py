@@ -108,9 +108,6 @@ def _variant(name: str, title: str) -> Row:
     )
 
 
-# Four updates of 6 problems per rollout: as many optimizer steps and problems as everybody else.
-_FOUR_UPDATES = ("--data.problems_per_step", "24", "--trainer.val_check_interval", "25")
-
 ROWS = (
     Row(
         name="warm_start",
@@ -128,7 +125,6 @@ ROWS = (
         "single",
         ("GSPO", 0.385),
         single=True,
-        flags=_FOUR_UPDATES,
     ),
     _method("gspo_matched", "GSPO (matched)", "single", ("GSPO", 0.385), single=True),
     _method("grpo_mt", "GRPO-MT", "multi", ("GRPO-MT", 0.464)),
