@@ -122,8 +122,8 @@ def micro_batches(
         version: optimizer steps behind the weights that must have sampled all of them.
         max_tokens: tokens, padding included, that the model sees at a time; None sets no limit.
         loss_tokens: which tokens of a sample the loss covers.
-        dummy_sample: what micro-batches without weight are made of, where fewer sequences learn than
-            there are micro-batches.
+        dummy_sample: what micro-batches without weight are made of, where fewer sequences learn
+            than there are micro-batches.
 
     Raises:
         RuntimeError: if a sample comes from other weights than the present ones.

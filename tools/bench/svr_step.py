@@ -21,9 +21,11 @@ from svr_lightning.training.trainer import SVRTrainer
 from tools.bench.step_workload import (
     BETAS,
     GRADIENT_CLIP,
+    GROUP,
     LEARNING_RATE,
     MAX_TOKENS,
     POLICY,
+    PROBLEMS,
     TEMPERATURE,
     WEIGHT_DECAY,
     Notebook,
