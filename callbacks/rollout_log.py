@@ -84,8 +84,8 @@ def group_lines(group: Group, step: int, *, uses_labels: bool = False) -> list[d
                     "turn": turn.index,
                     "text": turn.completion.text,
                     "correct": scored.correct,
-                    "verdict": turn.check.verdict.value,
-                    "confidence": turn.check.confidence,
+                    "verdict": turn.check.verdict.value if turn.check else None,
+                    "confidence": turn.check.confidence if turn.check else None,
                     "truncated": turn.completion.truncated,
                     "completion_tokens": scored.completion_tokens,
                     "reward": reward.total,
@@ -114,7 +114,7 @@ def print_extremes(groups: list[Group], step: int, *, uses_labels: bool = False)
         trajectory = group.trajectories[index]
         for turn, scored in zip(trajectory.turns, group.scored[index], strict=True):
             note = f"y={int(scored.correct)}  {scored.completion_tokens} tokens"
-            console.print(turn_header(turn.index, scored.verdict.value, scored.confidence, note))
+            console.print(turn_header(turn.index, turn.check, note))
             console.print(Text(excerpt(turn.completion.text, lines=6)))
 
 

@@ -23,6 +23,7 @@ _HOME = {
     "ScoredTurn": "core.types",
     "SelfCheck": "core.types",
     "Verdict": "core.types",
+    "Reward": "core.rewards",
     "RewardWeights": "core.rewards",
     "TurnReward": "core.rewards",
     "trajectory_return": "core.rewards",

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from svr_lightning.core.stopping import StopRule, evidence_of
-from svr_lightning.core.types import Problem, Turn
+from svr_lightning.core.types import Problem, SelfCheck, Turn
 from svr_lightning.evaluation.table import signals
 
 _VERDICT_STYLE = {"CORRECT": "bold blue", "INCORRECT": "bold dark_orange", "UNSURE": "bold grey50"}
@@ -31,12 +31,14 @@ def excerpt(text: str, lines: int = _LINES) -> str:
     return "\n".join(rows if len(rows) <= lines else ["...", *rows[-lines:]])
 
 
-def turn_header(index: int, verdict: str, confidence: float, note: str) -> Text:
-    """``turn 2  INCORRECT 0.35  note``."""
+def turn_header(index: int, check: SelfCheck | None, note: str) -> Text:
+    """``turn 2  INCORRECT 0.35  note``; without a self-check ``turn 2  note``."""
     header = Text(f"turn {index:<2} ", style="bold")
-    header.append(f"{verdict:<9} ", style=_VERDICT_STYLE.get(verdict, ""))
-    header.append(f"{confidence:.2f}", style="bold")
-    header.append(f"  {note}", style="grey50")
+    if check is not None:
+        verdict = check.verdict.value
+        header.append(f"{verdict:<9} ", style=_VERDICT_STYLE.get(verdict, ""))
+        header.append(f"{check.confidence:.2f}  ", style="bold")
+    header.append(note, style="grey50")
     return header
 
 
@@ -49,7 +51,7 @@ def print_turn(problem: Problem, turn: Turn, *, name_problem: bool = False) -> N
     note = f"{tokens}, truncated" if turn.completion.truncated else tokens
     if name_problem:
         note += f"  [{plain(problem.id)}]"
-    console.print(turn_header(turn.index, turn.check.verdict.value, turn.check.confidence, note))
+    console.print(turn_header(turn.index, turn.check, note))
     console.print(Text(excerpt(turn.completion.text)))
 
 

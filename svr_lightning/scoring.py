@@ -39,8 +39,8 @@ def score_turns(
         ScoredTurn(
             correct=y.correct,
             truncated=turn.completion.truncated,
-            verdict=turn.check.verdict,
-            confidence=turn.check.confidence,
+            verdict=turn.check.verdict if turn.check else None,
+            confidence=turn.check.confidence if turn.check else None,
             completion_tokens=turn.completion.completion_tokens,
             task_format=task_format,
             self_check_format=self_check_format,

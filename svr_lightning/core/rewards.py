@@ -1,7 +1,8 @@
 """Per-turn rewards and the trajectory return (appendix "Reward Specification and Coefficients")."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from svr_lightning.core.types import ScoredTurn, Verdict
@@ -37,9 +38,43 @@ class RewardWeights:
     """lambda_fmt: task-answer and self-check format."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnReward:
-    """One turn's reward, its terms kept apart; coefficients are applied, penalties negative."""
+@dataclass(frozen=True, kw_only=True)
+class Reward:
+    """One turn's reward: a total and the named terms it is the sum of.
+
+    Coefficients are applied and penalties are negative. Logs and figures show whatever terms a
+    reward has.
+
+    Raises:
+        ValueError: if the terms do not sum to the total.
+
+    Example:
+        >>> Reward.of(correct=1.0, short=-0.25).total
+        0.75
+    """
+
+    total: float
+    terms: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        added = math.fsum(self.terms.values())
+        if not math.isclose(added, self.total, rel_tol=1e-9, abs_tol=1e-9):
+            raise ValueError(f"the terms {dict(self.terms)} sum to {added}, not to {self.total}")
+
+    @classmethod
+    def of(cls, **terms: float) -> "Reward":
+        """The reward that is the sum of ``terms``, added in the order given."""
+        return Reward(total=sum(terms.values(), start=0.0), terms=terms)
+
+    @property
+    def subtotals(self) -> dict[str, float]:
+        """Sums of some of the terms that are logged beside them."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnReward(Reward):
+    """SVR's reward of one turn. Its total is what the trajectory return averages."""
 
     abs: float
     prog: float
@@ -50,6 +85,12 @@ class TurnReward:
     ready: float
     task_format: float
     self_check_format: float
+    total: float = field(init=False)
+    terms: Mapping[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", {name: getattr(self, name) for name in _SVR_TERMS})
+        object.__setattr__(self, "total", self.solve + self.verify + self.format)
 
     @property
     def solve(self) -> float:
@@ -67,9 +108,33 @@ class TurnReward:
         return self.task_format + self.self_check_format
 
     @property
-    def total(self) -> float:
-        """What the trajectory return averages."""
-        return self.solve + self.verify + self.format
+    def subtotals(self) -> dict[str, float]:
+        """r_solve, r_verify and the weighted format reward."""
+        return {"solve": self.solve, "verify": self.verify, "format": self.format}
+
+
+CHECK_TERMS = frozenset({"cal", "over", "detect", "ready", "self_check_format"})
+"""Terms that the self-check earned; all others, a user's own included, are the solution's."""
+
+
+def sections(reward: Reward) -> tuple[float, float]:
+    """The parts of a turn's total that its solution and its self-check earned."""
+    own = sum(value for name, value in reward.terms.items() if name not in CHECK_TERMS)
+    checked = sum(value for name, value in reward.terms.items() if name in CHECK_TERMS)
+    return own, checked
+
+
+_SVR_TERMS = (
+    "abs",
+    "prog",
+    "trunc",
+    "cal",
+    "over",
+    "detect",
+    "ready",
+    "task_format",
+    "self_check_format",
+)
 
 
 def turn_rewards(
@@ -85,15 +150,13 @@ def turn_rewards(
         length_scale: L_len, in tokens.
 
     Raises:
-        ValueError: if ``length_scale`` is not positive.
+        ValueError: if ``length_scale`` is not positive, or a turn has no self-check.
     """
-    if length_scale <= 0:
-        raise ValueError(f"length_scale={length_scale} must be a positive number of tokens")
     weights = weights or RewardWeights()
-    previous: Sequence[ScoredTurn | None] = [None, *scored_turns][: len(scored_turns)]
+    solved = _solve_terms(scored_turns, weights, length_scale)
     return [
-        _turn_reward(turn, before, weights, length_scale)
-        for turn, before in zip(scored_turns, previous, strict=True)
+        TurnReward(**solve, **_check_terms(turn, weights))
+        for turn, solve in zip(scored_turns, solved, strict=True)
     ]
 
 
@@ -107,7 +170,7 @@ def baseline_rewards(
     kind: BaselineReward = "binary_fmt",
     weights: RewardWeights | None = None,
     length_scale: int = 1024,
-) -> list[TurnReward]:
+) -> list[Reward]:
     """Reward every turn of a method that has no self-check.
 
     ``binary`` is y, ``binary_fmt`` y + lambda_fmt r_taskfmt, ``solve`` SVR's reward without its
@@ -120,22 +183,18 @@ def baseline_rewards(
         length_scale: L_len of ``solve``, in tokens.
     """
     weights = weights or RewardWeights()
-    full = turn_rewards(scored_turns, weights, length_scale)
-    kept = [
-        replace(reward, cal=0.0, over=0.0, detect=0.0, ready=0.0, self_check_format=0.0)
-        for reward in full
-    ]
     if kind == "solve":
-        return kept
+        return [
+            Reward.of(**solve, task_format=weights.fmt * turn.task_format)
+            for turn, solve in zip(
+                scored_turns, _solve_terms(scored_turns, weights, length_scale), strict=True
+            )
+        ]
+    if kind == "binary":
+        return [Reward.of(correct=float(turn.correct)) for turn in scored_turns]
     return [
-        replace(
-            reward,
-            abs=float(turn.correct),
-            prog=0.0,
-            trunc=0.0,
-            task_format=reward.task_format if kind == "binary_fmt" else 0.0,
-        )
-        for reward, turn in zip(kept, scored_turns, strict=True)
+        Reward.of(correct=float(turn.correct), task_format=weights.fmt * turn.task_format)
+        for turn in scored_turns
     ]
 
 
@@ -188,25 +247,42 @@ def trajectory_return(
     return sum(reward.total for reward in rewards) / len(rewards)
 
 
-def _turn_reward(
-    turn: ScoredTurn, before: ScoredTurn | None, weights: RewardWeights, length_scale: int
-) -> TurnReward:
+def _solve_terms(
+    scored_turns: Sequence[ScoredTurn], weights: RewardWeights, length_scale: int
+) -> list[dict[str, float]]:
+    """Absolute correctness, progress and truncation of each turn."""
+    if length_scale <= 0:
+        raise ValueError(f"length_scale={length_scale} must be a positive number of tokens")
+    before: Sequence[ScoredTurn | None] = [None, *scored_turns]
+    terms = []
+    for turn, previous in zip(scored_turns, before, strict=False):
+        length = min(turn.completion_tokens, length_scale) / length_scale
+        terms.append(
+            {
+                "abs": weights.abs * float(turn.correct) * (1.0 - weights.alpha * length),
+                "prog": _progress(previous.correct, turn.correct, weights) if previous else 0.0,
+                "trunc": -weights.trunc if turn.truncated else 0.0,
+            }
+        )
+    return terms
+
+
+def _check_terms(turn: ScoredTurn, weights: RewardWeights) -> dict[str, float]:
+    """The terms of the self-verification and of both formats."""
+    if turn.verdict is None or turn.confidence is None:
+        raise ValueError("SVR's reward needs a self-check at every turn; this one has none")
     y = float(turn.correct)
     complete = 0.0 if turn.truncated else 1.0
     says_correct = turn.verdict == Verdict.CORRECT
     says_incorrect = turn.verdict == Verdict.INCORRECT
-    length = min(turn.completion_tokens, length_scale) / length_scale
-    return TurnReward(
-        abs=weights.abs * y * (1.0 - weights.alpha * length),
-        prog=0.0 if before is None else _progress(before.correct, turn.correct, weights),
-        trunc=-weights.trunc if turn.truncated else 0.0,
-        cal=complete * weights.cal * (1.0 - (turn.confidence - y) ** 2),
-        over=-weights.over * turn.confidence * complete if says_correct and not y else 0.0,
-        detect=complete * weights.detect * (says_incorrect and not turn.correct),
-        ready=complete * weights.ready * turn.confidence * (says_correct and turn.correct),
-        task_format=weights.fmt * turn.task_format,
-        self_check_format=weights.fmt * turn.self_check_format,
-    )
+    return {
+        "cal": complete * weights.cal * (1.0 - (turn.confidence - y) ** 2),
+        "over": -weights.over * turn.confidence * complete if says_correct and not y else 0.0,
+        "detect": complete * weights.detect * (says_incorrect and not turn.correct),
+        "ready": complete * weights.ready * turn.confidence * (says_correct and turn.correct),
+        "task_format": weights.fmt * turn.task_format,
+        "self_check_format": weights.fmt * turn.self_check_format,
+    }
 
 
 def _progress(before: bool, now: bool, weights: RewardWeights) -> float:

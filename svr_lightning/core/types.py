@@ -155,7 +155,8 @@ class Turn:
     index: int
     """t, counted from 1."""
     completion: AnyCompletion
-    check: SelfCheck
+    check: SelfCheck | None
+    """None for a method whose prompts ask for no self-check."""
     verdict_probability: float | None = None
     """With which the policy gave the word of its verdict; None where it was not asked for or no
     verdict can be read."""
@@ -198,16 +199,16 @@ class ScoredTurn:
     """y_t."""
     truncated: bool
     """q_t."""
-    verdict: Verdict
-    """v_t."""
-    confidence: float
-    """c_t in [0, 1]."""
+    verdict: Verdict | None = None
+    """v_t; None for a method without a self-check."""
+    confidence: float | None = None
+    """c_t in [0, 1]; None for a method without a self-check."""
     completion_tokens: int
     """l_t, the end-of-sequence token included."""
     task_format: float
     """r_taskfmt, in [0, 1]."""
-    self_check_format: float
-    """r_scfmt, one of 1, 0, -1."""
+    self_check_format: float = 0.0
+    """r_scfmt, one of 1, 0, -1; 0 for a method without a self-check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

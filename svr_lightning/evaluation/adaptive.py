@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from svr_lightning.core.stopping import StopRule, answer_turn
-from svr_lightning.core.types import AnyCompletion, Problem, Trajectory, Turn
+from svr_lightning.core.types import AnyCompletion, Problem, SelfCheck, Trajectory, Turn, Verdict
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.chain import signals_of
 from svr_lightning.recipes.svr import SVR
@@ -22,6 +22,8 @@ OnTurn = Callable[[Problem, Turn], None]
 OnRecord = Callable[[Record], None]
 
 _SVR = SVR()
+_SILENT = SelfCheck(verdict=Verdict.UNSURE, confidence=0.5)
+"""What a record says of a turn without a self-check."""
 
 
 class Records:
@@ -180,13 +182,14 @@ def completion_fields(problem: Problem, completion: AnyCompletion, grader: str) 
 
 def _turn_record(problem: Problem, turn: Turn, grader: str) -> Record:
     fields = completion_fields(problem, turn.completion, grader)
+    check = turn.check or _SILENT
     record = {
         "turn": turn.index,
         "text": fields.pop("text"),
         "answer": fields.pop("answer"),
         "correct": fields.pop("correct"),
-        "verdict": turn.check.verdict.value,
-        "confidence": turn.check.confidence,
+        "verdict": check.verdict.value,
+        "confidence": check.confidence,
         **fields,
     }
     if turn.verdict_probability is not None:

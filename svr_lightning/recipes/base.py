@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from svr_lightning.core.credit import is_degenerate
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.core.rewards import TurnReward
+from svr_lightning.core.rewards import Reward
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import (
@@ -58,7 +58,7 @@ class Group:
     problem: Problem
     trajectories: tuple[Trajectory, ...]
     scored: tuple[tuple[ScoredTurn, ...], ...]
-    rewards: tuple[tuple[TurnReward, ...], ...]
+    rewards: tuple[tuple[Reward, ...], ...]
     returns: tuple[float, ...]
     attempt: int
     place: SeedContext = START
@@ -102,11 +102,11 @@ class Recipe(ABC):
         """
 
     @abstractmethod
-    def reward(self, scored: Sequence[ScoredTurn]) -> list[TurnReward]:
+    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """[T] the reward breakdown of each turn of one trajectory."""
 
     @abstractmethod
-    def returns(self, rewards: Sequence[Sequence[TurnReward]]) -> list[float]:
+    def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
         """[G] one return per trajectory, for logs and, mostly, for credit."""
 
     @abstractmethod

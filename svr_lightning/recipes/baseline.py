@@ -7,7 +7,7 @@ from typing import Literal
 from svr_lightning.core import baseline_prompts
 from svr_lightning.core.credit import RewardScale
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.core.rewards import BaselineReward, RewardWeights, TurnReward, baseline_rewards
+from svr_lightning.core.rewards import BaselineReward, Reward, RewardWeights, baseline_rewards
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import (
     AnyCompletion,
@@ -16,18 +16,13 @@ from svr_lightning.core.types import (
     Problem,
     Sample,
     ScoredTurn,
-    SelfCheck,
     Trajectory,
     Turn,
-    Verdict,
 )
 from svr_lightning.recipes.base import Group, PromptRequest, Recipe, RolloutFn, sample_of
 from svr_lightning.recipes.chain import ProbabilityOf
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
-
-NO_CHECK = SelfCheck(verdict=Verdict.UNSURE, confidence=0.5)
-"""What stands for the self-check of a method that asks for none."""
 
 LossTurns = Literal["final", "all"]
 """Which completions of a trajectory are optimised."""
@@ -49,11 +44,11 @@ class Baseline(Recipe):
     loss: LossSpec = field(default_factory=LossSpec)
     """Ratio level, clip range and KL coefficient."""
 
-    def reward(self, scored: Sequence[ScoredTurn]) -> list[TurnReward]:
+    def reward(self, scored: Sequence[ScoredTurn]) -> list[Reward]:
         """What ``reward_kind`` says of each turn."""
         return baseline_rewards(scored, self.reward_kind, self.weights, self.length_scale)
 
-    def returns(self, rewards: Sequence[Sequence[TurnReward]]) -> list[float]:
+    def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
         """[G] the reward of each trajectory's last turn."""
         return [turns[-1].total for turns in rewards]
 
@@ -106,7 +101,7 @@ class Baseline(Recipe):
 
 def turn_of(completion: AnyCompletion, index: int) -> Turn:
     """A completion as turn ``index``, from 1."""
-    return Turn(index=index, completion=completion, check=NO_CHECK)
+    return Turn(index=index, completion=completion, check=None)
 
 
 def node(problem: Problem, sample: int, turn: Turn, parent: Trajectory | None = None) -> Trajectory:

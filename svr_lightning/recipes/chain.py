@@ -67,7 +67,13 @@ def refinement_chain(
 
 
 def signals_of(task: Task, turn: Turn) -> StopSignals:
-    """What a stopping rule reads of a turn."""
+    """What a stopping rule reads of a turn.
+
+    Raises:
+        ValueError: if the turn has no self-check, since then no rule applies to it.
+    """
+    if turn.check is None:
+        raise ValueError("a turn without a self-check cannot end its trajectory early")
     return StopSignals(
         verdict=turn.check.verdict,
         confidence=turn.check.confidence,

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Literal
 
 from svr_lightning.core.credit import group_advantages
-from svr_lightning.core.rewards import TurnReward
+from svr_lightning.core.rewards import Reward
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample
 from svr_lightning.recipes.base import Group, RolloutFn
@@ -41,7 +41,7 @@ class GRPOMT(Baseline):
         """G chains."""
         return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
 
-    def returns(self, rewards: Sequence[Sequence[TurnReward]]) -> list[float]:
+    def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
         """[G] as ``return_of`` says."""
         if self.return_of == "final":
             return super().returns(rewards)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from svr_lightning.core import baseline_prompts
 from svr_lightning.core.credit import group_advantages
-from svr_lightning.core.rewards import TurnReward
+from svr_lightning.core.rewards import Reward
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Message, Problem, Sample, ScoredTurn, Turn
@@ -63,7 +63,7 @@ class MLMTRL(Baseline):
         attempt, hints = texts[-2:]
         return baseline_prompts.guided(style, problem.question, attempt, hints, len(turns) + 1)
 
-    def reward(self, scored: Sequence[ScoredTurn]) -> list[TurnReward]:
+    def reward(self, scored: Sequence[ScoredTurn]) -> list[Reward]:
         """Of ``reward_kind``; an answer's progress is that since the answer before it."""
         rewards = super().reward(scored)
         rewards[::2] = super().reward(scored[::2])

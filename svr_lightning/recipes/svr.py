@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from svr_lightning.core.credit import RewardScale, group_advantages
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.parsing import SelfCheckFields, self_check_format_score
-from svr_lightning.core.rewards import RewardWeights, TurnReward, turn_rewards
+from svr_lightning.core.rewards import Reward, RewardWeights, turn_rewards
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Message, Problem, Sample, ScoredTurn, Turn
@@ -51,11 +51,11 @@ class SVR(Recipe):
         """G chains of ``horizon`` turns that never stop early."""
         return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
 
-    def reward(self, scored: Sequence[ScoredTurn]) -> list[TurnReward]:
+    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """Equation svr-reward, term by term."""
         return turn_rewards(scored, self.weights, self.length_scale)
 
-    def returns(self, rewards: Sequence[Sequence[TurnReward]]) -> list[float]:
+    def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
         """R_SVR: the mean total over the turns of each trajectory."""
         return [sum(turn.total for turn in turns) / len(turns) for turns in rewards]
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from svr_lightning.core.credit import group_advantages, reward_to_go
 from svr_lightning.core.parsing import self_check_start
-from svr_lightning.core.rewards import TurnReward, proper_rewards, turn_rewards
+from svr_lightning.core.rewards import Reward, proper_rewards, sections, turn_rewards
 from svr_lightning.core.types import Sample, ScoredTurn
 from svr_lightning.recipes.base import Group, sample_of
 from svr_lightning.recipes.svr_turns import SVRTurns
@@ -35,7 +35,7 @@ class SVRPlus(SVRTurns):
         turns = self.horizon if self.turns == "all" else 1
         return self.group_size * turns * (2 if self.sections else 1)
 
-    def reward(self, scored: Sequence[ScoredTurn]) -> list[TurnReward]:
+    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """Equation svr-reward, or its proper form."""
         rewards = proper_rewards if self.proper else turn_rewards
         return rewards(scored, self.weights, self.length_scale)
@@ -53,14 +53,9 @@ class SVRPlus(SVRTurns):
     def _advantages(self, group: Group, t: int) -> list[list[float]]:
         """[1 or 2][G] advantages of the parts of turn ``t``, from 0."""
         if self.sections:
-            solved = [
-                reward_to_go([r.solve + r.task_format for r in rewards])[t]
-                for rewards in group.rewards
-            ]
-            checked = [
-                rewards[t].verify + rewards[t].self_check_format for rewards in group.rewards
-            ]
-            earned = [solved, checked]
+            parts = [[sections(reward) for reward in rewards] for rewards in group.rewards]
+            solved = [reward_to_go([solution for solution, _ in turns])[t] for turns in parts]
+            earned = [solved, [turns[t][1] for turns in parts]]
         else:
             earned = [[reward_to_go([r.total for r in rewards])[t] for rewards in group.rewards]]
         return [group_advantages(values, self.scale_rewards) for values in earned]

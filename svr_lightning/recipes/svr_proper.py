@@ -7,7 +7,7 @@ the best confidence then is the probability of being correct, where SVR's is 2.1
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from svr_lightning.core.rewards import TurnReward, proper_rewards
+from svr_lightning.core.rewards import Reward, proper_rewards
 from svr_lightning.core.types import ScoredTurn
 from svr_lightning.recipes.svr import SVR
 
@@ -16,6 +16,6 @@ from svr_lightning.recipes.svr import SVR
 class SVRProper(SVR):
     """SVR, calibrated at its optimum."""
 
-    def reward(self, scored: Sequence[ScoredTurn]) -> list[TurnReward]:
+    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """Equation svr-reward with -lambda_over [C, y = 0] and +lambda_ready [C, y = 1]."""
         return proper_rewards(scored, self.weights, self.length_scale)

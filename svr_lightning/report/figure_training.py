@@ -31,6 +31,7 @@ Numbers = dict[str, Any]
 Curves = Mapping[str, tuple[Sequence[int], Sequence[float]]]
 
 TERMS = (
+    ("correct", "correct", BLUE),
     ("abs", "absolute", BLUE),
     ("prog", "progress", LIGHT_BLUE),
     ("trunc", "truncation", PALE_BLUE),
@@ -42,6 +43,11 @@ TERMS = (
     ("self_check_format", "self-check format", FAINT),
 )
 """Reward terms: solving in blue, verifying in orange, format in grey."""
+_PREFIX = "train/reward/"
+_SUMS = ("mean", "solve", "verify", "format")
+"""What is logged beside the terms and is a sum of several."""
+_OTHERS = (INK, "#5d8a66", "#a03f5a", "#b39b2e", "#5b4a8a")
+"""Colours of terms that are not in :data:`TERMS`, such as a user's own."""
 HEALTH = (
     ("train/reward/mean", "mean return"),
     ("train/kl", "KL to the reference\n(nats per token)"),
@@ -79,13 +85,25 @@ def reward_data(curves: Curves) -> Numbers:
 
     A term that is 0 at every step is none of its own.
     """
-    keys = [name for name, *_ in TERMS if f"train/reward/{name}" in curves]
-    steps = list(curves[f"train/reward/{keys[0]}"][0]) if keys else []
-    found = {name: curves[f"train/reward/{name}"] for name in keys}
+    known = [name for name, *_ in TERMS]
+    logged = [key.removeprefix(_PREFIX) for key in curves if key.startswith(_PREFIX)]
+    own = [name for name in logged if name not in (*known, *_SUMS)]
+    keys = [name for name in (*known, *own) if name in logged]
+    steps = list(curves[_PREFIX + keys[0]][0]) if keys else []
+    found = {name: curves[_PREFIX + name] for name in keys}
     whole = [name for name in keys if list(found[name][0]) == steps and np.any(found[name][1])]
     window = max(1, math.ceil(len(steps) / 40))
     terms = {name: _running_mean(found[name][1], window) for name in whole}
     return {"steps": steps, "window": window, "terms": terms}
+
+
+def _shown(terms: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Key, name and colour of each term that a figure draws."""
+    known = [entry for entry in TERMS if entry[0] in terms]
+    own = [name for name in terms if name not in {key for key, *_ in TERMS}]
+    return known + [
+        (name, name.replace("_", " "), _OTHERS[i % len(_OTHERS)]) for i, name in enumerate(own)
+    ]
 
 
 def _running_mean(values: Sequence[float], window: int) -> list[float]:
@@ -124,9 +142,7 @@ def rewards(data: Numbers) -> Figure:
     ends = []
     for sign in (1, -1):
         base = np.zeros(len(steps))
-        for key, name, colour in TERMS:
-            if key not in terms:
-                continue
+        for key, name, colour in _shown(terms):
             part = np.maximum(np.array(terms[key]) * sign, 0) * sign
             axes.fill_between(steps, base, base + part, color=colour, linewidth=0)
             if (terms[key][-1] >= 0) == (sign > 0):

@@ -1,11 +1,10 @@
 """What is logged of a rollout: plain numbers under the keys of docs/metrics.md."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from itertools import chain
 from statistics import fmean
 
-from svr_lightning.core.rewards import TurnReward
+from svr_lightning.core.rewards import Reward
 from svr_lightning.core.types import ScoredTurn, Verdict
 from svr_lightning.training.experience import Group
 
@@ -23,19 +22,17 @@ def rollout_stats(groups: Sequence[Group]) -> dict[str, float]:
         "train/accuracy": _share(turn.correct for turn in turns),
         "train/truncated": _share(turn.truncated for turn in turns),
         "train/completion_tokens": fmean(turn.completion_tokens for turn in turns),
-        "train/brier": fmean((turn.confidence - turn.correct) ** 2 for turn in turns),
-        "train/overconfidence": _share(
-            turn.verdict == Verdict.CORRECT and not turn.correct for turn in turns
-        ),
     }
-    for name in ("solve", "verify", "format", *(field.name for field in fields(TurnReward))):
-        stats[f"train/reward/{name}"] = fmean(getattr(reward, name) for reward in rewards)
-    for verdict in Verdict:
-        share = _share(turn.verdict == verdict for turn in turns)
-        stats[f"train/verdict/{verdict.value.lower()}"] = share
-    stats |= _per_turn(groups)
-    stats |= _confidence(turns)
-    return stats
+    return {**stats, **_reward_terms(rewards), **_per_turn(groups), **_self_checks(turns)}
+
+
+def _reward_terms(rewards: Sequence[Reward]) -> dict[str, float]:
+    """Means of every term and subtotal; 0 stands for a term that a turn's reward does not have."""
+    named = [{**reward.subtotals, **reward.terms} for reward in rewards]
+    names = dict.fromkeys(name for terms in named for name in terms)
+    return {
+        f"train/reward/{name}": fmean(terms.get(name, 0.0) for terms in named) for name in names
+    }
 
 
 def _per_turn(groups: Sequence[Group]) -> dict[str, float]:
@@ -47,10 +44,26 @@ def _per_turn(groups: Sequence[Group]) -> dict[str, float]:
     return {f"train/turn{index}/accuracy": _share(correct[index]) for index in sorted(correct)}
 
 
-def _confidence(turns: Sequence[ScoredTurn]) -> dict[str, float]:
-    stats = {}
-    for name, correct in (("right", True), ("wrong", False)):
-        values = [turn.confidence for turn in turns if turn.correct == correct]
+def _self_checks(turns: Sequence[ScoredTurn]) -> dict[str, float]:
+    """What turns with a self-check say of themselves; nothing where no turn has one."""
+    checked = [
+        (turn.verdict, turn.confidence, turn.correct)
+        for turn in turns
+        if turn.verdict is not None and turn.confidence is not None
+    ]
+    if not checked:
+        return {}
+    stats = {
+        "train/brier": fmean((stated - correct) ** 2 for _, stated, correct in checked),
+        "train/overconfidence": _share(
+            verdict == Verdict.CORRECT and not correct for verdict, _, correct in checked
+        ),
+    }
+    for word in Verdict:
+        share = _share(verdict == word for verdict, _, _ in checked)
+        stats[f"train/verdict/{word.value.lower()}"] = share
+    for name, label in (("right", True), ("wrong", False)):
+        values = [stated for _, stated, correct in checked if correct == label]
         if values:
             stats[f"train/confidence/{name}"] = fmean(values)
     return stats

@@ -255,7 +255,7 @@ def test_mlmt_rl_compares_an_answer_with_the_answer_before_and_not_with_feedback
     recipe = MLMTRL(group_size=3, reward_kind="solve")
     ((group,), _) = play(recipe, scripts("RWR", "RWW", "WWR"))
     # Kept right: 0.3. Made wrong: 0.3 (0 - 1) - 0.5. Made right: 0.3.
-    assert [turns[2].prog for turns in group.rewards] == pytest.approx([0.3, -0.8, 0.3])
+    assert [turns[2].terms["prog"] for turns in group.rewards] == pytest.approx([0.3, -0.8, 0.3])
 
 
 ANALYSED = f"<analysis>sign</analysis>{RIGHT}"

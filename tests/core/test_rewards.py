@@ -211,7 +211,7 @@ def test_a_coefficient_of_0_changes_its_own_term_alone(name: str, fields: set[st
     changed = set()
     ablated = turn_rewards(TRAJECTORY, replace(RewardWeights(), **{name: 0.0}))
     for full, without in zip(turn_rewards(TRAJECTORY), ablated, strict=True):
-        pairs = zip(asdict(full).items(), asdict(without).values(), strict=True)
+        pairs = zip(full.terms.items(), without.terms.values(), strict=True)
         changed |= {field for (field, value), other in pairs if value != other}
     assert changed == fields
 
@@ -250,7 +250,7 @@ def test_progress_coefficients_of_0_remove_their_transition(
 def test_every_breakdown_adds_up_to_the_return(turns: list[ScoredTurn]) -> None:
     rewards = turn_rewards(turns)
     for reward in rewards:
-        assert reward.total == pytest.approx(sum(asdict(reward).values()))
+        assert reward.total == pytest.approx(sum(reward.terms.values()))
         assert reward.total == pytest.approx(reward.solve + reward.verify + reward.format)
         # Extremes: 1 + 0.3 + 0.8 + 0.8, and -0.8 - 0.8 (or -0.5) - 0.4.
         assert -2.1 <= reward.total <= 2.9 + 1e-9
