@@ -66,8 +66,15 @@ class Actors:
         self.limits: list[int | None] = []
         self._write = write
 
-    def run(self, jobs: Iterable[Job]) -> list[Any]:
-        return [self._play(job) for job in jobs]
+    def run(
+        self, jobs: Iterable[Job], on_done: Callable[[int, Any], None] | None = None
+    ) -> list[Any]:
+        results = []
+        for index, job in enumerate(jobs):
+            results.append(self._play(job))
+            if on_done is not None:
+                on_done(index, results[-1])
+        return results
 
     def _play(self, job: Job) -> Any:
         asked: Sequence[Any] = next(job.program)
