@@ -29,4 +29,5 @@ test: $(VENV)/.test
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
