@@ -43,8 +43,6 @@ NOT_A_METHOD = "countdown_single_turn"
 NO_SELF_CHECK = ("grpo", "gspo", "igrpo", "mlmt", "murphy", "oracle", "scrpo")
 """Beginnings of the names of layers whose policy states no verdict."""
 STEPS = 6
-PROBLEMS_PER_STEP = {"gspo_published": 8}
-"""Four optimizer steps for each of its rollouts; 2 problems for all other layers."""
 TURN = ("turn", "text", "correct", "truncated", "completion_tokens")
 CHECK = ("verdict", "confidence")
 METRICS = (
@@ -78,7 +76,7 @@ def hashes_of(name: str, layer: list[str]) -> Hashes:
         command += ["--config", str(ROOT / "configs" / "countdown_tiny.yaml"), *layer]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(
-            [*command, *arguments(name, root, rows)],
+            [*command, *arguments(root, rows)],
             env={**environment, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
@@ -104,15 +102,14 @@ def write_problems(path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def arguments(name: str, root: Path, rows: Path) -> list[str]:
+def arguments(root: Path, rows: Path) -> list[str]:
     """What makes a layer's run short."""
-    problems = PROBLEMS_PER_STEP.get(name, 2)
     source = f"[{{name: rows, task: countdown, path: {rows}}}]"
     return [
         *("--trainer.default_root_dir", str(root), "--trainer.max_steps", str(STEPS)),
         *("--trainer.val_check_interval", str(STEPS), "--trainer.enable_progress_bar", "false"),
         *("--model.micro_batch_size", "8"),
-        *("--data.problems_per_step", str(problems), "--data.val", source, "--data.test", source),
+        *("--data.problems_per_step", "2", "--data.val", source, "--data.test", source),
     ]
 
 
