@@ -193,22 +193,13 @@ def test_the_readme_has_two_commands_that_do_all_the_set_up() -> None:
 TRAINER = ["python", "-m", "svr_lightning"]
 
 
-def test_the_readmes_other_commands_are_there() -> None:
+def test_the_readme_installs_extras_that_exist() -> None:
     others = [words for words in readme_commands() if words[:3] != TRAINER and words[0] != "make"]
-    assert [words[:3] for words in others] == [
-        ["pip", "install", "-e"],
-        ["configs/hardware/torchrun.sh", "--config", "configs/gsm8k.yaml"],
-        ["python", "-m", "tools.gpu_check"],
-    ]
+    assert [words[:3] for words in others] == [["pip", "install", "-e"]]
     wanted = re.fullmatch(r"\.\[(.*)\]", others[0][3])
     assert wanted
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(wanted[1].split(",")) <= project["optional-dependencies"].keys()
-    # The launcher hands its arguments to the command, where they have to resolve too.
-    with pytest.raises(SystemExit) as end:
-        main(["fit", *(str(ROOT / w) if "/" in w else w for w in others[1][1:]), "--print_config"])
-    assert end.value.code in (0, None)
-    assert (ROOT / others[1][0]).is_file()
 
 
 @pytest.mark.parametrize(
