@@ -5,7 +5,8 @@
     python -m tools.miniature --rows svr grpo --seeds 42 --stage train
 
 Stages: tune (learning rates and the choice of SVR+, on development problems),
-train, judge (on held-out problems), report. What is done already is kept;
+train, judge (on held-out problems), report, controls (stops that need no
+self-check; minutes, without any training). What is done already is kept;
 start it again and it goes on. Flags after -- go to every training:
 -- --trainer.max_steps 2 --trainer.val_check_interval 2.
 """
@@ -18,11 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from svr_lightning.errors import ConfigError
-from tools.miniature import plan, report, tuning
+from tools.miniature import controls, plan, report, tuning
 from tools.miniature.cells import Runner, state_of
 from tools.miniature.plan import Settings
 
-STAGES = ("tune", "train", "judge", "report")
+STAGES = ("tune", "train", "judge", "report", "controls")
 FAILED, USER_FAULT, INTERRUPTED = 1, 2, 130
 _SIGNS = {"done": "+", "open": "-", "other": "!"}
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -92,8 +93,13 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
         known = replace(settings, rates=tuning.read_rates(settings.out))
         for line in report.write_report(known, tuple(options.seeds), options.rows):
             print(line)
+    if "controls" in stages:
+        failures += runner.run(controls.untrained_cells(settings), options.jobs)
+        for line in controls.write_controls(settings, tuple(options.seeds)):
+            print(line)
     if options.publish:
-        for line in report.publish(Path(settings.out), options.publish):
+        files = controls.FILES if options.stage == "controls" else None
+        for line in report.publish(Path(settings.out), options.publish, files):
             print(line)
     for line in failures:
         print(line, file=sys.stderr)

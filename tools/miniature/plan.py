@@ -12,7 +12,7 @@ from svr_lightning.core.parsing import SelfCheckFields
 
 Family = Literal["single", "multi", "svr"]
 """What shares a learning rate: single-turn methods, multi-turn ones, SVR and its relatives."""
-Group = Literal["method", "ablation", "variant"]
+Group = Literal["method", "ablation", "variant", "control"]
 PaperRow = tuple[str, str, float]
 """Table and row of the paper, and the All-7 accuracy there."""
 
@@ -118,6 +118,23 @@ ROWS = (
         interface="joint",
         paper=("main_results", "Qwen3.5-2B", 0.420),
     ),
+    Row(
+        name="warm_start_neutral",
+        title="warm start, neutral prompts",
+        group="control",
+        family="multi",
+        layers=("configs/methods/grpo_mt.yaml",),
+        trained=False,
+    ),
+    Row(
+        name="string_rule",
+        title="warm start, string rule",
+        group="control",
+        family="svr",
+        flags=("--model.recipe", "tools.miniature.string_rule.StringRule"),
+        trained=False,
+        interface="joint",
+    ),
     _method("grpo", "GRPO", "single", ("GRPO", 0.427), single=True, votes=True),
     _method(
         "gspo_published",
@@ -170,6 +187,9 @@ ROWS = (
     _variant("svr_plus", "SVR+"),
 )
 BY_NAME: Mapping[str, Row] = {row.name: row for row in ROWS}
+
+CONTROLS = ("warm_start", "warm_start_neutral", "string_rule", "grpo_mt", "svr", "svr_plus")
+"""Rows that are also shown under a stop that needs no self-check: the first repeated answer."""
 
 REPRESENTATIVES: Mapping[Family, str] = {"single": "grpo", "multi": "grpo_mt", "svr": "svr"}
 """The row whose learning rate its family takes."""

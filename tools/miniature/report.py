@@ -68,14 +68,23 @@ def write_report(settings: Settings, seeds: Sequence[int], names: Sequence[str])
     ]
 
 
-def publish(out: Path, folder: Path) -> list[str]:
+def publish(out: Path, folder: Path, files: Sequence[str] | None = None) -> list[str]:
     """Copy tables, numbers, the figure of all rows and SVR's own; the page if it is small.
 
-    What was published there before goes.
+    The figures published there before are removed.
+
+    Args:
+        out: the experiment's folder.
+        folder: where to copy to.
+        files: only these files.
 
     Raises:
         ConfigError: if there is no report.
     """
+    if files is not None:
+        for name in files:
+            _copy(out / name, folder / name)
+        return [f"{folder}: {', '.join(files)}"]
     figures = _published(out / "report")
     shutil.rmtree(folder / "figures", ignore_errors=True)
     (folder / "index.html").unlink(missing_ok=True)

@@ -46,28 +46,41 @@ def summarise(rows: Sequence[Seeds]) -> list[Entry]:
 
 def row_entry(seeds: Seeds, drawn: Draws) -> Entry:
     """What a row's policies did, greedily and sampled."""
-    row = seeds.row
-    pairs = _own_protocol(seeds.greedy)
-    runs = [summary.ratios_of(table, outcome) for table, outcome in pairs]
-    greedy = summary.mean_over_seeds(runs, drawn)
-    greedy["auroc"] = summary.auroc_over_seeds(pairs, drawn)
     fixed = summary.mean_over_seeds([summary.budget_ratios(table) for table in seeds.tables], drawn)
     best = max(fixed, key=lambda k: (fixed[k]["mean"], -int(k)))
     return {
-        **_identity(row, row.name, row.title),
-        "paper": _paper(*row.paper) if row.paper else None,
-        "trained_seeds": list(seeds.seeds) if row.trained else [],
-        "problems": len(seeds.tables[0].ids),
-        "greedy": _applicable(row, greedy),
+        **greedy_entry(seeds, drawn),
         "fixed": {k: fixed[k]["mean"] for k in fixed},
         "fixed_tokens": {k: _mean_tokens(seeds.tables, int(k)) for k in fixed},
         "best_fixed": {"budget": int(best), **fixed[best]},
+        **control_entry(seeds.tables, drawn),
         "sampled": sampled_entry(seeds, drawn),
         "short": {
             "greedy": short_entry(seeds.row, seeds.greedy, drawn),
             "sampled": short_entry(seeds.row, seeds.sampled, drawn),
         },
     }
+
+
+def greedy_entry(seeds: Seeds, drawn: Draws) -> Entry:
+    """What a row is, and its greedy answers under its own protocol."""
+    row, pairs = seeds.row, _own_protocol(seeds.greedy)
+    greedy = summary.mean_over_seeds([summary.ratios_of(*pair) for pair in pairs], drawn)
+    greedy["auroc"] = summary.auroc_over_seeds(pairs, drawn)
+    return {
+        **_identity(row, row.name, row.title),
+        "paper": _paper(*row.paper) if row.paper else None,
+        "trained_seeds": list(seeds.seeds) if row.trained else [],
+        "problems": len(seeds.tables[0].ids),
+        "greedy": _applicable(row, greedy),
+    }
+
+
+def control_entry(tables: Sequence[TurnTable], drawn: Draws) -> Entry:
+    """``repeated``: what a row of several turns returns at the first repeated answer."""
+    if tables[0].correct.shape[1] == 1:
+        return {}
+    return {"repeated": summary.mean_over_seeds([summary.repeat_ratios(t) for t in tables], drawn)}
 
 
 def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
@@ -146,7 +159,7 @@ def versus(
     mine, yours = _chosen(answers(reference), ours), _chosen(other, theirs)
     return {
         "seeds": list(common),
-        **summary.compare(mine, yours, cluster, drawn),
+        **summary.compare(mine, yours, drawn),
         f"{REFERENCE}_at_its_cost": summary.at_cost(_seeds(options, ours), yours, cluster, drawn),
         f"at_{REFERENCE}s_cost": summary.at_cost(_seeds(others, theirs), mine, cluster, drawn),
     }

@@ -6,7 +6,6 @@ with all the targets and orders that were asked of it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,6 @@ from svr_lightning.evaluation.sweep import THRESHOLDS
 from svr_lightning.evaluation.table import Outcome, TurnTable
 
 RESAMPLES = 2000
-FLIPS = 20_000
-_EXACT = 12
-"""Up to so many clusters that differ, every one of their sign patterns is gone through."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -100,6 +96,23 @@ def ratios_of(table: TurnTable, outcome: Outcome) -> dict[str, tuple[Floats, Flo
     return {k: (a.astype(np.float64), b.astype(np.float64)) for k, (a, b) in columns.items()}
 
 
+def first_repeat(table: TurnTable) -> Outcome:
+    """The outcome of stopping at the first answer that repeats the one of the turn before."""
+    stopped = table.repeats.any(1)
+    last = np.where(stopped, table.repeats.argmax(1) + 1, table.length)
+    early = stopped & (last < table.repeats.shape[1])
+    return Outcome(returned=last, observed=last, stopped_early=early)
+
+
+def repeat_ratios(table: TurnTable) -> dict[str, tuple[Floats, Floats]]:
+    """Accuracy, turns and tokens under :func:`first_repeat`, and how often it stops rightly."""
+    outcome = first_repeat(table)
+    found = ratios_of(table, outcome)
+    kept = {name: found[name] for name in ("accuracy", "turns", "tokens", "esr")}
+    early = outcome.stopped_early.astype(np.float64)
+    return {**kept, "right_when_stopped": (early * found["accuracy"][0], early)}
+
+
 def budget_ratios(table: TurnTable) -> dict[str, tuple[Floats, Floats]]:
     """Accuracy of every turn that all problems have, by its number."""
     ran = table.length > 0
@@ -167,13 +180,13 @@ def weighted(resampled: Floats, weights: Floats) -> Floats:
 # --- comparisons ------------------------------------------------------------------------------
 
 
-def compare(ours: Answers, other: Answers, cluster: Ints, drawn: Draws) -> dict[str, Any]:
+def compare(ours: Answers, other: Answers, drawn: Draws) -> dict[str, Any]:
     """Ours minus the other row on the same problems and seeds, and which one is ahead.
 
     Returns:
-        ``accuracy`` and ``tokens``: ``difference``, ``seeds`` (that of each), ``ci95`` and
-        ``p_value``. ``per_token``: ``dominates`` where ours is no less accurate at no more tokens,
-        ``dominated`` where the other is, else ``trades``; ``equal`` where both are equal.
+        ``accuracy`` and ``tokens``: ``difference``, ``seeds`` (that of each) and ``ci95``.
+        ``per_token``: ``dominates`` where ours is no less accurate at no more tokens, ``dominated``
+        where the other is, else ``trades``; ``equal`` where both are equal.
     """
     result: dict[str, Any] = {}
     for name in ("accuracy", "tokens"):
@@ -185,7 +198,6 @@ def compare(ours: Answers, other: Answers, cluster: Ints, drawn: Draws) -> dict[
             "difference": float(gap.mean()),
             "seeds": gap.mean(1).tolist(),
             "ci95": percentile_interval(resampled),
-            "p_value": sign_flip(cluster_sums(gap.mean(0), cluster)),
         }
     gained, spent = (result[name]["difference"] for name in ("accuracy", "tokens"))
     return {**result, "per_token": per_token(gained, spent)}
@@ -203,39 +215,6 @@ def per_token(gained: float, spent: float) -> str:
     if gained >= 0 and spent <= 0:
         return "dominates"
     return "dominated" if gained <= 0 and spent >= 0 else "trades"
-
-
-def cluster_sums(values: Floats, cluster: Ints) -> Floats:
-    """[C] sums of [N] values over each cluster's problems."""
-    return np.asarray(np.bincount(cluster, weights=values), dtype=np.float64)
-
-
-def sign_flip(differences: Floats, flips: int = FLIPS, seed: int = 0) -> float:
-    """Two-sided p-value of a permutation test that flips the sign of each cluster's difference.
-
-    Under the hypothesis that two policies are exchangeable, problem by problem, every pattern of
-    signs is as likely as the one observed. It is about these trained policies and new problems, not
-    about other training runs.
-
-    Args:
-        differences: [C].
-        flips: random patterns, where there are too many to go through all of them.
-        seed: of those.
-
-    Example:
-        Of the eight patterns of 1, 1, 1 two have a sum as far from 0 as 3.
-
-        >>> sign_flip(np.array([1.0, 1.0, 1.0, 0.0]))
-        0.25
-    """
-    nonzero = differences[differences != 0]
-    observed = abs(nonzero.sum()) - 1e-9  # sums of the same numbers in another order
-    if len(nonzero) <= _EXACT:
-        signs = np.array(list(product((-1.0, 1.0), repeat=len(nonzero))))
-        return float((np.abs(signs @ nonzero) >= observed).mean())
-    drawn = np.random.default_rng(seed).integers(0, 2, (flips, len(nonzero)), dtype=np.int8)
-    sums = (2.0 * drawn - 1.0) @ nonzero
-    return float((1 + (np.abs(sums) >= observed).sum()) / (1 + flips))
 
 
 # --- one row at another row's cost ------------------------------------------------------------
@@ -321,5 +300,5 @@ def at_cost(
         "accuracy": float(taken.right.mean()),
         "tokens": float(taken.tokens.mean()),
         "options": names,
-        "gap": compare(taken, other, cluster, drawn)["accuracy"],
+        "gap": compare(taken, other, drawn)["accuracy"],
     }

@@ -32,12 +32,21 @@ CORRECT. Better higher: AUROC, how well confidence tells right turns from wrong 
 of problems that stop before the turns run out."""
 _FEEDBACK = "Turn 2 of MLMT-RL is feedback, whose text is graded as an answer."
 _SHORT_NOTES = "As many as in training; the stopping rule where there is one."
+_CONTROLS = """\
+Stops that need no self-check. First repeated answer: stop at the first turn whose answer is that
+of the turn before. String rule: the untrained warm start in SVR's dialogue; a turn whose reasoning
+ends in "yes" counts as CORRECT with confidence 1 and stops, any other as INCORRECT with confidence
+0.20. Right when stopped: of the answers that repetition stops before the last turn, the share that
+is right.
+
+Countdown can be verified without solving it: compute the expression and compare. The warm start
+writes the outcome of every try into its reasoning, so the string rule reaches without training
+what SVR+ reaches. These tables show that the trainer works. They do not show that a learned
+self-check is worth its cost on this task."""
 _VERSUS = """\
 SVR minus the row, on the same problems and seeds. Seeds ahead: on how many of them SVR is more
-accurate. p, of these policies: a two-sided permutation test that flips signs by sets of numbers. It
-speaks of new problems for these very policies and not of other trainings, whose spread it ignores,
-and is not corrected for the number of rows; where seeds disagree, believe the seeds. Per token, by
-point values: SVR dominates a row where it is no less accurate at no more tokens."""
+accurate. Per token, by point values: SVR dominates a row where it is no less accurate at no more
+tokens."""
 _COSTS = """\
 SVR at the row's cost: under the threshold and the number of turns, or the number of fixed turns,
 that are most accurate within the row's tokens, chosen on one half of the sets of numbers and
@@ -51,10 +60,14 @@ _HEAD = (
 )
 _SHORT = ("", "greedy", "tokens", "sampled", "tokens")
 _SAMPLED = ("", "turn 1", "turn 2", "turn 3", "AUROC", "Brier", "overconfidence")
-_COMPARED = ("", "accuracy", "seeds ahead", "p", "tokens", "per token")
+_COMPARED = ("", "accuracy", "seeds ahead", "tokens", "per token")
+_CONTROLLED = (
+    *("", "seeds", "own rule", "turns", "tokens"),
+    *("first repeated answer", "turns", "tokens", "right when stopped"),
+)
 _AT_COST = (
-    *("", "SVR at the row's cost (tokens)", "SVR minus the row", "p"),
-    *("the row at SVR's cost (tokens)", "the row minus SVR", "p"),
+    *("", "SVR at the row's cost (tokens)", "SVR minus the row"),
+    *("the row at SVR's cost (tokens)", "the row minus SVR"),
 )
 
 
@@ -63,6 +76,8 @@ def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
     parts = ["# The miniature experiment", "", _NOTES, "", *_grid(_HEAD, map(_greedy, entries))]
     if any(entry["privileged"] for entry in entries):
         parts += ["", "(+) privileged: its prompts show labels."]
+    if controlled := [entry for entry in entries if entry["name"] in plan.CONTROLS]:
+        parts += ["", "## Stopping without a self-check", "", *_controls(controlled)]
     judged = [entry for entry in entries if "sampled" in entry]
     parts += [
         "",
@@ -87,6 +102,29 @@ def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
     if missing:
         parts += ["", f"Not judged: {', '.join(missing)}."]
     return "\n".join([*parts, ""])
+
+
+def controls_md(entries: Sequence[Entry], missing: Sequence[str], command: str) -> str:
+    """The rows of :data:`plan.CONTROLS` alone, greedy, and the command that measures them."""
+    parts = ["# Controls of the miniature experiment", "", *_controls(entries), ""]
+    parts += ["Greedy answers to the held-out problems, at most ten turns.", ""]
+    if missing:
+        parts += [f"Not measured here: {', '.join(missing)}.", ""]
+    return "\n".join([*parts, "```bash", command, "```", ""])
+
+
+def _controls(entries: Sequence[Entry]) -> list[str]:
+    return [_CONTROLS, "", *_grid(_CONTROLLED, map(_controlled, entries))]
+
+
+def _controlled(entry: Entry) -> list[str]:
+    cells = [_title(entry), str(len(entry["trained_seeds"]) or "")]
+    for values in (entry["greedy"], entry.get("repeated")):
+        if values is None:
+            return [*cells, "", "", "", ""]
+        cells += [_interval(values["accuracy"]), _mean(values, "turns", ".2f")]
+        cells += [_mean(values, "tokens", ".0f")]
+    return [*cells, _mean(entry["repeated"], "right_when_stopped")]
 
 
 def commands_md(settings: Settings, seeds: Sequence[int]) -> str:
@@ -145,7 +183,7 @@ def _compared(entry: Entry) -> list[str]:
     gap = values["accuracy"]
     ahead = sum(difference > 0 for difference in gap["seeds"])
     return [
-        *(_title(entry), _gap(gap), f"{ahead}/{len(gap['seeds'])}", _p_value(gap["p_value"])),
+        *(_title(entry), _gap(gap), f"{ahead}/{len(gap['seeds'])}"),
         *(_gap(values["tokens"], "+.0f"), values["per_token"]),
     ]
 
@@ -156,11 +194,9 @@ def _at_cost(entry: Entry) -> list[str]:
     for key in (f"{REFERENCE}_at_its_cost", f"at_{REFERENCE}s_cost"):
         found = values[key]
         if found is None:
-            cells += ["none as cheap", "", ""]
+            cells += ["none as cheap", ""]
             continue
-        gap = found["gap"]
-        cells += [f"{found['accuracy']:.3f} ({found['tokens']:.0f})", _gap(gap)]
-        cells += [_p_value(gap["p_value"])]
+        cells += [f"{found['accuracy']:.3f} ({found['tokens']:.0f})", _gap(found["gap"])]
     return cells
 
 
@@ -182,7 +218,3 @@ def _interval(value: Entry, form: str = ".3f") -> str:
         return ""
     low, high = (format(bound, form) for bound in value["ci95"])
     return f"{value['mean']:{form}} [{low}, {high}]"
-
-
-def _p_value(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
