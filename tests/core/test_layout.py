@@ -1,0 +1,114 @@
+"""The structure of the source: imports run one way, and files and functions stay small."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+MAX_LEVELS = 8
+MAX_ROOMS = 12
+
+
+@cache
+def files() -> dict[str, Path]:
+    """Every module of the package by its dotted name, the callbacks included."""
+    found = {}
+    for top in ("svr_lightning", "callbacks"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            parts = list(path.relative_to(ROOT).with_suffix("").parts)
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def room_of(module: str) -> str:
+    """The folder of a module, or the module itself where it lies in no folder."""
+    parts = module.split(".")
+    return "callbacks" if parts[0] == "callbacks" else ".".join(parts[1:2]) or "svr_lightning"
+
+
+def imported(module: str) -> Iterator[str]:
+    """The modules of this package that a module imports, also within its functions."""
+    for node in ast.walk(ast.parse(files()[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            names = [f"{source}.{alias.name}" for alias in node.names] + [source]
+        else:
+            continue
+        for name in names:
+            local = name.replace("svr_lightning.callbacks", "callbacks")
+            if local in files() and local != "svr_lightning":
+                yield local
+
+
+@cache
+def module_graph() -> dict[str, set[str]]:
+    """Which modules each module imports."""
+    return {module: set(imported(module)) - {module} for module in files()}
+
+
+@cache
+def room_graph() -> dict[str, set[str]]:
+    graph: dict[str, set[str]] = {room_of(module): set() for module in files()}
+    for module, targets in module_graph().items():
+        graph[room_of(module)] |= {room_of(target) for target in targets} - {room_of(module)}
+    return graph
+
+
+@pytest.mark.parametrize("graph", [module_graph, room_graph], ids=["files", "folders"])
+def test_no_import_goes_round_in_a_circle(graph: object) -> None:
+    assert callable(graph)
+    try:
+        TopologicalSorter(graph()).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_the_package_has_few_rooms_on_few_levels() -> None:
+    graph = room_graph()
+    levels: dict[str, int] = {}
+    for room in TopologicalSorter(graph).static_order():
+        levels[room] = 1 + max((levels[below] for below in graph[room]), default=0)
+    assert max(levels.values()) <= MAX_LEVELS, levels
+    folders = {room_of(name) for name, path in files().items() if path.name == "__init__.py"}
+    assert len(folders - {"svr_lightning"}) <= MAX_ROOMS, sorted(folders)
+
+
+def test_no_file_is_long() -> None:
+    lengths = {name: len(path.read_text().splitlines()) for name, path in files().items()}
+    assert {name: n for name, n in lengths.items() if n > MAX_FILE_LINES} == {}
+
+
+def test_no_function_is_long() -> None:
+    long = {}
+    for module, path in files().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MAX_FUNCTION_LINES:
+                    long[f"{module}.{node.name}"] = lines
+    assert long == {}
+
+
+def test_the_package_imports_neither_tools_nor_tests() -> None:
+    found = {
+        f"{module}: {name}"
+        for module, path in files().items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+        if name.split(".")[0] in ("tools", "tests", "examples")
+    }
+    assert found == set()

@@ -1,0 +1,121 @@
+"""The code in the documentation runs, and its tables agree with the code."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import svr_lightning as svr
+from svr_lightning.__main__ import main
+from svr_lightning.cli.commands import COMMANDS, parser_of
+from svr_lightning.tasks import TASKS
+from tests.scripted import says
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def blocks(page: str, language: str = "python") -> list[str]:
+    """The code blocks of a page in one language."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/stopping.md"])
+def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure(page: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(blocks(page)[0], namespace)
+    replies = [
+        (says("8+4*2", "CORRECT", 0.95), True),  # cut off: never a reason to stop
+        (says("8+4*2", "CORRECT", 0.80), False),
+        (says("8+4-2", "CORRECT", 0.85), False),
+        (says("8+4+2", "CORRECT", 0.99), False),
+    ]
+    asked: list[Any] = []
+
+    def ask(messages: Any) -> tuple[str, bool]:
+        asked.append(messages)
+        return replies[len(asked) - 1]
+
+    task = svr.get_task("countdown")
+    problem = task.from_row({"nums": [8, 4, 2], "target": 10})
+    answer, check, turn = namespace["solve"](ask, task, problem)
+    assert (answer, check.confidence, turn, len(asked)) == ("8+4-2", 0.85, 3, 3)
+    assert asked[0] == svr.first_turn_messages(task, problem)
+    assert "8+4*2" in asked[2][1]["content"]
+    answer, check, turn = namespace["solve"](lambda _: replies[1], task, problem, max_turns=4)
+    assert (answer, check.confidence, turn) == ("8+4*2", 0.80, 4)
+
+
+def test_the_chat_client_of_the_guide_reads_an_openai_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "<think>2+1</think>\n<answer>#### 3</answer>\n" + says("", "CORRECT", 0.9)[-60:]
+    choice = {"message": {"content": text}, "finish_reason": "stop"}
+
+    def post(url: str, json: Any, timeout: float) -> httpx.Response:
+        assert json["messages"][0]["role"] == "system"
+        return httpx.Response(200, json={"choices": [choice]}, request=httpx.Request("POST", url))
+
+    monkeypatch.setattr(httpx, "post", post)
+    namespace: dict[str, Any] = {}
+    for block in blocks("docs/stopping.md"):
+        exec(block, namespace)
+    assert (namespace["answer"], namespace["turns"]) == ("3", 1)
+
+
+def test_the_python_guide_runs() -> None:
+    namespace: dict[str, Any] = {}
+    for block in blocks("docs/python.md"):
+        exec(block, namespace)
+    assert namespace["reward"].total > 0
+
+
+def test_the_page_on_data_lists_each_tasks_columns() -> None:
+    text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (`.*?) \| (yes|no) \|", text, re.MULTILINE)
+    listed = {
+        (task, tuple(re.findall(r"`(\w+)`", names)), need == "yes") for task, names, need in rows
+    }
+    expected = {
+        (name, column.names, column.required)
+        for name, task in TASKS.items()
+        for column in task.columns
+        if "id" not in column.names
+    }
+    assert listed == expected
+    (ids,) = {task.columns[-1].names for task in TASKS.values()}
+    assert all(f"`{name}`" in text for name in ids)
+
+
+def commands() -> list[str]:
+    """Every command of the trainer in docs/, once. The README's are tested elsewhere."""
+    lines = {
+        line.partition(" #")[0].strip().replace("configs/hardware/torchrun.sh", f"{TRAINER} fit")
+        for page in sorted((ROOT / "docs").glob("*.md"))
+        for block in blocks(f"docs/{page.name}", "bash")
+        for line in block.splitlines()
+    }
+    found = [line.removeprefix(TRAINER).strip() for line in lines if line.startswith(TRAINER)]
+    return sorted(line for line in found if "CHECKPOINT" not in line)
+
+
+TRAINER = "python -m svr_lightning"
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_of_the_documentation_resolves(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(command)
+    if words[0] in COMMANDS:
+        assert parser_of(words[0]).parse_args(words[1:])
+        return
+    (tmp_path / "my_data.yaml").write_text(blocks("docs/data.md", "yaml")[0])
+    words = [str(tmp_path / word) if word == "my_data.yaml" else word for word in words]
+    with pytest.raises(SystemExit) as end:
+        main([*words, *([] if "--help" in words else ["--print_config"])])
+    assert end.value.code in (0, None)
