@@ -69,7 +69,7 @@ def test_every_number_of_gpus_keeps_the_papers_batch_in_micro_batches_of_eight(
 
 @pytest.mark.parametrize("name", ["torchrun.sh", "slurm.sbatch"])
 def test_every_launch_script_parses_and_can_be_run(name: str) -> None:
-    script = ROOT / "scripts" / name
+    script = ROOT / "configs" / "hardware" / name
     subprocess.run(["bash", "-n", str(script)], check=True)
     assert os.access(script, os.X_OK)
 
