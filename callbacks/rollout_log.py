@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from svr_lightning.display import excerpt, plain, turn_header
-from svr_lightning.training.experience import Group
+from svr_lightning.recipes.base import Group
 from svr_lightning.training.ranks import gather_lists
 
 SCHEMA_VERSION = 1

@@ -36,6 +36,15 @@ _HOME = {
     "get_grader": "tasks.graders",
     "first_turn_messages": "tasks.messages",
     "refinement_messages": "tasks.messages",
+    # These import torch, transformers and Lightning when they are first used.
+    "Decoding": "rollout.driver",
+    "Renderer": "rollout.rendering",
+    "collect_rollout": "rollout.collect",
+    "micro_batches": "training.batching",
+    "policy_update_loss": "training.update",
+    "SVRDataModule": "training.data",
+    "SVRModule": "training.module",
+    "SVRTrainer": "training.trainer",
 }
 
 __all__ = sorted(_HOME)

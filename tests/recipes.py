@@ -27,9 +27,9 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.recipes.svr_proper import SVRProper
 from svr_lightning.recipes.svr_turns import SVRTurns
+from svr_lightning.rollout.collect import roll_out
 from svr_lightning.rollout.driver import Decoding, Job
 from svr_lightning.tasks import get_task
-from svr_lightning.training.experience import roll_out
 from tests.scripted import says
 
 RIGHT = "<think>xx</think>\n<answer>8+4-2</answer>"

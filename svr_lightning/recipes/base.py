@@ -63,6 +63,8 @@ class Group:
     attempt: int
     place: SeedContext = START
     """Where its draws come from."""
+    samples: tuple[Sample, ...] = ()
+    """The sequences that learn, with their advantages; empty until the group is credited."""
     degenerate: bool = False
     """Nothing to learn from but the KL term, by the lights of its recipe."""
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from svr_lightning.core.types import Sample
+from svr_lightning.recipes.base import Group, sample_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,21 @@ class TrainBatch:
 
     def __len__(self) -> int:
         return len(self.group_ids)
+
+
+def samples_of(groups: Sequence[Group], per_problem: int) -> list[Sample | None]:
+    """The samples of all groups, ``per_problem`` places each; None where a place stays empty."""
+    samples: list[Sample | None] = []
+    for group in groups:
+        samples += [*group.samples, *[None] * (per_problem - len(group.samples))]
+    return samples
+
+
+def dummy_sample(groups: Sequence[Group]) -> Sample:
+    """Some completion of a rollout, for micro-batches that weigh nothing."""
+    turns = [turn for group in groups for t in group.trajectories for turn in t.turns]
+    shortest = min(turns, key=lambda turn: turn.completion.completion_tokens)
+    return sample_of(shortest, groups[0].problem, 0.0)
 
 
 LossTokens = Callable[[Sample], tuple[int, int]]

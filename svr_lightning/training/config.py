@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Evidence, Fallback, Gate, StopRule
 from svr_lightning.errors import require
+from svr_lightning.rollout.driver import Decoding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,14 @@ class SamplingConfig:
         require(
             self.max_completion_tokens > 0,
             f"model.sampling.max_completion_tokens={self.max_completion_tokens} must be positive",
+        )
+
+    def decoding(self) -> Decoding:
+        """How the completions of a rollout are drawn."""
+        return Decoding(
+            max_completion_tokens=self.max_completion_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
         )
 
 
@@ -205,6 +214,3 @@ class EvaluationConfig:
             agreement_threshold=self.agreement_threshold,
             fallback=self.fallback,
         )
-
-
-ResampleMode = Literal["top_up", "batch", "off"]

@@ -13,43 +13,41 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from svr_lightning.core.losses import policy_loss
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
 from svr_lightning.errors import one_line, require
-from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.driver import Decoding
+from svr_lightning.rollout.collect import ResampleMode, collect_rollout, share_of
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.batching import TrainBatch, micro_batches, micro_batches_per_step
+from svr_lightning.training.batching import (
+    TrainBatch,
+    dummy_sample,
+    micro_batches,
+    micro_batches_per_step,
+    samples_of,
+)
 from svr_lightning.training.checks import check_precision
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
     PolicyConfig,
     ReferenceConfig,
-    ResampleMode,
     SamplingConfig,
 )
 from svr_lightning.training.csv_log import CSVLog
+from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.evaluating import AdaptiveEvaluation
-from svr_lightning.training.experience import (
-    Group,
-    dummy_sample,
-    roll_out,
-    samples_of,
-    share_of,
-    with_resampling,
-)
-from svr_lightning.training.logprobs import completion_logprobs
+from svr_lightning.training.loop import RolloutFitLoop
 from svr_lightning.training.optimizer import make_optimizer, mix_reference, total_norm
 from svr_lightning.training.policy import load_policy, stop_token_ids
 from svr_lightning.training.ranks import gather_lists, mean_over_ranks
 from svr_lightning.training.serving import PolicyEngine, require_agreement
 from svr_lightning.training.stats import rollout_stats
 from svr_lightning.training.step_log import StepLog
+from svr_lightning.training.update import completion_logprobs, policy_update_loss
 
 
 class SVRModule(AdaptiveEvaluation):
@@ -196,12 +194,22 @@ class SVRModule(AdaptiveEvaluation):
 
     def setup(self, stage: str) -> None:
         """Set the gradient accumulation, which follows from data, recipe and processes."""
+        data = getattr(self.trainer, "datamodule", None)
+        require(
+            isinstance(data, SVRDataModule),
+            "SVRModule needs the problems of an SVRDataModule: trainer.fit(module, "
+            "datamodule=SVRDataModule(train=..., problems_per_step=...))",
+        )
+        require(
+            stage != "fit" or isinstance(self.trainer.fit_loop, RolloutFitLoop),
+            "a stock lightning Trainer has no rollouts to train on: use svr_lightning.SVRTrainer, "
+            "or write a loop of your own with collect_rollout and policy_update_loss",
+        )
         super().setup(stage)
         if stage != "fit":
             return
         if "deepspeed" not in type(self.trainer.strategy).__name__.lower():
             check_precision(str(self.trainer.precision), self.optimizer_config.lr)
-        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         problems = data.problems_per_step // self.trainer.world_size
         sequences = problems * self.recipe.samples_per_problem
         self.trainer.accumulate_grad_batches = micro_batches_per_step(
@@ -230,14 +238,26 @@ class SVRModule(AdaptiveEvaluation):
         started = time.perf_counter()
         self.serving.sync_seconds()  # of an evaluation since, which is none of the rollout's
         self._show_prompt(problems)
+        self._name_too_long(problems)
         own_ids = [problem.id for problem in problems]
         # Of all processes, where single groups are replaced; whole batches are drawn from all.
         batch = frozenset(gather_lists(own_ids) if self.resample == "top_up" else [])
-        fresh = partial(self._fresh_problems, batch)
         with self.serving.sampling(self.global_step):
-            groups = with_resampling(problems, self._roll_out, fresh, self.resample)
+            groups = collect_rollout(
+                self.serving.engine,
+                self.recipe,
+                problems,
+                renderer=self.renderer,
+                sampling=self.sampling.decoding(),
+                seed=self.seed,
+                step=self.global_step,
+                resample=self.resample,
+                fresh=partial(self._fresh_problems, batch),
+                part=self.global_rank // self.ranks_per_engine,
+                parts=self.trainer.world_size // self.ranks_per_engine,
+            )
         self.groups = self._own_share(groups)
-        samples = samples_of(self.groups, self.recipe)
+        samples = samples_of(self.groups, self.recipe.samples_per_problem)
         self.recipe.remember(self.groups, self.global_step, gather_lists)
         self._rollout_stats = rollout_stats(self.groups)
         self._rollout_stats["time/rollout"] = time.perf_counter() - started
@@ -270,31 +290,25 @@ class SVRModule(AdaptiveEvaluation):
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
         """The policy loss of one micro-batch."""
-        temperature = self.sampling.temperature
-        ref_logp = None
-        if self.reference is not None:  # before the policy's activations take their memory
-            with torch.no_grad():
-                ref_logp = completion_logprobs(self.reference, batch, temperature)
-        logp = completion_logprobs(self.policy, batch, temperature)
-        # With one update per rollout the policy that sampled is the present one.
-        old_logp = logp.detach() if batch.old_logprobs is None else batch.old_logprobs
-        terms = policy_loss(
-            logp, old_logp, ref_logp, batch.advantages, batch.mask, self.recipe.loss
+        update = policy_update_loss(
+            self.policy,
+            self.reference,
+            batch,
+            self.recipe.loss,
+            temperature=self.sampling.temperature,
         )
-        loss = terms.loss.sum() * batch.weight
-        if not torch.isfinite(loss):
+        if not torch.isfinite(update.loss):
             raise RuntimeError(self._not_finite("loss", batch.group_ids))
-        gap = ((logp.detach() - batch.logprobs).abs() * batch.mask).sum(1) / batch.mask.sum(1)
         self._step_log.add(
             means={
-                "train/loss": loss.detach(),
-                "train/kl": terms.kl.sum() * batch.mean_weight,
-                "train/clip_frac": terms.clipped.sum() * batch.mean_weight,
-                "engine/logprob_diff": gap.sum() * batch.mean_weight,
+                "train/loss": update.loss.detach(),
+                "train/kl": update.kl,
+                "train/clip_frac": update.clip_frac,
+                "engine/logprob_diff": update.logprob_diff,
             },
-            maxima={"train/ratio_max": terms.ratio_max.max()},
+            maxima={"train/ratio_max": update.ratio_max},
         )
-        return loss
+        return update.loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse an update that is not finite, and log the step."""
@@ -347,24 +361,6 @@ class SVRModule(AdaptiveEvaluation):
         first = self.global_rank % self.ranks_per_engine * own
         return groups[first : first + own]
 
-    def _roll_out(self, problems: Sequence[Problem], attempt: int) -> list[Group]:
-        self._name_too_long(problems)
-        decoding = Decoding(
-            max_completion_tokens=self.sampling.max_completion_tokens,
-            temperature=self.sampling.temperature,
-            top_p=self.sampling.top_p,
-        )
-        driver = self._driver(attempt)
-        return roll_out(
-            problems,
-            recipe=self.recipe,
-            driver=driver,
-            decoding=decoding,
-            attempt=attempt,
-            part=self.global_rank // self.ranks_per_engine,
-            parts=self.trainer.world_size // self.ranks_per_engine,
-        )
-
     def _fresh_problems(
         self, batch: frozenset[str], attempt: int, count: int, exclude: frozenset[str]
     ) -> list[Problem]:
@@ -375,7 +371,10 @@ class SVRModule(AdaptiveEvaluation):
         engines = self.trainer.world_size // self.ranks_per_engine
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         drawn = data.fresh_problems(seed, (count + len(exclude)) * engines, batch)
-        return share_of(drawn, count, exclude, self.global_rank // self.ranks_per_engine, engines)
+        own = self.global_rank // self.ranks_per_engine
+        fresh = share_of(drawn, count, exclude, own, engines)
+        self._name_too_long(fresh)
+        return fresh
 
     def _show_prompt(self, problems: Sequence[Problem]) -> None:
         """Print the first prompt of a run as rendered."""

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from svr_lightning.core.rewards import Reward
 from svr_lightning.core.types import ScoredTurn, Verdict
-from svr_lightning.training.experience import Group
+from svr_lightning.recipes.base import Group
 
 
 def rollout_stats(groups: Sequence[Group]) -> dict[str, float]:

@@ -13,9 +13,9 @@ from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Completion, FinishReason, Problem, Trajectory, Turn
 from svr_lightning.display import plain, print_outcome, print_turn
 from svr_lightning.evaluation.adaptive import trajectory_record
+from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.scoring import score_turns
-from svr_lightning.training.experience import Group
 
 HOSTILE = {
     "clear-screen": "\x1b[2J\x1b[31mred\x9b31m\x07\x08",

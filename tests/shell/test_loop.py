@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
 
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.engines.base import Output
@@ -332,3 +333,20 @@ def test_a_rate_too_small_for_the_weights_is_warned_of(tmp_path: Path) -> None:
     )
     with pytest.warns(UserWarning, match="lr is too small for float32"):
         trainer(tmp_path).fit(frozen, data())
+
+
+def test_a_stock_trainer_is_refused_in_one_line(tmp_path: Path) -> None:
+    stock = Trainer(default_root_dir=tmp_path, accelerator="cpu", max_steps=1, logger=False)
+    with pytest.raises(ConfigError, match=r"stock lightning Trainer .* svr_lightning.SVRTrainer"):
+        stock.fit(module(), datamodule=data())
+
+
+def test_problems_without_a_data_module_are_refused_in_one_line(tmp_path: Path) -> None:
+    loader = DataLoader([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"needs the problems of an SVRDataModule"):
+        trainer(tmp_path).fit(module(), loader)
+
+
+def test_the_accumulation_is_not_for_users_to_set(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"accumulate_grad_batches=4.*set model.micro_batch_size"):
+        trainer(tmp_path, accumulate_grad_batches=4)

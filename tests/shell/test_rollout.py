@@ -21,10 +21,10 @@ from svr_lightning.engines.base import Output, Request, SamplingParams
 from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.recipes.chain import refinement_chain
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.rollout.collect import roll_out
 from svr_lightning.rollout.driver import Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.scoring import score_turns
-from svr_lightning.training.experience import roll_out
 from tests.scripted import (
     DECODING,
     ORDERS,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from svr_lightning.core.types import Sample
 from svr_lightning.training.batching import TrainBatch, pad
-from svr_lightning.training.logprobs import completion_logprobs
+from svr_lightning.training.update import completion_logprobs
 from tools.gpu_check import workload
 from tools.gpu_check.models import random_model, shapes
 from tools.gpu_check.settings import Emit, Settings

@@ -14,8 +14,8 @@ from svr_lightning.errors import typed_line
 from svr_lightning.training.batching import TrainBatch, pad
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.kernels import use_kernels
-from svr_lightning.training.logprobs import completion_logprobs
 from svr_lightning.training.optimizer import make_optimizer
+from svr_lightning.training.update import completion_logprobs
 from tools.gpu_check import workload
 from tools.gpu_check.flops import FORMULA, PEAKS, forward_flops, nominal
 from tools.gpu_check.models import (

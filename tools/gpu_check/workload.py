@@ -12,7 +12,7 @@ from torch import Tensor
 
 from svr_lightning.core.types import Sample
 from svr_lightning.training.batching import pad
-from svr_lightning.training.logprobs import completion_logprobs
+from svr_lightning.training.update import completion_logprobs
 
 TEMPERATURE = 0.9
 GIB = 2**30

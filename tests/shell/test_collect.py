@@ -11,17 +11,13 @@ from svr_lightning.core.credit import is_degenerate
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.engines.scripted import ScriptedEngine
+from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.driver import Decoding, Driver
+from svr_lightning.rollout.collect import collect_rollout, replace_degenerate, share_of
+from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
-from svr_lightning.training.experience import (
-    Group,
-    roll_out,
-    samples_of,
-    share_of,
-    with_resampling,
-)
+from svr_lightning.training.batching import samples_of
 from svr_lightning.training.stats import rollout_stats
 
 TOKENIZER = AutoTokenizer.from_pretrained(str(Path(tiny.__file__).parent / "countdown_policy"))
@@ -67,7 +63,8 @@ class Rolls:
     def run(self, names: Sequence[str], mode: str) -> list[tuple[str, int]]:
         """The names of the groups that are trained on, and their attempts."""
         problems = [problem(name) for name in names]
-        groups = with_resampling(problems, self.roll, self.fresh, mode)  # type: ignore[arg-type]
+        groups = self.roll(problems, 0)
+        groups = replace_degenerate(groups, self.roll, self.fresh, mode)  # type: ignore[arg-type]
         return [(each.problem.id, each.attempt) for each in groups]
 
 
@@ -169,11 +166,13 @@ def rolled(*scripts: Sequence[str], problems: Sequence[str] = ("p",)) -> list[Gr
 
     engine = ScriptedEngine(write)
     engine.sync(None, 0)
-    return roll_out(
+    return collect_rollout(
+        engine,
+        SVR(group_size=len(scripts), horizon=len(scripts[0]), length_scale=100),
         [problem(name) for name in problems],
-        recipe=SVR(group_size=len(scripts), horizon=len(scripts[0]), length_scale=100),
-        driver=Driver(engine, Renderer(TOKENIZER), run_seed=1),
-        decoding=Decoding(max_completion_tokens=99, temperature=1.0),
+        renderer=Renderer(TOKENIZER),
+        sampling=Decoding(max_completion_tokens=99, temperature=1.0),
+        seed=1,
     )
 
 
@@ -204,7 +203,7 @@ def test_a_group_carries_the_reward_of_every_turn_term_by_term() -> None:
 
 def test_the_final_completions_of_a_group_take_its_advantages() -> None:
     groups = rolled([WRONG + SURE, RIGHT + SURE], [WRONG + SURE, WRONG])
-    better, worse = samples_of(groups, SVR(group_size=2))
+    better, worse = samples_of(groups, 2)
     # Returns 1.42 and 0.125: deviations +-0.6475 over the standard deviation 0.6475 sqrt(2).
     expected = 0.6475 / (0.6475 * 2**0.5 + 1e-4)
     assert (better.advantage, worse.advantage) == pytest.approx((expected, -expected))
@@ -217,13 +216,13 @@ def test_the_final_completions_of_a_group_take_its_advantages() -> None:
 def test_a_degenerate_group_trains_on_the_penalty_alone() -> None:
     groups = rolled([RIGHT + SURE], [RIGHT + SURE], [RIGHT + SURE])
     assert groups[0].degenerate
-    assert [sample.advantage for sample in samples_of(groups, SVR(group_size=3))] == [0.0, 0.0, 0.0]
+    assert [sample.advantage for sample in samples_of(groups, 3)] == [0.0, 0.0, 0.0]
 
 
 def test_each_problem_is_compared_with_itself_alone() -> None:
     groups = rolled([RIGHT + SURE], [WRONG + SURE], problems=["easy", "hard"])
     assert [each.problem.id for each in groups] == ["easy", "hard"]
-    advantages = [sample.advantage for sample in samples_of(groups, SVR(group_size=2))]
+    advantages = [sample.advantage for sample in samples_of(groups, 2)]
     assert sum(advantages[:2]) == pytest.approx(0.0)
     assert sum(advantages[2:]) == pytest.approx(0.0)
 

@@ -1,29 +1,93 @@
-"""One on-policy batch: problems to groups, labels, rewards and samples, with dynamic resampling."""
+"""Rollouts for training: problems to groups of trajectories with labels, rewards and advantages."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
+from typing import Literal
 
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.types import Problem, Sample, Trajectory
-from svr_lightning.recipes.base import Group, Recipe, sample_of
+from svr_lightning.core.types import Problem, Trajectory
+from svr_lightning.engines.base import Engine
+from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.rollout.driver import Decoding, Driver, Job
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.scoring import score_turns
 from svr_lightning.tasks.grading import GradingPool, Label
-from svr_lightning.training.config import ResampleMode
-
-__all__ = ["Group", "dummy_sample", "roll_out", "samples_of", "share_of", "with_resampling"]
 
 MAX_ATTEMPTS = 3
 """Generation attempts per batch, the first included."""
 
+ResampleMode = Literal["top_up", "batch", "off"]
 
 RollOut = Callable[[Sequence[Problem], int], list[Group]]
 """From problems and the attempt number to one group per problem."""
 
 FreshProblems = Callable[[int, int, frozenset[str]], list[Problem]]
 """From the attempt number, a count and ids to leave out to that many training problems."""
+
+
+def collect_rollout(
+    engine: Engine,
+    recipe: Recipe,
+    problems: Sequence[Problem],
+    *,
+    renderer: Renderer,
+    sampling: Decoding,
+    seed: int,
+    step: int = 0,
+    resample: ResampleMode = "off",
+    fresh: FreshProblems | None = None,
+    part: int = 0,
+    parts: int = 1,
+) -> list[Group]:
+    """Roll out a batch of problems: sample, grade, reward and credit.
+
+    Every draw is seeded by (seed, step, problem, sample, turn, attempt), so that the result does
+    not depend on the order in which completions end.
+
+    Args:
+        engine: started, and synced to the weights of ``step`` optimizer steps.
+        recipe: the training method.
+        problems: one group each.
+        renderer: turns messages into prompt ids.
+        sampling: temperature, top-p and completion limit of every turn.
+        seed: of the run.
+        step: optimizer steps before this rollout.
+        resample: what to do about degenerate groups, whose returns are all equal. ``top_up``
+            replaces only these by groups of fresh problems, in at most three attempts in all, and
+            keeps what is left. ``batch`` is ms-swift's rule: pool the groups with variance over
+            whole fresh batches until one batch is full, else fall back to the original batch.
+            ``off`` keeps the batch.
+        fresh: draws further training problems; needed unless ``resample`` is ``off``.
+        part: which share of the step's problems this is, of ``parts`` in all.
+        parts: shares, one for each engine that rolls out at the same time.
+
+    Returns:
+        One group per problem with its trajectories, labels (``scored``), rewards, returns, and
+        ``samples``, the sequences that learn with their advantages.
+
+    Raises:
+        ValueError: if ``resample`` needs ``fresh`` and it is None.
+    """
+    if resample != "off" and fresh is None:
+        raise ValueError(f"resample={resample!r} needs fresh=, which draws training problems")
+
+    def roll(batch: Sequence[Problem], attempt: int) -> list[Group]:
+        return roll_out(
+            batch,
+            recipe=recipe,
+            driver=Driver(engine, renderer, run_seed=seed, step=step, attempt=attempt),
+            decoding=sampling,
+            attempt=attempt,
+            part=part,
+            parts=parts,
+        )
+
+    groups = roll(problems, 0)
+    if fresh is not None:
+        groups = replace_degenerate(groups, roll, fresh, resample)
+    return [replace(group, samples=tuple(recipe.credit(group))) for group in groups]
 
 
 def roll_out(
@@ -74,17 +138,10 @@ def roll_out(
     return groups
 
 
-def with_resampling(
-    problems: Sequence[Problem], roll: RollOut, fresh: FreshProblems, mode: ResampleMode
+def replace_degenerate(
+    groups: list[Group], roll: RollOut, fresh: FreshProblems, mode: ResampleMode
 ) -> list[Group]:
-    """Roll out a batch and replace what taught nothing, as ``mode`` says.
-
-    ``top_up`` replaces only degenerate groups, by groups of fresh problems, in at most three
-    attempts in all, and keeps what is left. ``batch`` is ms-swift's rule: pool the groups with
-    variance over whole fresh batches until one batch is full, else fall back to the original
-    batch untouched. ``off`` keeps the batch.
-    """
-    groups = roll(problems, 0)
+    """Replace the groups that teach nothing, as ``mode`` of :func:`collect_rollout` says."""
     if mode == "top_up":
         return _top_up(groups, roll, fresh)
     if mode == "batch":
@@ -98,29 +155,13 @@ def share_of(
     """At most ``count`` problems for one part of the processes, none of them another part's.
 
     Args:
-        drawn: the draw that all parts make alike.
+        drawn: the same on all parts.
         count: how many this part asks for.
-        seen: ids that it has had; the others' are not known to it.
+        seen: ids that this part has had.
         part: which part this is, of ``parts`` in all.
         parts: the number of parts.
     """
     return [problem for problem in drawn[part::parts] if problem.id not in seen][:count]
-
-
-def samples_of(groups: Sequence[Group], recipe: Recipe) -> list[Sample | None]:
-    """Credit every group; None for each of its places that a group leaves empty."""
-    samples: list[Sample | None] = []
-    for group in groups:
-        own = recipe.credit(group)
-        samples += [*own, *[None] * (recipe.samples_per_problem - len(own))]
-    return samples
-
-
-def dummy_sample(groups: Sequence[Group]) -> Sample:
-    """Some completion of a rollout, for micro-batches that weigh nothing."""
-    turns = [turn for group in groups for t in group.trajectories for turn in t.turns]
-    shortest = min(turns, key=lambda turn: turn.completion.completion_tokens)
-    return sample_of(shortest, groups[0].problem, 0.0)
 
 
 def _trajectories(result: Trajectory | list[Trajectory]) -> list[Trajectory]:
