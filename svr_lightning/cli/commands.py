@@ -23,6 +23,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
         prog=f"svr_lightning {name}",
         description=module.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     module.add_arguments(parser)
     return parser

@@ -120,7 +120,8 @@ def test_a_checkpoint_that_is_not_there_is_not_replaced_by_the_untrained_policy(
 
 def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train"]) == 2
-    assert "fit, validate, test, predict" in capsys.readouterr().err
+    known = "fit, validate, test, predict, sweep, tune, vote, report, regrade"
+    assert known in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,11 @@
-"""The command line: LightningCLI with one error line instead of a page."""
+"""fit, validate, test and predict: LightningCLI with one error line instead of a page."""
 
 import logging
-import os
-import re
-import sys
 import warnings
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
-
-# The environment has to be set before transformers and Lightning are imported.
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from jsonargparse import ArgumentError, Namespace, set_parsing_settings
 from lightning.pytorch import LightningModule, Trainer
@@ -20,20 +15,18 @@ from lightning.pytorch.cli import (
     LightningCLI,
     SaveConfigCallback,
 )
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from transformers.utils.logging import disable_progress_bar
 
+from svr_lightning.cli.messages import explain, of_parser
+from svr_lightning.cli.results import print_results
 from svr_lightning.endpoint.module import EndpointModule
 from svr_lightning.endpoint.settings import EndpointSettings, take_options
 from svr_lightning.errors import ConfigError, require
+from svr_lightning.evaluation.results import RESULTS, SAMPLES
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.trainer import SVRTrainer
-
-USER_FAULT = 2
-"""Exit code for a fault of the configuration, the data or the command line."""
-
-SUBCOMMANDS = ("fit", "validate", "test", "predict")
 
 
 class SaveConfig(SaveConfigCallback):
@@ -51,10 +44,23 @@ class SaveConfig(SaveConfigCallback):
 class SVRCommandLine(LightningCLI):
     """LightningCLI with the package's classes and one seed for everything."""
 
+    def __init__(self, *, command: str, **kwargs: Any) -> None:
+        self._command = command
+        super().__init__(**kwargs)
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """The one command that runs: each further parser takes a second to build."""
+        return {self._command: LightningCLI.subcommands()[self._command]}
+
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """One seed decides the draws of the model and the order of the data."""
         parser.link_arguments("seed_everything", "model.seed")
         parser.link_arguments("seed_everything", "data.seed")
+
+    def before_instantiate_classes(self) -> None:
+        """Answering questions logs nothing, and would leave an empty event file each time."""
+        if self._command == "predict":
+            self.config[self._command].trainer.logger = False
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Say what is wrong with a configuration that is no text."""
@@ -69,8 +75,11 @@ class SVRCommandLine(LightningCLI):
         """Hand the resolved configuration to the module, which quotes it in results files."""
         try:
             super().instantiate_classes()
-        except ValueError as error:  # of a strategy or an accelerator that Lightning does not know
-            raise ConfigError(str(error)) from error
+        except (ValueError, TypeError) as error:
+            # Lightning's, for a strategy, an accelerator or devices that it does not know.
+            if isinstance(error, TypeError) and "`devices`" not in str(error):
+                raise
+            raise ConfigError(f"trainer: {error}" if "`" in str(error) else str(error)) from error
         self.model.run_config = _plain(self.config[self.subcommand])
 
     def before_fit(self) -> None:
@@ -92,7 +101,27 @@ class SVRCommandLine(LightningCLI):
             "the run's --trainer.default_root_dir, or a file",
         )
 
-    before_test = before_predict = before_validate
+    before_test = before_validate
+
+    def before_predict(self) -> None:
+        """Keep the answers of earlier calls in folders with a number."""
+        self.before_validate()
+        folder = Path(self.trainer.default_root_dir) / "eval" / "predict"
+        if self.trainer.is_global_zero and (folder / SAMPLES).is_file():
+            names = (folder.with_name(f"predict-{number}") for number in count(1))
+            kept = next(name for name in names if not name.exists())
+            kept.mkdir()
+            for file in (SAMPLES, RESULTS):
+                if (folder / file).is_file():
+                    (folder / file).rename(kept / file)
+
+    def after_validate(self) -> None:
+        """Show the results that the evaluation wrote."""
+        file = Path(self.trainer.default_root_dir) / "eval" / self._command / RESULTS
+        if self.trainer.is_global_zero and file.is_file() and not self.model.evaluation.votes:
+            print_results(file)
+
+    after_test = after_validate
 
     def _checkpoint_asked_for(self) -> str | None:
         asked = self.config_init[self.subcommand].get("ckpt_path")
@@ -143,8 +172,11 @@ class EndpointCommandLine(SVRCommandLine):
         """Drop what would ask for devices, engines and callbacks."""
         config = self.config[self.subcommand]
         kept = {name: config.trainer[name] for name in _OF_TRAINER}
-        config.trainer = Namespace(**kept, accelerator="cpu", devices=1)
-        config.trainer.update(Namespace(enable_model_summary=False, enable_progress_bar=False))
+        config.trainer = Namespace(  # type: ignore[no-untyped-call]
+            **kept, accelerator="cpu", devices=1
+        )
+        config.trainer.enable_model_summary = False
+        config.trainer.enable_progress_bar = False
         config.trainer.callbacks = []
         config.model.engine = None
 
@@ -175,61 +207,40 @@ class EndpointCommandLine(SVRCommandLine):
         super()._run_subcommand(subcommand)
 
 
-def run(arguments: list[str]) -> int:
-    """Run a subcommand and turn what the user can mend into one line on standard error."""
-    if arguments[0] not in SUBCOMMANDS:
-        known = ", ".join(SUBCOMMANDS)
-        return _fail(f"unknown command {arguments[0]!r}; known: {known}")
+def run(command: str, arguments: list[str]) -> str | None:
+    """Run a training command; returns what is wrong if it is something that the user can mend."""
     _quieten()
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    # Reading the descriptions of fields doubles the time that the parser takes.
+    explained = "--help-all" in arguments
+    set_parsing_settings(docstring_parse_attribute_docstrings=explained)
+    given = [command, *("--help" if word == "--help-all" else word for word in arguments)]
     try:
-        settings, arguments = take_options(arguments)
+        settings, given = take_options(given)
         command_line: Any = (
             partial(EndpointCommandLine, settings)
             if settings is not None
             else partial(SVRCommandLine, save_config_callback=SaveConfig)
         )
         command_line(
+            command=command,
             model_class=SVRModule,
             datamodule_class=SVRDataModule,
             trainer_class=SVRTrainer,
             auto_configure_optimizers=False,
             seed_everything_default=42,
-            parser_kwargs={"exit_on_error": False},
-            args=_with_questions(arguments),
+            parser_kwargs={"exit_on_error": False, "allow_abbrev": False},
+            args=given,
         )
     except (ConfigError, MisconfigurationException) as error:
-        return _fail(str(error))
+        return explain(error) or str(error)
     except ArgumentError as error:
-        return _fail(_innermost(error))
-    return 0
-
-
-def _with_questions(arguments: list[str]) -> list[str]:
-    """``--question TEXT`` is short for one more entry of ``data.questions``."""
-    replaced = []
-    for argument in arguments:
-        if argument == "--question" or argument.startswith("--question="):
-            argument = argument.replace("--question", "--data.questions+", 1)
-        replaced.append(argument)
-    return replaced
-
-
-def _fail(message: str) -> int:
-    line = " ".join(message.split())
-    print(f"svr_lightning: error: {line}", file=sys.stderr)
-    return USER_FAULT
-
-
-def _innermost(error: BaseException) -> str:
-    """The message of the ConfigError behind a parser error, or the parser's own, shortened."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ConfigError):
-            return str(cause)
-        cause = cause.__cause__ or cause.__context__
-    text = re.sub(r"\s+", " ", str(error))
-    return text if len(text) <= 600 else text[:600] + " ..."
+        return explain(error) or of_parser(error)
+    except (OSError, ImportError, RuntimeError) as error:
+        message = explain(error)
+        if message is None:
+            raise
+        return message
+    return None
 
 
 def _plain(config: Any) -> Any:
@@ -245,7 +256,7 @@ def _plain(config: Any) -> Any:
 
 def _quieten() -> None:
     """Drop advertisements, and warnings that speak of settings chosen here on purpose."""
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     for logger in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
         logging.getLogger(logger).addFilter(lambda record: "Tip:" not in str(record.msg))
     for pattern in (

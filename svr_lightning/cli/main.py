@@ -1,0 +1,137 @@
+"""``python -m svr_lightning``: chooses the command; imports what it needs and no more."""
+
+import os
+import sys
+
+from svr_lightning.cli import commands
+from svr_lightning.cli.checks import check_command_line, did_you_mean
+from svr_lightning.cli.keys import flat, known_keys
+from svr_lightning.cli.questions import with_questions
+from svr_lightning.errors import ConfigError
+
+USER_FAULT = 2
+"""Exit code for a fault of the configuration, the data or the command line."""
+TRAINING = {
+    "fit": "train, validate on the way, compare before and after on held-out problems",
+    "validate": "adaptive inference on the validation sets",
+    "test": "adaptive inference on the test sets",
+    "predict": "answer questions of your own, turn by turn",
+}
+READING = {
+    "sweep": "every fixed budget, threshold and gate from one recording",
+    "tune": "a threshold with a guarantee on premature stops",
+    "vote": "majority voting from a pool of samples",
+    "report": "figures, tables and a page to read",
+    "regrade": "grade recorded samples with another grader",
+}
+
+
+def _listed(commands: dict[str, str]) -> str:
+    return "\n".join(f"  {name:<9} {text}" for name, text in commands.items())
+
+
+HELP = f"""usage: python -m svr_lightning [-h] [--version] COMMAND ...
+
+Self-Verifying Refinement: train policies that judge their own answers and stop when they are
+good enough.
+
+{_listed(TRAINING)}
+
+From recorded samples, without a model:
+
+{_listed(READING)}
+
+  python -m svr_lightning fit --config configs/countdown_tiny.yaml
+  python -m svr_lightning fit --config configs/gsm8k.yaml --config configs/hardware/cpu_smoke.yaml
+  python -m svr_lightning predict --config configs/countdown_tiny.yaml \\
+      --question "3 5 8 = 16"
+
+validate, test and predict also ask a server that speaks the OpenAI protocol, with the key in
+OPENAI_API_KEY or the variable that --api-key-env names:
+
+  python -m svr_lightning test --config configs/gsm8k.yaml --engine openai \\
+      --base-url http://127.0.0.1:8000/v1 --model-name NAME [--concurrency 64] [--timeout 600]
+
+`COMMAND --help` explains a command.
+"""
+_HELP_OF_TRAINING = """usage: python -m svr_lightning {command} [--config FILE] [--KEY VALUE] ...
+
+{about}.
+
+  --config FILE       a configuration; of several, and of flags, what comes later wins
+  --KEY VALUE         one key of the configuration: --trainer.max_steps 4
+  --ckpt_path WHAT    {checkpoint}
+{extra}  --print_config      print the resolved configuration and stop
+  --help-all          every key with its type and an explanation (takes ten seconds)
+
+Keys are written out in full. Environment variables set none of them.
+
+{keys}
+"""
+_QUESTIONS = """\
+  --question TEXT     a question to answer; may be given several times
+  --questions FILE    questions in a file: one per line, or .jsonl with "question" in each row
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; 0 is success, 2 a fault of the configuration or the data."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0
+    command, *rest = arguments
+    if command == "--version":
+        from svr_lightning import __version__
+
+        print(__version__)
+        return 0
+    if command in READING:
+        return commands.run(command, rest)
+    if command not in TRAINING:
+        known = [*TRAINING, *READING]
+        hint = did_you_mean(command, known)
+        return fail(f"unknown command {command!r}{hint}; commands: {', '.join(known)}")
+    if "-h" in rest or "--help" in rest:
+        print(_help_of(command), end="")
+        return 0
+    return _train(command, rest)
+
+
+def _train(command: str, arguments: list[str]) -> int:
+    """Check what can be checked at once, then import torch and Lightning, and run."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read when tokenizers is imported
+    try:
+        arguments = with_questions(command, arguments)
+        check_command_line(command, arguments)
+    except ConfigError as error:
+        return fail(str(error))
+    from svr_lightning.cli.training import run
+
+    message = run(command, arguments)
+    return 0 if message is None else fail(message)
+
+
+def _help_of(command: str) -> str:
+    """The help of a training command, without importing what it runs."""
+    found = dict(flat(known_keys(command)))
+    keys = []
+    for name, key in found.items():
+        if "." in name:
+            default = f" = {key.default}" if key.default and "(" not in key.default else ""
+            keys.append(f"  --{name}{default}")
+    return _HELP_OF_TRAINING.format(
+        command=command,
+        about=TRAINING[command][0].upper() + TRAINING[command][1:],
+        checkpoint="go on with a run: last, or a file"
+        if command == "fit"
+        else "weights: last, best or a file",
+        extra=_QUESTIONS if command == "predict" else "",
+        keys="\n".join(keys),
+    )
+
+
+def fail(message: str) -> int:
+    """Print one line on standard error; returns the exit code."""
+    print(f"svr_lightning: error: {' '.join(message.split())}", file=sys.stderr)
+    return USER_FAULT

