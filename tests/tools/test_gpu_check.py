@@ -15,15 +15,14 @@ from svr_lightning.engines.base import Output, Request, SamplingParams
 from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.engines.transformers import TransformersEngine
 from tests.models import tiny_hybrid, tiny_qwen3
-from tools.bench.lock_step import LockStep
-from tools.gpu_check import parity, rollouts
+from tools.bench.machine import describe
+from tools.bench.workloads import LockStep, LongTailed, make_samples
+from tools.gpu_check import parity
 from tools.gpu_check.__main__ import main
 from tools.gpu_check.flops import PEAKS, decode_bytes, forward_flops, nominal
-from tools.gpu_check.machine import describe
 from tools.gpu_check.models import build_tokenizer, shapes
 from tools.gpu_check.runner import Part, run_parts
 from tools.gpu_check.settings import Settings
-from tools.gpu_check.workload import make_samples
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = Settings(device="cpu", engine="transformers", small=True)
@@ -120,7 +119,7 @@ def request(number: int, seed: int = 0, limit: int = 100) -> Request:
 def test_a_long_tailed_length_belongs_to_the_seed_and_not_to_the_order() -> None:
     def lengths(order: Sequence[int]) -> dict[int, int]:
         inner = ScriptedEngine(lambda _: [5] * 1000)
-        engine = rollouts.LongTailed(inner, median=20)
+        engine = LongTailed(inner, median=20)
         for number in order:
             engine.submit(request(number, seed=number))
         return {r.id: r.sampling.max_tokens for r in inner.requests}

@@ -8,12 +8,10 @@ BENCHMARKS = {
     "batch_fill": "idle slots of the engine while a data set is evaluated",
     "graders": "where the graders 'paper' and 'symbolic' differ on real benchmark problems",
     "grading": "completions graded per second, and the cost of hostile answers",
-    "kill_resume": "kill a training at random points; the resumed run must equal the whole one",
     "rollout": "pipelined turns against turns in lock-step",
     "scaling": "cost of an optimizer step by group size, turns, completion length and processes",
     "step": "one whole optimizer step against TRL's GRPOTrainer",
     "update": "memory and time of blockwise log-probabilities",
-    "voting": "time of majority voting on pools of a benchmark's size",
 }
 
 

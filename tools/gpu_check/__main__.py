@@ -7,22 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from svr_lightning.files import write_json
-from tools.gpu_check.machine import hardware, versions
+from tools.bench.machine import hardware, versions
 from tools.gpu_check.runner import Part, run_parts
 from tools.gpu_check.settings import Settings
 
 SECONDS = 470.0
 """For all parts together: just under 8 minutes."""
 NO_CUDA = 2
-PARTS = tuple(
-    Part(name=name, module=f"tools.gpu_check.{module}", share=share)
-    for name, module, share in (
-        ("update", "update", 100),
-        ("memory", "memory", 30),
-        ("engine", "parity", 120),
-        ("rollout", "rollouts", 95),
-        ("deepspeed", "training_run", 125),
-    )
+PARTS = (
+    Part(name="update", module="tools.gpu_check.update", share=100),
+    Part(name="memory", module="tools.bench.update", share=30),
+    Part(name="engine", module="tools.gpu_check.parity", share=120),
+    Part(name="rollout", module="tools.gpu_check.rollouts", share=95),
+    Part(name="deepspeed", module="tools.gpu_check.training_run", share=125),
 )
 
 

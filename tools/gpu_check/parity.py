@@ -9,7 +9,7 @@ import torch
 from svr_lightning.core.types import Sample
 from svr_lightning.engines.base import Engine, Output
 from svr_lightning.training.config import SamplingConfig
-from tools.gpu_check import workload
+from tools.bench import workloads
 from tools.gpu_check.models import random_model, shapes
 from tools.gpu_check.serving import complete, start_engine
 from tools.gpu_check.settings import Emit, Settings
@@ -42,12 +42,12 @@ class Parity:
 
     def look(self, label: str, version: int) -> list[Sample]:
         """Sync, sample and compare; returns what was sampled."""
-        sync = workload.seconds(lambda: self._engine.sync(self._model, version), self._device)
+        sync = workloads.seconds(lambda: self._engine.sync(self._model, version), self._device)
         self._emit(f"{label}.sync", sync, "s")
         outputs = complete(self._engine, self._prompts, self._tokens, seed=version)
         samples = [self._sample(p, o) for p, o in zip(self._prompts, outputs, strict=True)]
         engine = torch.tensor([x for s in samples for x in s.logprobs], device=self._device)
-        trainer = workload.trainer_logprobs(self._model, samples, self._device, together=8)
+        trainer = workloads.trainer_logprobs(self._model, samples, self._device, together=8)
         note = "engine against trainer, sampled tokens"
         self._means.append(self.difference(label, engine, trainer, note))
         return samples
@@ -81,13 +81,13 @@ class Parity:
     def noise(self, samples: Sequence[Sample]) -> None:
         """What rounding alone makes of the trainer's own log-probabilities."""
         scored = {
-            size: workload.trainer_logprobs(self._model, samples, self._device, together=size)
+            size: workloads.trainer_logprobs(self._model, samples, self._device, together=size)
             for size in (8, 1)
         }
         self.difference(
             "floor.shapes", scored[8], scored[1], note="trainer, micro-batches of 8 against 1"
         )
-        exact = workload.trainer_logprobs(
+        exact = workloads.trainer_logprobs(
             self._model, samples, self._device, together=1, exact=True
         )
         self.difference("floor.fp32", scored[8], exact, note="trainer, its precision against fp32")
@@ -115,9 +115,9 @@ def run(emit: Emit, settings: Settings) -> None:
     parity = Parity(emit, settings, model, engine)
     before = parity.look("first", version=0)
     parity.noise(before)
-    old = workload.trainer_logprobs(model, before, device, together=8)
+    old = workloads.trainer_logprobs(model, before, device, together=8)
     change_weights(model)
-    new = workload.trainer_logprobs(model, before, device, together=8)
+    new = workloads.trainer_logprobs(model, before, device, together=8)
     missed = parity.difference("missed_sync", old, new, note="what stale weights would show")
     parity.look("updated", version=1)
     _after_sleep(emit, settings, parity, model, engine)
@@ -133,8 +133,8 @@ def _after_sleep(emit: Emit, settings: Settings, parity: Parity, model: Any, eng
     for level in (1, 2):
         engine.sleep_level = level
         free = torch.cuda.mem_get_info()[0]
-        emit(f"sleep_{level}.sleep", workload.seconds(engine.sleep, device), "s")
-        freed = (torch.cuda.mem_get_info()[0] - free) / workload.GIB
+        emit(f"sleep_{level}.sleep", workloads.seconds(engine.sleep, device), "s")
+        freed = (torch.cuda.mem_get_info()[0] - free) / workloads.GIB
         emit(f"sleep_{level}.freed", freed, "GiB")
         change_weights(model)
         parity.look(f"sleep_{level}", version=1 + level)

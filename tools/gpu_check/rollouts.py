@@ -1,66 +1,19 @@
 """How fast SVR's rollouts are: turns in their own time, against a barrier after each turn."""
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from svr_lightning.core.types import Problem, Sample, Trajectory
-from svr_lightning.engines.base import Engine, Output, Request
+from svr_lightning.core.types import Problem, Sample
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.driver import Decoding, Driver, Job
+from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
-from tools.bench.lock_step import LockStep
-from tools.gpu_check import workload
+from tools.bench.workloads import LockStep, Rollout, roll_out, seconds, trainer_logprobs
 from tools.gpu_check.flops import BANDWIDTHS, decode_bytes, nominal
 from tools.gpu_check.models import END, build_tokenizer, random_model, shapes
 from tools.gpu_check.serving import MAX_SEQUENCES, start_engine
 from tools.gpu_check.settings import Emit, Settings
-
-
-class LongTailed:
-    """An engine that counts its steps and cuts completions at lengths drawn from their seeds.
-
-    Random weights never end a completion; the lengths are those of a policy that does. A request
-    has the same length whenever it is submitted.
-    """
-
-    def __init__(self, engine: Any, median: float, spread: float = 0.7) -> None:
-        self._engine, self._median, self._spread = engine, median, spread
-        self.steps = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def submit(self, request: Request) -> None:
-        """Hand it on with a limit of its own."""
-        sampling = request.sampling
-        rng = np.random.default_rng(sampling.seed)
-        limit = workload.long_tailed(rng, self._median, sampling.max_tokens, self._spread)
-        self._engine.submit(replace(request, sampling=replace(sampling, max_tokens=limit)))
-
-    def step(self) -> list[Output]:
-        """Count and hand on."""
-        self.steps += 1
-        outputs: list[Output] = self._engine.step()
-        return outputs
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rollout:
-    """What one way of rolling out took."""
-
-    trajectories: list[Trajectory]
-    steps: int
-    seconds: float
-
-    @property
-    def tokens(self) -> int:
-        """Sampled tokens of all turns."""
-        return sum(len(t.completion.token_ids) for one in self.trajectories for t in one.turns)
 
 
 def run(emit: Emit, settings: Settings) -> None:
@@ -78,24 +31,23 @@ def run(emit: Emit, settings: Settings) -> None:
     renderer = Renderer(tokenizer, max_prompt_tokens=limit // 2, max_model_len=limit)
     problems = make_problems(2 if small else 16)
     recipe = SVR(group_size=2 if small else 8, horizon=3)
-    completions = Decoding(max_completion_tokens=24 if small else 1200, temperature=0.9)
-    median = 8 if small else 300
 
-    brief = replace(completions, max_completion_tokens=8)
-    roll_out(engine, renderer, recipe, problems, brief, median, device)  # first uses cost extra
-    found = {}
-    for name, wrap in (("pipelined", _as_it_is), ("lock_step", LockStep)):
-        rollout = roll_out(wrap(engine), renderer, recipe, problems, completions, median, device)
+    def measure(way: Any, tokens: int) -> Rollout:
+        decoding = Decoding(max_completion_tokens=tokens, temperature=0.9)
+        median = 8 if small else 300
+        return roll_out(way, renderer, recipe, problems, decoding, median=median, device=device)
+
+    measure(engine, 8)  # first uses cost extra
+    found = {
+        name: measure(way, 24 if small else 1200)
+        for name, way in (("pipelined", engine), ("lock_step", LockStep(engine)))
+    }
+    for name, rollout in found.items():
         _report(emit, name, rollout)
-        found[name] = rollout
     speedup = found["lock_step"].seconds / found["pipelined"].seconds
     emit("speedup", speedup, note="pipelined over lock-step")
     _agreement(emit, model, found["pipelined"], device)
     _bandwidth(emit, model, found, settings)
-
-
-def _as_it_is(engine: Any) -> Any:
-    return engine
 
 
 def _report(emit: Emit, name: str, rollout: Rollout) -> None:
@@ -105,33 +57,6 @@ def _report(emit: Emit, name: str, rollout: Rollout) -> None:
     emit(f"{name}.steps", rollout.steps, note="engine steps")
     places = rollout.steps * min(count, MAX_SEQUENCES)
     emit(f"{name}.idle", 1 - rollout.tokens / places, note="share of places without a token")
-
-
-def roll_out(
-    engine: Engine,
-    renderer: Renderer,
-    recipe: SVR,
-    problems: list[Problem],
-    decoding: Decoding,
-    median: float,
-    device: str,
-) -> Rollout:
-    """All trajectories of all problems through the real driver."""
-    counted: Any = LongTailed(engine, median)
-    jobs = [
-        Job(problem=problem, sample=index, program=program, decoding=decoding)
-        for problem in problems
-        for index, program in enumerate(recipe.programs(problem))
-    ]
-    workload.wait_for(device)
-    started = time.perf_counter()
-    trajectories = Driver(counted, renderer, run_seed=0).run(jobs)
-    workload.wait_for(device)
-    return Rollout(
-        trajectories=trajectories,
-        steps=counted.steps,
-        seconds=time.perf_counter() - started,
-    )
 
 
 def make_problems(count: int) -> list[Problem]:
@@ -149,20 +74,20 @@ def make_problems(count: int) -> list[Problem]:
 
 def _agreement(emit: Emit, model: Any, rollout: Rollout, device: str) -> None:
     """The canary of training, on the last turns of some trajectories."""
+    completions = [trajectory.turns[-1].completion for trajectory in rollout.trajectories[:16]]
     samples = [
         Sample(
-            prompt_ids=trajectory.turns[-1].completion.prompt_ids,
-            completion_ids=trajectory.turns[-1].completion.token_ids,
-            logprobs=trajectory.turns[-1].completion.logprobs,
+            prompt_ids=completion.prompt_ids,
+            completion_ids=completion.token_ids,
+            logprobs=completion.logprobs,
             advantage=0.0,
-            group_id=trajectory.problem.id,
+            group_id=str(number),
             policy_version=0,
         )
-        for trajectory in rollout.trajectories[:16]
+        for number, completion in enumerate(completions)
     ]
     engine = torch.tensor([x for s in samples for x in s.logprobs], device=device)
-    trainer = workload.trainer_logprobs(model, samples, device, together=8)
-    gap = (engine - trainer).abs()
+    gap = (engine - trainer_logprobs(model, samples, device, together=8)).abs()
     emit("logprob_difference_mean", gap.mean().item(), "nats", "engine against trainer, last turns")
     emit("logprob_difference_max", gap.max().item(), "nats")
 
@@ -195,5 +120,4 @@ def copy_bandwidth(device: str, *, small: bool) -> float:
     source = torch.zeros((2**26 if small else 2**31), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     target.copy_(source)
-    times = [workload.seconds(lambda: target.copy_(source), device) for _ in range(5)]
-    return 2 * source.numel() / min(times)
+    return 2 * source.numel() / min(seconds(lambda: target.copy_(source), device) for _ in range(5))

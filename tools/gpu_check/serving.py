@@ -6,8 +6,8 @@ from typing import Any
 
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.errors import ConfigError, typed_line
+from tools.bench.workloads import TEMPERATURE, release
 from tools.gpu_check.settings import Emit, Settings, SkippedError
-from tools.gpu_check.workload import TEMPERATURE, release
 
 MAX_SEQUENCES = 128
 """That run at a time, in vLLM."""

@@ -20,9 +20,9 @@ from lightning.pytorch import Callback
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
+from tools.bench.workloads import GIB, release, wait_for
 from tools.gpu_check.models import build_tokenizer, random_model, shapes
 from tools.gpu_check.settings import Emit, Settings, SkippedError
-from tools.gpu_check.workload import GIB, release, wait_for
 
 STEPS = 3
 ACCUMULATE = 2

@@ -16,7 +16,7 @@ from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.kernels import use_kernels
 from svr_lightning.training.optimizer import make_optimizer
 from svr_lightning.training.update import completion_logprobs
-from tools.gpu_check import workload
+from tools.bench import workloads
 from tools.gpu_check.flops import FORMULA, PEAKS, forward_flops, nominal
 from tools.gpu_check.models import (
     Shape,
@@ -71,7 +71,7 @@ def run(emit: Emit, settings: Settings) -> None:
                 failed.append(label)
             else:
                 _report(emit, label, timing, peak)
-            workload.release(device)
+            workloads.release(device)
     if failed:
         raise RuntimeError(f"no figures for {', '.join(failed)}")
 
@@ -81,7 +81,7 @@ def _fitting(shape: Shape, way: str, settings: Settings) -> Timing:
     small = settings.small
     sequences = 2 if small else 8
     while True:
-        samples = workload.make_samples(
+        samples = workloads.make_samples(
             sequences,
             shape.dims["vocab_size"],
             prompt=(20, 40) if small else (1000, 2000),
@@ -89,7 +89,7 @@ def _fitting(shape: Shape, way: str, settings: Settings) -> Timing:
             limit=16 if small else 1200,
         )
         timing = _measure_or_none(shape, samples, way, settings.device)
-        workload.release(settings.device)
+        workloads.release(settings.device)
         if timing is not None:
             return timing
         if sequences == 1:
@@ -131,7 +131,7 @@ def _measure(shape: Shape, samples: list[Sample], way: str, device: str) -> Timi
     micro: list[float] = []
     began = time.perf_counter()
     while len(micro) < REPETITIONS and time.perf_counter() - began < ENOUGH_SECONDS:
-        micro.append(workload.seconds(micro_step, device))
+        micro.append(workloads.seconds(micro_step, device))
     lengths = [len(s.prompt_ids) + len(s.completion_ids) for s in samples]
     completions = [len(s.completion_ids) for s in samples]
     return Timing(
@@ -140,17 +140,17 @@ def _measure(shape: Shape, samples: list[Sample], way: str, device: str) -> Timi
         padded=max(lengths) * len(lengths),
         flops=4 * forward_flops(model, lengths, completions),
         micro_seconds=sum(micro) / len(micro),
-        optimizer_seconds=workload.seconds(optimizer_step, device),
-        peak_gib=torch.cuda.max_memory_allocated() / workload.GIB if device == "cuda" else None,
+        optimizer_seconds=workloads.seconds(optimizer_step, device),
+        peak_gib=torch.cuda.max_memory_allocated() / workloads.GIB if device == "cuda" else None,
     )
 
 
 def _micro_step(model: Any, reference: Any, batch: TrainBatch, device: str) -> None:
     """Forward of policy and reference and backward, as ``SVRModule.training_step`` does it."""
-    with workload.precision(device):
-        logp = completion_logprobs(model, batch, workload.TEMPERATURE)
+    with workloads.precision(device):
+        logp = completion_logprobs(model, batch, workloads.TEMPERATURE)
         with torch.no_grad():
-            ref_logp = completion_logprobs(reference, batch, workload.TEMPERATURE)
+            ref_logp = completion_logprobs(reference, batch, workloads.TEMPERATURE)
         terms = policy_loss(logp, logp.detach(), ref_logp, batch.advantages, batch.mask, LossSpec())
         loss = terms.loss.sum() * batch.weight
     loss.backward()

@@ -181,12 +181,10 @@ def weighted(resampled: Floats, weights: Floats) -> Floats:
 
 
 def compare(ours: Answers, other: Answers, drawn: Draws) -> dict[str, Any]:
-    """Ours minus the other row on the same problems and seeds, and which one is ahead.
+    """Ours minus the other row on the same problems and seeds.
 
     Returns:
         ``accuracy`` and ``tokens``: ``difference``, ``seeds`` (that of each) and ``ci95``.
-        ``per_token``: ``dominates`` where ours is no less accurate at no more tokens, ``dominated``
-        where the other is, else ``trades``; ``equal`` where both are equal.
     """
     result: dict[str, Any] = {}
     for name in ("accuracy", "tokens"):
@@ -199,22 +197,7 @@ def compare(ours: Answers, other: Answers, drawn: Draws) -> dict[str, Any]:
             "seeds": gap.mean(1).tolist(),
             "ci95": percentile_interval(resampled),
         }
-    gained, spent = (result[name]["difference"] for name in ("accuracy", "tokens"))
-    return {**result, "per_token": per_token(gained, spent)}
-
-
-def per_token(gained: float, spent: float) -> str:
-    """Which of two is ahead in accuracy per token, by their differences.
-
-    Example:
-        >>> [per_token(*gaps) for gaps in ((0.1, -20.0), (-0.1, 0.0), (0.1, 20.0), (0.0, 0.0))]
-        ['dominates', 'dominated', 'trades', 'equal']
-    """
-    if gained == spent == 0:
-        return "equal"
-    if gained >= 0 and spent <= 0:
-        return "dominates"
-    return "dominated" if gained <= 0 and spent >= 0 else "trades"
+    return result
 
 
 # --- one row at another row's cost ------------------------------------------------------------

@@ -37,7 +37,7 @@ Stops that need no self-check. First repeated answer: stop at the first turn who
 of the turn before. String rule: the untrained warm start in SVR's dialogue; a turn whose reasoning
 ends in "yes" counts as CORRECT with confidence 1 and stops, any other as INCORRECT with confidence
 0.20. Right when stopped: of the answers that repetition stops before the last turn, the share that
-is right.
+is right. Empty cells were not measured.
 
 Countdown can be verified without solving it: compute the expression and compare. The warm start
 writes the outcome of every try into its reasoning, so the string rule reaches without training
@@ -45,8 +45,7 @@ what SVR+ reaches. These tables show that the trainer works. They do not show th
 self-check is worth its cost on this task."""
 _VERSUS = """\
 SVR minus the row, on the same problems and seeds. Seeds ahead: on how many of them SVR is more
-accurate. Per token, by point values: SVR dominates a row where it is no less accurate at no more
-tokens."""
+accurate."""
 _COSTS = """\
 SVR at the row's cost: under the threshold and the number of turns, or the number of fixed turns,
 that are most accurate within the row's tokens, chosen on one half of the sets of numbers and
@@ -60,7 +59,7 @@ _HEAD = (
 )
 _SHORT = ("", "greedy", "tokens", "sampled", "tokens")
 _SAMPLED = ("", "turn 1", "turn 2", "turn 3", "AUROC", "Brier", "overconfidence")
-_COMPARED = ("", "accuracy", "seeds ahead", "tokens", "per token")
+_COMPARED = ("", "accuracy", "seeds ahead", "tokens")
 _CONTROLLED = (
     *("", "seeds", "own rule", "turns", "tokens"),
     *("first repeated answer", "turns", "tokens", "right when stopped"),
@@ -184,7 +183,7 @@ def _compared(entry: Entry) -> list[str]:
     ahead = sum(difference > 0 for difference in gap["seeds"])
     return [
         *(_title(entry), _gap(gap), f"{ahead}/{len(gap['seeds'])}"),
-        *(_gap(values["tokens"], "+.0f"), values["per_token"]),
+        _gap(values["tokens"], "+.0f"),
     ]
 
 

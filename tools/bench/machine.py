@@ -1,10 +1,12 @@
-"""What the check ran on."""
+"""What a measurement ran on."""
 
+import os
 import platform
 import shutil
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 PACKAGES = (
@@ -26,13 +28,17 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def hardware(device: str) -> dict[str, Any]:
-    """The device, told without taking memory on it: this process lives as long as the parts."""
+def hardware(device: str = "cpu") -> dict[str, Any]:
+    """The processor or the GPU. Takes no memory on the GPU."""
     import torch
 
     if device == "cpu":
-        threads = torch.get_num_threads()
-        return {"name": platform.processor() or platform.machine(), "threads": threads}
+        information = Path("/proc/cpuinfo")
+        lines = information.read_text().splitlines() if information.is_file() else []
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        name = names[0] if names else platform.processor() or platform.machine()
+        threads = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
+        return {"name": name, **threads, "load": os.getloadavg()[0]}
     found: dict[str, Any] = {"cuda": torch.version.cuda, "count": torch.cuda.device_count()}
     program = shutil.which("nvidia-smi")
     if program is None:

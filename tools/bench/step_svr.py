@@ -1,0 +1,96 @@
+"""svr_lightning's side of the benchmark ``step``: a plain fit, its optimizer steps noted."""
+
+import time
+from importlib.metadata import version
+from typing import Any
+
+from lightning.pytorch import Callback, seed_everything
+
+from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.training.config import (
+    OptimizerConfig,
+    PolicyConfig,
+    ReferenceConfig,
+    SamplingConfig,
+)
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.trainer import SVRTrainer
+from tools.bench import step
+from tools.bench.step import Notebook
+
+
+class Noting(Callback):
+    """Notes each optimizer step."""
+
+    def __init__(self, notebook: Notebook, micro_batches: int) -> None:
+        self.notebook = notebook
+        self._micro_batches = micro_batches
+        self._began = 0.0
+
+    def on_train_start(self, *_: Any) -> None:
+        """The first rollout follows."""
+        self._began = time.perf_counter()
+
+    def on_train_batch_start(
+        self, trainer: Any, module: SVRModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Before a rollout's first micro-batch: the rollout has just ended."""
+        if batch_idx % self._micro_batches:
+            return
+        now = self.notebook.now
+        now.rollout = time.perf_counter() - self._began
+        for trajectory in (one for group in module.groups for one in group.trajectories):
+            completions = [turn.completion for turn in trajectory.turns]
+            now.prompt_tokens += sum(len(c.prompt_ids) for c in completions)
+            now.generated_tokens += sum(len(c.token_ids) for c in completions)
+            now.trained_tokens += len(completions[-1].token_ids)
+
+    def on_train_batch_end(
+        self, trainer: Any, module: SVRModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After a rollout's last micro-batch the optimizer has stepped."""
+        if (batch_idx + 1) % self._micro_batches == 0:
+            self.notebook.end_step()
+            self._began = time.perf_counter()
+
+
+def main() -> None:
+    """Fit and write."""
+    options = step.side_options(__doc__)
+    seed_everything(options.seed, verbose=False)
+    notebook = Notebook()
+    module = SVRModule(
+        policy=PolicyConfig(path=step.POLICY, max_prompt_tokens=512, max_model_len=1024),
+        recipe=step.recipe(),
+        sampling=SamplingConfig(
+            temperature=step.TEMPERATURE, max_completion_tokens=step.MAX_TOKENS
+        ),
+        optimizer=OptimizerConfig(
+            lr=step.LEARNING_RATE, weight_decay=step.WEIGHT_DECAY, betas=step.BETAS
+        ),
+        reference=ReferenceConfig(every=0),
+        engine=TransformersEngine(max_batch=128),
+        resample="off",
+        seed=options.seed,
+        micro_batch_size=step.PROBLEMS * step.GROUP // options.micro_batches,
+    )
+    trainer = SVRTrainer(
+        default_root_dir=str(options.out.parent),
+        accelerator="cpu",
+        devices=1,
+        max_steps=options.steps,
+        gradient_clip_val=step.GRADIENT_CLIP,
+        logger=False,
+        callbacks=[Noting(notebook, options.micro_batches)],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(module, datamodule=step.data_module(options.seed))
+    names = ("svr-lightning", "torch", "transformers", "lightning")
+    notebook.write(options.out, {name: version(name) for name in names})
+
+
+if __name__ == "__main__":
+    main()
