@@ -4,18 +4,17 @@ import copy
 import time
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 
-from svr_lightning.core.losses import LossSpec, policy_loss
+from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Sample
 from svr_lightning.errors import typed_line
-from svr_lightning.training.batching import TrainBatch, pad
+from svr_lightning.training.batching import pad
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.kernels import use_kernels
 from svr_lightning.training.optimizer import make_optimizer
-from svr_lightning.training.update import completion_logprobs
+from svr_lightning.training.update import policy_update_loss
 from tools.bench import workloads
 from tools.gpu_check.flops import FORMULA, PEAKS, forward_flops, nominal
 from tools.gpu_check.models import (
@@ -117,7 +116,11 @@ def _measure(shape: Shape, samples: list[Sample], way: str, device: str) -> Timi
     batch = pad(samples, weight=1.0 / len(samples)).to(device)
 
     def micro_step() -> None:
-        _micro_step(model, reference, batch, device)
+        with workloads.precision(device):
+            update = policy_update_loss(
+                model, reference, batch, LossSpec(), temperature=workloads.TEMPERATURE
+            )
+        update.loss.backward()
 
     def optimizer_step() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
@@ -143,17 +146,6 @@ def _measure(shape: Shape, samples: list[Sample], way: str, device: str) -> Timi
         optimizer_seconds=workloads.seconds(optimizer_step, device),
         peak_gib=torch.cuda.max_memory_allocated() / workloads.GIB if device == "cuda" else None,
     )
-
-
-def _micro_step(model: Any, reference: Any, batch: TrainBatch, device: str) -> None:
-    """Forward of policy and reference and backward, as ``SVRModule.training_step`` does it."""
-    with workloads.precision(device):
-        logp = completion_logprobs(model, batch, workloads.TEMPERATURE)
-        with torch.no_grad():
-            ref_logp = completion_logprobs(reference, batch, workloads.TEMPERATURE)
-        terms = policy_loss(logp, logp.detach(), ref_logp, batch.advantages, batch.mask, LossSpec())
-        loss = terms.loss.sum() * batch.weight
-    loss.backward()
 
 
 def _report(emit: Emit, label: str, timing: Timing, peak: float | None) -> None:
