@@ -98,7 +98,7 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
         for line in controls.write_controls(settings, tuple(options.seeds)):
             print(line)
     if options.publish:
-        files = controls.FILES if options.stage == "controls" else None
+        files = controls.FILES if options.stage == "controls" else report.FILES
         for line in report.publish(Path(settings.out), options.publish, files):
             print(line)
     for line in failures:

@@ -6,7 +6,7 @@ from pathlib import Path
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.results import package_versions
 from svr_lightning.files import write_file, write_json
-from svr_lightning.report.runs import read_methods
+from svr_lightning.report.runs import Run, read_methods
 from tools.miniature import plan, summary
 from tools.miniature.cells import is_done
 from tools.miniature.plan import Cell, Settings
@@ -53,7 +53,8 @@ def write_controls(settings: Settings, seeds: Sequence[int]) -> list[str]:
 def read_greedy(name: str, seeds: Sequence[int], settings: Settings) -> Seeds | None:
     """The greedy evaluations of a row's seeds that are done; None where there is none."""
     row = plan.BY_NAME[name]
-    runs, done = [], []
+    runs: list[Run] = []
+    done: list[int] = []
     for seed in plan.seeds_of(row, tuple(seeds)):
         (greedy, *_) = plan.cell(row, seed, settings, ("judge",)).commands
         if is_done(greedy):

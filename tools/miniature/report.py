@@ -1,35 +1,30 @@
 """Results, tables and figures of everything that was judged."""
 
-import argparse
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from svr_lightning.cli import report
-from svr_lightning.cli.commands import parser_of
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.results import package_versions
 from svr_lightning.files import write_file, write_json
-from svr_lightning.report.figure_experiment import rows as draw_rows
 from svr_lightning.report.figure_style import svg
 from tools.miniature import plan, tuning
 from tools.miniature.cells import read_record
+from tools.miniature.figure import rows as draw_rows
 from tools.miniature.plan import Settings
 from tools.miniature.reading import Seeds, read_row
 from tools.miniature.results import REFERENCE, summarise
 from tools.miniature.tables import commands_md, table_md
 
-FIGURE = "00_rows"
+FILES = ("table.md", "results.json", "commands.md", "rows.svg", "rows.json")
 RIVAL = "grpo_mt"
 """The row whose fixed budgets are drawn beside the reference's."""
-LARGEST_PAGE = 2_000_000
-"""Bytes of a page that is worth keeping beside its tables."""
 
 
 def write_report(settings: Settings, seeds: Sequence[int], names: Sequence[str]) -> list[str]:
-    """Leave results.json, table.md, commands.md, and the report page with its figures.
+    """Leave results.json, table.md, commands.md, and the figure of all rows.
 
     Returns:
         What there is to tell about them.
@@ -58,99 +53,31 @@ def write_report(settings: Settings, seeds: Sequence[int], names: Sequence[str])
     write_file(out / "table.md", [table_md(entries, missing)])
     shown = Settings(rates=settings.rates, extra=settings.extra)  # as if it lay where it does
     write_file(out / "commands.md", [commands_md(shown, seeds)])
-    _page(found, settings)
-    _figure(entries, out / "report" / "figures")
-    size = (out / "report" / "index.html").stat().st_size
-    return [
-        f"{out / 'table.md'}: {len(entries)} rows",
-        *(f"not judged: {cell}" for cell in missing),
-        f"{out / 'report' / 'index.html'}: {size / 1e6:.1f} MB",
-    ]
+    _figure(entries, out)
+    table = f"{out / 'table.md'}: {len(entries)} rows"
+    return [table, *(f"not judged: {cell}" for cell in missing)]
 
 
-def publish(out: Path, folder: Path, files: Sequence[str] | None = None) -> list[str]:
-    """Copy tables, numbers, the figure of all rows and SVR's own; the page if it is small.
-
-    The figures published there before are removed.
-
-    Args:
-        out: the experiment's folder.
-        folder: where to copy to.
-        files: only these files.
+def publish(out: Path, folder: Path, files: Sequence[str] = FILES) -> list[str]:
+    """Copy ``files``; returns a line that says so.
 
     Raises:
-        ConfigError: if there is no report.
+        ConfigError: if one is not there.
     """
-    if files is not None:
-        for name in files:
-            _copy(out / name, folder / name)
-        return [f"{folder}: {', '.join(files)}"]
-    figures = _published(out / "report")
-    shutil.rmtree(folder / "figures", ignore_errors=True)
-    (folder / "index.html").unlink(missing_ok=True)
-    for path in (out / name for name in ("table.md", "results.json", "commands.md")):
-        _copy(path, folder / path.name)
-    for stem, name in figures.items():
-        for suffix in (".svg", ".json"):
-            _copy(
-                out / "report" / "figures" / f"{stem}{suffix}",
-                folder / "figures" / f"{name}{suffix}",
-            )
-    page = out / "report" / "index.html"
-    size = page.stat().st_size
-    if size > LARGEST_PAGE:
-        return [f"{folder}: without {page}, which has {size / 1e6:.1f} MB"]
-    _copy(page, folder / "index.html")
-    return [f"{folder}: with {page}, {size / 1e6:.1f} MB"]
-
-
-def _published(folder: Path) -> dict[str, str]:
-    """Under which name each figure is published; those of one method end in its number."""
-    listing = folder / "report.json"
-    if not listing.is_file():
-        raise ConfigError(f"{listing} is not there; run --stage report")
-    names = [one["name"] for one in json.loads(listing.read_text(encoding="utf-8"))["methods"]]
-    stems = sorted({path.stem for path in (folder / "figures").glob("*.svg")})
-    title = plan.BY_NAME[REFERENCE].title
-    suffix = f"_{names.index(title) + 1}" if title in names else None
-    own = {
-        stem: f"{stem.removesuffix(suffix)}_{REFERENCE}"
-        for stem in stems
-        if suffix and stem.endswith(suffix)
-    }
-    return {FIGURE: FIGURE, **own}
-
-
-def _copy(source: Path, target: Path) -> None:
-    if not source.is_file():
-        raise ConfigError(f"{source} is not there; run --stage report")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
-
-
-def _page(found: Sequence[Seeds], settings: Settings) -> None:
-    """The report command over every row and seed, as a user would give it."""
-    runs = [
-        f"{judged.row.title}={plan.folder_of(settings.out, judged.row, seed)}/eval/test"
-        for judged in found
-        for seed in judged.seeds
-    ]
-    votes = [
-        f"{plan.folder_of(settings.out, judged.row, judged.seeds[0])}/eval/votes/votes.json"
-        for judged in found
-        if judged.votes
-    ]
-    arguments = [*runs, "--out", f"{settings.out}/report", "--max-trajectories", "1"]
-    arguments += [part for path in votes for part in ("--votes", path)]
-    options: argparse.Namespace = parser_of("report").parse_args(arguments)
-    report.run(options)
+    for name in files:
+        source, target = out / name, folder / name
+        if not source.is_file():
+            raise ConfigError(f"{source} is not there; run --stage report")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    return [f"{folder}: {', '.join(files)}"]
 
 
 def _figure(entries: Sequence[Mapping[str, Any]], folder: Path) -> None:
     lines = [line for name in (REFERENCE, RIVAL) if (line := _line(entries, name))]
     numbers = {"rows": [_point(entry) for entry in entries], "lines": lines}
-    write_file(folder / f"{FIGURE}.svg", [svg(draw_rows(numbers))])
-    write_json(folder / f"{FIGURE}.json", numbers)
+    write_file(folder / "rows.svg", [svg(draw_rows(numbers))])
+    write_json(folder / "rows.json", numbers)
 
 
 def _point(entry: Mapping[str, Any]) -> dict[str, Any]:

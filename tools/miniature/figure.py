@@ -26,6 +26,7 @@ _LOOK = {
     "method": (ORANGE, "s", 5.0, "other methods"),
     "ablation": (GREY, "D", 4.5, "ablations of {}"),
     "variant": (LIGHT_BLUE, "v", 6.0, "variants of {}"),
+    "control": (INK, "P", 6.0, "controls without training"),
     "privileged": (INK, "^", 6.0, "privileged: labels in prompts"),
 }
 
@@ -35,8 +36,8 @@ def rows(data: Mapping[str, Any]) -> Figure:
     """Accuracy against tokens per problem, on a logarithmic axis.
 
     Args:
-        data: ``rows``: ``name``, ``kind`` (``reference``, ``method``, ``ablation``, ``variant`` or
-            ``privileged``), ``accuracy``, ``tokens``, ``accuracy_interval`` and
+        data: ``rows``: ``name``, ``kind`` (``reference``, ``method``, ``ablation``, ``variant``,
+            ``control`` or ``privileged``), ``accuracy``, ``tokens``, ``accuracy_interval`` and
             ``tokens_interval``; ``lines``: ``name``, ``kind``, ``accuracy`` and ``tokens`` of rows
             under every fixed budget.
     """
