@@ -1,4 +1,4 @@
-"""What a user is meant to see of a fault: a single line that says what, where, how to mend it."""
+"""Faults shown to the user: one line that says what is wrong, where, and how to fix it."""
 
 
 class ConfigError(ValueError):
@@ -12,13 +12,13 @@ def require(condition: bool, message: str) -> None:
 
 
 def one_line(message: object) -> str:
-    """A message of someone else's on one line: shortened, control characters shown as '?'."""
+    """Another library's message on one line: shortened, control characters shown as '?'."""
     text = " ".join(str(message).split())
     text = "".join(character if character.isprintable() else "?" for character in text)
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 
 def typed_line(error: BaseException) -> str:
-    """An error's type and its message on one line, for faults that only their type tells apart."""
+    """An error's type and message on one line, for errors whose message alone says too little."""
     text = one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""Writing files that are whole or absent, in JSON that any reader takes."""
+"""Atomic file writes, and JSON that every reader accepts."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def write_file(path: str | os.PathLike[str], parts: Iterable[str]) -> None:
-    """Write ASCII text to ``path``, its folder made if need be; it is whole there or as before.
+    """Write ASCII text to ``path`` atomically, and create its folder.
 
     Raises:
         OSError: if it cannot be written.
@@ -21,7 +21,7 @@ def write_file(path: str | os.PathLike[str], parts: Iterable[str]) -> None:
 
 
 def write_aside(path: Path, parts: Iterable[str]) -> Path:
-    """Write a file beside ``path``, on disk when this returns, to be renamed into its place."""
+    """Write and flush a file beside ``path``, to be renamed to it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
         with aside.open("w", encoding="ascii", newline="\n") as stream:
@@ -35,14 +35,14 @@ def write_aside(path: Path, parts: Iterable[str]) -> Path:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write ``value`` as :func:`to_json` has it, indented."""
+    """Write ``value`` as indented JSON; see :func:`to_json`."""
     write_file(path, [to_json(value, indent=2), "\n"])
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
     """ASCII JSON, in which a lone surrogate or a NUL of a model's text is an escape.
 
-    What is not finite becomes null; what JSON does not know becomes a string.
+    Numbers that are not finite become null; values that JSON lacks become strings.
     """
     return json.dumps(_plain(value), indent=indent, allow_nan=False)
 

@@ -40,7 +40,7 @@ def sibling_advantages(
     turns: Sequence[int],
     scale: RewardScale = "group",
 ) -> list[float]:
-    """Advantages among siblings; those of nodes without any among all such nodes of their turn.
+    """Advantages among siblings; nodes without siblings are compared with each other, per turn.
 
     Args:
         values: [N] what each node is credited with.

@@ -1,4 +1,4 @@
-"""Log-probabilities of chosen tokens from hidden states, without ever holding all scores.
+"""Log-probabilities of chosen tokens from hidden states, without holding all scores at once.
 
 The output layer maps H features to V scores; V is so large (248,320 in Qwen3.5) that the scores of
 one micro-batch outweigh the model. Here they exist one block of the vocabulary at a time.
@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 BLOCK_ELEMENTS = {"cpu": 2**22, "default": 2**27}
-"""Scores that exist at a time, by device type: what stays in a processor's cache, or what keeps a
-GPU's matrix units busy at half a GiB of fp32."""
+"""Number of scores that exist at a time, by device type: small enough for a processor's cache, or
+large enough to keep a GPU's matrix units busy (half a GiB in fp32)."""
 KEPT_BYTES = 2**30
-"""Room for exponentials that the backward pass takes over from the forward pass."""
+"""Memory for exponentials that the forward pass keeps for the backward pass."""
 
 
 def linear_logprobs(
@@ -27,10 +27,9 @@ def linear_logprobs(
 
     The same as :func:`~svr_lightning.core.losses.token_logprobs` of the full scores, values and
     gradients: the product in the precision of ``hidden`` (or of the autocast around the call), the
-    softmax in fp32. The backward pass takes over the first blocks' exponentials, as many as
-    :data:`KEPT_BYTES` holds, and computes the other blocks anew, so that memory does not grow with
-    the scores. Where no gradient is asked for nothing is kept.
-    ``weight`` has to be whole: strategies that shard it are not supported.
+    softmax in fp32. The forward pass keeps the exponentials of the first blocks, up to
+    :data:`KEPT_BYTES`, and the backward pass computes the other blocks again, so that memory does
+    not grow with the scores. ``weight`` must be whole: strategies that shard it are not supported.
 
     With p the softmax, g the incoming gradient and d_nv = g_n ([v = y_n] - p_nv) / temperature:
     grad hidden = d weight, grad weight = d^T hidden, grad bias = sum_n d_n.
@@ -40,7 +39,7 @@ def linear_logprobs(
         weight: [V, H], in ``hidden``'s precision or a higher one.
         bias: [V] or None.
         token_ids: [N].
-        temperature: > 0; what the rollout sampled at.
+        temperature: > 0, of the rollout.
 
     Returns:
         [N] nats, fp32.

@@ -14,7 +14,7 @@ RatioLevel = Literal["token", "sequence"]
 
 @dataclass(frozen=True, kw_only=True)  # no slots: configurations read its __dict__
 class LossSpec:
-    """What a recipe chooses about the policy loss."""
+    """The options of the policy loss."""
 
     ratio: RatioLevel = "token"
     """``token`` as in GRPO; ``sequence`` for the geometric-mean ratio of GSPO."""
@@ -28,7 +28,7 @@ class LossSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossTerms:
-    """Per-sequence loss and what is logged of it; every field is [B]."""
+    """Per-sequence loss and its logged quantities; every field is [B]."""
 
     loss: Tensor
     kl: Tensor
@@ -43,7 +43,7 @@ def token_logprobs(logits: Tensor, token_ids: Tensor, temperature: float) -> Ten
     Args:
         logits: [B, T, V] scores that predict each token.
         token_ids: [B, T].
-        temperature: > 0; what the rollout sampled at.
+        temperature: > 0, of the rollout.
 
     Returns:
         [B, T] nats.

@@ -1,8 +1,8 @@
 """Reading a self-check out of a completion (appendix "Self-Check Parsing and Fallback Rules").
 
-Two readers with different jobs. :func:`parse_self_check` is the controller's: tolerant, total,
-it always returns a verdict and a confidence. :func:`self_check_format_score` is the reward's:
-it pays only for the exact serialization. Both run in time linear in the length of the text.
+There are two readers. :func:`parse_self_check` serves the controller: it is tolerant and always
+returns a verdict and a confidence. :func:`self_check_format_score` serves the reward: it pays only
+for the exact serialization. Both take time linear in the length of the text.
 """
 
 import re
@@ -11,14 +11,14 @@ from typing import Literal, NamedTuple
 from svr_lightning.core.types import SelfCheck, Verdict
 
 SelfCheckFields = Literal["joint", "verdict", "confidence"]
-"""What a self-check consists of: a verdict and a confidence, or one of them (the paper's
+"""The fields of a self-check: a verdict and a confidence, or one of them (the paper's
 controller-interface ablations)."""
 
 OPEN_TAG = "<self_check>"
 CLOSE_TAG = "</self_check>"
 
 CONFIDENCE_PRIOR = {Verdict.CORRECT: 0.8, Verdict.INCORRECT: 0.2, Verdict.UNSURE: 0.5}
-"""Stands in for a missing or malformed confidence. All lie under the threshold 0.85."""
+"""Replaces a missing or malformed confidence. All values lie below the threshold 0.85."""
 
 _VERDICT_OF_WORD = {
     "CORRECT": Verdict.CORRECT,
@@ -39,7 +39,7 @@ _ALTERNATIVE = re.compile(
 )
 _CONFIDENCE_FIELD = re.compile(r"\b(?ai:CONFIDENCE)\b[:=\s]*")
 _NUMBER = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)(?:[ \t]*(%))?")
-# What would make another number of the digits before it: an exponent, a fraction, a range, a
+# A continuation that makes the digits another number: an exponent, a fraction, a range, a
 # sum, a decimal comma, a second point, digits glued on. A comma and a space is punctuation.
 _OTHER_NUMBER = re.compile(
     r"\w{0,64}\d|[eE][+\u2212-]\d|[.,]\d"

@@ -2,7 +2,7 @@ r"""The policy's prompts (appendix "SVR Prompt Templates").
 
 Every prompt is ``[system, user]``. The first user message is the question alone; later ones are
 built from the question and a :class:`PolicyState`, and from nothing else: no label, reference,
-score or reward has a way in.
+score or reward can enter.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from svr_lightning.core.types import Message, PolicyState, Verdict
 TRUNCATION_MARK = "[...truncated]"
 
 EVEN = 0.5
-"""Where only a confidence is asked for, from this value on it stands for the verdict CORRECT in the
-choice of a refinement instruction."""
+"""If only a confidence is asked for, this value or more counts as CORRECT in the choice of a
+refinement instruction."""
 
 MATH_ROLE = "You are a careful math assistant who audits your own work."
 """The role of the paper's three tasks."""
@@ -155,7 +155,7 @@ def _instruction(style: AnswerStyle, state: PolicyState, interface: SelfCheckFie
 
 
 def _judgement(state: PolicyState, interface: SelfCheckFields) -> str:
-    """What the policy said of its previous answer, in words."""
+    """The previous verdict and confidence, in words."""
     if interface == "confidence":
         return f"you gave your answer a confidence of {state.confidence:.2f}"
     correct = state.verdict == Verdict.CORRECT
@@ -169,7 +169,7 @@ _REPORTS: dict[SelfCheckFields, tuple[str, str]] = {
     "verdict": ("report VERDICT: CORRECT", "verdict"),
     "confidence": ("report a high CONFIDENCE", "confidence"),
 }
-"""What to report of an answer that holds, and what to update of one that does not."""
+"""What to report if the answer holds, and what to update if it does not."""
 
 
 def _regenerate(answer: str) -> str:

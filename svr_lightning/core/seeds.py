@@ -35,7 +35,7 @@ def derive_seed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedContext:
-    """Where in a run something is drawn."""
+    """The place in a run that a random draw belongs to."""
 
     run_seed: int = 0
     step: int = 0
@@ -43,11 +43,11 @@ class SeedContext:
     attempt: int = 0
     """Generation attempt under dynamic resampling."""
     part: int = 0
-    """Which share of the step's problems is rolled out here, of ``parts`` that are in all."""
+    """The share of the step's problems that is rolled out here, of ``parts`` shares."""
     parts: int = 1
 
     def generator(self, problem_id: str, purpose: str, sample: int = 0) -> random.Random:
-        """A generator of its own for one draw about a problem, apart from those of the tokens."""
+        """A random generator for one draw about a problem, independent of the tokens' draws."""
         seed = derive_seed(
             self.run_seed,
             step=self.step,
@@ -60,4 +60,4 @@ class SeedContext:
 
 
 START = SeedContext()
-"""For whoever has no run."""
+"""The place outside of any run."""

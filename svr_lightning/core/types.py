@@ -82,7 +82,7 @@ class PolicyState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftState:
-    """The past as methods without a self-check see it: again the policy's own words alone."""
+    """The past of a method without a self-check: the policy's own words alone."""
 
     draft: str
     truncated: bool
@@ -99,7 +99,7 @@ class OracleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What an engine returned for one prompt, in the very token ids it read and sampled."""
+    """An engine's completion of one prompt, in the token ids that it read and sampled."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -130,12 +130,12 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteCompletion:
-    """What a server answered: text and counts. It has no token ids, so nothing trains on it."""
+    """A server's completion: text and counts. It has no token ids and cannot be trained on."""
 
     text: str
     finish_reason: FinishReason
     prompt_tokens: int
-    """As the server counted them, its chat template's own tokens included."""
+    """As counted by the server, with the tokens of its chat template."""
     completion_tokens: int
 
     @property
@@ -145,7 +145,7 @@ class RemoteCompletion:
 
 
 AnyCompletion = Completion | RemoteCompletion
-"""What reading, grading and counting can do with: both know their text and their lengths."""
+"""A completion from either source: enough to parse, grade and count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +158,7 @@ class Turn:
     check: SelfCheck | None
     """None for a method whose prompts ask for no self-check."""
     verdict_probability: float | None = None
-    """With which the policy gave the word of its verdict; None where it was not asked for or no
-    verdict can be read."""
+    """Probability of the verdict's word; None if it was not computed or no verdict can be read."""
 
     @property
     def sampled(self) -> Completion:
@@ -182,12 +181,12 @@ class Trajectory:
     """Number of this trajectory within its group, from 0."""
     turns: tuple[Turn, ...]
     parent: int | None = None
-    """In a tree, the number of the trajectory whose last turn this one goes on from."""
+    """In a tree, the number of the trajectory that this one continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredTurn:
-    """What rewards and metrics know of a turn: the only record with a correctness label.
+    """A turn as rewards and metrics see it: the only record with a correctness label.
 
     Example:
         >>> ScoredTurn(correct=True, truncated=False, verdict=Verdict.CORRECT, confidence=0.9,

@@ -1,4 +1,4 @@
-"""Hands a policy's weights to the vLLM model of the same process, and leaves none out.
+"""Copies all weights of a policy to the vLLM model of the same process.
 
 There is one way in, vLLM's layerwise reload: it accepts weights as a checkpoint names them, fuses
 and packs them as at start-up, and copies the result into the tensors that kernels and graphs
@@ -18,7 +18,7 @@ Weights = Iterable[tuple[str, Tensor]]
 
 
 def is_tied(policy: Any) -> bool:
-    """Whether the output layer is the embedding, whatever the configuration says."""
+    """Whether the output layer is the embedding, judged by the weights themselves."""
     return policy.get_output_embeddings().weight is policy.get_input_embeddings().weight
 
 

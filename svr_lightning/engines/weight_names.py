@@ -1,8 +1,8 @@
-"""Where each weight of the policy belongs in an engine's model, told from names alone.
+"""Matches the weights of the policy with those of an engine's model, by name.
 
 Engines fuse projections (query, key and value become one matrix) and wrap the text decoder of a
-multimodal class. A weight that finds no place, or a place that gets no weight, would leave a model
-that still talks, so both are errors.
+multimodal class. A weight without a place, or a place without a weight, would give a model that
+runs and is wrong, so both are errors.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from svr_lightning.errors import ConfigError
 DECODER = "language_model"
 """Path component that wraps the text decoder in conditional-generation classes."""
 VISION = ("visual", "vision_tower", "multi_modal_projector", "aligner")
-"""Path components of what a policy of text has no use for."""
+"""Path components of modules that a text policy does not have."""
 _SHOWN = 5
 
 
@@ -26,7 +26,7 @@ class Route:
     checkpoint: str
     """Name under which the engine's loader expects it."""
     engine: str
-    """Name in the engine of the weight that it becomes, or becomes a part of."""
+    """Name of the engine's weight that it becomes, or becomes a part of."""
 
 
 def routes(
@@ -84,7 +84,7 @@ _MEND = "serve this model with the transformers engine"
 
 
 def _plain(name: str) -> str:
-    """The name as a model of text alone has it."""
+    """The name in a text-only model."""
     return ".".join(part for part in name.split(".") if part != DECODER)
 
 
@@ -99,7 +99,7 @@ def _fuse(plain: str, whole: Mapping[str, str]) -> str:
 
 
 def _parts(plain: str, fused: Mapping[str, Sequence[str]]) -> list[str]:
-    """What a place is made of: itself, or each of the weights that are fused in it."""
+    """The policy weights of an engine weight: itself, or those that are fused in it."""
     components = plain.split(".")
     for index, component in enumerate(components):
         if component in fused:

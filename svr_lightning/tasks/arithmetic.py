@@ -19,7 +19,7 @@ class ExpressionError(ValueError):
 
 
 class Operand(Protocol):
-    """What stands for a number while an expression is read: its value, or more than that."""
+    """An operand while an expression is read: a number, or a class that behaves like one."""
 
     def __add__(self, other: Self, /) -> Any: ...
     def __sub__(self, other: Self, /) -> Any: ...

@@ -38,8 +38,8 @@ def canonical(text: str) -> str:
 class _Normal:
     """An expression in normal form, as a sum of terms and as a product of factors at once.
 
-    A sign is 1 or -1, and 0 where an expression and its negative are spelt alike, as with ``0``
-    and ``3-3``: its value is zero then, and no sign in front of it means anything.
+    A sign is 1 or -1. It is 0 for an expression that is spelt like its negative, as ``0`` and
+    ``3-3``, whose value is zero.
     """
 
     value: Fraction

@@ -49,7 +49,7 @@ class Countdown(Task):
     max_completion_tokens = 800
 
     def from_row(self, row: Row) -> Problem:
-        """Read ``nums`` and ``target``; the question is worded here unless the row words it.
+        """Read ``nums`` and ``target``, and ``question`` if the row has one.
 
         Raises:
             ValueError: naming the missing or malformed field.
@@ -112,8 +112,8 @@ class Countdown(Task):
         r"""1.0 for reasoning, then an answer, then nothing, self-checks apart; otherwise 0.0.
 
         What is tested is ``^<think>.*?</think>\s*<answer>.*?</answer>$`` with a dot that matches
-        newlines, in one pass: the first ``</think>`` that an ``<answer>`` follows leaves the most
-        room for the rest, so no other needs a try.
+        newlines, in one pass: the first ``</think>`` before an ``<answer>`` leaves the most text for
+        the rest, so no other needs to be tried.
         """
         text = without_spans(completion, OPEN_TAG, CLOSE_TAG).strip()
         if not text.startswith(_THINK) or not text.endswith(_END):

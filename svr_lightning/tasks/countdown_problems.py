@@ -1,4 +1,4 @@
-"""Countdown problems made on the spot, in the shape of the hub's data set.
+"""Generated Countdown problems, in the format of the hub's data set.
 
 They follow what is observable of ``Jiayi-Pan/Countdown-Tasks-3to4``: every problem can be solved
 with *all* its numbers through intermediate results that are non-negative integers, divisions
@@ -15,7 +15,7 @@ from typing import Any
 from svr_lightning.errors import ConfigError
 
 MAX_SIZE = 5
-"""Numbers of one problem, at most: what can be reached grows by a factor of 12 per number."""
+"""Most numbers of one problem: reachable values grow by a factor of 12 per number."""
 _DRAWS_PER_TARGET = 1_000
 _TARGETS_PER_PROBLEM = 50
 
@@ -129,7 +129,7 @@ def _stream(generator: CountdownGenerator) -> Iterator[dict[str, Any]]:
 def _draw(
     generator: CountdownGenerator, uniform: Callable[[], float], seen: set[tuple[int, ...]]
 ) -> dict[str, Any] | None:
-    """One problem that is not yet in ``seen``, or None where its target proves too hard."""
+    """One problem that is not in ``seen``, or None if no numbers for its target are found."""
     size = generator.sizes[int(uniform() * len(generator.sizes))]
     targets = generator.max_target - generator.min_target + 1
     target = generator.min_target + int(uniform() * targets)

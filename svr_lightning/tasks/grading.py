@@ -24,7 +24,7 @@ class Label:
     """Why the grader could not decide; the completion then counts as wrong."""
 
     def fields(self) -> dict[str, Any]:
-        """``correct``, and ``grading_error`` where there is one: as records write it."""
+        """The fields of a record: ``correct``, and ``grading_error`` if there is one."""
         return {"correct": self.correct} | ({"grading_error": self.error} if self.error else {})
 
 
@@ -53,7 +53,7 @@ class GradingPool:
         """Begin to grade completions of one problem.
 
         Returns:
-            One handle per completion. A task without grading workers is graded here and now.
+            One handle per completion. A task without grading workers is graded in this call.
         """
         task = get_task(problem.task)
         if not task.grading_workers:

@@ -21,7 +21,7 @@ _MARKED_NUMBER = re.compile(
     r"####[\s$\\*:]*([+-]?[$\\]{0,2}(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?)"
 )
 _CURRENCY = re.compile(r"[€£*]")
-# With a digit, an operator or a conjunction at its head, what follows the number is no unit.
+# Text that begins with a digit, an operator or a conjunction is not a unit.
 _TRAILING_WORDS = re.compile(r"(?<=[0-9.%}\s])(?!(?:and|or|to)\b)[A-Za-z][A-Za-z\s./-]*$")
 
 

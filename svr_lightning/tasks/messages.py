@@ -1,4 +1,4 @@
-"""The prompts of a problem, task and all: what users call instead of :mod:`core.prompts`."""
+"""The prompts of a problem, for users; :mod:`core.prompts` has the wording."""
 
 from svr_lightning.core import prompts
 from svr_lightning.core.parsing import SelfCheckFields
@@ -26,7 +26,7 @@ def refinement_messages(
 ) -> list[Message]:
     """The messages of turn ``turn`` >= 2, from the policy's own previous completion and check.
 
-    Of ``problem`` only the question is read.
+    Only the question of ``problem`` is read.
     """
     state = PolicyState(
         draft=previous, verdict=Verdict(verdict), confidence=confidence, truncated=truncated

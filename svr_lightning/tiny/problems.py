@@ -1,8 +1,7 @@
 """The embedded default's problems: Countdown with three numbers from 1 to 10.
 
 The task is the real one, only smaller. A problem enters if at least :data:`MIN_SOLUTIONS` of its
-about 30 two-step derivations reach the target, so that looking for one is worth while. Which
-problems are held out depends on a hash of the numbers *as a multiset* and the target: no order
+about 30 two-step derivations reach the target. Which problems are held out depends on a hash of the numbers *as a multiset* and the target: no order
 of a held-out problem is ever trained on.
 """
 
@@ -57,7 +56,7 @@ class Derivation:
 
     @property
     def value(self) -> int:
-        """What the derivation reaches."""
+        """The value of the derivation."""
         return self.second.value
 
     @property

@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO under Lightning: gradients divided once, checkpoints that are whole, CPU too.
+"""DeepSpeed ZeRO under Lightning: gradients divided once, atomic checkpoints, also on a CPU.
 
 Stage 2 keeps every process's weights whole, which rollouts need, and shards gradients and the
 optimizer, its fp32 master weights among them.
@@ -112,7 +112,7 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
         return torch.device("cpu", 0) if device.type == "cpu" else device
 
     def setup_environment(self) -> None:
-        """Take CPUs too, with gloo between them."""
+        """Also accept CPUs, which communicate by gloo."""
         if not isinstance(self.accelerator, CPUAccelerator):
             super().setup_environment()
             return
@@ -133,11 +133,11 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
     def _format_config(self) -> None:
         super()._format_config()
         if "bf16" in self.config:
-            # The guard against gradients that are not finite rests on it.
+            # The check for gradients that are not finite needs it.
             self.config["bf16"].setdefault("check_grad_overflow", True)
 
     def init_deepspeed(self) -> None:
-        """Create DeepSpeed's engine, and let it write and read files that are whole."""
+        """Create DeepSpeed's engine, and make its checkpoints atomic."""
         super().init_deepspeed()
         sharded_checkpoint.make_durable(self.deepspeed_engine.checkpoint_engine)
 

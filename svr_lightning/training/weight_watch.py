@@ -1,4 +1,4 @@
-"""Whether training moves the weights that the engine serves (the silent failure of small steps).
+"""Measures whether training changes the weights that the engine serves.
 
 Engines on an accelerator serve bf16 weights. A learning rate of 4e-8 moves an fp32 master by far
 less than bf16 can show, so many steps may pass before a served weight changes at all. A fixed
