@@ -112,8 +112,8 @@ class Countdown(Task):
         r"""1.0 for reasoning, then an answer, then nothing, self-checks apart; otherwise 0.0.
 
         What is tested is ``^<think>.*?</think>\s*<answer>.*?</answer>$`` with a dot that matches
-        newlines, in one pass: the first ``</think>`` before an ``<answer>`` leaves the most text for
-        the rest, so no other needs to be tried.
+        newlines, in one pass: the first ``</think>`` before an ``<answer>`` leaves the most text
+        for the rest, so no other needs to be tried.
         """
         text = without_spans(completion, OPEN_TAG, CLOSE_TAG).strip()
         if not text.startswith(_THINK) or not text.endswith(_END):

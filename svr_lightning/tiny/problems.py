@@ -1,8 +1,8 @@
 """The embedded default's problems: Countdown with three numbers from 1 to 10.
 
 The task is the real one, only smaller. A problem enters if at least :data:`MIN_SOLUTIONS` of its
-about 30 two-step derivations reach the target. Which problems are held out depends on a hash of the numbers *as a multiset* and the target: no order
-of a held-out problem is ever trained on.
+about 30 two-step derivations reach the target. Which problems are held out depends on a hash of
+the numbers *as a multiset* and the target: no order of a held-out problem is ever trained on.
 """
 
 import hashlib
