@@ -1,20 +1,16 @@
-"""How full the batch is while a data set is evaluated: driven as one, or drained batch by batch.
+"""How full the batch is while a data set is evaluated: one stream of problems, or drained batches.
 
     python -m tools.bench batch_fill --out tools/bench/results/batch_fill.json
 
-Adaptive inference with the policy that ships, on the real engine, over 1,000 of its problems. The
-turns of a problem are those of the paper's policies: 86 % stop before ten turns, the mean is three
-(table "adaptive_per_dataset"). The shipped policy itself would stop nearly everywhere at once, so
-each problem's number of turns is drawn from that distribution and its trajectory run that far.
+The embedded policy answers 1,000 of its problems through the package's driver. How many turns a
+problem takes is drawn, since this policy would stop nearly everywhere at once: 86 % stop before ten
+turns, the mean is three, as the paper reports for All-7 (table "adaptive_per_dataset").
 
-A slot is idle in a step of the engine that it has no completion to advance in. Slots are counted
-until the last ``max_batch`` problems have been submitted: from there on work runs out and nothing
-could fill them.
+A slot is idle in an engine step that advances no completion in it. Slots are counted until the last
+``max_batch`` problems have been submitted: after that nothing could fill them.
 """
 
 import argparse
-import json
-import platform
 import random
 import time
 from collections.abc import Iterator
@@ -26,12 +22,14 @@ import torch
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.files import write_json
 from svr_lightning.recipes.chain import refinement_chain
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy, stop_token_ids
 from svr_lightning.training.sources import DataSource, load_problems
+from tools.bench.machine import hardware, versions
 
 T_MAX = 10
 STOP_FIRST, STOP_LATER = 0.667, 0.105
@@ -122,30 +120,22 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer = load_policy(PolicyConfig(max_prompt_tokens=512, max_model_len=1024), 0)
-    source = DataSource(
-        name="train", task="countdown", path="embedded:countdown-tiny", limit=options.problems
+    policy = (model.eval(), tokenizer)
+    problems = load_problems(
+        DataSource(
+            name="train", task="countdown", path="embedded:countdown-tiny", limit=options.problems
+        )
     )
-    problems = load_problems(source, "error")
     turns = turn_counts(len(problems), options.seed)
-    report: dict[str, Any] = {
+    found: dict[str, Any] = {
         "problems": len(problems),
         "max_batch": options.max_batch,
         "mean_turns": sum(turns) / len(turns),
         "share_of_ten_turns": turns.count(T_MAX) / len(turns),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "threads": 1,
     }
-    policy = (model.eval(), tokenizer)
     for name, batch in (("one_run", len(problems)), ("batches_drained", options.max_batch)):
-        report[name] = measure(problems, turns, policy, options.max_batch, batch)
-        print(
-            f"{name:<16} idle slots {report[name]['idle_share']:6.1%}   "
-            f"{report[name]['tokens_per_second']:6.0f} tokens/s"
-        )
+        found[name] = measure(problems, turns, policy, options.max_batch, batch)
+        rate, idle = found[name]["tokens_per_second"], found[name]["idle_share"]
+        print(f"{name:<16} idle slots {idle:6.1%}   {rate:6.0f} tokens/s")
     if options.out:
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+        write_json(options.out, {**found, "versions": versions(), "hardware": hardware()})

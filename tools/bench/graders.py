@@ -193,7 +193,3 @@ _TEXTUAL: dict[str, Callable[[str], str | None]] = {
         f"1 \\cdot {gold}" if read_number(normalise(gold)) is not None and gold[0] != "-" else None
     ),
 }
-
-
-if __name__ == "__main__":
-    main()

@@ -212,7 +212,3 @@ def peak_mib(pid: int | None) -> float:
         return 0.0
     sizes = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
     return round(int(sizes[0]) / 1024, 1) if sizes else 0.0
-
-
-if __name__ == "__main__":
-    main()

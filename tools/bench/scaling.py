@@ -8,9 +8,7 @@ that every run logs. One thread a process; medians over the steps after the firs
 
 import argparse
 import csv
-import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -18,6 +16,9 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from svr_lightning.files import write_json
+from tools.bench.machine import hardware, versions
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = {"group_size": 8, "horizon": 3, "max_completion_tokens": 96, "processes": 1}
@@ -87,9 +88,5 @@ def main() -> None:
             flush=True,
         )
     if options.out:
-        about = {"platform": platform.platform(), "cpus": os.cpu_count()}
-        options.out.write_text(json.dumps({"points": rows, **about}, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+        about = {"versions": versions(), "hardware": hardware()}
+        write_json(options.out, {"points": rows, **about})
