@@ -24,14 +24,14 @@ from rich.text import Text
 from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError
 from svr_lightning.files import write_file, write_json
-from svr_lightning.report.document import report_md, tables_tex
-from svr_lightning.report.figure_names import apart
-from svr_lightning.report.figure_style import svg
-from svr_lightning.report.page import page
-from svr_lightning.report.pictures import FigureSpec, all_pictures
+from svr_lightning.report.figures import DrawnFigure, all_figures
+from svr_lightning.report.figures_style import svg
+from svr_lightning.report.names import apart
+from svr_lightning.report.numbers import headline
+from svr_lightning.report.page import page, report_md
 from svr_lightning.report.runs import Method, read_methods
-from svr_lightning.report.table import Table
 from svr_lightning.report.tables import all_tables, summary
+from svr_lightning.report.text import Table, tables_tex
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,17 +59,18 @@ def run(options: argparse.Namespace) -> int:
     methods = read_methods(options.runs)
     votes = read_votes(options.votes) if options.votes else None
     tables = all_tables(methods, votes)
-    pictures, notes = all_pictures(methods, votes)
+    figures, notes = all_figures(methods, votes)
     try:
-        write_report(options.out, methods, pictures, notes, tables, options.max_trajectories)
+        write_report(options.out, methods, figures, notes, tables, options.max_trajectories)
     except OSError as error:
         raise ConfigError(f"{options.out}: cannot be written ({error.strerror})") from error
     show(methods)
     console = Console()
+    console.print(Text(plain(headline(methods))))
     for note in notes:
         console.print(Text(plain(note), style="grey50"))
     console.print(
-        Text(f"{options.out / 'index.html'}: {len(pictures)} figures, {len(tables)} tables")
+        Text(f"{options.out / 'index.html'}: {len(figures)} figures, {len(tables)} tables")
     )
     return 0
 
@@ -101,21 +102,21 @@ def read_votes(path: Path) -> Mapping[str, Any]:
 def write_report(
     out: Path,
     methods: Sequence[Method],
-    pictures: Sequence[FigureSpec],
+    figures: Sequence[DrawnFigure],
     notes: Sequence[str],
     tables: Sequence[Table],
     most: int,
 ) -> None:
     """All files of a report."""
     drawn = []
-    for picture in pictures:
-        text = svg(picture.draw(picture.numbers))
+    for figure in figures:
+        text = svg(figure.draw(figure.numbers))
         text = text.encode("ascii", "xmlcharrefreplace").decode("ascii")
-        write_file(out / "figures" / f"{picture.name}.svg", [text])
-        write_json(out / "figures" / f"{picture.name}.json", picture.numbers)
-        drawn.append((picture, text))
+        write_file(out / "figures" / f"{figure.name}.svg", [text])
+        write_json(out / "figures" / f"{figure.name}.json", figure.numbers)
+        drawn.append((figure, text))
     write_file(out / "index.html", [page(methods, drawn, notes, tables, most)])
-    write_file(out / "report.md", [report_md(methods, pictures, notes, tables)])
+    write_file(out / "report.md", [report_md(methods, figures, notes, tables)])
     write_file(out / "tables.tex", [tables_tex(tables)])
     measured = [
         {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentError, Namespace, set_parsing_settings
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import (
@@ -15,7 +16,6 @@ from lightning.pytorch.cli import (
     LightningCLI,
     SaveConfigCallback,
 )
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from transformers.utils.logging import disable_progress_bar
 
 from svr_lightning.cli.messages import explain, of_parser

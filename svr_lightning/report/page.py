@@ -1,6 +1,7 @@
-"""``index.html``: one page that needs nothing beside it, with no script at all.
+"""``index.html``, one page that needs nothing beside it, and ``report.md``.
 
-Filters are radio buttons that style sheets read, so the page may forbid everything else.
+The page has no script: filters are radio buttons that style sheets read, so it may forbid
+everything else.
 """
 
 import hashlib
@@ -10,14 +11,21 @@ from importlib.resources import files
 from typing import Any
 
 from svr_lightning.files import to_json
-from svr_lightning.report.figure_names import display, ordered
-from svr_lightning.report.figure_style import PALETTE
-from svr_lightning.report.listing import FILTERS, Listed, listing
-from svr_lightning.report.pictures import FigureSpec
+from svr_lightning.report.figures import DrawnFigure
+from svr_lightning.report.figures_style import PALETTE
+from svr_lightning.report.names import display, ordered
+from svr_lightning.report.numbers import headline, rule_note, seed_name
 from svr_lightning.report.runs import Method, heading, setting
-from svr_lightning.report.table import Table, to_html
-from svr_lightning.report.text import attribute, clip, visible
-from svr_lightning.report.values import rule_note, seed_name
+from svr_lightning.report.text import (
+    Table,
+    attribute,
+    clip,
+    markdown,
+    to_html,
+    to_markdown,
+    visible,
+)
+from svr_lightning.report.trajectories import FILTERS, Listed, listing
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -30,7 +38,7 @@ _CONFIG = 20_000
 
 def page(
     methods: Sequence[Method],
-    pictures: Sequence[tuple[FigureSpec, str]],
+    figures: Sequence[tuple[DrawnFigure, str]],
     notes: Sequence[str],
     tables: Sequence[Table],
     most: int,
@@ -39,7 +47,7 @@ def page(
 
     Args:
         methods: what was read.
-        pictures: with their SVG.
+        figures: with their SVG.
         notes: what is missing and why.
         tables: the first is the one to open with.
         most: trajectories shown per method and class.
@@ -55,11 +63,12 @@ def page(
         f"<style>{files(__package__).joinpath('page.css').read_text(encoding='ascii')}",
         f"{listed.css}</style></head><body>",
         f"<h1>Report: {visible(title)}</h1>",
+        f'<p class="headline">{visible(headline(methods))}</p>',
         "<nav>" + "".join(f'<a href="#{name.lower()}">{name}</a>' for name in _SECTIONS) + "</nav>",
         '<section id="results"><h2>Results</h2>',
         *(to_html(table) for table in tables[:2]),
         "</section>",
-        *_figures(methods, pictures, notes),
+        *_figures(methods, figures, notes),
         '<section id="tables"><h2>Tables</h2>',
         *(
             f"<details><summary>{visible(_short(table))}</summary>{to_html(table)}</details>"
@@ -104,17 +113,17 @@ def inline_svg(svg: str, prefix: str, label: str) -> str:
 
 
 def _figures(
-    methods: Sequence[Method], pictures: Sequence[tuple[FigureSpec, str]], notes: Sequence[str]
+    methods: Sequence[Method], figures: Sequence[tuple[DrawnFigure, str]], notes: Sequence[str]
 ) -> Iterable[str]:
     yield '<section id="figures"><h2>Figures</h2>'
     for number in (None, *range(len(methods))):
         if number is not None and len(methods) > 1:
             yield f"<h3>{visible(methods[number].name)}</h3>"
         yield '<div class="figures">'
-        for picture, svg in pictures:
-            if picture.method == number:
-                inner = inline_svg(svg, f"{picture.name}-", picture.caption)
-                yield f"<figure><figcaption>{visible(picture.caption)}</figcaption>"
+        for figure, svg in figures:
+            if figure.method == number:
+                inner = inline_svg(svg, f"{figure.name}-", figure.caption)
+                yield f"<figure><figcaption>{visible(figure.caption)}</figcaption>"
                 yield f'<div class="scroll" tabindex="0">{inner}</div></figure>'
         yield "</div>"
     for note in notes:
@@ -189,3 +198,26 @@ def _trajectories(listed: Listed) -> Iterable[str]:
     yield '<div class="list">'
     yield from listed.items
     yield '</div><p class="shown" role="status"></p></section>'
+
+
+def report_md(
+    methods: Sequence[Method],
+    figures: Sequence[DrawnFigure],
+    notes: Sequence[str],
+    tables: Sequence[Table],
+) -> str:
+    """The report as Markdown: tables, figures as links to the SVG files, and the samples."""
+    lines = [f"# Report: {markdown(heading(methods))}", "", markdown(headline(methods)), ""]
+    lines += [to_markdown(table) for table in tables]
+    for figure in figures:
+        caption = markdown(figure.caption)
+        lines += [f"![{caption}](figures/{figure.name}.svg)", "", caption, ""]
+    lines += [f"- {markdown(note)}" for note in notes]
+    lines += ["", "Samples:", ""]
+    lines += [
+        f"- {markdown(method.name)}: {markdown(str(source.samples))}"
+        for method in methods
+        for run in method.runs
+        for source in run.sources
+    ]
+    return "\n".join(lines) + "\n"

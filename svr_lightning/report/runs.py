@@ -20,7 +20,7 @@ from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_samples
 from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, fixed_row
 from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
-from svr_lightning.report.figure_names import marked, ordered
+from svr_lightning.report.names import marked, ordered
 
 _METRICS = "metrics.csv"
 _NAMED = 6  # methods that a heading names

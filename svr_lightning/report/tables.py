@@ -1,24 +1,20 @@
-"""The tables of the paper's sections 4 and "Additional Experimental Results", from measured runs.
+"""The tables of the paper's section 4 and its appendices, from measured runs.
 
 Values are means over a method's seeds; with several seeds the sample standard deviation follows.
 """
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from svr_lightning.evaluation.sweep import THRESHOLDS
-from svr_lightning.report.figure_data import average
-from svr_lightning.report.figure_names import averages, display, ordered
-from svr_lightning.report.runs import Method, Run
-from svr_lightning.report.settings import settings_tables
-from svr_lightning.report.table import NONE, Cell, Row, Table, cells, ranked
-from svr_lightning.report.values import (
+from svr_lightning.report.names import averages, display, ordered
+from svr_lightning.report.numbers import (
     FORMS,
-    Form,
+    NONE,
+    average,
     average_note,
+    data_sets,
     first_seed_note,
-    joined,
     mean_of,
     printed,
     rule_note,
@@ -26,21 +22,24 @@ from svr_lightning.report.values import (
     seed_note,
     text_of,
     value_of,
+    vote_counts,
+    vote_point,
 )
+from svr_lightning.report.runs import Method, setting
+from svr_lightning.report.text import Cell, Row, Table, cells, ranked
 
-Numbers = Mapping[str, Any]
+_CHECKS = ("verdict_accuracy", "auroc", "brier", "overconfidence")
+_SEED_METRICS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
+Rows = list[Row | None]
 
 
-def all_tables(methods: Sequence[Method], votes: Numbers | None) -> list[Table]:
+def all_tables(methods: Sequence[Method], votes: Mapping[str, Any] | None) -> list[Table]:
     """Every table that the runs allow, the paper's main ones first."""
     tables = [main_results(methods), results(methods)]
     if votes:
         tables.append(majority_vote(methods, votes))
     if len(methods) > 1:
-        tables.append(
-            _variants(methods, "reward_ablation", ("turns", "pse", "brier", "overconfidence"))
-        )
-        tables.append(_variants(methods, "controller_ablation", ("turns", "esr", "pse")))
+        tables += [reward_ablation(methods), controller_ablation(methods)]
     for number, method in enumerate(methods, start=1):
         tables.append(per_dataset(method, number))
         if method.runs[0].complete:
@@ -56,35 +55,47 @@ def all_tables(methods: Sequence[Method], votes: Numbers | None) -> list[Table]:
     return tables
 
 
-def columns_of(runs: Sequence[Run]) -> dict[str, list[str]]:
+def columns_of(names: Sequence[str]) -> dict[str, list[str]]:
     """What tables have columns for: each data set, then the averages."""
-    names = ordered(name for run in runs for name in run.tables)
-    return {display(name): [name] for name in names} | averages(names)
+    return {display(name): [name] for name in ordered(names)} | averages(names)
+
+
+def summary(methods: Sequence[Method]) -> list[list[str]]:
+    """Method, average, accuracy, turns, tokens, premature stops: a row per method and average."""
+    metrics = ("accuracy", "turns", "avg_total_tokens", "pse")
+    return [
+        [method.name, name, *(text_of(method, sets, metric) for metric in metrics)]
+        for method in methods
+        for name, sets in averages(data_sets(methods)).items()
+    ]
+
+
+def _heads(metrics: Sequence[str]) -> list[str]:
+    return [FORMS[metric][0] for metric in metrics]
+
+
+# --- methods side by side ---------------------------------------------------------------------
 
 
 def main_results(methods: Sequence[Method]) -> Table:
     """Table 1: accuracy of every method on every data set; best bold, second-best underlined."""
-    columns = columns_of([run for method in methods for run in method.runs])
-    values = [
-        [mean_of(method, names, "accuracy") for method in methods] for names in columns.values()
-    ]
-    marks = ranked(values)
+    columns = columns_of(data_sets(methods))
+    values = [[mean_of(m, names, "accuracy") for m in methods] for names in columns.values()]
+    marks = list(zip(*ranked(values), strict=True))
     rows = [
         (
             Cell(method.name),
             *(
-                Cell(text_of(method, names, "accuracy"), mark[number])
-                for names, mark in zip(columns.values(), marks, strict=True)
+                Cell(text_of(method, names, "accuracy"), mark)
+                for names, mark in zip(columns.values(), marks[number], strict=True)
             ),
         )
         for number, method in enumerate(methods)
     ]
+    best = " Best values are bold, second-best ones underlined." if len(methods) > 1 else ""
     return Table(
         name="main_results",
-        caption="Final-answer accuracy."
-        + average_note(columns)
-        + seed_note(methods)
-        + (" Best values are bold, second-best ones underlined." if len(methods) > 1 else ""),
+        caption=f"Final-answer accuracy.{average_note(columns)}{seed_note(methods)}{best}",
         head=("Method", *columns),
         rows=tuple(rows),
     )
@@ -92,62 +103,45 @@ def main_results(methods: Sequence[Method]) -> Table:
 
 def results(methods: Sequence[Method]) -> Table:
     """Everything that results files hold, with intervals; one row per method and data set."""
-    metrics = (
-        *("turns", "avg_total_tokens", "esr", "pse"),
-        *("verdict_accuracy", "auroc", "brier", "overconfidence"),
-    )
-    rows: list[Row | None] = []
+    metrics = ("turns", "avg_total_tokens", "esr", "pse", *_CHECKS)
+    rows: Rows = []
     for method in methods:
         rows += [None] if rows else []
-        for name, names in columns_of(method.runs).items():
-            first = average(method.runs[0].datasets, names)
-            interval = first["accuracy_ci95"]
+        found = method.runs[0].datasets
+        for name, names in columns_of(data_sets([method])).items():
+            interval = average(found, names)["accuracy_ci95"]
             known = len(method.runs) == 1 and interval is not None
-            found = [
-                method.runs[0].datasets[one]["n"] for one in names if one in method.runs[0].datasets
-            ]
             texts = [
-                f"{sum(found):,}",
+                f"{sum(found[one]['n'] for one in names if one in found):,}",
                 text_of(method, names, "accuracy"),
                 f"{interval[0]:.3f} to {interval[1]:.3f}" if known else NONE,
-                text_of(method, names, "first_turn_accuracy"),
-                text_of(method, names, "any_turn_accuracy"),
-                *(text_of(method, names, metric) for metric in metrics),
+                *(
+                    text_of(method, names, metric)
+                    for metric in ("first_turn_accuracy", "any_turn_accuracy", *metrics)
+                ),
             ]
             rows.append(cells(["" if rows and rows[-1] else method.name, name, *texts]))
+    head = ("Method", "Data set", "n", "Accuracy", "95 % interval", "First turn", "Any turn")
     return Table(
         name="results",
-        caption="Results. The interval is the 95 % Wilson interval over problems, or put together "
-        "from those." + seed_note(methods),
-        head=(
-            *("Method", "Data set", "n", "Accuracy", "95 % interval", "First turn", "Any turn"),
-            *(FORMS[metric][0] for metric in metrics),
-        ),
+        caption="Results. Intervals are 95 % over problems." + seed_note(methods),
+        head=(*head, *_heads(metrics)),
         rows=tuple(rows),
     )
 
 
-def summary(methods: Sequence[Method]) -> list[list[str]]:
-    """Method, average, accuracy, turns, tokens, premature stops: a row per method and average."""
-    columns = averages(ordered(n for method in methods for run in method.runs for n in run.tables))
-    metrics = ("accuracy", "turns", "avg_total_tokens", "pse")
-    return [
-        [method.name, name, *(text_of(method, sets, metric) for metric in metrics)]
-        for method in methods
-        for name, sets in columns.items()
-    ]
-
-
-def majority_vote(methods: Sequence[Method], votes: Numbers) -> Table:
+def majority_vote(methods: Sequence[Method], votes: Mapping[str, Any]) -> Table:
     """Table 2: accuracy and tokens of majority voting, then of the methods."""
-    names = ordered([*votes["datasets"], *(n for m in methods for n in m.runs[0].tables)])
-    columns = averages(names)
+    first_seeds = (name for method in methods for name in method.runs[0].tables)
+    columns = averages(ordered([*votes["datasets"], *first_seeds]))
     metrics = ("accuracy", "avg_total_tokens")
-    rows: list[Row | None] = []
+    rows: Rows = []
     for k in vote_counts(votes):
-        pairs = [vote_point(votes, sets, k) for sets in columns.values()]
+        points = [vote_point(votes, sets, k) or (None, None) for sets in columns.values()]
         texts = [
-            NONE if pair is None else form(pair[i]) for pair in pairs for i, form in _pair_forms()
+            printed(metric, value)
+            for point in points
+            for metric, value in zip(metrics, point, strict=True)
         ]
         rows.append(cells([f"Maj@{k}", *texts]))
     rows.append(None)
@@ -158,38 +152,25 @@ def majority_vote(methods: Sequence[Method], votes: Numbers) -> Table:
         name="majority_vote",
         caption="Comparison with majority voting over k independent samples. Tokens per problem "
         "count the prompt once per sample or turn.",
-        head=(
-            "Method",
-            *(f"{name} {head}" for name in columns for head in ("Acc.", "Tok. (\u00d710\u00b3)")),
-        ),
+        head=("Method", *(f"{name} {head}" for name in columns for head in _heads(metrics))),
         rows=tuple(rows),
     )
 
 
-def vote_counts(votes: Numbers) -> list[int]:
-    """The numbers of votes that a votes file has results for."""
-    first = next(iter(votes["datasets"].values()))
-    return sorted(int(key.removeprefix("maj@")) for key in first if key.startswith("maj@"))
+def reward_ablation(methods: Sequence[Method]) -> Table:
+    """Table 3: accuracy on the averages, and what rewards of verification change."""
+    metrics = ("turns", "pse", "brier", "overconfidence")
+    return _variants(methods, "reward_ablation", "Reward-component", metrics)
 
 
-def vote_point(votes: Numbers, names: Sequence[str], k: int) -> tuple[float, float] | None:
-    """Accuracy and tokens of Maj@k averaged over ``names``; None where one is missing."""
-    found = [votes["datasets"].get(name) for name in names]
-    if any(values is None for values in found):
-        return None
-    return (
-        statistics.fmean(values[f"maj@{k}"] for values in found),
-        statistics.fmean(values[f"tokens@{k}"] for values in found),
-    )
+def controller_ablation(methods: Sequence[Method]) -> Table:
+    """Table 4: accuracy on the averages, and how trajectories stop."""
+    what = "Structural and controller-interface"
+    return _variants(methods, "controller_ablation", what, ("turns", "esr", "pse"))
 
 
-def _pair_forms() -> list[tuple[int, Form]]:
-    return [(0, FORMS["accuracy"][1]), (1, FORMS["avg_total_tokens"][1])]
-
-
-def _variants(methods: Sequence[Method], name: str, metrics: Sequence[str]) -> Table:
-    """Tables 3 and 4: accuracy on the averages, and diagnostics of the first average."""
-    columns = averages(ordered(n for m in methods for run in m.runs for n in run.tables))
+def _variants(methods: Sequence[Method], name: str, what: str, metrics: Sequence[str]) -> Table:
+    columns = averages(data_sets(methods))
     first_name, first = next(iter(columns.items()))
     rows = [
         cells(
@@ -201,25 +182,43 @@ def _variants(methods: Sequence[Method], name: str, metrics: Sequence[str]) -> T
         )
         for method in methods
     ]
-    what = "Reward-component" if "brier" in metrics else "Structural and controller-interface"
     others = f"; the other columns are on {first_name}" if len(columns) > 1 else ""
     return Table(
         name=name,
-        caption=f"{what} comparison under adaptive inference. Accuracy is on {joined(columns)}"
-        f"{others}.",
-        head=("Variant", *columns, *(FORMS[metric][0] for metric in metrics)),
+        caption=f"{what} comparison under adaptive inference. Accuracy is on "
+        f"{' and '.join(columns)}{others}.",
+        head=("Variant", *columns, *_heads(metrics)),
         rows=tuple(rows),
     )
 
 
+def diagnostics(methods: Sequence[Method]) -> Table:
+    """Appendix: accuracy, stopping and confidence of every method on each data set."""
+    columns = columns_of(data_sets(methods))
+    rows: Rows = []
+    for metric in ("accuracy", "turns", "esr", "pse", "brier", "overconfidence"):
+        rows += [None] if rows else []
+        for number, method in enumerate(methods):
+            values = [text_of(method, names, metric) for names in columns.values()]
+            rows.append(cells(["" if number else FORMS[metric][0], method.name, *values]))
+    return Table(
+        name="diagnostics",
+        caption="Complete stopping and confidence diagnostics."
+        + average_note(columns)
+        + seed_note(methods),
+        head=("Metric", "Variant", *columns),
+        rows=tuple(rows),
+    )
+
+
+# --- one method -------------------------------------------------------------------------------
+
+
 def per_dataset(method: Method, number: int) -> Table:
     """Appendix: all metrics of one method on each data set."""
-    metrics = (
-        *("accuracy", "any_turn_accuracy", "turns", "avg_total_tokens", "esr", "pse"),
-        *("verdict_accuracy", "auroc", "brier", "overconfidence"),
-    )
-    columns = columns_of(method.runs)
-    rows: list[Row | None] = []
+    metrics = ("accuracy", "any_turn_accuracy", "turns", "avg_total_tokens", "esr", "pse", *_CHECKS)
+    columns = columns_of(data_sets([method]))
+    rows: Rows = []
     for name, names in columns.items():
         if len(names) > 1 and None not in rows:
             rows.append(None)
@@ -236,7 +235,7 @@ def per_dataset(method: Method, number: int) -> Table:
             ("Stopping Behavior", 2),
             ("Self-Verification Quality", 4),
         ),
-        head=("Dataset", "Final", *(FORMS[metric][0] for metric in metrics[1:])),
+        head=("Dataset", "Final", *_heads(metrics[1:])),
         rows=tuple(rows),
     )
 
@@ -244,25 +243,21 @@ def per_dataset(method: Method, number: int) -> Table:
 def fixed_budgets(method: Method, number: int) -> Table:
     """Appendix: accuracy of every fixed budget; the best of each column is bold."""
     run = method.runs[0]
-    columns = columns_of([run])
-    values = [
-        [average(row, names)["accuracy"] for row in run.budgets] for names in columns.values()
-    ]
-    marks = ranked(values)
-    rows: list[Row | None] = [
-        (
-            Cell(f"K = {budget}"),
-            *(
-                Cell(f"{column[budget - 1]:.3f}", "best" if mark[budget - 1] == "best" else "")
-                for column, mark in zip(values, marks, strict=True)
-            ),
-        )
-        for budget in range(1, len(run.budgets) + 1)
-    ]
+    columns = columns_of(list(run.tables))
+    accuracy = [[average(r, names)["accuracy"] for r in run.budgets] for names in columns.values()]
+    marks = ranked(accuracy)
+    rows: Rows = []
+    for budget, values in enumerate(zip(*accuracy, strict=True)):
+        best = ["best" if mark[budget] == "best" else "" for mark in marks]
+        row = [
+            Cell(printed("accuracy", value), "best" if mark else "")
+            for value, mark in zip(values, best, strict=True)
+        ]
+        rows.append((Cell(f"K = {budget + 1}"), *row))
     note = ""
     if run.self_checks:
-        adaptive = [f"{average(run.datasets, names)['accuracy']:.3f}" for names in columns.values()]
-        rows += [None, cells(["Adaptive", *adaptive])]
+        adaptive = [average(run.datasets, names)["accuracy"] for names in columns.values()]
+        rows += [None, cells(["Adaptive", *(printed("accuracy", one) for one in adaptive)])]
         note = f" The adaptive row, with {rule_note(run)}, takes no part in that."
     return Table(
         name=f"fixed_budget_sweep_{number}",
@@ -276,99 +271,64 @@ def fixed_budgets(method: Method, number: int) -> Table:
 
 def threshold_accuracy(method: Method, number: int) -> Table:
     """Appendix: accuracy on each data set over thresholds."""
-    run = method.runs[0]
-    columns = columns_of([run])
-    rows = [
-        cells([f"{g:.2f}", *(f"{average(row, n)['accuracy']:.3f}" for n in columns.values())])
-        for g, row in zip(THRESHOLDS, run.at_thresholds, strict=True)
-    ]
-    return Table(
-        name=f"threshold_accuracy_{number}",
-        caption=f"Final-answer accuracy of adaptive {method.name} at other thresholds, with "
-        f"at most {run.max_turns} turns." + first_seed_note(method),
-        head=("\u03b3", *columns),
-        rows=tuple(rows),
-    )
+    columns = columns_of(list(method.runs[0].tables))
+    caption = f"Final-answer accuracy of adaptive {method.name} at other thresholds"
+    return _thresholds(method, f"threshold_accuracy_{number}", caption, columns, ("accuracy",))
 
 
 def threshold_operating(method: Method, number: int) -> Table:
     """Appendix: what the averages cost over thresholds."""
+    columns = averages(list(method.runs[0].tables))
+    caption = f"Operating characteristics of adaptive {method.name} at other thresholds"
+    return _thresholds(method, f"threshold_operating_{number}", caption, columns, _SEED_METRICS)
+
+
+def _thresholds(
+    method: Method,
+    name: str,
+    caption: str,
+    columns: Mapping[str, Sequence[str]],
+    metrics: Sequence[str],
+) -> Table:
     run = method.runs[0]
-    columns = averages(list(run.tables))
-    metrics = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
     rows = []
     for threshold, row in zip(THRESHOLDS, run.at_thresholds, strict=True):
         values = [average(row, names) for names in columns.values()]
         texts = [printed(metric, value[metric]) for metric in metrics for value in values]
         rows.append(cells([f"{threshold:.2f}", *texts]))
-    groups = [(FORMS[metric][0], len(columns)) for metric in metrics]
+    several = len(metrics) > 1
     return Table(
-        name=f"threshold_operating_{number}",
-        caption=f"Operating characteristics of adaptive {method.name} at other thresholds, with "
-        f"at most {run.max_turns} turns." + first_seed_note(method),
-        groups=(("", 1), *groups),
-        head=("\u03b3", *(name for _ in metrics for name in columns)),
+        name=name,
+        caption=f"{caption}, with at most {run.max_turns} turns." + first_seed_note(method),
+        groups=(("", 1), *((h, len(columns)) for h in _heads(metrics))) if several else (),
+        head=("\u03b3", *(column for _ in metrics for column in columns)),
         rows=tuple(rows),
     )
-
-
-def diagnostics(methods: Sequence[Method]) -> Table:
-    """Appendix: accuracy, stopping and confidence of every method on each data set."""
-    columns = columns_of([run for method in methods for run in method.runs])
-    rows: list[Row | None] = []
-    for metric in ("accuracy", "turns", "esr", "pse", "brier", "overconfidence"):
-        rows += [None] if rows else []
-        for number, method in enumerate(methods):
-            head = FORMS[metric][0] if not number else ""
-            values = [text_of(method, names, metric) for names in columns.values()]
-            rows.append(cells([head, method.name, *values]))
-    return Table(
-        name="diagnostics",
-        caption="Complete stopping and confidence diagnostics."
-        + average_note(columns)
-        + seed_note(methods),
-        head=("Metric", "Variant", *columns),
-        rows=tuple(rows),
-    )
-
-
-_SEED_METRICS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
 
 
 def seeds(method: Method, number: int) -> Table:
     """Appendix: the averages of each seed, their mean and sample standard deviation."""
-    columns = averages(ordered(name for run in method.runs for name in run.tables))
-    rows: list[Row | None] = []
-    for index, run in enumerate(method.runs, start=1):
-        values = [
-            printed(metric, value_of(run, names, metric))
-            for names in columns.values()
-            for metric in _SEED_METRICS
-        ]
-        rows.append(cells([seed_name(run, index), *values]))
-    means = [text_of(method, names, m) for names in columns.values() for m in _SEED_METRICS]
+    columns = averages(data_sets([method]))
+    wanted = [(names, metric) for names in columns.values() for metric in _SEED_METRICS]
     return Table(
         name=f"seed_robustness_{number}",
         caption=f"Robustness of {method.name} across {len(method.runs)} training seeds: mean and "
         "sample standard deviation in the last row.",
         groups=(("", 1), *((name, len(_SEED_METRICS)) for name in columns)),
-        head=("Seed", *(FORMS[metric][0] for _ in columns for metric in _SEED_METRICS)),
-        rows=(*rows, None, _bold_row(["Mean \u00b1 Std.", *means])),
+        head=("Seed", *(head for _ in columns for head in _heads(_SEED_METRICS))),
+        rows=tuple(_seed_rows(method, wanted, ruled=True)),
     )
 
 
 def seeds_per_dataset(method: Method, number: int) -> Table:
     """Appendix: the same on each data set, metric by metric."""
-    names = ordered(name for run in method.runs for name in run.tables)
-    rows: list[Row | None] = []
+    names = data_sets([method])
+    rows: Rows = []
     for metric in _SEED_METRICS:
         rows += [None] if rows else []
-        for index, run in enumerate(method.runs, start=1):
-            head = FORMS[metric][0] if index == 1 else ""
-            values = [printed(metric, value_of(run, [name], metric)) for name in names]
-            rows.append(cells([head, seed_name(run, index), *values]))
-        means = [text_of(method, [name], metric) for name in names]
-        rows.append(_bold_row(["", "Mean \u00b1 Std.", *means]))
+        for index, row in enumerate(_seed_rows(method, [([name], metric) for name in names])):
+            head = Cell("" if index else FORMS[metric][0])
+            rows.append((head, *row) if row else None)
     return Table(
         name=f"seed_robustness_per_dataset_{number}",
         caption=f"Per-dataset robustness of {method.name} across {len(method.runs)} seeds.",
@@ -377,5 +337,70 @@ def seeds_per_dataset(method: Method, number: int) -> Table:
     )
 
 
-def _bold_row(texts: Sequence[str]) -> Row:
-    return tuple(Cell(text, "best" if text not in ("", NONE) else "") for text in texts)
+def _seed_rows(
+    method: Method, wanted: Sequence[tuple[Sequence[str], str]], *, ruled: bool = False
+) -> Rows:
+    """A row for each seed and one for their mean; ``wanted`` are data sets and a metric each."""
+    rows: Rows = [
+        cells([seed_name(run, i), *(printed(m, value_of(run, names, m)) for names, m in wanted)])
+        for i, run in enumerate(method.runs, start=1)
+    ]
+    means = ["Mean \u00b1 Std.", *(text_of(method, names, metric) for names, metric in wanted)]
+    bold = tuple(Cell(text, "" if text == NONE else "best") for text in means)
+    return [*rows, *([None] if ruled else []), bold]
+
+
+# --- what the policies were trained with ------------------------------------------------------
+
+_COEFFICIENTS = (
+    ("abs", "\u03bb abs", "Absolute correctness reward"),
+    ("delta", "\u03bb \u0394", "Turn-to-turn improvement weight"),
+    ("alpha", "\u03b1", "Completion-length shaping strength"),
+    ("keep", "\u03bb keep", "Correct-answer preservation bonus"),
+    ("reg", "\u03bb reg", "Correct-to-incorrect regression penalty"),
+    ("fail", "\u03bb fail", "Repeated-failure penalty"),
+    ("trunc", "\u03bb trunc", "Generation-truncation penalty"),
+    ("cal", "\u03bb cal", "Brier-style calibration reward"),
+    ("over", "\u03bb over", "Asymmetric overconfidence penalty"),
+    ("detect", "\u03bb detect", "Explicit error-detection reward"),
+    ("ready", "\u03bb ready", "Stop-readiness reward"),
+    ("fmt", "\u03bb fmt", "Task-answer and self-check format weight"),
+)
+_RECIPE = ("model", "recipe", "init_args")
+_GENERATION = (
+    ("Maximum completion tokens", ("model", "sampling", "max_completion_tokens")),
+    ("Length-normalization scale", (*_RECIPE, "length_scale")),
+    ("Sampling temperature", ("model", "sampling", "temperature")),
+    ("Trajectories per problem", (*_RECIPE, "group_size")),
+    ("Training horizon", (*_RECIPE, "horizon")),
+)
+
+
+def settings_tables(methods: Sequence[Method]) -> list[Table]:
+    """Tables 5 and 6, of the configurations that results files quote; none without any."""
+    configs = [(m.name, s.config) for m in methods for s in m.runs[0].sources if s.config]
+    if not any(setting(config, "model", "recipe") for _, config in configs):
+        return []
+    names = tuple(name for name, _ in configs)
+
+    def values(keys: Sequence[str]) -> list[str]:
+        found = (setting(config, *keys) for _, config in configs)
+        return [NONE if value is None else str(value)[:20] for value in found]
+
+    return [
+        Table(
+            name="generation_settings",
+            caption="Generation and length-control settings used during training.",
+            head=("Hyperparameter", *names),
+            rows=tuple(cells([name, *values(keys)]) for name, keys in _GENERATION),
+        ),
+        Table(
+            name="reward_coefficients",
+            caption="Reward coefficients used for training.",
+            head=("Symbol", "Role", *names),
+            rows=tuple(
+                cells([symbol, role, *values((*_RECIPE, "weights", key))])
+                for key, symbol, role in _COEFFICIENTS
+            ),
+        ),
+    ]

@@ -11,10 +11,13 @@ from svr_lightning.evaluation.measure import measure
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.results import wilson_interval
 from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
-from svr_lightning.report import figure_data as data
-from svr_lightning.report.figure_names import averages
-from svr_lightning.report.figure_style import spread
-from svr_lightning.report.figure_training import health_data, read_curves, reward_data
+from svr_lightning.metrics import METRIC_NAMES
+from svr_lightning.report.figures_confidence import by_turn_numbers, reliability_of, risk_numbers
+from svr_lightning.report.figures_style import spread
+from svr_lightning.report.figures_training import health_numbers, read_curves, reward_numbers
+from svr_lightning.report.figures_turns import stop_numbers, transition_numbers
+from svr_lightning.report.names import averages
+from svr_lightning.report.numbers import average, pooled
 from tests.trajectories import failed, record, uncensored
 
 
@@ -25,7 +28,7 @@ def six() -> tuple[TurnTable, Outcome]:
 
 
 def test_stop_times_split_early_and_late_right_and_wrong(six: tuple[TurnTable, Outcome]) -> None:
-    found = data.stop_times(*six)
+    found = stop_numbers(*six)
     assert [list(row.values()) for row in found["turns"]] == [
         [1, 1, 1, 0, 0],  # a right, b wrong
         [2, 1, 0, 0, 0],  # c
@@ -37,7 +40,7 @@ def test_stop_times_split_early_and_late_right_and_wrong(six: tuple[TurnTable, O
 def test_transitions_count_every_boundary_and_what_answers_have_become(
     six: tuple[TurnTable, Outcome],
 ) -> None:
-    found = data.transitions(six[0])
+    found = transition_numbers(six[0])
     # a and e break, b, c and f are mended, d stays wrong; then c and f break, d is mended.
     assert found["boundaries"] == [
         {"turns": [1, 2], "right_right": 0, "right_wrong": 2, "wrong_right": 3, "wrong_wrong": 1},
@@ -57,7 +60,7 @@ def test_a_trajectory_that_has_ended_keeps_its_answer_and_one_that_never_ran_is_
         record("goes on", (False, "I", 0.1, 1), (True, "C", 0.9, 1)),
         failed("not run"),
     ]
-    found = data.transitions(turn_tables(rows)["toy"])
+    found = transition_numbers(turn_tables(rows)["toy"])
     assert [round(3 * row["kept"]) for row in found["states"]] == [1, 1]
     assert [round(3 * row["fixed"]) for row in found["states"]] == [0, 1]
     assert [round(3 * row["never"]) for row in found["states"]] == [2, 1]
@@ -67,7 +70,7 @@ def test_a_trajectory_that_has_ended_keeps_its_answer_and_one_that_never_ran_is_
 def test_risk_is_counted_from_the_most_confident_answer_with_ties_kept_together(
     six: tuple[TurnTable, Outcome],
 ) -> None:
-    found = data.risk_coverage(*six)
+    found = risk_numbers(*six)
     # d .99 and a .95 right; b and f .90 wrong; c .85 right; e .50 wrong.
     assert np.allclose(found["coverage"], [1 / 6, 2 / 6, 4 / 6, 5 / 6, 1])
     assert np.allclose(found["risk"], [0, 0, 2 / 4, 2 / 5, 3 / 6])
@@ -79,7 +82,7 @@ def test_risk_is_counted_from_the_most_confident_answer_with_ties_kept_together(
 def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certainty(
     six: tuple[TurnTable, Outcome],
 ) -> None:
-    found = data.reliability_of(*six)
+    found = reliability_of(*six)
     bins = found["observed"]["bins"]
     assert [row["n"] for row in bins] == [0, 0, 1, 1, 0, 2, 1, 0, 3, 5]
     assert [row["accuracy"] for row in bins[8:]] == [2 / 3, 2 / 5]
@@ -93,7 +96,7 @@ def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certaint
 def test_confidence_by_turn_has_quartiles_of_right_and_of_wrong_answers(
     six: tuple[TurnTable, Outcome],
 ) -> None:
-    first = data.confidence_by_turn(six[0])["turns"][0]
+    first = by_turn_numbers(six[0])["turns"][0]
     assert first["right"]["n"] == 2
     assert np.allclose(first["right"]["quartiles"], [0.8375, 0.875, 0.9125])  # of .80 and .95
     assert np.allclose(first["wrong"]["quartiles"], [0.65, 0.85, 0.925])  # of .2, .8, .9, 1.0
@@ -102,22 +105,22 @@ def test_confidence_by_turn_has_quartiles_of_right_and_of_wrong_answers(
 def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over() -> None:
     low, high = wilson_interval(0.8, 10) or (0, 0)
     one = {"accuracy": 0.8, "accuracy_ci95": [low, high], "n": 10}
-    rest = dict.fromkeys((key for key in data.METRIC_NAMES if key != "accuracy"), 0.0)
+    rest = dict.fromkeys((key for key in METRIC_NAMES if key != "accuracy"), 0.0)
     both = {"a": {**one, **rest}, "b": {**one, **rest}}
-    assert np.allclose(data.average(both, ["a"])["accuracy_ci95"], [low, high])
-    mean = data.average(both, ["a", "b"])
+    assert np.allclose(average(both, ["a"])["accuracy_ci95"], [low, high])
+    mean = average(both, ["a", "b"])
     assert math.isclose(mean["accuracy"], 0.8)
     assert np.allclose(
         mean["accuracy_ci95"], [0.8 - (0.8 - low) / 2**0.5, 0.8 + (high - 0.8) / 2**0.5]
     )
-    assert data.average(both, ["a", "missing"])["accuracy"] is None
+    assert average(both, ["a", "missing"])["accuracy"] is None
 
 
 def test_pooling_keeps_every_problem_of_every_data_set() -> None:
     short = record("x", (True, "C", 0.9, 7), dataset="other", early=True)
     tables = turn_tables([*uncensored(), short])
     outcomes = {name: table.recorded for name, table in tables.items()}
-    table, outcome = data.pooled(tables, outcomes)
+    table, outcome = pooled(tables, outcomes)
     assert table.ids == ("toy/a", "toy/b", "toy/c", "toy/d", "toy/e", "toy/f", "other/x")
     assert table.length.tolist() == [3, 3, 3, 3, 3, 3, 1]
     assert measure(table, outcome)["accuracy"] == 3 / 7  # b, d at turn 3, and x
@@ -148,9 +151,9 @@ def test_training_curves_are_read_and_averaged_over_seeds(tmp_path) -> None:
     first, second = (read_curves(tmp_path / name) for name in ("a", "b"))
     assert first["train/reward/mean"] == ([1, 2], [1.0, 2.0])
     rewards = {"steps": [1, 2], "window": 1, "terms": {"abs": [1.0, 2.0], "over": [1.0, 2.0]}}
-    assert reward_data(first) == rewards
+    assert reward_numbers([first]) == rewards
     absent = {"train/reward/ready": ([1, 2], [0.0, 0.0])}
-    assert reward_data(first | absent) == rewards
-    panel = health_data([first, second])["panels"]["train/reward/mean"]
+    assert reward_numbers([first | absent]) == rewards
+    panel = health_numbers([first, second])["panels"]["train/reward/mean"]
     assert panel == {"steps": [1, 2], "mean": [2.0, 3.0], "min": [1.0, 2.0], "max": [3.0, 4.0]}
-    assert health_data([first])["panels"]["train/kl"]["steps"] == []
+    assert health_numbers([first])["panels"]["train/kl"]["steps"] == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.cli.report import write_report
-from svr_lightning.report.pictures import all_pictures
+from svr_lightning.report.figures import all_figures
 from svr_lightning.report.runs import read_methods
 from svr_lightning.report.tables import all_tables
 from tests.hostile_text import EVIL
@@ -48,8 +48,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     save(folder / "b", recording(SETS, turns=4, seed=1, skill=0.7))
     out = folder / "report"
     methods = read_methods([f"SVR={folder / 'a'}", f"other={folder / 'b'}"])
-    pictures, notes = all_pictures(methods, None)
-    some = pictures[:4]  # the rest takes its time and adds nothing to the page's layout
+    figures, notes = all_figures(methods, None)
+    some = figures[:4]  # the rest takes its time and adds nothing to the page's layout
     write_report(out, methods, some, notes, all_tables(methods, None), most=100)
     return (out / "index.html").as_uri()
 

@@ -9,9 +9,9 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.types import Verdict
-from svr_lightning.report.figure_names import PRIVILEGED
-from svr_lightning.report.figure_style import shown
-from svr_lightning.report.pictures import all_pictures
+from svr_lightning.report.figures import all_figures
+from svr_lightning.report.figures_style import shown
+from svr_lightning.report.names import PRIVILEGED
 from svr_lightning.report.runs import Method, read_methods
 from tests.trajectories import save, uncensored
 
@@ -60,7 +60,7 @@ def test_a_name_has_one_mark_and_keeps_its_place(runs: Path, given: str) -> None
     plain = read_methods([f"SVR={runs / 'plain'}", f"Murphy={runs / 'plain'}"])
     labels = read_methods([f"SVR={runs / 'plain'}", f"{given}={runs / 'labels'}"])
     assert [method.name for method in labels] == ["SVR", "Murphy (privileged)"]
-    frontiers = [all_pictures(methods, None)[0][0].numbers for methods in (plain, labels)]
+    frontiers = [all_figures(methods, None)[0][0].numbers for methods in (plain, labels)]
     # A method's colour goes by its place.
     names = [[one["name"] for one in numbers["methods"]] for numbers in frontiers]
     assert names == [["SVR", "Murphy"], ["SVR", "Murphy (privileged)"]]

@@ -14,15 +14,14 @@ from svr_lightning.core.stopping import StopRule
 from svr_lightning.evaluation.measure import measure
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.table import turn_tables
-from svr_lightning.report.figure_style import svg
-from svr_lightning.report.listing import listing
+from svr_lightning.report.figures import all_figures
+from svr_lightning.report.figures_style import svg
+from svr_lightning.report.numbers import headline
 from svr_lightning.report.page import POLICY
-from svr_lightning.report.pictures import all_pictures
 from svr_lightning.report.runs import Method, heading, read_methods
-from svr_lightning.report.table import ranked, to_latex, to_markdown
 from svr_lightning.report.tables import all_tables, main_results
-from svr_lightning.report.text import latex, visible
-from svr_lightning.report.trajectories import CLASSES, classes, trajectories
+from svr_lightning.report.text import latex, markdown, ranked, to_latex, to_markdown, visible
+from svr_lightning.report.trajectories import CLASSES, classes, listing, trajectories
 from tests.hostile_text import EVIL
 from tests.synthetic import recording
 from tests.trajectories import record, save, turn, uncensored
@@ -161,13 +160,13 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
     assert [cell.text for cell in row] == ["toy", "1.000", "1.000", "2.00", "0.31", *["--"] * 6]
     assert "with 2 fixed turns." in found["adaptive_per_dataset_1"].caption
     assert "with one turn." in found["adaptive_per_dataset_2"].caption
-    pictures, notes = all_pictures(methods, None)
-    names = [picture.name for picture in pictures if picture.method in (0, 1)]
+    figures, notes = all_figures(methods, None)
+    names = [figure.name for figure in figures if figure.method in (0, 1)]
     assert names == ["02_budgets_1", "06_transitions_1"]
     assert not any("fixed budgets" in note for note in notes)
     assert "mt: no figures of confidence, because no turn states one." in notes
-    for picture in pictures:
-        assert svg(picture.draw(picture.numbers)).startswith("<?xml")
+    for figure in figures:
+        assert svg(figure.draw(figure.numbers)).startswith("<?xml")
     assert [one.classes for one in trajectories(methods[0].runs[0])] == [set(), {"fixed"}]
     items = "".join(listing(methods[:1], 9).items)
     assert "turn 2" in items
@@ -193,6 +192,30 @@ def test_latex_escapes_what_would_be_obeyed() -> None:
     assert latex("\\end~^") == r"\textbackslash{}end\textasciitilde{}\textasciicircum{}"
     assert latex("[x]*") == "{[}x]{*}"  # neither is read as an argument of a row break
     assert latex("\u4f60\x00") == "{[}U+4F60]{[}U+0000]"
+
+
+def test_markdown_escapes_what_would_be_obeyed_and_leaves_names_alone() -> None:
+    assert markdown("countdown_tiny at 10 %") == "countdown_tiny at 10 %"
+    assert markdown("_a_ *b* `c` [d](e) <f> & | #") == (
+        r"\_a\_ \*b\* \`c\` \[d\]\(e) &lt;f&gt; &amp; \| \#"
+    )
+    assert "](" not in markdown("\u202e(http://x)")  # a hidden character is no link's text
+
+
+def test_the_headline_holds_the_policy_against_every_turn_of_it(tmp_path: Path) -> None:
+    svr = f"SVR={save(tmp_path / 'a', uncensored(), config(42))}"
+    # Adaptive: 3328 tokens of six problems. All three turns: 600 of prompts, 2101 of completions.
+    fixed = (6 * 600 + 150 + 180 + 592 + 60 + 6 + 300) / 6
+    assert headline(read_methods([svr])) == (
+        "SVR: 0.500 accuracy at 555 tokens per problem instead of 0.333 at "
+        f"{fixed:,.0f} with 3 fixed turns (toy, 6 problems)."
+    )
+    cut = save(tmp_path / "b", [record("x", (True, "C", 0.9, 5), early=True)])
+    other = save(tmp_path / "c", [record("x", (False, "C", 0.9, 7), early=True)])
+    assert headline(read_methods([f"b={cut}", f"c={other}"])) == (
+        "b: 1.000 accuracy at 105 tokens per problem; c: 0.000 accuracy at 107 tokens per problem "
+        "(toy, 1 problems)."
+    )
 
 
 def test_a_character_that_would_not_show_is_written_as_its_code_point() -> None:
@@ -334,19 +357,19 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
             for term, value in (("abs", 0.5), ("over", -0.1), ("mean", 0.4))
         )
     )
-    pictures, notes = all_pictures(read_methods([f"m={path}"]), None)
+    figures, notes = all_figures(read_methods([f"m={path}"]), None)
     assert notes == []
-    assert [picture.name[:2] for picture in pictures] == [
+    assert [figure.name[:2] for figure in figures] == [
         *("01", "11", "02", "03", "04", "05", "06", "07", "10", "08", "09"),
     ]
-    for picture in pictures:
-        numbers = json.loads(json.dumps(picture.numbers))
-        if picture.name[:2] not in ("01", "06", "08", "09"):
+    for figure in figures:
+        numbers = json.loads(json.dumps(figure.numbers))
+        if figure.name[:2] not in ("01", "06", "08", "09"):
             continue  # drawn by the same few functions
-        first, second = svg(picture.draw(picture.numbers)), svg(picture.draw(numbers))
-        assert first == second, picture.name
+        first, second = svg(figure.draw(figure.numbers)), svg(figure.draw(numbers))
+        assert first == second, figure.name
         assert "<dc:date>" not in first
-    budgets = next(p for p in pictures if p.name == "02_budgets_1").numbers["panels"][0]
+    budgets = next(p for p in figures if p.name == "02_budgets_1").numbers["panels"][0]
     # Turn 1: a and e right; turn 2: b, c, f; turn 3: b and d.
     assert budgets["accuracy"] == [2 / 6, 3 / 6, 2 / 6]
     assert (budgets["adaptive"], budgets["turns"]) == (0.5, 13 / 6)

@@ -5,8 +5,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from svr_lightning.report.figure_accuracy import token_axis
-from svr_lightning.report.figure_style import (
+from svr_lightning.report.figures_accuracy import token_axis
+from svr_lightning.report.figures_style import (
     BLUE,
     GREY,
     INK,

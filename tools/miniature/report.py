@@ -9,7 +9,7 @@ from typing import Any
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.results import package_versions
 from svr_lightning.files import write_file, write_json
-from svr_lightning.report.figure_style import svg
+from svr_lightning.report.figures_style import svg
 from tools.miniature import plan, tuning
 from tools.miniature.cells import read_record
 from tools.miniature.figure import rows as draw_rows

@@ -15,11 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from svr_lightning.report.figure_names import apart
+from svr_lightning.report.names import apart
 
 INK, GREY, FAINT, PAPER = "#222222", "#6e6e6e", "#cfcfcf", "#fefefe"
 BLUE, LIGHT_BLUE, PALE_BLUE = "#0067a8", "#6aaedb", "#b5d6ee"
 ORANGE, LIGHT_ORANGE, PALE_ORANGE = "#c85200", "#f0965a", "#f9cdab"
+RUST = "#8c3a00"
+OTHERS = (INK, "#5d8a66", "#a03f5a", "#b39b2e", "#5b4a8a")
+"""Colours of reward terms that have none of their own."""
 PALETTE = {
     "ink": INK,
     "grey": GREY,
@@ -31,21 +34,22 @@ PALETTE = {
     "orange": ORANGE,
     "light-orange": LIGHT_ORANGE,
     "pale-orange": PALE_ORANGE,
+    "rust": RUST,
 }
 """Every colour that occurs, by the name of the page's custom property for it."""
 VERDICTS = {"CORRECT": BLUE, "INCORRECT": ORANGE, "UNSURE": GREY}
 METHODS = ((BLUE, "o"), (ORANGE, "s"), (GREY, "D"), (INK, "^"), (LIGHT_BLUE, "v"), (GREY, "P"))
 """Colour and marker of the first method, the second, and so on; then from the start again."""
-WIDTH = 6.9
-"""Inches: two columns of a paper."""
-SMALL = 8.0
+WIDTH = 5.4
+"""Inches. A phone shows a figure at about two thirds of this width, where text stays legible."""
+SMALL = 8.5
 """Points: the smallest text."""
 
 _RC: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same everywhere
-    "font.size": 9.0,
+    "font.size": 9.5,
     "axes.titlesize": 9.5,
-    "axes.labelsize": 9.0,
+    "axes.labelsize": 9.5,
     "xtick.labelsize": SMALL,
     "ytick.labelsize": SMALL,
     "axes.spines.top": False,
@@ -268,6 +272,13 @@ def turn_axis(axes: Axes, turns: Sequence[int]) -> None:
     """Whole numbers for turns."""
     axes.set_xticks(list(turns))
     axes.set_xlabel("turn")
+
+
+def short_count(count: int) -> str:
+    """A whole number in at most four characters or so: 12, 1.2k, 120k."""
+    if count < 1000:
+        return str(count)
+    return f"{count / 1000:.1f}k" if count < 1e5 else f"{count / 1000:.0f}k"
 
 
 def note(axes: Axes, text: str) -> None:

@@ -3,15 +3,15 @@
 import csv
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.report.figure_style import (
+from svr_lightning.report.figures_style import (
     BLUE,
     FAINT,
     GREY,
@@ -19,35 +19,36 @@ from svr_lightning.report.figure_style import (
     LIGHT_BLUE,
     LIGHT_ORANGE,
     ORANGE,
+    OTHERS,
     PALE_BLUE,
     PALE_ORANGE,
+    RUST,
+    SMALL,
     label_right,
     new_figure,
     note,
+    shown,
     styled,
 )
+from svr_lightning.report.numbers import Numbers
 
-Numbers = dict[str, Any]
 Curves = Mapping[str, tuple[Sequence[int], Sequence[float]]]
-
-TERMS = (
-    ("correct", "correct", BLUE),
-    ("abs", "absolute", BLUE),
-    ("prog", "progress", LIGHT_BLUE),
-    ("trunc", "truncation", PALE_BLUE),
-    ("cal", "calibration", ORANGE),
-    ("over", "overconfidence", LIGHT_ORANGE),
-    ("detect", "detection", PALE_ORANGE),
-    ("ready", "readiness", "#8c3a00"),
-    ("task_format", "task format", GREY),
-    ("self_check_format", "self-check format", FAINT),
-)
-"""Reward terms: solving in blue, verifying in orange, format in grey."""
+TERMS = {
+    "correct": ("correct", BLUE),
+    "abs": ("absolute", BLUE),
+    "prog": ("progress", LIGHT_BLUE),
+    "trunc": ("truncation", PALE_BLUE),
+    "cal": ("calibration", ORANGE),
+    "over": ("overconfidence", LIGHT_ORANGE),
+    "detect": ("detection", PALE_ORANGE),
+    "ready": ("readiness", RUST),
+    "task_format": ("task format", GREY),
+    "self_check_format": ("self-check format", FAINT),
+}
+"""Names and colours of known reward terms: solving blue, verifying orange, format grey."""
 _PREFIX = "train/reward/"
 _SUMS = ("mean", "solve", "verify", "format")
 """What is logged beside the terms and is a sum of several."""
-_OTHERS = (INK, "#5d8a66", "#a03f5a", "#b39b2e", "#5b4a8a")
-"""Colours of terms that are not in :data:`TERMS`, such as a user's own."""
 HEALTH = (
     ("train/reward/mean", "mean return"),
     ("train/kl", "KL to the reference\n(nats per token)"),
@@ -57,6 +58,15 @@ HEALTH = (
     ("engine/logprob_diff", "engine and trainer differ\n(nats per token)"),
 )
 """Keys and names of the health panels, always in this order."""
+
+
+def read_trainings(logs: Sequence[Path]) -> list[Curves]:
+    """The curves of each log that is of a training.
+
+    Raises:
+        ConfigError: naming a log that cannot be read.
+    """
+    return [curves for log in logs if "train/reward/mean" in (curves := read_curves(log))]
 
 
 def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
@@ -80,30 +90,28 @@ def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
     return curves
 
 
-def reward_data(curves: Curves) -> Numbers:
-    """The reward terms that a method has, each a running mean over a fortieth of the run.
+def reward_numbers(runs: Sequence[Curves]) -> Numbers | None:
+    """The terms of the first run's reward, each a running mean over a fortieth of the run.
 
-    A term that is 0 at every step is none of its own.
+    A term that is 0 at every step is left out. None where the run logged none.
     """
-    known = [name for name, *_ in TERMS]
-    logged = [key.removeprefix(_PREFIX) for key in curves if key.startswith(_PREFIX)]
-    own = [name for name in logged if name not in (*known, *_SUMS)]
-    keys = [name for name in (*known, *own) if name in logged]
-    steps = list(curves[_PREFIX + keys[0]][0]) if keys else []
-    found = {name: curves[_PREFIX + name] for name in keys}
-    whole = [name for name in keys if list(found[name][0]) == steps and np.any(found[name][1])]
+    if not runs:
+        return None
+    terms = {key.removeprefix(_PREFIX): runs[0][key] for key in runs[0] if key.startswith(_PREFIX)}
+    names = [name for name in sorted(terms, key=_place) if name not in _SUMS]
+    steps = list(terms[names[0]][0]) if names else []
     window = max(1, math.ceil(len(steps) / 40))
-    terms = {name: _running_mean(found[name][1], window) for name in whole}
-    return {"steps": steps, "window": window, "terms": terms}
+    means = {
+        name: _running_mean(terms[name][1], window)
+        for name in names
+        if list(terms[name][0]) == steps and np.any(terms[name][1])
+    }
+    return {"steps": steps, "window": window, "terms": means} if means else None
 
 
-def _shown(terms: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Key, name and colour of each term that a figure draws."""
-    known = [entry for entry in TERMS if entry[0] in terms]
-    own = [name for name in terms if name not in {key for key, *_ in TERMS}]
-    return known + [
-        (name, name.replace("_", " "), _OTHERS[i % len(_OTHERS)]) for i, name in enumerate(own)
-    ]
+def _place(name: str) -> tuple[int, str]:
+    """Known terms in their order, then others by name."""
+    return (list(TERMS).index(name) if name in TERMS else len(TERMS)), name
 
 
 def _running_mean(values: Sequence[float], window: int) -> list[float]:
@@ -111,8 +119,10 @@ def _running_mean(values: Sequence[float], window: int) -> list[float]:
     return [float(np.mean(values[max(0, end - window) : end])) for end in range(1, len(values) + 1)]
 
 
-def health_data(runs: Sequence[Curves]) -> Numbers:
+def health_numbers(runs: Sequence[Curves]) -> Numbers | None:
     """Per health panel the mean, least and greatest value over runs, at the steps all runs have."""
+    if not runs:
+        return None
     panels = {}
     for key, _ in HEALTH:
         found = [dict(zip(*run[key], strict=True)) for run in runs if key in run]
@@ -131,23 +141,21 @@ def health_data(runs: Sequence[Curves]) -> Numbers:
 
 @styled
 def rewards(data: Numbers) -> Figure:
-    """Figure 8: the mean reward per turn, term by term; penalties hang below zero.
-
-    Args:
-        data: what :func:`reward_data` returns.
-    """
+    """The mean reward per turn, term by term; penalties hang below zero."""
     figure = new_figure(3.7)
     axes = figure.add_subplot()
     steps, terms = data["steps"], data["terms"]
+    others = cycle(OTHERS)
+    looks = {key: TERMS.get(key) or (key.replace("_", " "), next(others)) for key in terms}
     ends = []
     for sign in (1, -1):
         base = np.zeros(len(steps))
-        for key, name, colour in _shown(terms):
+        for key, (name, colour) in looks.items():
             part = np.maximum(np.array(terms[key]) * sign, 0) * sign
             axes.fill_between(steps, base, base + part, color=colour, linewidth=0)
             if (terms[key][-1] >= 0) == (sign > 0):
                 middle = float(base[-1] + part[-1] / 2)
-                ends.append((middle, f"{name} {terms[key][-1]:+.2f}", colour))
+                ends.append((middle, f"{shown(name, 20)} {terms[key][-1]:+.2f}", colour))
             base = base + part
     total = np.sum([terms[key] for key in terms], axis=0)
     axes.plot(steps, total, color=INK, linewidth=1.4)
@@ -164,13 +172,9 @@ def rewards(data: Numbers) -> Figure:
 
 @styled
 def health(data: Numbers) -> Figure:
-    """Figure 9: six curves that show whether a run is healthy; bands are least to greatest.
-
-    Args:
-        data: what :func:`health_data` returns.
-    """
-    figure = new_figure(3.9)
-    for axes, (key, name) in zip(figure.subplots(2, 3).flat, HEALTH, strict=True):
+    """Six curves that show whether a run is healthy; bands are least to greatest."""
+    figure = new_figure(5.2)
+    for axes, (key, name) in zip(figure.subplots(3, 2).flat, HEALTH, strict=True):
         panel = data["panels"][key]
         if panel["steps"]:
             if data["runs"] > 1:
@@ -185,9 +189,9 @@ def health(data: Numbers) -> Figure:
         else:
             note(axes, "not logged")
             axes.set_yticks([])
-        axes.set_title(name, loc="left", fontsize=8.5)
+        axes.set_title(name, loc="left", fontsize=SMALL)
         axes.grid(axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(4))
-        axes.set_xlabel("optimizer step", fontsize=8)
+        axes.set_xlabel("optimizer step", fontsize=SMALL)
     return figure

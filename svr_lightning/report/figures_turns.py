@@ -1,6 +1,5 @@
 """Figures of turns: what refinement does to answers, and where trajectories end."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from svr_lightning.report.figure_style import (
+from svr_lightning.evaluation import sweep
+from svr_lightning.evaluation.table import Outcome, TurnTable
+from svr_lightning.report.figures_style import (
     BLUE,
     FAINT,
     GREY,
@@ -21,10 +22,11 @@ from svr_lightning.report.figure_style import (
     label_right,
     new_figure,
     share_axis,
+    short_count,
     styled,
 )
+from svr_lightning.report.numbers import Numbers
 
-Numbers = Mapping[str, Any]
 _STATES = (
     ("kept", "right as at turn 1", BLUE),
     ("fixed", "fixed", LIGHT_BLUE),
@@ -37,6 +39,8 @@ _CELLS = (
     ("wrong_right", 1, 0, BLUE),
     ("wrong_wrong", 1, 1, GREY),
 )
+_ACROSS = 5
+"""Boundaries between turns in one row."""
 _ENDS = (
     ("early_right", "stopped early, right", BLUE),
     ("early_wrong", "stopped early, wrong", ORANGE),
@@ -45,24 +49,63 @@ _ENDS = (
 )
 
 
+# --- transitions ------------------------------------------------------------------------------
+
+
+def transition_numbers(table: TurnTable) -> Numbers:
+    """What becomes of answers from each turn to the next, over all recorded turns.
+
+    Returns:
+        ``boundaries``: for turns k and k + 1 the counts of ``right_right``, ``right_wrong``,
+        ``wrong_right`` and ``wrong_wrong``, of problems that have both turns; ``states``: for each
+        turn the shares of all problems whose answer by then is right and was at turn 1 (``kept``),
+        is right and was not (``fixed``), is wrong and was right before (``broken``) or never was
+        right (``never``). A trajectory that has ended keeps its last answer.
+    """
+    width = table.correct.shape[1]
+    boundaries = [
+        {
+            "turns": [turn, turn + 1],
+            "wrong_wrong": counts[0][0],
+            "wrong_right": counts[0][1],
+            "right_wrong": counts[1][0],
+            "right_right": counts[1][1],
+        }
+        for turn, counts in enumerate(sweep.transitions(table), start=1)
+    ]
+    states = []
+    first = table.at(table.correct, np.minimum(table.length, 1)).astype(bool)
+    ever = np.zeros(len(table.ids), dtype=bool)
+    for turn in range(1, width + 1):
+        now = table.at(table.correct, np.minimum(table.length, turn)).astype(bool)
+        states.append(
+            {
+                "turn": turn,
+                "kept": float((now & first).mean()),
+                "fixed": float((now & ~first).mean()),
+                "broken": float((~now & ever).mean()),
+                "never": float((~now & ~ever).mean()),
+            }
+        )
+        ever |= now
+    return {"n": len(table.ids), "boundaries": boundaries, "states": states}
+
+
 @styled
 def transitions(data: Numbers) -> Figure:
-    """Figure 6: right and wrong answers from turn to turn, and what they add up to.
-
-    Args:
-        data: what :func:`svr_lightning.report.figure_data.transitions` returns.
-    """
+    """Right and wrong answers from turn to turn, and what they add up to."""
     states, boundaries = data["states"], data["boundaries"]
-    figure = new_figure(4.3 if boundaries else 2.9)
+    rows = -(-len(boundaries) // _ACROSS)
+    figure = new_figure(2.9 + 1.25 * rows)
     if boundaries:
-        parts: Any = figure.subfigures(2, 1, height_ratios=(1, 1.75))
-        upper, lower = parts
-        for number, axes in enumerate(np.atleast_1d(upper.subplots(1, max(len(boundaries), 4)))):
+        parts: Any = figure.subfigures(2, 1, height_ratios=(1.25 * rows, 2.6))
+        grid = parts[0].subplots(rows, _ACROSS, squeeze=False)
+        for number, axes in enumerate(grid.flat):
             if number < len(boundaries):
-                _boundary(axes, boundaries[number], first=number == 0)
+                _boundary(axes, boundaries[number], first=number % _ACROSS == 0)
             else:
                 axes.set_axis_off()
-        axes = lower.subplots()
+        axes = parts[1].subplots()
     else:
         axes = figure.subplots()
     turns = [row["turn"] for row in states]
@@ -101,7 +144,7 @@ def _boundary(axes: Axes, boundary: Numbers, *, first: bool) -> None:
         axes.text(
             column + 0.5,
             1.5 - row,
-            _count(count),
+            short_count(count),
             ha="center",
             va="center",
             fontsize=SMALL,
@@ -122,23 +165,38 @@ def _boundary(axes: Axes, boundary: Numbers, *, first: bool) -> None:
         axes.set_xlabel("after", fontsize=SMALL)
 
 
-def _count(count: int) -> str:
-    return (
-        str(count)
-        if count < 1000
-        else f"{count / 1000:.1f}k"
-        if count < 1e5
-        else f"{count / 1000:.0f}k"
-    )
+# --- where trajectories end -------------------------------------------------------------------
+
+
+def stop_numbers(table: TurnTable, outcome: Outcome) -> Numbers:
+    """How many problems end at each turn, early or not, right or wrong."""
+    final = table.at(table.correct, outcome.returned).astype(bool)
+    rows = []
+    for turn in range(1, int(outcome.observed.max(initial=0)) + 1):
+        here = outcome.observed == turn
+        early, late = here & outcome.stopped_early, here & ~outcome.stopped_early
+        rows.append(
+            {
+                "turn": turn,
+                "early_right": int((early & final).sum()),
+                "early_wrong": int((early & ~final).sum()),
+                "last_right": int((late & final).sum()),
+                "last_wrong": int((late & ~final).sum()),
+            }
+        )
+    n = len(table.ids)
+    return {
+        "n": n,
+        "not_run": int((outcome.observed == 0).sum()),
+        "esr": float(outcome.stopped_early.mean()),
+        "pse": float((outcome.stopped_early & ~final).mean()),
+        "turns": rows,
+    }
 
 
 @styled
 def stop_times(data: Numbers) -> Figure:
-    """Figure 7: where trajectories end; the orange area is the premature stop error.
-
-    Args:
-        data: what :func:`svr_lightning.report.figure_data.stop_times` returns.
-    """
+    """Where trajectories end; the orange area is the premature stop error."""
     figure = new_figure(3.1)
     axes = figure.add_subplot()
     rows = data["turns"]
@@ -151,7 +209,7 @@ def stop_times(data: Numbers) -> Figure:
         base += counts
         totals[name] = (int(counts.sum()), ORANGE if key == "early_wrong" else colour)
     for turn, count in zip(turns, base, strict=True):
-        axes.text(turn, count, _count(int(count)), ha="center", va="bottom", fontsize=SMALL)
+        axes.text(turn, count, short_count(int(count)), ha="center", va="bottom", fontsize=SMALL)
     axes.set_ylim(0, max(base.max(initial=0) * 1.12, 1))
     axes.set_xticks(turns)
     axes.set_xlabel("turns generated")
