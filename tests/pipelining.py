@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tools.bench.lock_step import LockStep
 from transformers import AutoModelForCausalLM
 
 from svr_lightning.core.stopping import StopRule
@@ -11,7 +12,6 @@ from svr_lightning.recipes.chain import refinement_chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Job
 from tests.scripted import DECODING, PROBLEMS, STEP, TOKENIZER, driver
-from tools.bench.lock_step import LockStep
 
 
 class Counting:

@@ -154,9 +154,7 @@ def token_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=every))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1000:g}"))
-    axes.set_xlabel(
-        "tokens per problem, prompts and completions of all turns (thousands, log scale)"
-    )
+    axes.set_xlabel("tokens per problem, all turns (thousands, log scale)")
 
 
 # --- fixed budgets ----------------------------------------------------------------------------

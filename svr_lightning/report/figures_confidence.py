@@ -126,17 +126,7 @@ def _verdicts(axes: Axes, bins: list[Numbers]) -> None:
         counts = np.array([row["verdicts"][verdict] for row in bins])
         axes.bar(centres, counts, width, bottom=base, color=colour, linewidth=0)
         base += counts
-    for centre, count in zip(centres, base, strict=True):
-        if count:
-            axes.text(
-                centre,
-                count,
-                f" {short_count(int(count))}",
-                ha="center",
-                va="bottom",
-                fontsize=SMALL,
-            )
-    axes.set_ylim(0, base.max() * 1.55)
+    axes.set_ylim(0, base.max() * 1.1)
     axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
 
 

@@ -21,7 +21,7 @@ INK, GREY, FAINT, PAPER = "#222222", "#6e6e6e", "#cfcfcf", "#fefefe"
 BLUE, LIGHT_BLUE, PALE_BLUE = "#0067a8", "#6aaedb", "#b5d6ee"
 ORANGE, LIGHT_ORANGE, PALE_ORANGE = "#c85200", "#f0965a", "#f9cdab"
 RUST = "#8c3a00"
-OTHERS = (INK, "#5d8a66", "#a03f5a", "#b39b2e", "#5b4a8a")
+OTHERS = ("#5d8a66", "#a03f5a", "#b39b2e", "#5b4a8a")
 """Colours of reward terms that have none of their own."""
 PALETTE = {
     "ink": INK,

@@ -103,6 +103,8 @@ def transitions(data: Numbers) -> Figure:
         for number, axes in enumerate(grid.flat):
             if number < len(boundaries):
                 _boundary(axes, boundaries[number], first=number % _ACROSS == 0)
+                if number == _ACROSS * (rows - 1):
+                    axes.set_xlabel("after", fontsize=SMALL)
             else:
                 axes.set_axis_off()
         axes = parts[1].subplots()
@@ -162,7 +164,6 @@ def _boundary(axes: Axes, boundary: Numbers, *, first: bool) -> None:
     axes.set_title(f"{before} → {after}", fontsize=SMALL, pad=3)
     if first:
         axes.set_ylabel("before", fontsize=SMALL)
-        axes.set_xlabel("after", fontsize=SMALL)
 
 
 # --- where trajectories end -------------------------------------------------------------------
