@@ -26,6 +26,8 @@ miniature: $(VENV)/.run
 	$(PYTHON) -m tools.miniature --jobs $(JOBS) $(ARGS)
 
 test: $(VENV)/.test
+	@(command -v chromium && command -v chromedriver) >/dev/null || echo "Chromium is missing: the report's page is" \
+		"not tested in a browser. Install it with: apt-get install chromium chromium-driver"
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy

@@ -17,7 +17,7 @@ from tests.trajectories import save
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="needs chromium and chromium-driver"
+    not (CHROMIUM and DRIVER), reason="needs Chromium: apt-get install chromium chromium-driver"
 )
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
