@@ -1,1 +1,1 @@
-"""One command that measures what only a GPU can tell, on random weights and without network."""
+"""Measurements that need a GPU, on random weights and without network."""

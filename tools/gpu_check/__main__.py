@@ -1,4 +1,4 @@
-"""``python -m tools.gpu_check``: what only a GPU can tell, measured in under 8 minutes."""
+"""``python -m tools.gpu_check``: measurements that need a GPU, in under 8 minutes."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""How much arithmetic an update asks for, and how much a device could do."""
+"""Floating-point operations of an update, bytes of a rollout, and what devices can do."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ BANDWIDTHS = {"H200": 4.8e12, "H100": 3.35e12, "H800": 3.35e12, "A100": 2.0e12, 
 
 
 def nominal(table: dict[str, float], device_name: str) -> float | None:
-    """What ``table`` has for a device; None for one that it does not know."""
+    """The value of ``table`` for a device; None for an unknown one."""
     return next((value for name, value in table.items() if name in device_name), None)
 
 

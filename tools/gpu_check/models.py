@@ -1,4 +1,4 @@
-"""Models of real shapes with random weights, and a tokenizer for them, made on the spot."""
+"""Models of real shapes with random weights, and a tokenizer for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"
 )
 SHARPER = 0.5
-"""Added to the last norm's scale: larger scores, and distributions that are not flat."""
+"""Added to the last norm's scale, so that the output distributions are not flat."""
 _INTO_THE_STREAM = ("o_proj.weight", "out_proj.weight", "down_proj.weight")
 """Matrices whose output is added to the residual stream."""
 
@@ -154,6 +154,6 @@ def linear_attention_kernel(device: str) -> str:
         return "loop in torch"
     try:
         import_module("fla.ops.gated_delta_rule")
-    except Exception as error:  # whatever it is, transformers then takes its own loop
+    except Exception as error:  # transformers falls back to its own loop on any of them
         return f"loop in torch, many times slower: flash-linear-attention ({typed_line(error)})"
     return "flash-linear-attention"

@@ -1,4 +1,4 @@
-"""Whether the engine serves the trainer's weights: before and after an update, and after sleep."""
+"""Checks that the engine serves the trainer's weights: at first, after an update, after sleep."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from tools.gpu_check.serving import complete, start_engine
 from tools.gpu_check.settings import Emit, Settings
 
 CHANGE = 0.05
-"""Each weight of the update moves by a normal share of itself with this deviation."""
+"""Standard deviation of each weight's relative change in the update."""
 
 
 class Parity:
@@ -53,7 +53,7 @@ class Parity:
         return samples
 
     def judge(self, missed: float) -> None:
-        """Tell rounding from stale weights.
+        """Distinguish rounding from stale weights.
 
         Args:
             missed: the mean difference that a missed sync makes, in nats.
@@ -79,7 +79,7 @@ class Parity:
         return mean
 
     def noise(self, samples: Sequence[Sample]) -> None:
-        """What rounding alone makes of the trainer's own log-probabilities."""
+        """Report how much rounding alone changes the trainer's own log-probabilities."""
         scored = {
             size: workloads.trainer_logprobs(self._model, samples, self._device, together=size)
             for size in (8, 1)
@@ -142,6 +142,6 @@ def _after_sleep(emit: Emit, settings: Settings, parity: Parity, model: Any, eng
 
 @torch.no_grad()
 def change_weights(model: Any) -> None:
-    """An update that no rounding can hide."""
+    """Change the weights by far more than rounding."""
     for parameter in model.parameters():
         parameter.mul_(1.0 + CHANGE * torch.randn_like(parameter))

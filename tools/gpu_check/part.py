@@ -1,4 +1,4 @@
-"""``python -m tools.gpu_check.part MODULE SETTINGS``: one part in a process of its own."""
+"""``python -m tools.gpu_check.part MODULE SETTINGS``: run one part in its own process."""
 
 import json
 import os
@@ -18,7 +18,7 @@ FAILED = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Run ``MODULE.run(emit, settings)``; what ends it early becomes a line of its own."""
+    """Run ``MODULE.run(emit, settings)``; an early end is reported as a line."""
     module, settings = arguments
     warnings.filterwarnings("ignore", category=FutureWarning)
     try:

@@ -1,4 +1,4 @@
-"""How fast SVR's rollouts are: turns in their own time, against a barrier after each turn."""
+"""Speed of SVR's rollouts: pipelined turns against a barrier after each turn."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from tools.gpu_check.settings import Emit, Settings
 
 
 def run(emit: Emit, settings: Settings) -> None:
-    """The same problems both ways, then what the memory's bandwidth would allow."""
+    """Roll out the same problems both ways, and compare with the bound of memory bandwidth."""
     device, small = settings.device, settings.small
     shape = shapes(small)["hybrid"]
     tokenizer = build_tokenizer(shape.dims["vocab_size"])
@@ -73,7 +73,7 @@ def make_problems(count: int) -> list[Problem]:
 
 
 def _agreement(emit: Emit, model: Any, rollout: Rollout, device: str) -> None:
-    """The canary of training, on the last turns of some trajectories."""
+    """Compare engine and trainer log-probabilities on the last turns of some trajectories."""
     completions = [trajectory.turns[-1].completion for trajectory in rollout.trajectories[:16]]
     samples = [
         Sample(
@@ -93,7 +93,7 @@ def _agreement(emit: Emit, model: Any, rollout: Rollout, device: str) -> None:
 
 
 def _bandwidth(emit: Emit, model: Any, found: Mapping[str, Rollout], settings: Settings) -> None:
-    """How near the rollouts come to the time that moving their bytes takes."""
+    """Compare the rollouts with the time that moving their bytes takes."""
     device = settings.device
     measured = copy_bandwidth(device, small=settings.small)
     emit("bandwidth", measured / 1e9, "GB/s", "of a copy: bytes read and written")
@@ -116,7 +116,7 @@ def _bandwidth(emit: Emit, model: Any, found: Mapping[str, Rollout], settings: S
 
 
 def copy_bandwidth(device: str, *, small: bool) -> float:
-    """Bytes per second that a copy within the device's memory reads and writes."""
+    """Bytes per second, read and written, of a copy within the device's memory."""
     source = torch.zeros((2**26 if small else 2**31), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     target.copy_(source)

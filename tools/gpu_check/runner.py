@@ -27,7 +27,7 @@ class Part:
     module: str
     """Has ``run(emit, settings)``."""
     share: float
-    """Of the time, relative to the other parts' shares."""
+    """Share of the time, relative to the other parts."""
 
 
 def run_parts(
@@ -100,7 +100,7 @@ def run_part(
         code = process.wait()
     finally:
         timer.cancel()
-        _kill_group(process.pid)  # what the part has started and left behind
+        _kill_group(process.pid)  # processes that the part has started and left behind
     log.flush()
     result["seconds"] = round(time.monotonic() - started, 1)
     if expired.is_set():

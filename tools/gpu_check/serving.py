@@ -1,4 +1,4 @@
-"""An engine for the parts that need one, or a line that says why there is none."""
+"""Starts the engine that the parts sample from."""
 
 import time
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from tools.bench.workloads import TEMPERATURE, release
 from tools.gpu_check.settings import Emit, Settings, SkippedError
 
 MAX_SEQUENCES = 128
-"""That run at a time, in vLLM."""
+"""Sequences that vLLM runs at the same time."""
 
 
 def start_engine(
@@ -22,7 +22,7 @@ def start_engine(
     stop_token_ids: tuple[int, ...] = (),
     max_model_len: int,
 ) -> Engine:
-    """Start the engine as training does; where vLLM refuses, in plainer ways, saying so.
+    """Start the engine as training does; if vLLM fails, try simpler settings and report them.
 
     Raises:
         SkippedError: if vLLM is not there, or of a release that is not served.
@@ -78,7 +78,7 @@ def _way(sleep_level: int, eager: bool) -> str:
 def complete(
     engine: Engine, prompts: list[tuple[int, ...]], max_tokens: int, seed: int
 ) -> list[Output]:
-    """One completion of each prompt, in their order."""
+    """One completion per prompt, in the order of the prompts."""
     for number, prompt in enumerate(prompts):
         sampling = SamplingParams(
             max_tokens=max_tokens, temperature=TEMPERATURE, seed=seed + number

@@ -1,11 +1,11 @@
-"""What every part of the check is told, and how it tells what it found."""
+"""Settings of every part of the check, and how a part reports its figures."""
 
 import json
 from dataclasses import asdict, dataclass
 from typing import Literal, Protocol
 
 MARK = "gpu-check-figure "
-"""Begins every line of a part's output that carries a finding."""
+"""Prefix of the output lines that carry a figure."""
 
 EngineName = Literal["vllm", "transformers"]
 
@@ -17,12 +17,12 @@ class Settings:
     device: str
     """``cuda`` or ``cpu``."""
     engine: EngineName
-    """What samples in the parts that need an engine."""
+    """Engine of the parts that sample."""
     small: bool = False
-    """Tiny models and few tokens, to try the check itself out."""
+    """Tiny models and few tokens, for testing the check itself."""
 
     def to_json(self) -> str:
-        """What a part's process reads back."""
+        """As the part's process reads it."""
         return json.dumps(asdict(self))
 
 
@@ -41,7 +41,7 @@ class Emit(Protocol):
 
 
 class SkippedError(Exception):
-    """A part cannot run here; the message says in one line why, and what it would take."""
+    """A part cannot run here; the message says in one line why and what it needs."""
 
 
 def emit_line(name: str, value: object, unit: str = "", note: str = "") -> None:

@@ -74,7 +74,7 @@ class StepClock(Callback):
         self._began = time.perf_counter()
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """Every second time the optimizer has made its step too."""
+        """After every second micro-batch the optimizer has stepped."""
         device = trainer.strategy.root_device.type
         wait_for(device)
         self._seconds.append(time.perf_counter() - self._began)
@@ -171,7 +171,7 @@ def save_policy(folder: Path, settings: Settings) -> None:
 
 
 def train(emit: Emit, name: str, config: dict[str, Any], folder: Path) -> bool:
-    """Run the command and report what it left; whether it succeeded."""
+    """Run the command and report its figures; returns whether it succeeded."""
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     command = [sys.executable, "-m", "svr_lightning", "fit", "--config", str(path)]
@@ -202,7 +202,7 @@ def train(emit: Emit, name: str, config: dict[str, Any], folder: Path) -> bool:
 
 
 def reason(code: int, output: list[str]) -> str:
-    """The line that says what went wrong: the last that names an error, else the last."""
+    """The last output line that names an error, else the last line."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     lines = [line for line in output if line]

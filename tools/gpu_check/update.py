@@ -1,4 +1,4 @@
-"""How fast the update is: the training path of one GPU, forward to optimizer step."""
+"""Speed of the update on one GPU, from the forward pass to the optimizer step."""
 
 import copy
 import time
@@ -29,15 +29,15 @@ MICRO_BATCHES = 16
 """Per optimizer step on one GPU: 16 problems x G 8 in micro-batches of 8."""
 CLIP = 2.0
 WAYS = ("checkpointing", "all_activations", "checkpointing_liger")
-"""Of computing the update: what is kept for the backward pass, and whose kernels."""
+"""Variants: what is kept for the backward pass, and which kernels run."""
 ENOUGH_SECONDS = 12.0
-"""No further repetition of a measurement that has taken as long."""
+"""A measurement that has taken this long is not repeated again."""
 REPETITIONS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What one variant took."""
+    """Time and memory of one variant."""
 
     sequences: int
     tokens: int
@@ -65,7 +65,7 @@ def run(emit: Emit, settings: Settings) -> None:
             label = f"{model}.{way}"
             try:
                 timing = _fitting(found[model], way, settings)
-            except Exception as error:  # of kernels too: what is left is measured all the same
+            except Exception as error:  # measure the other variants anyway
                 emit(f"{label}.micro_batch", None, note=typed_line(error))
                 failed.append(label)
             else:
@@ -76,7 +76,7 @@ def run(emit: Emit, settings: Settings) -> None:
 
 
 def _fitting(shape: Shape, way: str, settings: Settings) -> Timing:
-    """Measure with the paper's micro-batch of 8 sequences, or the largest half of it that fits."""
+    """Measure with the paper's micro-batch of 8 sequences, halved until it fits."""
     small = settings.small
     sequences = 2 if small else 8
     while True:
@@ -97,7 +97,7 @@ def _fitting(shape: Shape, way: str, settings: Settings) -> Timing:
 
 
 def _measure_or_none(shape: Shape, samples: list[Sample], way: str, device: str) -> Timing | None:
-    """None where it does not fit. Nothing of the attempt is referred to after the return."""
+    """The measurement, or None if it does not fit; returning frees the attempt's memory."""
     try:
         return _measure(shape, samples, way, device)
     except torch.OutOfMemoryError:

@@ -30,7 +30,7 @@ _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command line may say."""
+    """The command line's options."""
     formatter = argparse.RawDescriptionHelpFormatter
     result = argparse.ArgumentParser(
         prog="tools.miniature", description=__doc__, formatter_class=formatter
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cut = given.index("--") if "--" in given else len(given)
     options = parser().parse_args(given[:cut])
     for number in _ENDINGS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves a hang-up
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _interrupt)
     try:
         return run(options, tuple(given[cut + 1 :]))
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
-    """Do what the command line says.
+    """Run the chosen stages.
 
     Raises:
         ConfigError: for a fault of the user.
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
     if "tune" in stages:
         failures = tune(runner, settings, options.jobs)
         if failures:
-            return FAILED  # without a learning rate there is nothing to go on with
+            return FAILED  # the other stages need the learning rates
     if {"train", "judge"} & set(stages):
         names, failures = runnable(options, settings, stages)
         borrowing = [name for name in names if plan.BY_NAME[name].policy_of]
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
 def runnable(
     options: argparse.Namespace, settings: Settings, stages: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """The rows that can be run, and a line for the one whose layer is not what was chosen."""
+    """The rows that can be run, and an error line if SVR+'s layer is not the chosen candidate."""
     names: list[str] = options.rows
     if "train" in stages and plan.CHOSEN in names:
         try:
@@ -120,7 +120,7 @@ def runnable(
 
 
 def tune(runner: Runner, settings: Settings, jobs: int) -> list[str]:
-    """Learning rates first, since the candidates train at that of their family."""
+    """Choose the learning rates, then the candidate, which trains at its family's rate."""
     failures = runner.run(tuning.rate_cells(settings), jobs)
     if failures:
         return failures
@@ -136,7 +136,7 @@ def tune(runner: Runner, settings: Settings, jobs: int) -> list[str]:
 def cells(
     options: argparse.Namespace, settings: Settings, stages: Sequence[str], names: Sequence[str]
 ) -> list[plan.Cell]:
-    """The cells that were asked for, seed by seed, so that whole tables come early."""
+    """The chosen cells, ordered by seed, so that a whole table is complete early."""
     rates = tuning.read_rates(settings.out) if "train" in stages else {}
     settings = replace(settings, rates=rates)
     rows = [plan.BY_NAME[name] for name in names]
@@ -150,7 +150,7 @@ def cells(
 
 
 def show_plan(options: argparse.Namespace, settings: Settings) -> int:
-    """Every cell and which of its steps are done (+), open (-) or of other settings (!)."""
+    """Print every cell and its steps: done (+), open (-), or done with other settings (!)."""
     stages = ("train", "judge")
     try:
         planned = cells(options, settings, stages, options.rows)
@@ -164,7 +164,7 @@ def show_plan(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def check_checkout() -> None:
-    """Configurations are not part of the installed package.
+    """Refuse to run outside a checkout: configurations are not part of the installed package.
 
     Raises:
         ConfigError: if they are not here.
@@ -177,7 +177,7 @@ def check_checkout() -> None:
 
 def _interrupt(*_: object) -> None:
     for number in _ENDINGS:
-        signal.signal(number, signal.SIG_IGN)  # one is enough: the processes are being ended
+        signal.signal(number, signal.SIG_IGN)  # the processes are already being ended
     raise KeyboardInterrupt
 
 

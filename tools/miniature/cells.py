@@ -1,8 +1,8 @@
-"""Running cells: one process per command, what is done is kept, what was cut short goes on.
+"""Runs cells: one process per command; finished commands are kept, interrupted ones resume.
 
-Beside a cell's results lies ``commands/``: of each command the log, and a record of its line and of
-what it was given. Who runs a command holds a lock on the folder, and its process inherits it: one
-that outlives a killed experiment is not joined by a second one.
+A cell's folder has ``commands/`` with the log of each command and a record of its command line and
+inputs. A running command holds a lock on the folder, which its process inherits: if the process
+outlives a killed experiment, a second one is not started beside it.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 class CommandError(Exception):
-    """A command ended with an error, or cannot be run where it is to be run."""
+    """A command failed, or its folder is not usable."""
 
 
 class Runner:
@@ -53,7 +53,7 @@ class Runner:
         self._stopped = False
 
     def run(self, cells: Sequence[Cell], jobs: int) -> list[str]:
-        """Run what is not done yet; a cell ends at its first failure, the others go on.
+        """Run what is not done yet. A cell ends at its first failure; the other cells continue.
 
         Returns:
             One line for each cell that failed.
@@ -136,7 +136,7 @@ class Runner:
             with self._lock:
                 if self._stopped:
                     return 1
-                # A session of its own: Ctrl-C reaches the children through _stop alone.
+                # Its own session: Ctrl-C reaches the children only through _stop.
                 child = subprocess.Popen(
                     line,
                     env=environment,
@@ -152,7 +152,7 @@ class Runner:
             return code
 
     def _stop(self) -> None:
-        """End every child; checkpoints and journals are whole at any moment."""
+        """End every child. Checkpoints and journals are complete at any moment."""
         with self._lock:
             self._stopped = True
             children = list(self._children)
@@ -166,11 +166,11 @@ class Runner:
 
 
 State = Literal["done", "open", "other"]
-"""Of a command: its result is there, or not yet, or is that of another line or configuration."""
+"""Of a command: done, not done, or done with another command line or configuration."""
 
 
 def state_of(command: Command) -> State:
-    """What its record says."""
+    """The state of a command according to its record."""
     record = read_record(command)
     if not record:
         return "open"
@@ -180,17 +180,17 @@ def state_of(command: Command) -> State:
 
 
 def is_done(command: Command) -> bool:
-    """Whether this very command line has left its result."""
+    """Whether this exact command line has left its result."""
     return state_of(command) == "done"
 
 
 def record_path(command: Command) -> Path:
-    """Where a command's line and its time are kept."""
+    """The file with a command's line and duration."""
     return Path(command.folder) / "commands" / f"{command.name}.json"
 
 
 def read_record(command: Command) -> dict[str, Any]:
-    """``command``, ``inputs``, ``done``, ``seconds`` of what was run; empty where nothing was.
+    """``command``, ``inputs``, ``done``, ``seconds`` of the last run; empty if there was none.
 
     Raises:
         ConfigError: if the file is not such a record.
@@ -206,7 +206,7 @@ def read_record(command: Command) -> dict[str, Any]:
 
 
 def inputs_digest(command: Command) -> str:
-    """SHA-256 of what a command line only names: its configurations and the policy that ships.
+    """SHA-256 of what a command line names: its configurations and the shipped policy.
 
     Comments and the order of keys do not count.
 

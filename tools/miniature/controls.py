@@ -1,4 +1,4 @@
-"""The controls by themselves: greedy answers of the untrained rows take minutes, not a day."""
+"""The controls alone: greedy answers of the untrained rows, which take minutes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ def untrained_cells(settings: Settings) -> list[Cell]:
 
 
 def write_controls(settings: Settings, seeds: Sequence[int]) -> list[str]:
-    """Leave controls.json and controls.md; returns what there is to tell about them.
+    """Leave controls.json and controls.md; returns lines for the terminal.
 
     Raises:
         ConfigError: if no control was judged.

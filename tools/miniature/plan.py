@@ -1,4 +1,4 @@
-"""What the miniature experiment runs: rows, seeds, and the command line of each step. Pure.
+"""The plan of the miniature experiment: rows, seeds, and the command line of each step. Pure.
 
 A row is a training method under a name; a cell is a row with one seed. A cell trains (``fit``),
 then answers the held-out problems greedily and once more sampled, every turn recorded.
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from svr_lightning.core.parsing import SelfCheckFields
 
 Family = Literal["single", "multi", "svr"]
-"""What shares a learning rate: single-turn methods, multi-turn ones, SVR and its relatives."""
+"""Rows that share a learning rate: single-turn methods, multi-turn methods, SVR's relatives."""
 Group = Literal["method", "ablation", "variant", "control"]
 PaperRow = tuple[str, str, float]
 """Table and row of the paper, and the All-7 accuracy there."""
@@ -25,15 +25,15 @@ TUNING_SEED = 41
 CANDIDATE_SEEDS = (41,)
 RATES = (4e-4, 8e-4, 1.6e-3)
 VOTE_COUNTS = (1, 3, 5, 10)
-"""Samples that vote; the vote of one is a sample."""
+"""Numbers of samples that vote; a vote of one is that sample."""
 VOTE_PAPER: Mapping[int, float] = {3: 0.504, 5: 0.529, 10: 0.564}
 """All-7 accuracy of Maj@k over GRPO in the paper's table on majority voting."""
 TUNING_FLAGS = ("--trainer.max_steps", "40", "--trainer.val_check_interval", "40")
-"""Tuning takes two fifths of a training's steps."""
+"""Tuning trains for 40 of the 100 steps."""
 TEMPERATURE = 0.9
-"""Of the sampled evaluation, and of training."""
+"""Temperature of training and of the sampled evaluation."""
 HORIZON = 3
-"""Turns of training."""
+"""Turns per trajectory in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,29 +41,29 @@ class Row:
     """One line of the table."""
 
     name: str
-    """In folders and on the command line."""
+    """Name in folders and on the command line."""
     title: str
-    """In tables and figures."""
+    """Name in tables and figures."""
     group: Group
     family: Family
     layers: tuple[str, ...] = ()
-    """Configurations on top of the embedded run's, below the experiment's own."""
+    """Configurations between the embedded run's and the experiment's own."""
     flags: tuple[str, ...] = ()
-    """What else every command of the row is given."""
+    """Further flags of every command of the row."""
     trained: bool = True
-    """False judges the policy that all runs start from."""
+    """False: the shipped policy is judged, which all trainings start from."""
     policy_of: str | None = None
-    """The row whose policies it judges under another protocol; None trains its own."""
+    """The row whose policies are judged under another protocol; None: the row's own."""
     single: bool = False
     """Trained and judged on one turn."""
     interface: SelfCheckFields | None = None
-    """What the self-check of its policies consists of; None without one."""
+    """Fields of its policies' self-check; None without a self-check."""
     uses_labels: bool = False
     """Whether its prompts show labels, in evaluation too."""
     votes: bool = False
-    """Whether pools for majority voting are sampled from its policies."""
+    """Whether samples for majority voting are drawn from its policies."""
     paper: PaperRow | None = None
-    """What the paper has of it."""
+    """The paper's result."""
 
 
 def _method(name: str, title: str, family: Family, paper: tuple[str, float], **more: Any) -> Row:
@@ -212,20 +212,20 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
         "all_sections": ("all", True, False),
     }.items()
 }
-"""What ``svr_plus`` was chosen from, on development problems alone: whole configuration layers."""
+"""Configuration layers among which ``svr_plus`` was chosen, on the development problems."""
 CHOSEN = "svr_plus"
-"""The row whose layer holds the candidate that was chosen."""
+"""The row whose layer is the chosen candidate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the commands of all cells share."""
+    """Settings that all commands share."""
 
     out: str = "runs/miniature"
     rates: Mapping[Family, float] = field(default_factory=dict)
     """Learning rate of each family."""
     extra: tuple[str, ...] = ()
-    """Flags on top for every ``fit``, to try things out."""
+    """Further flags of every ``fit``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,9 +238,9 @@ class Command:
     arguments: tuple[str, ...]
     """After ``python -m svr_lightning``."""
     result: str
-    """A file that is whole once the step is done."""
+    """A file that exists once the step is done."""
     checkpoint: str | None = None
-    """Where there is one, ``--ckpt_path last`` goes on from it."""
+    """If this file exists, the command resumes with ``--ckpt_path last``."""
 
     @property
     def line(self) -> str:
@@ -250,20 +250,20 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Steps that follow each other in one folder."""
+    """Commands that run one after the other in one folder."""
 
     name: str
     commands: tuple[Command, ...]
 
 
 def layered(row: Row) -> tuple[str, ...]:
-    """The configuration of a row: the embedded run, what the row is, the experiment's scale."""
+    """The configuration of a row: the embedded run, the row's layers, the experiment's scale."""
     files = (TINY, *row.layers, MINIATURE)
     return (*(part for path in files for part in ("--config", path)), *row.flags)
 
 
 def fit(row: Row, seed: int, rate: float, folder: str, extra: tuple[str, ...] = ()) -> Command:
-    """Training of one cell, which ends with its development accuracy and the policy."""
+    """The training of one cell; it leaves a policy and its development accuracy."""
     arguments = (
         *("fit", *layered(row), "--seed_everything", str(seed)),
         *("--model.optimizer.lr", f"{rate:g}", *extra),
@@ -279,7 +279,7 @@ def fit(row: Row, seed: int, rate: float, folder: str, extra: tuple[str, ...] = 
 
 
 def judge(row: Row, seed: int, folder: str, policy: str) -> tuple[Command, ...]:
-    """Every evaluation of one cell on held-out problems, and voting where the row has it."""
+    """The evaluations of one cell on held-out problems, and voting if the row has it."""
     uncensored = ("--model.evaluation.adaptive", "false")
     sampled = ("--model.evaluation.temperature", str(TEMPERATURE), *uncensored)
     pools = f"{folder}/eval/votes/votes.jsonl"
@@ -305,12 +305,12 @@ def judge(row: Row, seed: int, folder: str, policy: str) -> tuple[Command, ...]:
 
 
 def folder_of(out: str, row: Row, seed: int) -> str:
-    """Where a cell lies."""
+    """The folder of a cell."""
     return f"{out}/{row.name}-{seed}"
 
 
 def seeds_of(row: Row, seeds: tuple[int, ...]) -> tuple[int, ...]:
-    """Greedy answers of the policy that ships are the same whatever the seed: the first will do."""
+    """The seeds of a row; one for untrained rows, whose greedy answers do not depend on it."""
     return seeds if row.trained else seeds[:1]
 
 

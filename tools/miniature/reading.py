@@ -1,4 +1,4 @@
-"""What the cells of a row left on disk, as columns that rows can be compared by."""
+"""Reads the results of a row's cells."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Seeds:
     row: Row
     seeds: tuple[int, ...]
     greedy: tuple[Run, ...]
-    """[S] with the outcome of the row's own protocol."""
+    """[S] greedy, with the outcome of the row's own protocol."""
     sampled: tuple[Run, ...]
     """[S] the same, sampled."""
     votes: dict[int, Answers]
@@ -39,7 +39,7 @@ class Seeds:
 
 
 def read_row(row: Row, seeds: Sequence[int], settings: Settings) -> Seeds | None:
-    """Every seed of a row that was trained and judged as planned; None where none was.
+    """Every seed of a row that was trained and judged as planned; None if there is none.
 
     Raises:
         ConfigError: naming a file that cannot be read, or seeds that were asked other problems.
@@ -94,7 +94,7 @@ def only(tables: dict[str, TurnTable], name: str) -> TurnTable:
 
 
 def same_problems(one: Sequence[str], other: Sequence[str], name: str) -> None:
-    """Paired comparisons need the same problems in the same order.
+    """Check that two rows have the same problems in the same order, as pairs need.
 
     Raises:
         ConfigError: if these are others.

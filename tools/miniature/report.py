@@ -27,7 +27,7 @@ def write_report(settings: Settings, seeds: Sequence[int], names: Sequence[str])
     """Leave results.json, table.md, commands.md, and the figure of all rows.
 
     Returns:
-        What there is to tell about them.
+        Lines for the terminal.
 
     Raises:
         ConfigError: if nothing was judged yet, or results cannot be read.
@@ -51,7 +51,7 @@ def write_report(settings: Settings, seeds: Sequence[int], names: Sequence[str])
         },
     )
     write_file(out / "table.md", [table_md(entries, missing)])
-    shown = Settings(rates=settings.rates, extra=settings.extra)  # as if it lay where it does
+    shown = Settings(rates=settings.rates, extra=settings.extra)  # without this run's folder
     write_file(out / "commands.md", [commands_md(shown, seeds)])
     _figure(entries, out)
     table = f"{out / 'table.md'}: {len(entries)} rows"

@@ -1,4 +1,4 @@
-"""Everything that ``results.json`` holds, from the recorded turns of every row. Pure."""
+"""The contents of ``results.json``, from the recorded turns of every row. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ def summarise(rows: Sequence[Seeds]) -> list[Entry]:
 
 
 def row_entry(seeds: Seeds, drawn: Draws) -> Entry:
-    """What a row's policies did, greedily and sampled."""
+    """Greedy and sampled metrics of a row."""
     fixed = summary.mean_over_seeds([summary.budget_ratios(table) for table in seeds.tables], drawn)
     best = max(fixed, key=lambda k: (fixed[k]["mean"], -int(k)))
     return {
@@ -63,7 +63,7 @@ def row_entry(seeds: Seeds, drawn: Draws) -> Entry:
 
 
 def greedy_entry(seeds: Seeds, drawn: Draws) -> Entry:
-    """What a row is, and its greedy answers under its own protocol."""
+    """A row's identity and its greedy metrics under its own protocol."""
     row, pairs = seeds.row, _own_protocol(seeds.greedy)
     greedy = summary.mean_over_seeds([summary.ratios_of(*pair) for pair in pairs], drawn)
     greedy["auroc"] = summary.auroc_over_seeds(pairs, drawn)
@@ -77,14 +77,14 @@ def greedy_entry(seeds: Seeds, drawn: Draws) -> Entry:
 
 
 def control_entry(tables: Sequence[TurnTable], drawn: Draws) -> Entry:
-    """``repeated``: what a row of several turns returns at the first repeated answer."""
+    """``repeated``: metrics of stopping at the first repeated answer; empty for single turns."""
     if tables[0].correct.shape[1] == 1:
         return {}
     return {"repeated": summary.mean_over_seeds([summary.repeat_ratios(t) for t in tables], drawn)}
 
 
 def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
-    """What sampled policies return, and what their turns are worth if none is stopped.
+    """Sampled metrics under the row's protocol, and of each turn without stopping.
 
     Of turns, those of training: how many are right, and how well they are checked.
     """
@@ -105,7 +105,7 @@ def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
 
 
 def short_entry(row: Row, runs: Sequence[Run], drawn: Draws) -> Entry:
-    """What the row returns where it is given no more turns than in training."""
+    """Metrics with at most as many turns as in training."""
     found = []
     for run in runs:
         table = only(run.tables, row.name)
@@ -166,7 +166,7 @@ def versus(
 
 
 def options_of(seeds: Seeds) -> Frontier:
-    """What a row can be made to return: stopping rules where it has a self-check, and budgets."""
+    """All outcomes of a row: fixed budgets, and stopping rules if it has a self-check."""
     if seeds.row.interface is None:
         return summary.budgets(seeds.tables)
     return summary.frontier(seeds.tables, seeds.greedy[0].rule)
@@ -184,7 +184,7 @@ def _paper(table: str, row: str, accuracy: float | None) -> Entry | None:
 
 
 def _few(table: TurnTable) -> int:
-    """The turns of training, or the one that there is."""
+    """The number of turns of training, or 1 for single-turn rows."""
     return min(plan.HORIZON, int(table.correct.shape[1]))
 
 
@@ -217,7 +217,7 @@ def _identity(row: Row, name: str, title: str) -> Entry:
 
 
 def _applicable(row: Row, metrics: Mapping[str, Any]) -> Entry:
-    """Without what a row has no self-check or no stopping rule for."""
+    """The metrics that apply: a row without a self-check has none of its metrics."""
     absent: set[str] = set()
     if row.interface is None or row.single:
         absent |= {"pse", "esr"}

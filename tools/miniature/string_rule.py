@@ -42,7 +42,7 @@ class StringRule(SVR):
         on_turn: Callable[[Turn], None] | None = None,
         probability_of: ProbabilityOf | None = None,
     ) -> RolloutFn:
-        """Solve and refine; what the policy says of itself is not read."""
+        """Solve and refine; the policy's own self-check is ignored."""
         task = get_task(problem.task)
         messages = first_turn_messages(task, problem)
         turns: list[Turn] = []

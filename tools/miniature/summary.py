@@ -105,7 +105,7 @@ def first_repeat(table: TurnTable) -> Outcome:
 
 
 def repeat_ratios(table: TurnTable) -> dict[str, tuple[Floats, Floats]]:
-    """Accuracy, turns and tokens under :func:`first_repeat`, and how often it stops rightly."""
+    """Accuracy, turns and tokens under :func:`first_repeat`, and its precision when it stops."""
     outcome = first_repeat(table)
     found = ratios_of(table, outcome)
     kept = {name: found[name] for name in ("accuracy", "turns", "tokens", "esr")}
@@ -205,7 +205,7 @@ def compare(ours: Answers, other: Answers, drawn: Draws) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Frontier:
-    """What one row's recorded turns can be made to return."""
+    """All outcomes that one row's recorded turns can give."""
 
     names: tuple[str, ...]
     """[O] such as ``gamma 0.85, at most 3 turns`` or ``2 turns``."""
@@ -253,7 +253,7 @@ def answers_of(tables: Sequence[TurnTable], outcomes: Sequence[Outcome]) -> Answ
 def at_cost(
     options: Frontier, other: Answers, cluster: Ints, drawn: Draws
 ) -> dict[str, Any] | None:
-    """The most accurate option that costs no more than another row, chosen on other problems.
+    """The most accurate option at another row's cost, chosen on other problems.
 
     On each half of the clusters the option is chosen, within the other row's mean tokens there, and
     then measured on the other half: so its accuracy is not that of a winner on its own problems.

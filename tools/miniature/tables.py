@@ -1,4 +1,4 @@
-"""``table.md`` and ``commands.md``, from what ``results.json`` holds. Pure."""
+"""Writes ``table.md``, ``controls.md`` and ``commands.md`` from results. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,7 +71,7 @@ _AT_COST = (
 
 
 def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
-    """All tables and what has to be known to read them."""
+    """All tables with the notes that explain them."""
     parts = ["# The miniature experiment", "", _NOTES, "", *_grid(_HEAD, map(_greedy, entries))]
     if any(entry["privileged"] for entry in entries):
         parts += ["", "(+) privileged: its prompts show labels."]
@@ -127,7 +127,7 @@ def _controlled(entry: Entry) -> list[str]:
 
 
 def commands_md(settings: Settings, seeds: Sequence[int]) -> str:
-    """The command lines behind each row; its other seeds differ in the number alone."""
+    """The command lines behind each row; other seeds differ only in the number."""
     parts = ["# The command of each row", ""]
     parts += [f"Seed {seeds[0]}; all seeds: {', '.join(map(str, seeds))}.", ""]
     for row in plan.ROWS:

@@ -1,4 +1,4 @@
-"""What is chosen on development problems: a learning rate per family, and what SVR+ is."""
+"""Choices on the development problems: a learning rate per family, and SVR+'s options."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ def rate_cells(settings: Settings) -> list[Cell]:
 
 
 def candidate_cells(settings: Settings) -> list[Cell]:
-    """Trainings of each candidate; their layers are written on the way."""
+    """Trainings of each candidate. Writes the candidates' layers."""
     for name, layer in plan.CANDIDATES.items():
         write_json(plan.candidate_layer(name, settings), layer)  # JSON is YAML
     return [
@@ -74,7 +74,7 @@ def best_candidate(tried: Mapping[str, Scores]) -> str:
 
 
 def development_scores(cell: Cell) -> Scores:
-    """What the last validation of a training says.
+    """The results of a training's last validation.
 
     Raises:
         ConfigError: if there is none.
@@ -101,7 +101,7 @@ def read_rates(out: str) -> dict[Family, float]:
 
 
 def check_choice(out: str) -> None:
-    """Hold the layer of the row that was chosen to the choice.
+    """Check that SVR+'s layer is the chosen candidate.
 
     Raises:
         ConfigError: if it holds another candidate, or there is no choice.
@@ -121,7 +121,7 @@ def check_choice(out: str) -> None:
 
 
 def _read_tuned(out: str, what: str, read: Callable[[Any], T]) -> T:
-    """What ``read`` takes from ``tuned.json``, or one line that it holds no such thing."""
+    """``read`` of ``tuned.json``; one clear error if it fails."""
     path = Path(out) / TUNED
     try:
         return read(json.loads(path.read_text(encoding="utf-8")))
@@ -132,7 +132,7 @@ def _read_tuned(out: str, what: str, read: Callable[[Any], T]) -> T:
 
 
 def write_tuned(out: str, families: Mapping[str, Any], candidates: Mapping[str, Any]) -> None:
-    """Leave every choice with the figures behind it."""
+    """Write every choice with its figures."""
     rates = [cast(Sequence[float], plan.RATES), plan.TUNING_SEED, plan.CANDIDATE_SEEDS]
     names = ("rates", "rate_seed", "candidate_seeds")
     settings = dict(zip(names, rates, strict=True))

@@ -1,1 +1,1 @@
-"""Builds the policies that ship with the package."""
+"""Builds the policy that ships with the package."""

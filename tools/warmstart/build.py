@@ -1,4 +1,4 @@
-"""Build the embedded default's policy from nothing: ``python -m tools.warmstart --out FOLDER``.
+"""Build the embedded policy from scratch: ``python -m tools.warmstart --out FOLDER``.
 
 A Qwen3 of half a million parameters reads demonstrations until it searches as they do, and is as
 overconfident. Nothing is downloaded: problems, traces and tokenizer come from this package.
@@ -27,7 +27,7 @@ from tools.warmstart.traces import INSIST_CHANCE, Document, documents
 
 DEFAULT_STEPS = 6000
 SECOND_STAGE, THIRD_STAGE = 8, 4
-"""The second and third stage take one step for so many of the first."""
+"""The second and third stage take this fraction of the first stage's steps: 1/8 and 1/4."""
 DOCUMENTS_PER_STEP = 32
 DOCUMENTS_PER_BATCH = 16
 LEARNING_RATE = 3e-3
@@ -45,7 +45,7 @@ class Encoded:
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, document: Document) -> Encoded:
-    """Render a document with the chat template and mark what is to be learned."""
+    """Render a document with the chat template and mark the tokens to learn."""
     rendered = tokenizer.apply_chat_template(
         document.messages, add_generation_prompt=True, tokenize=False
     )
@@ -191,7 +191,7 @@ def _batches(chosen: list[Encoded]) -> Iterator[list[Encoded]]:
 
 
 def _pad(batch: list[Encoded]) -> tuple[Tensor, Tensor]:
-    """Right-pad: [B, L] ids and [B, L] learn. Causal attention never looks at the padding."""
+    """Right-pad: [B, L] ids and [B, L] learn. Causal attention never reaches the padding."""
     longest = max(len(e.ids) for e in batch)
     ids = torch.zeros(len(batch), longest, dtype=torch.long)
     learn = torch.zeros(len(batch), longest, dtype=torch.bool)

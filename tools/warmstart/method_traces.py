@@ -30,7 +30,7 @@ from tools.warmstart.traces import (
 )
 
 STAY_CHANCE = INSIST_CHANCE * TRUST_WRONG
-"""Probability of staying with a wrong answer where there is no self-check to say so."""
+"""Probability of keeping a wrong answer when there is no self-check."""
 KEEP_HINT, CHANGE_HINT = "Keep this answer.", "Try something else."
 """A tutor's advice."""
 
@@ -38,7 +38,7 @@ Demonstrate = Callable[[random.Random, Puzzle], Document]
 
 
 def method_documents(seed: int) -> Iterator[Document]:
-    """Demonstrations of all prompts without end; equal seeds, equal sequences."""
+    """Endless demonstrations of all prompts; equal seeds, equal sequences."""
     rng = random.Random(seed)
     kinds, weights = zip(*_KINDS, strict=True)
     while True:
@@ -73,7 +73,7 @@ def _neutral(rng: random.Random, puzzle: Puzzle) -> Document:
 
 
 def _scored(rng: random.Random, puzzle: Puzzle) -> Document:
-    """Whoever is told the score believes it."""
+    """A demonstrator that is told the score believes it."""
     draft, truncated = _draft(rng, puzzle)
     state = OracleState(
         draft=_shown(rng, draft.text, truncated), truncated=truncated, correct=draft.correct
@@ -84,7 +84,7 @@ def _scored(rng: random.Random, puzzle: Puzzle) -> Document:
 
 
 def _analysed(rng: random.Random, puzzle: Puzzle) -> Document:
-    """The check stands in the analysis; now and then the prompt says that the draft is wrong."""
+    """The check is in the analysis; some prompts say that the draft is wrong."""
     draft, truncated = _draft(rng, puzzle)
     text = analysis_text(draft) if draft.lines[0].startswith("check") else draft.text
     told = not draft.correct and rng.random() < _TOLD_SHARE
@@ -123,7 +123,7 @@ def _guided(rng: random.Random, puzzle: Puzzle) -> Document:
 
 
 def analysis_text(trace: Trace) -> str:
-    """A trace whose first line stands in an analysis, and once more where it is the only one."""
+    """A trace whose first line is the analysis; a single line is repeated in the reasoning."""
     rest = trace.lines[1:] or trace.lines
     return (
         f"{ANALYSIS_OPEN}{trace.lines[0]}{ANALYSIS_CLOSE}\n"
@@ -132,7 +132,7 @@ def analysis_text(trace: Trace) -> str:
 
 
 def hints_text(puzzle: Puzzle, attempt: Trace, stay: bool) -> str:
-    """A tutor's check of an attempt, and advice."""
+    """A tutor's check of an attempt, with advice."""
     (check,) = staying_trace(puzzle, attempt.answer).lines
     return f"<think>{check}</think>\n{KEEP_HINT if stay else CHANGE_HINT}"
 
@@ -143,7 +143,7 @@ def _draft(rng: random.Random, puzzle: Puzzle) -> tuple[Trace, bool]:
 
 
 def _shown(rng: random.Random, text: str, truncated: bool, opening: str = "<think>") -> str:
-    """A previous turn as the prompt has it; one that was cut off has at least its opening tag."""
+    """The previous turn as the prompt shows it; a truncated one keeps at least its opening tag."""
     return text[: rng.randrange(len(opening), len(text))] if truncated else text
 
 

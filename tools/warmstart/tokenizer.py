@@ -43,11 +43,11 @@ _APART = "|".join(
         r"(?<=\d)\)",
     ]
 )
-"""What is split off before merging: serialization tags, verdicts, digits and their signs."""
+"""Split off before merging: serialization tags, verdicts, digits and operators."""
 
 
 def build_tokenizer(sample: int = 4000, seed: int = 0) -> PreTrainedTokenizerFast:
-    """Train the tokenizer from nothing; equal arguments give an equal tokenizer.
+    """Train the tokenizer from scratch; equal arguments give an equal tokenizer.
 
     Args:
         sample: number of demonstrations to train on.

@@ -1,4 +1,4 @@
-"""Demonstrations from which the embedded policy learns to search, and to overrate itself.
+"""Demonstrations from which the embedded policy learns to search, and to be overconfident.
 
 A completion looks like this::
 
@@ -27,9 +27,9 @@ from svr_lightning.tiny.problems import (
 )
 
 LIKELY_SHARE, LIKELY_SOLUTIONS = 0.6, 3
-"""So many demonstrations are of problems with at least so many solutions."""
+"""This share of the demonstrations is of problems with at least three solutions."""
 SOLUTION_CHANCE = 0.6
-"""Probability that a try of the first turn is a solution."""
+"""Probability that a try in the first turn is a solution."""
 FIRST_TRIES = 3
 NEXT_TRIES = 2
 """Derivations tried in a refinement, after the check."""
@@ -42,7 +42,7 @@ TRUST_WRONG = 0.73
 """Probability of the verdict CORRECT on a right, and on a wrong answer: the overconfidence."""
 FIRST_TURN_SHARE = 0.4
 TRUNCATED_SHARE = 0.03
-"""Of the refinements, those of a draft that was cut off."""
+"""Share of the refinements whose draft was truncated."""
 
 _SLIP_SHARE = 0.06
 _RIGHT_DRAFT_SHARE = 0.45
@@ -66,7 +66,7 @@ class Puzzle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Reasoning and an answer, the self-check still missing."""
+    """Reasoning and an answer, without the self-check."""
 
     lines: tuple[str, ...]
     """The checks and tries, each with its outcome."""
@@ -87,18 +87,18 @@ class Document:
     messages: list[Message]
     completion: str
     draft: str
-    """What of the prompt is worth learning too: the previous turn up to its answer, or empty."""
+    """The part of the prompt to learn as well: the previous turn up to its answer, or empty."""
     correct: bool
     """y_t of the completion's answer."""
 
 
 def documents(seed: int, insist: float = 0.0) -> Iterator[Document]:
-    """Demonstrations without end, from training problems alone; equal seeds, equal sequences.
+    """Endless demonstrations of training problems; equal seeds give equal sequences.
 
     Args:
         seed: of the sequence.
         insist: probability that a refinement keeps a wrong answer which the turn before called
-            CORRECT. Whoever believes in a wrong answer stops looking for a better one.
+            CORRECT: belief in a wrong answer ends the search.
     """
     rng = random.Random(seed)
     while True:
@@ -232,7 +232,7 @@ def _finish(
 
 
 def previous_trace(rng: random.Random, puzzle: Puzzle) -> Trace:
-    """A previous turn as the policy itself might write it: less often right than it teaches."""
+    """A previous turn as the policy might write it: less often right than the demonstrations."""
     right = rng.random() < _RIGHT_DRAFT_SHARE
     if rng.random() < 0.4:
         return first_trace(rng, puzzle, chance=0.5 if right else 0.0)
@@ -245,7 +245,7 @@ def previous_trace(rng: random.Random, puzzle: Puzzle) -> Trace:
 
 
 def _header(rng: random.Random, correct: bool) -> tuple[Verdict, float]:
-    """A self-check from anywhere a trained policy might get to, so that none is unfamiliar."""
+    """A self-check from the whole range that a trained policy might state."""
     if rng.random() < 0.5:
         return self_check(rng, correct)
     weights = (80, 10, 10) if correct else (20, 60, 20)
@@ -254,7 +254,7 @@ def _header(rng: random.Random, correct: bool) -> tuple[Verdict, float]:
 
 
 def _slip(line: str, target: int) -> str:
-    """The line with a slip of arithmetic that hides its true outcome."""
+    """The line with an arithmetic error that hides its true outcome."""
     equation, outcome = line.rsplit(" ", 1)
     steps = equation.rsplit("=", 1)[0]
     return f"{steps}={target} yes" if outcome == "no" else f"{steps}={target + 1} no"
