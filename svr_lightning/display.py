@@ -1,23 +1,24 @@
-"""What a terminal shows of trajectories. Model text is printed as text: no markup, no escapes."""
+"""Text on a terminal. Model text is printed as text: no markup, no escapes."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.text import Text
 
-from svr_lightning.core.stopping import StopRule, evidence_of
-from svr_lightning.core.types import Problem, SelfCheck, Turn
-from svr_lightning.evaluation.table import signals
+from svr_lightning.core.types import SelfCheck
 
+COLUMNS = 80
 _VERDICT_STYLE = {"CORRECT": "bold blue", "INCORRECT": "bold dark_orange", "UNSURE": "bold grey50"}
-_EVIDENCE = {
-    "stated": "confidence",
-    "verdict_probability": "probability of the verdict",
-    "product": "confidence x probability of the verdict",
-}
 _LINES = 12
 """Longest excerpt of one turn, in lines."""
+_EVERY = 30.0
+"""Seconds between two progress lines if the output is no terminal."""
+_SILENT = 30.0
+"""Seconds without a completion after which the progress line says so."""
 
 
 def plain(text: str) -> str:
@@ -42,54 +43,6 @@ def turn_header(index: int, check: SelfCheck | None, note: str) -> Text:
     return header
 
 
-def print_turn(problem: Problem, turn: Turn, *, name_problem: bool = False) -> None:
-    """Show a turn as soon as it is there."""
-    console = Console()
-    if turn.index == 1:
-        console.print(Text(f"\n{plain(problem.question)}", style="italic"))
-    tokens = f"{turn.completion.completion_tokens} tokens"
-    note = f"{tokens}, truncated" if turn.completion.truncated else tokens
-    if name_problem:
-        note += f"  [{plain(problem.id)}]"
-    console.print(turn_header(turn.index, turn.check, note))
-    console.print(Text(excerpt(turn.completion.text)))
-
-
-def print_outcome(record: dict[str, Any], rule: StopRule | None) -> None:
-    """Say what is returned, where the trajectory stopped and why."""
-    console = Console()
-    if not record["turns"]:
-        console.print(Text(f"{plain(record['id'])}: {record['error']}", style="red"))
-        return
-    turn = record["turns"][record["returned_turn"] - 1]
-    grade = {True: ", correct", False: ", incorrect", None: ""}[turn["correct"]]
-    if "grading_error" in turn:
-        grade = ", could not be graded"
-    console.print(
-        Text.assemble(
-            ("answer: ", "bold"),
-            plain(str(turn["answer"])) + grade,
-            f"   (turn {record['returned_turn']}; stopped: {stop_reason(record, rule)})",
-        )
-    )
-
-
-def stop_reason(record: Mapping[str, Any], rule: StopRule | None) -> str:
-    """Why a recorded trajectory ended under ``rule``, in a few words."""
-    if rule is None or not record["stopped_early"]:
-        chosen = record["returned_turn"] < len(record["turns"])
-        return "no turns were left" + (", the most confident one counts" if chosen else "")
-    if rule.gate == "verdict":
-        return "CORRECT"
-    last = signals(record["turns"][-1])
-    name = _EVIDENCE["stated" if last.verdict_probability is None else rule.evidence]
-    value, threshold, why = evidence_of(rule, last), rule.threshold, ""
-    if value < threshold and rule.agreement_threshold is not None:
-        threshold, why = rule.agreement_threshold, " for an answer given twice"
-    verdict = "CORRECT at " if rule.gate == "joint" else ""
-    return f"{verdict}{name} {number(value)} >= {number(threshold)}{why}"
-
-
 def number(value: float) -> str:
     """Two decimals, and four digits where two decimals would round."""
     return f"{value:.2f}" if round(value, 2) == value else f"{value:.4g}"
@@ -99,3 +52,155 @@ def name_some(names: Sequence[str], most: int = 10) -> str:
     """Names in one line, the first of them where there are many."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return plain(", ".join(names[:most]).replace("\n", " ")) + more
+
+
+class StatusLines:
+    """Lines at the bottom of a terminal that stay in place, one for each thing in progress."""
+
+    def __init__(self) -> None:
+        self._lines: list[Callable[[], str]] = []
+        self._live: Live | None = None
+
+    @contextlib.contextmanager
+    def show(self, line: Callable[[], str]) -> Iterator[None]:
+        """Show what ``line`` returns, updated twice a second, until the block ends."""
+        self._lines.append(line)
+        if self._live is None:
+            # The terminal's own width: a line that wraps could not be overwritten.
+            self._live = Live(get_renderable=self._render, refresh_per_second=2)
+            self._live.start()
+        try:
+            yield
+        finally:
+            if len(self._lines) == 1:  # it stays on the screen as it was last
+                live, self._live = self._live, None
+                live.stop()
+            self._lines.remove(line)
+
+    def _render(self) -> Group:
+        return Group(*(Text(line(), no_wrap=True, overflow="ellipsis") for line in self._lines))
+
+
+STATUS = StatusLines()
+"""The status lines of this process's terminal."""
+
+
+class Progress:
+    """Counts of one rollout, or of one data set's evaluation, and their display.
+
+    On a terminal one line stays in place; elsewhere a line is printed every 30 seconds.
+
+    Args:
+        name: of the data set.
+        total: jobs to run.
+        done: jobs that an earlier start of the same evaluation finished.
+        quiet: show nothing.
+    """
+
+    def __init__(self, name: str, total: int, *, done: int = 0, quiet: bool = False) -> None:
+        self.name = name
+        self.total = total
+        self.done = self._done_before = done
+        self.turns = self.in_flight = self.tokens = 0
+        self._quiet = quiet
+        self._describe_wait: Callable[[], str] | None = None
+        self._began = self._last = time.monotonic()
+
+    def completed(self, tokens: int) -> None:
+        """Count one completion and the ``tokens`` that were generated for it now."""
+        self._last = time.monotonic()
+        self.turns += 1
+        self.tokens += tokens
+
+    @contextlib.contextmanager
+    def showing(self, describe_wait: Callable[[], str] | None = None) -> Iterator[None]:
+        """Show the line until the block ends.
+
+        Args:
+            describe_wait: says why requests take long, for an engine that may keep one waiting.
+        """
+        self._describe_wait = describe_wait
+        self._began = self._last = time.monotonic()
+        if self._quiet:
+            yield
+        elif Console().is_terminal:
+            with STATUS.show(self.line):
+                yield
+        else:
+            over = threading.Event()
+            printer = threading.Thread(target=self._print_at_times, args=(over,), daemon=True)
+            printer.start()
+            try:
+                yield
+            finally:
+                over.set()
+                printer.join()
+                if describe_wait is not None or time.monotonic() - self._began >= _EVERY:
+                    self._print()
+
+    def line(self) -> str:
+        """The present state; see :func:`progress_line`."""
+        now = time.monotonic()
+        return progress_line(
+            self.name,
+            done=self.done,
+            total=self.total,
+            new=self.done - self._done_before,
+            turns=self.turns,
+            in_flight=self.in_flight,
+            tokens=self.tokens,
+            seconds=now - self._began,
+            silent=now - self._last,
+            waits=self._describe_wait() if self._describe_wait is not None else "",
+        )
+
+    def _print_at_times(self, over: threading.Event) -> None:
+        while not over.wait(_EVERY):
+            self._print()
+
+    def _print(self) -> None:
+        Console(width=COLUMNS).print(Text(self.line(), no_wrap=True, overflow="ellipsis"))
+
+
+def progress_line(
+    name: str,
+    *,
+    done: int,
+    total: int,
+    new: int,
+    turns: int,
+    in_flight: int,
+    tokens: int,
+    seconds: float,
+    silent: float = 0.0,
+    waits: str = "",
+) -> str:
+    """One line of at most :data:`COLUMNS` characters; a long name is shortened.
+
+    Args:
+        name: of the data set.
+        done: jobs that have ended, of ``total``.
+        total: one for each problem, or for each of its votes.
+        new: jobs of ``done`` that ended in ``seconds``.
+        turns: completions so far, those taken from a journal included.
+        in_flight: requests that wait for their completion.
+        tokens: completion tokens generated in ``seconds``.
+        seconds: since the beginning.
+        silent: seconds since the last completion. From 30 on the line says so, and gives no
+            estimate of the time left.
+        waits: what the engine says about its requests in flight, such as ``try 2 of 6``.
+    """
+    if in_flight and silent >= _SILENT:
+        pace = f"no answer for {_clock(silent)}" + (f", {waits}" if waits else "")
+    else:
+        left = _clock(seconds * (total - done) / new) if new else "?"
+        rate = tokens / seconds if seconds > 0 else 0.0
+        pace = f"{rate:.0f} tok/s, {_clock(seconds)}, {left} left"
+    rest = f"{done}/{total} done, {turns} turns, {in_flight} in flight, {pace}"
+    return f"{plain(name)[: max(COLUMNS - len(rest) - 2, 0)]}  {rest}"[:COLUMNS]
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

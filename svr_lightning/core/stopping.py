@@ -16,12 +16,10 @@ Evidence = Literal["stated", "verdict_probability", "product"]
 Fallback = Literal["last", "most_confident"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRule:
-    """When a trajectory ends, and which of its turns is returned. The defaults are the paper's."""
+@dataclass(frozen=True, kw_only=True)
+class StopSettings:
+    """A stopping rule without its threshold. The defaults are the paper's."""
 
-    threshold: float = DEFAULT_THRESHOLD
-    """gamma: the confidence that a turn needs to end its trajectory."""
     gate: Gate = "joint"
     """What a turn has to show: a CORRECT verdict and the confidence, or one of the two alone."""
     evidence: Evidence = "stated"
@@ -34,6 +32,14 @@ class StopRule:
     fallback: Fallback = "last"
     """What is returned if no turn ends the trajectory: the last turn, or the most confident one
     of those that are not truncated; ties go to the better verdict, then to the earlier turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopRule(StopSettings):
+    """When a trajectory ends, and which of its turns is returned."""
+
+    threshold: float = DEFAULT_THRESHOLD
+    """gamma: the confidence that a turn needs to end its trajectory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,17 @@
-"""What samples: token ids in; token ids, log-probabilities and a finish reason out.
+"""The engine protocol: requests in, completions out.
 
-An engine is driven step by step. A caller submits requests at any time, also between steps, so
-that a trajectory's next turn enters the batch the moment its previous turn ends.
+A caller submits requests at any time, also between steps, so that a trajectory's next turn enters
+the batch as soon as its previous turn ends. Engines in this process read token ids and serve the
+policy's weights; a server reads messages and has weights of its own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from svr_lightning.core.types import FinishReason
+from svr_lightning.core.types import FinishReason, Message, RemoteCompletion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class SamplingParams:
     top_k: int = 0
     """0 keeps the whole vocabulary."""
     seed: int = 0
-    """Seeds this completion alone: batch mates and order do not matter."""
+    """Seeds this completion alone: other requests and their order have no influence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +34,16 @@ class Request:
     """One prompt to complete."""
 
     id: int
-    prompt_ids: tuple[int, ...]
     sampling: SamplingParams
+    messages: Sequence[Message] = ()
+    """The prompt as chat messages."""
+    prompt_ids: tuple[int, ...] = ()
+    """The same prompt as token ids, for an engine whose ``reads_tokens`` is true; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One finished completion."""
+    """A completion with its token ids."""
 
     id: int
     token_ids: tuple[int, ...]
@@ -50,16 +55,37 @@ class Output:
     """Weight version that sampled it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOutput:
+    """A completion of an engine that does not read tokens."""
+
+    id: int
+    completion: RemoteCompletion
+    recalled: bool = False
+    """Taken from a journal: it cost no generation now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A request that a server does not complete, however often it is asked."""
+
+    id: int
+    reason: str
+
+
 @runtime_checkable
 class Engine(Protocol):
-    """Samples completions from one version of the policy's weights."""
+    """Samples completions. Subclass it, or provide the same members."""
 
+    reads_tokens: bool = True
+    """Whether requests need ``prompt_ids``. If so, it serves the weights that :meth:`sync` hands
+    it and returns :class:`Output`; else it returns :class:`TextOutput` and cannot be trained on."""
     version: int
-    """Optimizer steps behind the weights now served; -1 where there are none to serve."""
-    dtype: torch.dtype
-    """In which the weights are served; known from :meth:`start` on."""
+    """Optimizer steps behind the weights served now; -1 before the first sync."""
+    dtype: torch.dtype | None
+    """In which the weights are served, known from :meth:`start` on; None if it has none."""
     max_batch: int
-    """Completions that it runs at the same time; known from :meth:`start` on."""
+    """Requests that it runs at the same time; known from :meth:`start` on."""
     ranks: int
     """Neighbouring processes that share one engine. They submit the same requests in the same
     order and step together."""
@@ -71,13 +97,13 @@ class Engine(Protocol):
         """Serve exactly ``model``'s present weights under the number ``version``."""
 
     def submit(self, request: Request) -> None:
-        """Queue a request; it joins the batch at the next step that has room."""
+        """Start a request, or queue it until there is room."""
 
-    def step(self) -> list[Output]:
-        """Advance every running completion by one token and return those that finished."""
+    def step(self) -> Sequence[Output | TextOutput | Refusal]:
+        """Work on all requests and return what ended: one token each, or wait for an answer."""
 
     def cancel(self) -> None:
         """Drop everything queued or running."""
 
     def sleep(self) -> None:
-        """Release what only sampling needs. The next :meth:`sync` takes it back."""
+        """Release what only sampling needs. The next sync or submit takes it back."""

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from svr_lightning.core.types import FinishReason
-from svr_lightning.engines.base import Output, Request
+from svr_lightning.engines.base import Engine, Output, Request
 
 Script = Callable[[Request], list[int]]
 """From a request to the token ids of its completion."""
 
 
-class ScriptedEngine:
+class ScriptedEngine(Engine):
     """Completes each request with what ``script`` returns, one token a step.
 
     A completion longer than the request's limit is cut there and finishes with ``length``. It runs

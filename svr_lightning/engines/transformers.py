@@ -15,7 +15,7 @@ from torch import Tensor
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines import batch_cache
-from svr_lightning.engines.base import Output, Request
+from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.sampling import draw_tokens, uniforms
 
 MAX_WAIT = 8
@@ -36,7 +36,7 @@ class _Row:
         return len(self.request.prompt_ids) + len(self.tokens)
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """Continuous batching over a transformers model.
 
     Args:

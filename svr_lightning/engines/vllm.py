@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from svr_lightning.core.types import FinishReason
-from svr_lightning.engines.base import Output, Request
+from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.errors import ConfigError
 
 SUPPORTED = ((0, 25), (0, 33))
@@ -44,7 +44,7 @@ _OURS = frozenset(
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-class VLLMEngine:
+class VLLMEngine(Engine):
     """Continuous batching, paged attention and fused kernels on the GPU that trains.
 
     Args:

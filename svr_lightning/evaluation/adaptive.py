@@ -1,132 +1,19 @@
-"""Adaptive inference over a data set, recorded turn by turn in the samples-file schema."""
+"""One evaluated problem as a line of a samples file."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from svr_lightning.core.stopping import StopRule, answer_turn
 from svr_lightning.core.types import AnyCompletion, Problem, SelfCheck, Trajectory, Turn, Verdict
-from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.chain import signals_of
-from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.driver import Decoding, Job, RequestError, RolloutDriver
-from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.graders import get_grader
 from svr_lightning.tasks.grading import label
 
 Record = dict[str, Any]
 """One line of a samples file."""
-
-OnTurn = Callable[[Problem, Turn], None]
-OnRecord = Callable[[Record], None]
-
-_SVR = SVR()
 _SILENT = SelfCheck(verdict=Verdict.UNSURE, confidence=0.5)
 """What a record says of a turn without a self-check."""
-
-
-class Records:
-    """The records of some problems of one data set, told of as they come.
-
-    Args:
-        problems: one record each, in this order.
-        done: records by problem id that are there already.
-        on_record: told of each other one.
-    """
-
-    def __init__(
-        self,
-        problems: Sequence[Problem],
-        done: Mapping[str, Record] | None,
-        on_record: OnRecord | None,
-    ) -> None:
-        self._problems = problems
-        self._by_id = {p.id: done[p.id] for p in problems if p.id in done} if done else {}
-        self._on_record = on_record
-
-    def missing(self) -> list[Problem]:
-        """The problems without a record."""
-        return [problem for problem in self._problems if problem.id not in self._by_id]
-
-    def add(self, record: Record) -> None:
-        """A problem is finished."""
-        self._by_id[record["id"]] = record
-        if self._on_record is not None:
-            self._on_record(record)
-
-    def in_order(self) -> list[Record]:
-        """Every problem's record."""
-        return [self._by_id[problem.id] for problem in self._problems]
-
-
-def run_adaptive(
-    problems: Sequence[Problem],
-    *,
-    dataset: str,
-    driver: RolloutDriver,
-    renderer: Renderer,
-    decoding: Decoding,
-    max_turns: int,
-    rule: StopRule | None,
-    recipe: Recipe = _SVR,
-    grader: str = "paper",
-    on_turn: OnTurn | None = None,
-    done: Mapping[str, Record] | None = None,
-    on_record: OnRecord | None = None,
-) -> list[Record]:
-    """Solve problems with adaptive stopping, the batch kept full as they stop.
-
-    Args:
-        problems: of one data set.
-        dataset: its name in the records.
-        driver: runs the trajectories.
-        renderer: says which problems fit.
-        decoding: how completions are drawn.
-        max_turns: T_max.
-        rule: ends a trajectory; None runs every turn and returns the last.
-        recipe: whose policy it is; says which prompts follow each other, and what of ``max_turns``
-            and ``rule`` applies.
-        grader: name of the notion of correctness.
-        on_turn: told of each turn as it ends.
-        done: records by problem id that are taken as they are instead of being run.
-        on_record: told of each new record, as soon as its problem is finished.
-
-    Returns:
-        One record per problem, in order. A problem that does not fit the prompt budget, or that
-        a server refuses to go on with, has no turns and an ``error``; it counts as wrong.
-    """
-    max_turns, rule = recipe.protocol(max_turns, rule)
-    records = Records(problems, done, on_record)
-    fitting = []
-    for problem in records.missing():
-        if renderer.fits(recipe.first_messages(problem)):
-            fitting.append(problem)
-        else:
-            records.add(error_record(problem, dataset, unfit_error(renderer)))
-    jobs = (
-        Job(
-            problem=problem,
-            sample=0,
-            program=recipe.inference(
-                problem,
-                0,
-                max_turns,
-                rule,
-                partial(on_turn, problem) if on_turn else None,
-                # A server's completions have a rendering of their own.
-                renderer.verdict_probability,  # type: ignore[arg-type]
-            ),
-            decoding=decoding,
-        )
-        for problem in fitting
-    )
-    for index, result in driver.stream(jobs):
-        if isinstance(result, RequestError):
-            records.add(error_record(fitting[index], dataset, result.reason))
-        else:
-            records.add(trajectory_record(result, dataset, max_turns, rule, grader))
-    return records.in_order()
 
 
 def trajectory_record(
@@ -208,9 +95,19 @@ def error_record(problem: Problem, dataset: str, error: str) -> Record:
     }
 
 
-def unfit_error(renderer: Renderer) -> str:
-    """Why a problem was not run."""
-    return f"the problem does not fit {renderer.max_prompt_tokens} prompt tokens"
+def vote_record(
+    problem: Problem, dataset: str, solutions: Sequence[Trajectory], grader: str
+) -> Record:
+    """The record of a problem's pool of single-turn solutions, in the order of their samples."""
+    in_order = sorted(solutions, key=lambda solution: solution.sample)
+    return {
+        **head(problem, dataset),
+        "task": problem.task,
+        "samples": [
+            completion_fields(problem, solution.turns[0].completion, grader)
+            for solution in in_order
+        ],
+    }
 
 
 def head(problem: Problem, dataset: str) -> Record:

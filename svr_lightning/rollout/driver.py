@@ -1,19 +1,29 @@
-"""Drives an engine through many programs at once, each program's turns in their own time.
+"""Runs many rollout programs at once on one engine.
 
 A program is a generator: it yields the prompts that it wants completed and receives the
-completions. No turn waits for the slowest sequence of the turn before, and the batch stays full
-while programs end at different times. The same driver serves fixed-horizon training, adaptive
-validation and every recipe.
+completions. A program's next prompt is submitted as soon as its previous completions are there, so
+no turn waits for the slowest sequence of another program and the engine's batch stays full. The
+same driver serves training, evaluation and every recipe, on engines in this process and on
+servers.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from svr_lightning.core.seeds import SeedContext, derive_seed
-from svr_lightning.core.types import Completion, Message, Problem
-from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
+from svr_lightning.core.types import AnyCompletion, Completion, Message, Problem
+from svr_lightning.display import Progress
+from svr_lightning.engines.base import (
+    Engine,
+    Output,
+    Refusal,
+    Request,
+    SamplingParams,
+    TextOutput,
+)
+from svr_lightning.errors import require
 from svr_lightning.recipes.base import PromptRequest, RolloutFn
 from svr_lightning.rollout.rendering import Renderer
 
@@ -38,11 +48,11 @@ class Job(NamedTuple):
 
 
 def draw_seed(place: SeedContext, job: Job, turn: int, position: int) -> int:
-    """The seed of a job's completion.
+    """The seed of one completion of a job.
 
     Args:
-        place: of the rollout.
-        job: what is completed.
+        place: run, step and attempt of the rollout.
+        job: whose prompt is completed.
         turn: round of the program, from 1.
         position: of the prompt among those that the program asks for in this round.
     """
@@ -66,16 +76,9 @@ def limited(asked: list[Message] | PromptRequest, limit: int) -> PromptRequest:
 
 
 class RequestError(NamedTuple):
-    """What a job comes to one of whose prompts a server does not complete."""
+    """The result of a job if a server does not complete one of its prompts."""
 
     reason: str
-
-
-class RolloutDriver(Protocol):
-    """What runs programs: a driver of an engine, or of a server."""
-
-    def stream(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Any]]:
-        """A job's index and what it comes to, as soon as it ends."""
 
 
 @dataclass(slots=True)
@@ -86,8 +89,7 @@ class _Running:
     job: Job
     round: int = 0
     prompts: list[tuple[int, ...]] = field(default_factory=list)
-    limits: list[int] = field(default_factory=list)
-    outputs: dict[int, Output] = field(default_factory=dict)
+    outputs: dict[int, Output | TextOutput | Refusal] = field(default_factory=dict)
 
 
 class Driver:
@@ -95,23 +97,36 @@ class Driver:
 
     Args:
         engine: synced to the weights that are to be sampled.
-        renderer: for prompts and completion texts.
+        renderer: for prompts and completion texts; None if the engine reads messages.
         run_seed, step, attempt: with the problem, the sample and the turn, they seed each draw.
+        progress: told of completions and of jobs that end.
     """
 
     def __init__(
-        self, engine: Engine, renderer: Renderer, *, run_seed: int, step: int = 0, attempt: int = 0
+        self,
+        engine: Engine,
+        renderer: Renderer | None,
+        *,
+        run_seed: int,
+        step: int = 0,
+        attempt: int = 0,
+        progress: Progress | None = None,
     ) -> None:
+        require(
+            renderer is not None or not engine.reads_tokens,
+            f"{type(engine).__name__} reads token ids, so the driver needs a renderer",
+        )
         self._engine = engine
-        self._renderer = renderer
+        self._renderer = renderer if engine.reads_tokens else None
         self.place = SeedContext(run_seed=run_seed, step=step, attempt=attempt)
+        self._progress = progress or Progress("", 0, quiet=True)
         self._waiting: dict[int, tuple[_Running, int]] = {}
         self._next_request = 0
 
     def run(
         self, jobs: Iterable[Job], on_done: Callable[[int, Any], None] | None = None
     ) -> list[Any]:
-        """Run all jobs to their end, all of them begun at once.
+        """Run all jobs to their end, all of them started at once.
 
         Args:
             jobs: what to run.
@@ -128,16 +143,17 @@ class Driver:
         return [results[index] for index in sorted(results)]
 
     def stream(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Any]]:
-        """Run all jobs to their end, each begun when the engine has room for it.
+        """Run all jobs to their end, each started when the engine has room for it.
 
-        The batch is as full as that of :meth:`run`, but jobs end from the beginning on, where
-        there each waits for the first turn of all others; and no result is held on to.
+        The batch is as full as that of :meth:`run`, but jobs end from the beginning on, whereas
+        there each job waits for the first turn of all others; and no result is kept.
 
         Args:
             jobs: what to run; read as it is needed.
 
         Yields:
-            A job's index and its program's return value, as soon as it ends.
+            A job's index and its program's return value as soon as it ends; a
+            :class:`RequestError` if a server does not complete one of its prompts.
         """
         return self._drive(jobs, self._engine.max_batch)
 
@@ -148,38 +164,53 @@ class Driver:
         unfinished = 0
         more = True
         try:
-            while more or unfinished:
-                while more and unfinished < room:
-                    index, job = next(waiting, (-1, None))
-                    if job is None:
-                        more = False
-                    else:
-                        unfinished += 1
-                        self._advance(_Running(index=index, job=job), None, finished)
-                for output in self._engine.step() if self._waiting else ():
-                    self._deliver(output, finished)
-                unfinished -= len(finished)
-                yield from finished
-                finished.clear()
+            with self._progress.showing(getattr(self._engine, "describe_wait", None)):
+                while more or unfinished:
+                    while more and unfinished < room:
+                        index, job = next(waiting, (-1, None))
+                        if job is None:
+                            more = False
+                        else:
+                            unfinished += 1
+                            self._advance(_Running(index=index, job=job), None, finished)
+                    self._progress.in_flight = len(self._waiting)
+                    for output in self._engine.step() if self._waiting else ():
+                        self._deliver(output, finished)
+                        self._progress.in_flight = len(self._waiting)
+                    unfinished -= len(finished)
+                    yield from finished
+                    finished.clear()
         except BaseException:
             self._engine.cancel()
             self._waiting.clear()
             raise
 
-    def _deliver(self, output: Output, finished: list[tuple[int, Any]]) -> None:
+    def _deliver(
+        self, output: Output | TextOutput | Refusal, finished: list[tuple[int, Any]]
+    ) -> None:
+        """Note one completion; its program goes on when it has all that it asked for."""
         running, position = self._waiting.pop(output.id)
         running.outputs[position] = output
+        self._progress.completed(_generated_tokens(output))
         if len(running.outputs) < len(running.prompts):
             return
+        outputs = [running.outputs[position] for position in range(len(running.prompts))]
+        refusals = [output for output in outputs if isinstance(output, Refusal)]
+        if refusals:
+            running.job.program.close()
+            error = RequestError(f"turn {running.round}: {refusals[0].reason}")
+            self._end(running, error, finished)
+            return
         completions = [
-            self._completion(prompt, running.outputs[i]) for i, prompt in enumerate(running.prompts)
+            self._completion(prompt, output)
+            for prompt, output in zip(running.prompts, outputs, strict=True)
         ]
         self._advance(running, completions, finished)
 
     def _advance(
         self,
         running: _Running,
-        completions: list[Completion] | None,
+        completions: list[AnyCompletion] | None,
         finished: list[tuple[int, Any]],
     ) -> None:
         """Hand a program its completions and submit what it asks for next, or note its end."""
@@ -187,37 +218,49 @@ class Driver:
         try:
             asked = next(program) if completions is None else program.send(completions)
         except StopIteration as end:
-            finished.append((running.index, end.value))
+            self._end(running, end.value, finished)
             return
         running.round += 1
-        limit = running.job.decoding.max_completion_tokens
-        prompts = [limited(one, limit) for one in asked]
-        running.prompts = [self._renderer.prompt_ids(prompt.messages) for prompt in prompts]
-        running.limits = [prompt.max_completion_tokens for prompt in prompts]
         running.outputs = {}
-        for position, prompt_ids in enumerate(running.prompts):
-            self._waiting[self._next_request] = (running, position)
-            self._engine.submit(
-                Request(
-                    id=self._next_request,
-                    prompt_ids=prompt_ids,
-                    sampling=self._sampling(running, position, len(prompt_ids)),
-                )
-            )
+        prompts = [limited(one, running.job.decoding.max_completion_tokens) for one in asked]
+        # Rendered before the first is submitted: one that cannot be rendered starts none.
+        running.prompts = [self._prompt_ids(prompt.messages) for prompt in prompts]
+        for position, (prompt, ids) in enumerate(zip(prompts, running.prompts, strict=True)):
+            number = self._next_request
             self._next_request += 1
+            self._waiting[number] = (running, position)
+            sampling = self._sampling(running, position, prompt.max_completion_tokens, len(ids))
+            self._engine.submit(
+                Request(id=number, messages=prompt.messages, prompt_ids=ids, sampling=sampling)
+            )
 
-    def _sampling(self, running: _Running, position: int, prompt_tokens: int) -> SamplingParams:
+    def _end(self, running: _Running, result: Any, finished: list[tuple[int, Any]]) -> None:
+        self._progress.done += 1
+        finished.append((running.index, result))
+
+    def _prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return () if self._renderer is None else self._renderer.prompt_ids(messages)
+
+    def _sampling(
+        self, running: _Running, position: int, limit: int, prompt_tokens: int
+    ) -> SamplingParams:
         decoding = running.job.decoding
-        room = self._renderer.max_model_len - prompt_tokens
+        if self._renderer is not None:
+            limit = min(limit, self._renderer.max_model_len - prompt_tokens)
         return SamplingParams(
-            max_tokens=min(running.limits[position], room),
+            max_tokens=limit,
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
             seed=draw_seed(self.place, running.job, running.round, position),
         )
 
-    def _completion(self, prompt_ids: Sequence[int], output: Output) -> Completion:
+    def _completion(
+        self, prompt_ids: Sequence[int], output: Output | TextOutput | Refusal
+    ) -> AnyCompletion:
+        if isinstance(output, TextOutput):
+            return output.completion
+        assert isinstance(output, Output) and self._renderer is not None
         return Completion(
             prompt_ids=tuple(prompt_ids),
             token_ids=output.token_ids,
@@ -226,3 +269,11 @@ class Driver:
             finish_reason=output.finish_reason,
             policy_version=output.version,
         )
+
+
+def _generated_tokens(output: Output | TextOutput | Refusal) -> int:
+    """How many tokens were sampled for it now; those of a journal took no time."""
+    if isinstance(output, Output):
+        return len(output.token_ids)
+    generated = isinstance(output, TextOutput) and not output.recalled
+    return output.completion.completion_tokens if generated else 0

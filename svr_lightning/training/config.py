@@ -7,8 +7,8 @@ one ends the run before anything is loaded.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Evidence, Fallback, Gate, StopRule
 from svr_lightning.errors import require
+from svr_lightning.evaluation.config import EvaluationConfig as EvaluationConfig
 from svr_lightning.rollout.driver import Decoding
 
 
@@ -138,79 +138,4 @@ class ReferenceConfig:
         require(self.every >= 0, f"model.reference.every={self.every} must not be negative")
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
-    """Adaptive inference, in validation, test and predict."""
-
-    max_turns: int = 10
-    """T_max."""
-    threshold: float | None = None
-    """gamma: the confidence that a CORRECT verdict needs to stop. None takes the policy's own,
-    ``operating_point.json`` in its folder, and without one the paper's 0.85."""
-    gate: Gate = "joint"
-    """What a turn has to show to stop: a CORRECT verdict and the confidence, or one alone."""
-    evidence: Evidence = "stated"
-    """What counts as the confidence: the stated number, the probability with which the policy gave
-    the word of its verdict, or their product. That probability is at the sampling temperature, and
-    at 1 when greedy; where it is not known the stated number counts."""
-    agreement_threshold: float | None = None
-    """The threshold that suffices where a turn repeats the answer of the turn before."""
-    fallback: Fallback = "last"
-    """What is returned where no turn stopped: the last turn, or the most confident one."""
-    adaptive: bool = True
-    """False runs every turn and returns the last one (fixed-budget inference)."""
-    votes: int = 0
-    """Above 0, ``test`` samples as many single-turn solutions per problem instead and leaves them
-    in ``eval/votes/votes.jsonl`` for majority voting."""
-    max_completion_tokens: int | None = None
-    """Upper bound on the completion limit of every data set; None leaves each its own."""
-    temperature: float = 0.0
-    """0 is greedy decoding."""
-    top_p: float = 1.0
-    """Nucleus mass, where the temperature is above 0."""
-    top_k: int = 0
-    """Candidates per token, where the temperature is above 0; 0 keeps all."""
-    grader: Literal["paper", "symbolic"] = "paper"
-    """What counts as correct: the paper's rule, or mathematical equality. Training rewards are
-    always the paper's."""
-
-    def __post_init__(self) -> None:
-        for name in ("threshold", "agreement_threshold"):
-            value = getattr(self, name)
-            require(
-                value is None or 0 <= value <= 1,
-                f"model.evaluation.{name}={value} must lie in [0, 1]; the paper's threshold is "
-                f"{DEFAULT_THRESHOLD}",
-            )
-        require(
-            self.max_turns >= 1, f"model.evaluation.max_turns={self.max_turns} must be at least 1"
-        )
-        require(
-            self.temperature >= 0,
-            f"model.evaluation.temperature={self.temperature} must not be negative",
-        )
-        require(0 < self.top_p <= 1, f"model.evaluation.top_p={self.top_p} must lie in (0, 1]")
-        require(self.top_k >= 0, f"model.evaluation.top_k={self.top_k} must not be negative")
-        require(
-            self.max_completion_tokens is None or self.max_completion_tokens > 0,
-            f"model.evaluation.max_completion_tokens={self.max_completion_tokens} must be positive",
-        )
-        require(
-            self.votes == 0 or (self.votes > 0 and self.temperature > 0),
-            f"model.evaluation.votes={self.votes} at temperature={self.temperature}: votes must "
-            "not be negative, and need a temperature above 0 to differ; the paper's is 0.6",
-        )
-
-    def rule(self, threshold: float) -> StopRule | None:
-        """What ends a trajectory, with gamma = ``threshold``; None where every turn runs."""
-        return self.replayed(threshold) if self.adaptive else None
-
-    def replayed(self, threshold: float) -> StopRule:
-        """What would end it, were not every turn recorded."""
-        return StopRule(
-            threshold=threshold,
-            gate=self.gate,
-            evidence=self.evidence,
-            agreement_threshold=self.agreement_threshold,
-            fallback=self.fallback,
-        )
+ResampleMode = Literal["top_up", "batch", "off"]

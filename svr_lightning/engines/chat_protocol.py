@@ -8,8 +8,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from svr_lightning.core.types import FinishReason, Message, RemoteCompletion
-from svr_lightning.evaluation.schema import is_count
-from svr_lightning.rollout.driver import Decoding
+from svr_lightning.engines.base import SamplingParams
 
 RETRIED = frozenset({408, 409, 429})
 """Statuses below 500 that may go away by themselves."""
@@ -30,22 +29,21 @@ class UnusableError(ValueError):
 def request_body(
     model: str,
     messages: Sequence[Message],
-    decoding: Decoding,
+    sampling: SamplingParams,
     *,
-    seed: int,
     chat_template_kwargs: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What is sent. Fields that only some servers know are there only where they say something."""
     body: dict[str, Any] = {
         "model": model,
         "messages": list(messages),
-        "max_tokens": decoding.max_completion_tokens,
-        "temperature": decoding.temperature,
-        "top_p": decoding.top_p,
-        "seed": seed,
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed,
     }
-    if decoding.top_k:
-        body["top_k"] = decoding.top_k
+    if sampling.top_k:
+        body["top_k"] = sampling.top_k
     if chat_template_kwargs:
         body["chat_template_kwargs"] = dict(chat_template_kwargs)
     return body
@@ -78,7 +76,7 @@ def read_answer(body: bytes) -> RemoteCompletion:
         usage.get(name) if isinstance(usage, dict) else None
         for name in ("prompt_tokens", "completion_tokens")
     ]
-    if not all(map(is_count, counts)):
+    if not all(map(_is_count, counts)):
         raise UnusableError("the server's answer has no usage, so its tokens cannot be counted")
     return RemoteCompletion(
         text=text,
@@ -86,6 +84,10 @@ def read_answer(body: bytes) -> RemoteCompletion:
         prompt_tokens=counts[0],
         completion_tokens=counts[1],
     )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
 def _text(message: Mapping[str, Any], ended: Any) -> str:

@@ -1,1 +1,0 @@
-"""Adaptive inference against a server that speaks the OpenAI chat-completions protocol."""

@@ -1,0 +1,385 @@
+"""A server that speaks the OpenAI chat-completions protocol, as an engine.
+
+Requests run in an event loop in a thread of its own. Answers are kept in a journal, if there is
+one, before they are used, so that an interrupted evaluation does not ask for them again.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import os
+import queue
+import threading
+from collections.abc import Coroutine, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+
+from svr_lightning.core.types import RemoteCompletion
+from svr_lightning.engines.answers import AnswerJournal
+from svr_lightning.engines.base import Engine, Refusal, Request, TextOutput
+from svr_lightning.engines.chat_protocol import (
+    MalformedError,
+    UnusableError,
+    excerpt,
+    is_retried,
+    read_answer,
+    request_body,
+    request_key,
+    retry_delay,
+    server_message,
+)
+from svr_lightning.errors import ConfigError, require
+
+DEFAULT_KEY = "OPENAI_API_KEY"
+LARGEST_ANSWER = 8 * 2**20
+"""Bytes of one answer; a longer one is not read."""
+REFUSALS = 8
+"""Requests that a server may refuse before it has answered one: then the run stops."""
+_CONNECT_SECONDS = 30.0
+
+_Ended = queue.SimpleQueue[tuple[int, "concurrent.futures.Future[RemoteCompletion | str]"]]
+
+
+class _Failure(NamedTuple):
+    """A try that may be worth repeating."""
+
+    reason: str
+    retry_after: str | None = None
+    answered: bool = False
+    """The server did answer, but with something that is no chat completion."""
+
+
+class OpenAIEngine(Engine):
+    """Asks a server for completions. It evaluates; it cannot train, since it has no token ids.
+
+    Args:
+        base_url: address up to the version, such as ``http://127.0.0.1:8000/v1``.
+        model_name: what the server calls the policy.
+        api_key_env: environment variable that holds the key; None reads ``OPENAI_API_KEY`` if it
+            is set. The key itself is kept nowhere.
+        concurrency: requests in flight at most.
+        timeout: seconds that one try may take, waiting in the server's queue included.
+        tries: how often one request is sent before the run stops.
+        patience: seconds that one request may take with all its tries and the waits between them.
+        first_delay: seconds before the second try; each further wait is twice as long.
+
+    Raises:
+        ConfigError: if an argument is out of range, or the key cannot be sent.
+    """
+
+    reads_tokens = False
+    version = -1
+    dtype = None
+    ranks = 1
+
+    def __init__(
+        self,
+        base_url: str,
+        model_name: str,
+        api_key_env: str | None = None,
+        concurrency: int = 64,
+        timeout: float = 600.0,
+        tries: int = 6,
+        patience: float = 1800.0,
+        first_delay: float = 1.0,
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        _check_url(self.base_url)
+        for name, value in (
+            ("concurrency", concurrency),
+            ("timeout", timeout),
+            ("tries", tries),
+            ("patience", patience),
+        ):
+            require(value >= 1, f"model.engine.{name}={value} must be at least 1")
+        require(
+            bool(model_name.strip()),
+            "model.engine.model_name is empty; give the name that the server lists",
+        )
+        self.model_name = model_name
+        self.api_key_env = api_key_env
+        self.max_batch = concurrency
+        self.timeout, self.tries = timeout, tries
+        self.patience, self.first_delay = patience, first_delay
+        self.journal: AnswerJournal | None = None
+        self.chat_template_kwargs: Mapping[str, Any] = {}
+        self.api_key()  # a variable that is not set is reported before any data is read
+        self._loop: _LoopThread | None = None
+        self._http: httpx.AsyncClient | None = None
+        self._slots: asyncio.Semaphore | None = None
+        self._running: dict[int, concurrent.futures.Future[RemoteCompletion | str]] = {}
+        self._recalled: list[TextOutput] = []
+        self._ended: _Ended = queue.SimpleQueue()
+        self._tries: dict[int, int] = {}
+        self._answered = self._refused = 0
+
+    # --- settings ------------------------------------------------------------------------------
+
+    @property
+    def key_name(self) -> str:
+        """The environment variable that is read."""
+        return self.api_key_env or DEFAULT_KEY
+
+    def api_key(self) -> str | None:
+        """The key, read where it is used.
+
+        Raises:
+            ConfigError: if a variable was named that is not set, or the key is no plain text.
+        """
+        key = os.environ.get(self.key_name, "").strip()
+        if not key and self.api_key_env is not None:
+            raise ConfigError(
+                f"model.engine.api_key_env={self.api_key_env}: this variable is not set"
+            )
+        if not (key.isascii() and key.isprintable()):
+            raise ConfigError(
+                f"the key in {self.key_name} holds characters that a header cannot; set it anew"
+            )
+        return key or None
+
+    # --- the engine protocol -------------------------------------------------------------------
+
+    def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
+        """The server has the model."""
+
+    def sync(self, model: Any, version: int) -> None:
+        """The server has weights of its own."""
+
+    def submit(self, request: Request) -> None:
+        """Send a request as soon as fewer than ``concurrency`` are in flight."""
+        body = request_body(
+            self.model_name,
+            request.messages,
+            request.sampling,
+            chat_template_kwargs=self.chat_template_kwargs,
+        )
+        key = request_key(body)
+        known = None if self.journal is None else self.journal.get(key)
+        if known is not None:
+            self._recalled.append(TextOutput(id=request.id, completion=known, recalled=True))
+            return
+        if self._loop is None:
+            self._loop = _LoopThread()
+        future = self._loop.start(self._answer(request.id, body, key))
+        self._running[request.id] = future
+        ended = self._ended
+        future.add_done_callback(lambda done: ended.put((request.id, done)))
+
+    def step(self) -> list[TextOutput | Refusal]:
+        """Wait until at least one request has ended.
+
+        Raises:
+            ConfigError: if the server is gone, rejects the key, or refuses every request.
+        """
+        ended: list[TextOutput | Refusal] = [*self._recalled]
+        self._recalled.clear()
+        while self._running and (not ended or not self._ended.empty()):
+            number, future = self._ended.get()
+            del self._running[number]
+            ended.append(self._result(number, future.result()))
+        return ended
+
+    def cancel(self) -> None:
+        """Drop everything that runs, and the connections."""
+        self._ended = queue.SimpleQueue()
+        self._running.clear()
+        self._recalled.clear()
+        self._tries.clear()
+        self.sleep()
+
+    def sleep(self) -> None:
+        """Close the connections; the next submit opens new ones."""
+        if self._loop is not None:
+            self._loop.close(self._http.aclose() if self._http is not None else None)
+        self._loop = self._http = self._slots = None
+
+    def describe_wait(self) -> str:
+        """The highest try among the requests in flight, such as ``try 2 of 6``."""
+        return f"try {max([1, *list(self._tries.values())])} of {self.tries}"
+
+    # --- one request ---------------------------------------------------------------------------
+
+    def _result(self, number: int, answer: RemoteCompletion | str) -> TextOutput | Refusal:
+        if isinstance(answer, RemoteCompletion):
+            self._answered += 1
+            return TextOutput(id=number, completion=answer)
+        self._refused += 1
+        # One prompt may be too long. A server that refuses all of them is asked wrongly.
+        answered = self._answered + (0 if self.journal is None else len(self.journal))
+        if self._refused >= REFUSALS and not answered:
+            raise ConfigError(
+                f"{self.base_url} completed none of the first {self._refused} prompts: "
+                f"{answer}; change what it objects to"
+            )
+        return Refusal(id=number, reason=answer)
+
+    async def _answer(
+        self, number: int, body: Mapping[str, Any], key: str
+    ) -> RemoteCompletion | str:
+        answer = await self._complete(number, body)
+        if self.journal is not None and isinstance(answer, RemoteCompletion):
+            self.journal.add(key, answer)
+        return answer
+
+    async def _complete(self, number: int, body: Mapping[str, Any]) -> RemoteCompletion | str:
+        """Send a request until it is answered; a string says why it never will be.
+
+        Raises:
+            ConfigError: if the server does not answer in all tries, or rejects every request.
+        """
+        if self._slots is None:
+            self._slots = asyncio.Semaphore(self.max_batch)
+            self._http = self._open_http()
+        data = json.dumps(body).encode("ascii")
+        jitter = np.random.default_rng(body["seed"])
+        failure, tries = _Failure(""), 0
+        async with self._slots:
+            clock = asyncio.get_running_loop().time
+            deadline = clock() + self.patience
+            try:
+                while tries < self.tries and clock() < deadline:
+                    tries += 1
+                    self._tries[number] = tries
+                    outcome = await self._attempt(data, deadline - clock())
+                    if not isinstance(outcome, _Failure):
+                        return outcome
+                    failure = outcome
+                    if tries < self.tries:
+                        wait = retry_delay(
+                            tries,
+                            self.first_delay,
+                            float(jitter.random()),
+                            failure.retry_after,
+                            datetime.now(UTC),
+                        )
+                        await asyncio.sleep(min(wait, max(deadline - clock(), 0.0)))
+            finally:
+                self._tries.pop(number, None)
+        said = f"in {tries} tries, the last time: {failure.reason}"
+        if failure.answered:
+            return f"no chat completion {said}"
+        kept = ""
+        if self.journal is not None:
+            kept = f": the {len(self.journal)} answers in {self.journal.path} are not asked for again"
+        raise ConfigError(
+            f"{self.base_url} did not answer {said}. Start the server again and repeat the "
+            f"command{kept}"
+        )
+
+    async def _attempt(self, data: bytes, seconds: float) -> RemoteCompletion | str | _Failure:
+        limit = min(self.timeout, seconds)
+        try:
+            async with asyncio.timeout(limit):
+                return await self._exchange(data)
+        except TimeoutError:
+            return _Failure(f"no answer within {limit:.4g} seconds")
+        except httpx.RequestError as error:
+            return _Failure(excerpt(f"{type(error).__name__} {error}"))
+        except MalformedError as error:
+            return _Failure(str(error), answered=True)
+        except UnusableError as error:
+            return str(error)
+
+    async def _exchange(self, data: bytes) -> RemoteCompletion | str | _Failure:
+        assert self._http is not None
+        url = f"{self.base_url}/chat/completions"
+        async with self._http.stream("POST", url, content=data) as response:
+            body = bytearray()
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > LARGEST_ANSWER:
+                    raise MalformedError(f"an answer of more than {LARGEST_ANSWER} bytes")
+            status, headers = response.status_code, response.headers
+        if status == 200:
+            return read_answer(bytes(body))
+        said = f"HTTP {status}, {self._without_key(server_message(bytes(body)))}"
+        if is_retried(status):
+            return _Failure(said, headers.get("retry-after"))
+        if status in (401, 403):
+            raise ConfigError(
+                f"{self.base_url} rejects the key of the environment variable {self.key_name} "
+                f"({said}); set it, or name another variable with model.engine.api_key_env"
+            )
+        if status == 404:
+            raise ConfigError(
+                f"{self.base_url} has no model {self.model_name!r}, or is not the right address "
+                f"({said}); model.engine.model_name must be one that {self.base_url}/models lists"
+            )
+        if not 400 <= status < 500:
+            raise ConfigError(
+                f"{self.base_url} answers with {said}; model.engine.base_url must be the address "
+                "of the server itself, usually ending in /v1"
+            )
+        return f"the server refuses it: {said}"
+
+    def _without_key(self, text: str) -> str:
+        key = self.api_key()
+        return text.replace(key, "[key]") if key else text
+
+    def _open_http(self) -> httpx.AsyncClient:
+        """A connection pool that checks certificates, follows no redirect and sends the key."""
+        key = self.api_key()
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        return httpx.AsyncClient(
+            headers=headers | ({"Authorization": f"Bearer {key}"} if key else {}),
+            timeout=httpx.Timeout(None, connect=min(_CONNECT_SECONDS, self.timeout)),
+            limits=httpx.Limits(
+                max_connections=self.max_batch, max_keepalive_connections=self.max_batch
+            ),
+        )
+
+
+class _LoopThread:
+    """An event loop that runs in a thread of its own, also where another loop runs already."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def start(
+        self, work: Coroutine[Any, Any, RemoteCompletion | str]
+    ) -> "concurrent.futures.Future[RemoteCompletion | str]":
+        """Run ``work`` beside the rest."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self, last: Coroutine[Any, Any, None] | None) -> None:
+        """Cancel everything, run ``last``, and end the thread."""
+        asyncio.run_coroutine_threadsafe(self._stop(last), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _stop(self, last: Coroutine[Any, Any, None] | None) -> None:
+        own = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not own]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if last is not None:
+            with contextlib.suppress(httpx.HTTPError, OSError):
+                await last
+
+
+def _check_url(url: str) -> None:
+    """Refuse what is no plain address. The message must not repeat a password."""
+    try:
+        parts = urlsplit(url)
+        complete = parts.scheme in ("http", "https") and bool(parts.hostname)
+        _ = parts.port
+    except ValueError:
+        complete = False
+    if not complete or any(not c.isprintable() or c.isspace() for c in url):
+        raise ConfigError("model.engine.base_url is no address such as http://127.0.0.1:8000/v1")
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise ConfigError(
+            "model.engine.base_url must be an address alone, without user, password or query; a "
+            f"key belongs into the environment variable {DEFAULT_KEY}"
+        )
+    if url.endswith("/completions"):
+        raise ConfigError("model.engine.base_url ends before /chat/completions, usually in /v1")

@@ -1,0 +1,351 @@
+"""Runs a policy on problems, keeps a journal, and writes the records and their results."""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from svr_lightning.core.parsing import self_check_format_score
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.types import Problem, Trajectory, Turn
+from svr_lightning.display import Progress, name_some
+from svr_lightning.engines.answers import ANSWERS, AnswerJournal
+from svr_lightning.engines.base import Engine
+from svr_lightning.engines.openai import OpenAIEngine
+from svr_lightning.errors import require
+from svr_lightning.evaluation.adaptive import (
+    Record,
+    error_record,
+    trajectory_record,
+    vote_record,
+)
+from svr_lightning.evaluation.config import EvaluationConfig
+from svr_lightning.evaluation.journal import Journal
+from svr_lightning.evaluation.results import (
+    package_versions,
+    summarize,
+    write_results,
+    write_samples,
+)
+from svr_lightning.evaluation.votes_file import VOTES
+from svr_lightning.files import to_json, write_file
+from svr_lightning.recipes.base import Gather, Recipe
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.rollout.driver import Driver, Job, RequestError
+from svr_lightning.rollout.rendering import Renderer
+
+OnTurn = Callable[[Problem, Turn], None]
+Sampling = Callable[[int], AbstractContextManager[None]]
+"""From an optimizer step to the context in which the engine serves the weights of that step."""
+
+
+class Evaluator:
+    """Adaptive inference and vote pools, from problems to files.
+
+    An evaluation is :meth:`begin`, then :meth:`solve` or :meth:`vote` for each data set, then
+    :meth:`finish`. Interrupted and begun again, it does not repeat what was finished: engines in
+    this process journal whole records, a server's engine its answers.
+
+    Args:
+        engine: samples completions.
+        config: how the policy is run. Without a threshold it is the paper's.
+        recipe: whose policy it is: which prompts it is asked, and which part of the stopping rule
+            applies.
+        renderer: for engines that read tokens.
+        root: holds ``eval/<name>/`` of every evaluation.
+        seed: of every random draw.
+        chat_template_kwargs: for a server's chat template.
+        sampling: see :data:`Sampling`. By default the engine serves what it has.
+        gather: collects values of all processes; by default there is one.
+        rank: number of this process. The first writes files and shows progress.
+        shared: processes that share one engine, and so have to skip the same problems.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: EvaluationConfig,
+        *,
+        recipe: Recipe | None = None,
+        renderer: Renderer | None = None,
+        root: Path = Path("runs/default"),
+        seed: int = 42,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        sampling: Sampling | None = None,
+        gather: Gather[Any] = list,
+        rank: int = 0,
+        shared: int = 1,
+    ) -> None:
+        require(
+            engine.reads_tokens or config.evidence == "stated",
+            f"model.evaluation.evidence={config.evidence}: the probability of a verdict is not "
+            "known for a server's completions; set it to stated",
+        )
+        self.engine, self.config, self.renderer = engine, config, renderer
+        self.recipe = recipe or SVR()
+        self.max_turns, self.rule = self.recipe.protocol(config.max_turns, config.rule)
+        self.root, self.seed, self.rank, self._shared = root, seed, rank, shared
+        self.records: list[Record] = []
+        self.step = 0
+        self._name = ""
+        self._sampling: Sampling = sampling or self._as_it_is
+        self._gather = gather
+        self._journal: Journal | None = None
+        self._answers: AnswerJournal | None = None
+        if isinstance(engine, OpenAIEngine):
+            engine.chat_template_kwargs = dict(chat_template_kwargs or {})
+
+    # --- from the first problem to the files ---------------------------------------------------
+
+    def folder(self, name: str) -> Path:
+        """Where an evaluation's files are."""
+        return self.root / "eval" / name
+
+    def begin(self, name: str, *, step: int = 0, fingerprint: str | None = None) -> str | None:
+        """Begin an evaluation, or go on with an interrupted one.
+
+        Args:
+            name: of its folder.
+            step: the optimizer step of the weights, which seeds the draws.
+            fingerprint: equal if and only if the same records would come of it; None keeps no
+                journal of records.
+
+        Returns:
+            What an earlier start left, in one line; None if it is nothing.
+        """
+        self.records, self._name, self.step = [], name, step
+        if isinstance(self.engine, OpenAIEngine):
+            path = self.folder(name) / ANSWERS
+            self._answers = self.engine.journal = AnswerJournal(path)
+            kept = len(self._answers)
+            found = f"going on with the {kept} answers in {path}; remove it to ask anew"
+            return found if kept else None
+        if fingerprint is None:
+            return None
+        path = self.folder(name) / f".journal-{self.rank}.jsonl"
+        self._journal = Journal(path, fingerprint)
+        if self._shared > 1:
+            count = Counter(self._gather(self._journal.finished()))
+            self._journal.keep({key for key, ranks in count.items() if ranks == self._shared})
+        finished = len(self._journal.finished())
+        if not finished:
+            return None
+        return f"{path.parent}: going on after {finished} problems of an earlier start"
+
+    def identity(self) -> dict[str, Any]:
+        """What of this evaluator decides its records, for a fingerprint."""
+        return {
+            "evaluation": asdict(self.config),
+            "draws": [self.seed, self.step],
+            "recipe": repr(self.recipe),
+            "engine": [type(self.engine).__name__, self.engine.dtype],
+            "versions": package_versions(),
+        }
+
+    def finish(self, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Gather the records of all processes and write ``eval/<name>/``.
+
+        Args:
+            config: quoted in ``results.json``.
+
+        Returns:
+            The results, on every process; empty for votes and if a problem has no reference.
+        """
+        everything = self._all_records()
+        voted = bool(everything) and "samples" in everything[0]
+        graded = bool(everything) and not voted and all(r["reference"] for r in everything)
+        if self.rank == 0 and everything:
+            folder = self.folder(self._name)
+            warn_of_faults(everything)
+            if voted:
+                write_file(folder / VOTES, (f"{to_json(record)}\n" for record in everything))
+            elif graded:
+                write_results(folder, everything, config or {}, package_versions())
+            else:
+                write_samples(folder, everything)
+            if self.recipe.protocol(1, StopRule())[1] is not None:
+                warn_of_missing_self_checks(everything)
+        self._gather(())  # no journal goes before the files are there
+        for journal in (self._journal, self._answers):
+            if journal is not None:
+                journal.discard()
+        self._journal = self._answers = None
+        return summarize(everything) if graded else {}
+
+    def _all_records(self) -> list[Record]:
+        """The records of all processes, each problem of a data set once, in a stable order."""
+        return list({(r["dataset"], r["id"]): r for r in self._gather(self.records)}.values())
+
+    # --- one data set --------------------------------------------------------------------------
+
+    def solve(
+        self,
+        problems: Sequence[Problem],
+        dataset: str,
+        max_completion_tokens: int | None = None,
+        on_turn: OnTurn | None = None,
+    ) -> list[Record]:
+        """Adaptive inference: trajectories that end when the stopping rule says so.
+
+        Args:
+            problems: of one data set.
+            dataset: its name in the records.
+            max_completion_tokens: its completion limit; None takes the task's.
+            on_turn: told of each turn as it ends.
+
+        Returns:
+            One record per problem, in order. A problem that does not fit the prompt budget, or
+            that a server refuses to go on with, has no turns and an ``error``; it counts as wrong.
+        """
+        if not problems:
+            return []
+        decoding = self.config.decoding(problems[0].task, max_completion_tokens)
+        probability = None if self.renderer is None else self.renderer.verdict_probability
+
+        def jobs(problem: Problem) -> Iterator[Job]:
+            shown = partial(on_turn, problem) if on_turn else None
+            program = self.recipe.inference(
+                problem, 0, self.max_turns, self.rule, shown, probability
+            )
+            yield Job(problem=problem, sample=0, program=program, decoding=decoding)
+
+        def record(problem: Problem, results: Sequence[Trajectory]) -> Record:
+            return trajectory_record(
+                results[0], dataset, self.max_turns, self.rule, self.config.grader
+            )
+
+        def failed(problem: Problem, reason: str) -> Record:
+            return error_record(problem, dataset, reason)
+
+        work = _Work(dataset, jobs, record, failed, each=1, quiet=on_turn is not None)
+        return self._run(problems, work)
+
+    def vote(
+        self, problems: Sequence[Problem], dataset: str, max_completion_tokens: int | None = None
+    ) -> list[Record]:
+        """Sample ``config.votes`` independent first turns of each problem, for majority voting.
+
+        Returns:
+            One line of a votes file per problem, in order. A problem that does not fit the prompt
+            budget, or that a server refuses, has no samples and an ``error``.
+        """
+        if not problems:
+            return []
+        decoding = self.config.decoding(problems[0].task, max_completion_tokens)
+        grader = self.config.grader
+
+        def jobs(problem: Problem) -> Iterator[Job]:
+            for sample in range(self.config.votes):
+                program = self.recipe.inference(problem, sample, 1)
+                yield Job(problem=problem, sample=sample, program=program, decoding=decoding)
+
+        def record(problem: Problem, results: Sequence[Trajectory]) -> Record:
+            return vote_record(problem, dataset, results, grader)
+
+        def failed(problem: Problem, reason: str) -> Record:
+            return {**vote_record(problem, dataset, [], grader), "error": reason}
+
+        return self._run(problems, _Work(dataset, jobs, record, failed, each=self.config.votes))
+
+    def _run(self, problems: Sequence[Problem], work: "_Work") -> list[Record]:
+        """Record each problem as soon as it has all its results; those in the journal are done."""
+        done = self._journal.done(work.dataset) if self._journal is not None else {}
+        records = {p.id: done[p.id] for p in problems if p.id in done}
+        fitting = []
+        for problem in problems:
+            if problem.id in records:
+                continue
+            if self.renderer is None or self.renderer.fits(self.recipe.first_messages(problem)):
+                fitting.append(problem)
+            else:
+                limit = self.renderer.max_prompt_tokens
+                reason = f"the problem does not fit {limit} prompt tokens"
+                records[problem.id] = self._kept(work.failed(problem, reason))
+        progress = Progress(
+            work.dataset,
+            len(problems) * work.each,
+            done=(len(problems) - len(fitting)) * work.each,
+            quiet=work.quiet or self.rank > 0,
+        )
+        driver = Driver(
+            self.engine, self.renderer, run_seed=self.seed, step=self.step, progress=progress
+        )
+        unfinished: dict[str, list[Trajectory | RequestError]] = {}
+        with self._sampling(self.step):
+            jobs = (job for problem in fitting for job in work.jobs(problem))
+            for index, result in driver.stream(jobs):
+                problem = fitting[index // work.each]
+                results = unfinished.setdefault(problem.id, [])
+                results.append(result)
+                if len(results) == work.each:
+                    del unfinished[problem.id]
+                    records[problem.id] = self._kept(work.recorded(problem, results))
+        found = [records[problem.id] for problem in problems]
+        self.records += found
+        return found
+
+    def _kept(self, record: Record) -> Record:
+        if self._journal is not None:
+            self._journal.append(record)
+        return record
+
+    @contextmanager
+    def _as_it_is(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.engine.sleep()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is run for each problem of a data set, and how its results become a record."""
+
+    dataset: str
+    jobs: Callable[[Problem], Iterator[Job]]
+    record: Callable[[Problem, Sequence[Trajectory]], Record]
+    failed: Callable[[Problem, str], Record]
+    each: int
+    """Jobs per problem."""
+    quiet: bool = False
+
+    def recorded(self, problem: Problem, results: Sequence[Trajectory | RequestError]) -> Record:
+        """The record of a problem, all of whose jobs have ended."""
+        errors = [result for result in results if isinstance(result, RequestError)]
+        if errors:
+            return self.failed(problem, errors[0].reason)
+        return self.record(problem, [one for one in results if isinstance(one, Trajectory)])
+
+
+def warn_of_faults(records: Sequence[Record]) -> None:
+    """Name, in one line, the problems that count as wrong since they could not be run or graded."""
+    unfit = {f"{r['dataset']}/{r['id']}": r["error"] for r in records if "error" in r}
+    not_run = f"could not be run ({next(iter(unfit.values()), '')})"
+    ungraded = [
+        f"{record['dataset']}/{record['id']}"
+        for record in records
+        if any("grading_error" in turn for turn in record.get("turns", record.get("samples")))
+    ]
+    parts = [
+        f"{what}: {name_some(names)}"
+        for what, names in ((not_run, list(unfit)), ("could not be graded", ungraded))
+        if names
+    ]
+    if parts:
+        warnings.warn(
+            f"counted as wrong of {len(records)} problems: {'; '.join(parts)}", stacklevel=3
+        )
+
+
+def warn_of_missing_self_checks(records: Sequence[Record]) -> None:
+    """Say so if no turn states a self-check: the policy was probably not trained to."""
+    texts = [turn["text"] for record in records for turn in record.get("turns", ())]
+    if texts and not any(self_check_format_score(text) >= 0 for text in texts):
+        warnings.warn(
+            f"0 of {len(texts)} turns state a self-check; was this policy trained for SVR?",
+            stacklevel=3,
+        )
