@@ -32,30 +32,19 @@ class BeforeAfter(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Evaluate the untrained policy; a resumed run did so when it began."""
         if trainer.ckpt_path is None and _test_sources(trainer):
-            self._evaluate(trainer, pl_module, "before")
+            pl_module.evaluating.run("before", "test")
 
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Evaluate the trained policy and print the table."""
         if trainer.interrupted or not _test_sources(trainer):
             return
-        self._evaluate(trainer, pl_module, "after")
+        pl_module.evaluating.run("after", "test")
         files = [_folder(trainer, name) / "results.json" for name in ("before", "after")]
         if trainer.is_global_zero and all(file.is_file() for file in files):
             before, after = (json.loads(file.read_text())["datasets"] for file in files)
             for dataset in sorted(before.keys() & after.keys()):
                 uses_labels = pl_module.recipe.uses_labels
                 print_comparison(dataset, before[dataset], after[dataset], uses_labels=uses_labels)
-
-    def _evaluate(self, trainer: Trainer, pl_module: Any, name: str) -> None:
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        records = []
-        pl_module.start_evaluation(name, "test")
-        for source, loader in zip(data.test_sources, data.test_dataloader(), strict=True):
-            for problems in loader:
-                records += pl_module.run_adaptive(
-                    problems, source.name, source.max_completion_tokens
-                )
-        pl_module.save_evaluation(name, records)
 
 
 def print_comparison(

@@ -16,6 +16,7 @@ from svr_lightning.errors import ConfigError, one_line, require
 
 _CONFIG = ("--config", "-c")
 _OTHER_FLAGS = ("print_config", "help", "h", "help-all")
+_OLD_SERVER_FLAGS = ("--engine", "--base-url", "--model-name")
 _DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 
 
@@ -38,6 +39,12 @@ def check_command_line(command: str, arguments: Sequence[str]) -> None:
             for path, found in _settings(_read_config(value)):
                 _check_key(path, keys, f"{value}: ")
                 values[path] = found
+        elif flag in _OLD_SERVER_FLAGS:
+            raise ConfigError(
+                f"{flag} {value}: an engine is given as --model.engine; for a server: "
+                "--model.engine OpenAIEngine --model.engine.base_url URL "
+                "--model.engine.model_name NAME"
+            )
         elif flag.startswith("--"):
             name = flag[2:].rstrip("+")
             if name not in _OTHER_FLAGS:

@@ -115,13 +115,18 @@ def _key(annotation: ast.expr | None, default: ast.expr | None, module: str) -> 
 
 
 def _fields(module: str, name: str) -> dict[str, Key]:
-    """The fields of a dataclass; none of any other class."""
+    """The fields of a dataclass, inherited ones included; none of any other class."""
     found = _find(module, name) if module else None
     if found is None or not any("dataclass" in ast.unparse(d) for d in found[1].decorator_list):
         return {}
-    return {
-        node.target.id: _key(node.annotation, node.value, found[0])
-        for node in found[1].body
+    module, definition = found
+    inherited: dict[str, Key] = {}
+    for base in definition.bases:
+        if isinstance(base, ast.Name):
+            inherited |= _fields(module, base.id)
+    return inherited | {
+        node.target.id: _key(node.annotation, node.value, module)
+        for node in definition.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
 

@@ -47,10 +47,10 @@ From recorded samples, without a model:
       --question "3 5 8 = 16"
 
 validate, test and predict also ask a server that speaks the OpenAI protocol, with the key in
-OPENAI_API_KEY or the variable that --api-key-env names:
+OPENAI_API_KEY or the variable that --model.engine.api_key_env names:
 
-  python -m svr_lightning test --config configs/gsm8k.yaml --engine openai \\
-      --base-url http://127.0.0.1:8000/v1 --model-name NAME [--concurrency 64] [--timeout 600]
+  python -m svr_lightning test --config configs/gsm8k.yaml --model.engine OpenAIEngine \\
+      --model.engine.base_url http://127.0.0.1:8000/v1 --model.engine.model_name NAME
 
 `COMMAND --help` explains a command.
 """

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from functools import partial
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,6 @@ from transformers.utils.logging import disable_progress_bar
 
 from svr_lightning.cli.messages import explain, of_parser
 from svr_lightning.cli.results import print_results
-from svr_lightning.endpoint.module import EndpointModule
-from svr_lightning.endpoint.settings import EndpointSettings, take_options
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.results import RESULTS, SAMPLES
 from svr_lightning.training.data import SVRDataModule
@@ -58,9 +56,27 @@ class SVRCommandLine(LightningCLI):
         parser.link_arguments("seed_everything", "data.seed")
 
     def before_instantiate_classes(self) -> None:
-        """Answering questions logs nothing, and would leave an empty event file each time."""
+        """Leave out what a command does not need.
+
+        Answering questions logs nothing, and would leave an empty event file each time. If a
+        server has the policy, nothing here asks for devices or callbacks.
+        """
         if self._command == "predict":
             self.config[self._command].trainer.logger = False
+        if self._server_has_the_policy():
+            config = self.config[self._command]
+            kept = {name: config.trainer[name] for name in _KEPT_FOR_A_SERVER}
+            config.trainer = Namespace(  # type: ignore[no-untyped-call]
+                **kept, accelerator="cpu", devices=1, callbacks=[]
+            )
+            config.trainer.enable_model_summary = False
+            config.trainer.enable_progress_bar = False
+            self.save_config_callback = None
+
+    def _server_has_the_policy(self) -> bool:
+        engine = self.config[self._command].model.engine
+        evaluates = self._command != "fit"  # a training with such an engine is refused
+        return evaluates and engine is not None and not _class(engine.class_path).reads_tokens
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Say what is wrong with a configuration that is no text."""
@@ -95,6 +111,10 @@ class SVRCommandLine(LightningCLI):
 
     def before_validate(self) -> None:
         """Evaluate the checkpoint that was asked for, or nothing."""
+        require(
+            not self._server_has_the_policy() or self._checkpoint_asked_for() is None,
+            "--ckpt_path: model.engine is a server, which has weights of its own; leave one out",
+        )
         require(
             self._checkpoint_asked_for() != "last" or bool(_checkpoints(self.trainer)),
             f"--ckpt_path last: there is no checkpoint under {self.trainer.default_root_dir}; give "
@@ -149,62 +169,14 @@ def _checkpoints(trainer: Trainer) -> list[Path]:
     ]
 
 
-_OF_TRAINER = (
+_KEPT_FOR_A_SERVER = (
     "default_root_dir",
+    "logger",
     "limit_val_batches",
     "limit_test_batches",
     "limit_predict_batches",
 )
-
-
-class EndpointCommandLine(SVRCommandLine):
-    """The same configurations where a server has the policy: nothing is loaded, nothing trains.
-
-    Of the trainer's section only ``default_root_dir`` and the limits on evaluation batches count,
-    of the model's ``evaluation``, ``policy.chat_template_kwargs``, ``recipe`` and ``seed``.
-    """
-
-    def __init__(self, settings: EndpointSettings, **kwargs: Any) -> None:
-        self._settings = settings
-        super().__init__(**kwargs, save_config_callback=None)
-
-    def before_instantiate_classes(self) -> None:
-        """Drop what would ask for devices, engines and callbacks."""
-        config = self.config[self.subcommand]
-        kept = {name: config.trainer[name] for name in _OF_TRAINER}
-        config.trainer = Namespace(  # type: ignore[no-untyped-call]
-            **kept, accelerator="cpu", devices=1
-        )
-        config.trainer.enable_model_summary = False
-        config.trainer.enable_progress_bar = False
-        config.trainer.callbacks = []
-        config.model.engine = None
-
-    def instantiate_classes(self) -> None:
-        """Put the server's module in the place of the policy's."""
-        super().instantiate_classes()
-        policy = self.model
-        template = policy.policy_config.chat_template_kwargs
-        self.model = EndpointModule(
-            self._settings, policy.evaluation, template, policy.seed, policy.recipe
-        )
-        config = policy.run_config
-        self.model.run_config = {
-            "seed_everything": config["seed_everything"],
-            "trainer": {"default_root_dir": config["trainer"]["default_root_dir"]},
-            "model": {
-                "evaluation": config["model"]["evaluation"],
-                "recipe": config["model"]["recipe"],
-                "policy": {"chat_template_kwargs": template},
-            },
-            "data": config["data"],
-            "endpoint": self._settings.public(),
-        }
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        """No checkpoint is read: its weights are not the server's."""
-        self.config_init[subcommand].pop("ckpt_path", None)
-        super()._run_subcommand(subcommand)
+"""What of the trainer's section counts if a server has the policy: it needs no devices here."""
 
 
 def run(command: str, arguments: list[str]) -> str | None:
@@ -215,14 +187,9 @@ def run(command: str, arguments: list[str]) -> str | None:
     set_parsing_settings(docstring_parse_attribute_docstrings=explained)
     given = [command, *("--help" if word == "--help-all" else word for word in arguments)]
     try:
-        settings, given = take_options(given)
-        command_line: Any = (
-            partial(EndpointCommandLine, settings)
-            if settings is not None
-            else partial(SVRCommandLine, save_config_callback=SaveConfig)
-        )
-        command_line(
+        SVRCommandLine(
             command=command,
+            save_config_callback=SaveConfig,
             model_class=SVRModule,
             datamodule_class=SVRDataModule,
             trainer_class=SVRTrainer,
@@ -241,6 +208,11 @@ def run(command: str, arguments: list[str]) -> str | None:
             raise
         return message
     return None
+
+
+def _class(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def _plain(config: Any) -> Any:

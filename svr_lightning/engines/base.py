@@ -5,9 +5,10 @@ the batch as soon as its previous turn ends. Engines in this process read token 
 policy's weights; a server reads messages and has weights of its own.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
@@ -73,9 +74,8 @@ class Refusal:
     reason: str
 
 
-@runtime_checkable
-class Engine(Protocol):
-    """Samples completions. Subclass it, or provide the same members."""
+class Engine(ABC):
+    """Samples completions."""
 
     reads_tokens: bool = True
     """Whether requests need ``prompt_ids``. If so, it serves the weights that :meth:`sync` hands
@@ -90,20 +90,26 @@ class Engine(Protocol):
     """Neighbouring processes that share one engine. They submit the same requests in the same
     order and step together."""
 
+    @abstractmethod
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """Get ready to serve ``model``, a transformers causal language model."""
 
+    @abstractmethod
     def sync(self, model: Any, version: int) -> None:
         """Serve exactly ``model``'s present weights under the number ``version``."""
 
+    @abstractmethod
     def submit(self, request: Request) -> None:
         """Start a request, or queue it until there is room."""
 
+    @abstractmethod
     def step(self) -> Sequence[Output | TextOutput | Refusal]:
         """Work on all requests and return what ended: one token each, or wait for an answer."""
 
+    @abstractmethod
     def cancel(self) -> None:
         """Drop everything queued or running."""
 
     def sleep(self) -> None:
         """Release what only sampling needs. The next sync or submit takes it back."""
+        return

@@ -8,6 +8,7 @@ from typing import Literal
 
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem, Trajectory
+from svr_lightning.display import Progress
 from svr_lightning.engines.base import Engine
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.rollout.driver import Decoding, Driver, Job
@@ -40,6 +41,7 @@ def collect_rollout(
     fresh: FreshProblems | None = None,
     part: int = 0,
     parts: int = 1,
+    show_progress: bool = False,
 ) -> list[Group]:
     """Roll out a batch of problems: sample, grade, reward and credit.
 
@@ -62,6 +64,7 @@ def collect_rollout(
         fresh: draws further training problems; needed unless ``resample`` is ``off``.
         part: which share of the step's problems this is, of ``parts`` in all.
         parts: shares, one for each engine that rolls out at the same time.
+        show_progress: on the terminal, in one line.
 
     Returns:
         One group per problem with its trajectories, labels (``scored``), rewards, returns, and
@@ -74,10 +77,18 @@ def collect_rollout(
         raise ValueError(f"resample={resample!r} needs fresh=, which draws training problems")
 
     def roll(batch: Sequence[Problem], attempt: int) -> list[Group]:
+        driver = Driver(
+            engine,
+            renderer,
+            run_seed=seed,
+            step=step,
+            attempt=attempt,
+            progress=Progress("rollout", 0, quiet=not show_progress),
+        )
         return roll_out(
             batch,
             recipe=recipe,
-            driver=Driver(engine, renderer, run_seed=seed, step=step, attempt=attempt),
+            driver=driver,
             decoding=sampling,
             attempt=attempt,
             part=part,

@@ -135,6 +135,8 @@ class Driver:
         Returns:
             The programs' return values, in the order of ``jobs``.
         """
+        jobs = list(jobs)
+        self._progress.total = len(jobs)
         results: dict[int, Any] = {}
         for index, result in self._drive(jobs, math.inf):
             results[index] = result

@@ -136,6 +136,3 @@ class ReferenceConfig:
     def __post_init__(self) -> None:
         require(0 <= self.mix <= 1, f"model.reference.mix={self.mix} must lie in [0, 1]")
         require(self.every >= 0, f"model.reference.every={self.every} must not be negative")
-
-
-ResampleMode = Literal["top_up", "batch", "off"]

@@ -38,17 +38,17 @@ class ModuleEvaluation:
     def __init__(self, module: "SVRModule") -> None:
         self._module = module
         policy = module.policy_config
-        serving = module.serving
         trainer = module.trainer
+        here = module.in_process
         self.evaluator = Evaluator(
-            serving.engine,
+            module.engine,
             replace(module.evaluation, threshold=module.threshold),
             recipe=module.recipe,
-            renderer=module.renderer,
+            renderer=module.renderer if here else None,
             root=Path(trainer.default_root_dir),
             seed=module.seed,
             chat_template_kwargs=policy.chat_template_kwargs,
-            sampling=serving.sampling,
+            sampling=module.serving.sampling if here else None,
             gather=gather_lists,
             rank=trainer.global_rank,
             shared=module.ranks_per_engine,
@@ -140,7 +140,7 @@ class ModuleEvaluation:
     def _fingerprint(self, split: Split) -> str | None:
         """Of everything that a record follows from; None if the engine journals its answers."""
         module, policy = self._module, self._module.policy_config
-        if module.renderer is None:
+        if not module.in_process:
             return None
         sources = zip(self._data.sources(split), self._data.problems(split), strict=True)
         return fingerprint(

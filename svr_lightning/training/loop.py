@@ -132,7 +132,7 @@ class RolloutFitLoop(_FitLoop):
         self.setup_data()
         module = self.trainer.lightning_module
         due = self.restarting and self.epoch_loop._should_check_val_fx(self._data_fetcher)
-        if due and not module.log_finished_validation():
+        if due and not module.evaluating.log_finished_validation():
             val_loop = self.epoch_loop.val_loop
             progress = val_loop.batch_progress.state_dict()
             val_loop.restarting = False

@@ -6,18 +6,22 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
+from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule
 from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
 from svr_lightning.errors import one_line, require
+from svr_lightning.evaluation.adaptive import Record
+from svr_lightning.evaluation.operating_point import read_operating_point
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode, collect_rollout, share_of
@@ -39,7 +43,11 @@ from svr_lightning.training.config import (
 )
 from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.evaluating import AdaptiveEvaluation
+from svr_lightning.training.evaluating import (
+    ModuleEvaluation,
+    quoted_config,
+    report_operating_point,
+)
 from svr_lightning.training.loop import RolloutFitLoop
 from svr_lightning.training.optimizer import make_optimizer, mix_reference, total_norm
 from svr_lightning.training.policy import load_policy, stop_token_ids
@@ -50,7 +58,7 @@ from svr_lightning.training.step_log import StepLog
 from svr_lightning.training.update import completion_logprobs, policy_update_loss
 
 
-class SVRModule(AdaptiveEvaluation):
+class SVRModule(LightningModule):
     """Trains a policy with a recipe and evaluates it with adaptive inference.
 
     Args:
@@ -60,8 +68,9 @@ class SVRModule(AdaptiveEvaluation):
         optimizer: AdamW and its schedule.
         reference: how the reference follows the policy.
         evaluation: adaptive inference, or samples for majority voting.
-        engine: what samples; None chooses vLLM where the policy is on a GPU and vLLM is there,
-            else the transformers engine.
+        engine: what samples; None chooses vLLM if the policy is on a GPU and vLLM is installed,
+            else the transformers engine. With one that does not read tokens, as a server's, the
+            module evaluates only, and loads no policy.
         resample: what to do about problems whose trajectories all earn the same.
         updates_per_rollout: optimizer steps per rollout; above 1 the ratio and the clip act.
         micro_batch_size: sequences per forward and backward pass on one process. Gradients are
@@ -73,6 +82,11 @@ class SVRModule(AdaptiveEvaluation):
 
     policy: torch.nn.Module
     reference: torch.nn.Module | None
+    renderer: Renderer
+    serving: PolicyEngine
+    """Keeps the engine on the policy's weights. A module whose engine is a server has neither."""
+    evaluating: ModuleEvaluation
+    """How this module evaluates; from ``configure_model`` on."""
 
     def __init__(
         self,
@@ -124,11 +138,25 @@ class SVRModule(AdaptiveEvaluation):
         self._update_began = time.perf_counter()
 
     def configure_model(self) -> None:
-        """Load the policy once, and copy it as the reference where the loss has a KL term."""
-        if not hasattr(self, "renderer"):
+        """Load the policy once, and copy it as the reference if the loss has a KL term."""
+        if self.in_process and not hasattr(self, "serving"):
             self._load_policy()
-        if self.reference is None and self.recipe.loss.beta and self._trains:
+        if self.in_process and self.reference is None and self.recipe.loss.beta and self._trains:
             self.reference = copy.deepcopy(self.policy).requires_grad_(False).eval()
+        if self._trainer is not None:
+            self.evaluating = ModuleEvaluation(self)
+
+    @property
+    def engine(self) -> Engine:
+        """What samples; chosen by ``configure_model`` unless it was given."""
+        if self._engine is not None:
+            return self._engine
+        return self.serving.engine
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the policy is here, and not with a server."""
+        return self._engine is None or self._engine.reads_tokens
 
     @property
     def _trains(self) -> bool:
@@ -152,6 +180,85 @@ class SVRModule(AdaptiveEvaluation):
             max_model_len=config.max_model_len,
             device_type=device,
         )
+
+    # --- the evaluation protocol ----------------------------------------------------------------
+
+    @cached_property
+    def own_threshold(self) -> float | None:
+        """The operating point in the policy's folder; None without one, and for a server.
+
+        Raises:
+            ConfigError: if the file there is none.
+        """
+        return read_operating_point(self.policy_config.path) if self.in_process else None
+
+    @property
+    def threshold(self) -> float:
+        """gamma: the configured threshold, else the policy's own, else the paper's."""
+        if self.evaluation.threshold is not None:
+            return self.evaluation.threshold
+        return DEFAULT_THRESHOLD if self.own_threshold is None else self.own_threshold
+
+    @property
+    def protocol(self) -> tuple[int, StopRule | None]:
+        """T_max and the stopping rule, as far as they apply to the recipe's policies."""
+        rule = replace(self.evaluation, threshold=self.threshold).rule
+        return self.recipe.protocol(self.evaluation.max_turns, rule)
+
+    def quoted_config(self) -> dict[str, Any]:
+        """The configuration for results files, with the stopping rule that is really used."""
+        evaluation = replace(self.evaluation, threshold=self.threshold)
+        return quoted_config(
+            self.run_config, evaluation, self.recipe, served=not self.in_process
+        )
+
+    # --- Lightning's evaluation loops -----------------------------------------------------------
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin, or go on with, the records of a validation."""
+        self.evaluating.begin(self.evaluating.validation_name, "val")
+
+    def validation_step(
+        self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Solve a batch of one validation data set."""
+        self.evaluating.solve(batch, "val", dataloader_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        """Write and log the results."""
+        self.evaluating.finish("val")
+
+    def on_test_epoch_start(self) -> None:
+        """Begin, or go on with, the records of a test."""
+        self.evaluating.begin("votes" if self.evaluation.votes else "test", "test")
+
+    def test_step(self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Solve a batch of one test data set, or sample votes on it."""
+        self.evaluating.solve(batch, "test", dataloader_idx)
+
+    def on_test_epoch_end(self) -> None:
+        """Write and log the results."""
+        self.evaluating.finish("test")
+
+    def on_predict_epoch_start(self) -> None:
+        """Begin, or go on with, the answers to the user's questions."""
+        self.evaluating.begin("predict", "predict")
+
+    def predict_step(self, batch: list[Problem], batch_idx: int) -> list[Record]:
+        """Answer the user's questions, showing each turn as it comes."""
+        return self.evaluating.answer(batch)
+
+    def on_predict_epoch_end(self) -> None:
+        """Write the transcripts."""
+        self.evaluating.finish()
+
+    def write_metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Log at an optimizer step of our choosing.
+
+        Lightning's own step counter lags by one after a resume, which would shift the curves.
+        """
+        for logger in self.trainer.loggers:
+            logger.log_metrics(dict(values), step=step)
 
     @property
     def ranks_per_engine(self) -> int:
@@ -205,9 +312,16 @@ class SVRModule(AdaptiveEvaluation):
             "a stock lightning Trainer has no rollouts to train on: use svr_lightning.SVRTrainer, "
             "or write a loop of your own with collect_rollout and policy_update_loss",
         )
-        super().setup(stage)
+        report_operating_point(
+            self.policy_config.path, self.own_threshold, self.evaluation, self.recipe
+        )
         if stage != "fit":
             return
+        require(
+            self.in_process,
+            f"model.engine={type(self._engine).__name__} returns no token ids, which training "
+            "needs; leave model.engine out, or use TransformersEngine or VLLMEngine",
+        )
         if "deepspeed" not in type(self.trainer.strategy).__name__.lower():
             check_precision(str(self.trainer.precision), self.optimizer_config.lr)
         problems = data.problems_per_step // self.trainer.world_size
@@ -255,6 +369,7 @@ class SVRModule(AdaptiveEvaluation):
                 fresh=partial(self._fresh_problems, batch),
                 part=self.global_rank // self.ranks_per_engine,
                 parts=self.trainer.world_size // self.ranks_per_engine,
+                show_progress=self.global_rank == 0,
             )
         self.groups = self._own_share(groups)
         samples = samples_of(self.groups, self.recipe.samples_per_problem)
