@@ -3,7 +3,7 @@
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,12 @@ from transformers import AutoTokenizer
 
 from svr_lightning import tiny
 from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.engines.scripted import ScriptedEngine
+from svr_lightning.evaluation.config import EvaluationConfig
+from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.rollout.driver import Decoding, Driver
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
@@ -68,6 +71,28 @@ def at_places(
 def driver(engine: Any, renderer: Renderer = RENDERER, attempt: int = 0) -> Driver:
     """A driver at the step that :func:`at_places` expects."""
     return Driver(engine, renderer, run_seed=RUN_SEED, step=STEP, attempt=attempt)
+
+
+def evaluator(
+    engine: Any,
+    *,
+    rule: StopRule | None = None,
+    max_turns: int = 4,
+    renderer: Renderer | None = RENDERER,
+    root: Path = Path("nowhere"),
+    **config: Any,
+) -> Evaluator:
+    """An evaluator that draws as :func:`driver` does; without a rule it records every turn."""
+    settings = {
+        "max_completion_tokens": DECODING.max_completion_tokens,
+        "temperature": DECODING.temperature,
+        **({} if rule is None else asdict(rule)),
+        **config,
+    }
+    evaluation = EvaluationConfig(max_turns=max_turns, adaptive=rule is not None, **settings)
+    found = Evaluator(engine, evaluation, renderer=renderer, root=root, seed=RUN_SEED)
+    found.step = STEP
+    return found
 
 
 def exam(references: Sequence[str]) -> list[Problem]:

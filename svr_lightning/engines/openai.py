@@ -265,7 +265,9 @@ class OpenAIEngine(Engine):
             return f"no chat completion {said}"
         kept = ""
         if self.journal is not None:
-            kept = f": the {len(self.journal)} answers in {self.journal.path} are not asked for again"
+            kept = (
+                f": the {len(self.journal)} answers in {self.journal.path} are not asked for again"
+            )
         raise ConfigError(
             f"{self.base_url} did not answer {said}. Start the server again and repeat the "
             f"command{kept}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from svr_lightning.core.parsing import self_check_format_score
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.core.types import Problem, Trajectory, Turn
+from svr_lightning.core.types import AnyCompletion, Completion, Problem, Trajectory, Turn
 from svr_lightning.display import Progress, name_some
 from svr_lightning.engines.answers import ANSWERS, AnswerJournal
 from svr_lightning.engines.base import Engine
@@ -204,12 +204,11 @@ class Evaluator:
         if not problems:
             return []
         decoding = self.config.decoding(problems[0].task, max_completion_tokens)
-        probability = None if self.renderer is None else self.renderer.verdict_probability
 
         def jobs(problem: Problem) -> Iterator[Job]:
             shown = partial(on_turn, problem) if on_turn else None
             program = self.recipe.inference(
-                problem, 0, self.max_turns, self.rule, shown, probability
+                problem, 0, self.max_turns, self.rule, shown, self._probability
             )
             yield Job(problem=problem, sample=0, program=program, decoding=decoding)
 
@@ -288,6 +287,12 @@ class Evaluator:
         self.records += found
         return found
 
+    def _probability(self, completion: AnyCompletion) -> float | None:
+        """The verdict probability, which is known only if the sampled tokens are."""
+        if self.renderer is None or not isinstance(completion, Completion):
+            return None
+        return self.renderer.verdict_probability(completion)
+
     def _kept(self, record: Record) -> Record:
         if self._journal is not None:
             self._journal.append(record)
@@ -328,7 +333,7 @@ def warn_of_faults(records: Sequence[Record]) -> None:
     ungraded = [
         f"{record['dataset']}/{record['id']}"
         for record in records
-        if any("grading_error" in turn for turn in record.get("turns", record.get("samples")))
+        if any("grading_error" in turn for turn in record.get("turns") or record.get("samples", ()))
     ]
     parts = [
         f"{what}: {name_some(names)}"

@@ -262,7 +262,8 @@ class Driver:
     ) -> AnyCompletion:
         if isinstance(output, TextOutput):
             return output.completion
-        assert isinstance(output, Output) and self._renderer is not None
+        assert isinstance(output, Output)
+        assert self._renderer is not None
         return Completion(
             prompt_ids=tuple(prompt_ids),
             token_ids=output.token_ids,
@@ -277,5 +278,6 @@ def _generated_tokens(output: Output | TextOutput | Refusal) -> int:
     """How many tokens were sampled for it now; those of a journal took no time."""
     if isinstance(output, Output):
         return len(output.token_ids)
-    generated = isinstance(output, TextOutput) and not output.recalled
-    return output.completion.completion_tokens if generated else 0
+    if isinstance(output, TextOutput) and not output.recalled:
+        return output.completion.completion_tokens
+    return 0

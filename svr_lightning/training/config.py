@@ -5,7 +5,7 @@ one ends the run before anything is loaded.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig as EvaluationConfig

@@ -1,7 +1,7 @@
 """An :class:`Evaluator` inside Lightning's validation, test and predict loops."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,8 @@ from svr_lightning.recipes.base import Recipe
 from svr_lightning.tasks import TASKS
 from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.data import Split
-from svr_lightning.training.fingerprint import fingerprint, weights_fingerprint
+from svr_lightning.training.fingerprint import fingerprint as hash_of
+from svr_lightning.training.fingerprint import weights_fingerprint
 from svr_lightning.training.ranks import gather_lists
 from svr_lightning.training.sources import problems_digest
 
@@ -61,15 +62,14 @@ class ModuleEvaluation:
         if self._module.trainer.sanity_checking:
             self.evaluator.records = []
             return
-        self.evaluator.step = self._module.global_step
         found = self.evaluator.begin(
-            name, step=self._module.global_step, fingerprint=self._fingerprint(split)
+            name, step=self._module.global_step, fingerprint=self.fingerprint(split)
         )
         if found:
             rank_zero_info(found)
 
     def solve(self, problems: list[Problem], split: Split, index: int = 0) -> None:
-        """Run a batch of one data set: adaptive inference, or votes in a test that asks for them."""
+        """Run a batch of one data set: adaptive inference, or votes."""
         source = getattr(self._data, f"{split}_sources")[index]
         voting = split == "test" and self.evaluator.config.votes
         run = self.evaluator.vote if voting else self.evaluator.solve
@@ -111,6 +111,27 @@ class ModuleEvaluation:
         """Folder of a validation: that of the step while training."""
         return self._step_name if self._module.trainer.state.fn == "fit" else "validate"
 
+    def fingerprint(self, split: Split) -> str | None:
+        """Of everything that a record follows from; None if the engine journals its answers."""
+        module, policy = self._module, self._module.policy_config
+        if not module.in_process:
+            return None
+        sources = zip(self._data.sources(split), self._data.problems(split), strict=True)
+        return hash_of(
+            {
+                "weights": weights_fingerprint(module.policy),
+                "prompts": [
+                    module.renderer.tokenizer.chat_template,
+                    policy.chat_template_kwargs,
+                    policy.max_prompt_tokens,
+                    policy.max_model_len,
+                ],
+                "data": [(s.name, s.max_completion_tokens, problems_digest(p)) for s, p in sources],
+                "ranks": module.trainer.world_size,
+                **self.evaluator.identity(),
+            }
+        )
+
     def log_finished_validation(self) -> bool:
         """Whether the present step's validation was finished before an interruption.
 
@@ -136,27 +157,6 @@ class ModuleEvaluation:
     @property
     def _data(self) -> Any:
         return self._module.trainer.datamodule  # type: ignore[attr-defined]
-
-    def _fingerprint(self, split: Split) -> str | None:
-        """Of everything that a record follows from; None if the engine journals its answers."""
-        module, policy = self._module, self._module.policy_config
-        if not module.in_process:
-            return None
-        sources = zip(self._data.sources(split), self._data.problems(split), strict=True)
-        return fingerprint(
-            {
-                "weights": weights_fingerprint(module.policy),
-                "prompts": [
-                    module.renderer.tokenizer.chat_template,
-                    policy.chat_template_kwargs,
-                    policy.max_prompt_tokens,
-                    policy.max_model_len,
-                ],
-                "data": [(s.name, s.max_completion_tokens, problems_digest(p)) for s, p in sources],
-                "ranks": module.trainer.world_size,
-                **self.evaluator.identity(),
-            }
-        )
 
     def _forget_logged(self, stage: str) -> None:
         for logger in self._module.trainer.loggers:

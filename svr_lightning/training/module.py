@@ -208,9 +208,7 @@ class SVRModule(LightningModule):
     def quoted_config(self) -> dict[str, Any]:
         """The configuration for results files, with the stopping rule that is really used."""
         evaluation = replace(self.evaluation, threshold=self.threshold)
-        return quoted_config(
-            self.run_config, evaluation, self.recipe, served=not self.in_process
-        )
+        return quoted_config(self.run_config, evaluation, self.recipe, served=not self.in_process)
 
     # --- Lightning's evaluation loops -----------------------------------------------------------
 

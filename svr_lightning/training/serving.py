@@ -68,6 +68,7 @@ class PolicyEngine:
 
     def start_watching(self) -> None:
         """Take the present weights as those that the next optimizer step changes."""
+        assert self.engine.dtype is not None
         self._watch = WeightWatch(self._policy, self.engine.dtype)
 
     def changed_share(self) -> float:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from svr_lightning.core.types import FinishReason
-from svr_lightning.endpoint.progress import progress_line
-from svr_lightning.endpoint.protocol import (
+from svr_lightning.display import progress_line
+from svr_lightning.engines.base import SamplingParams
+from svr_lightning.engines.chat_protocol import (
     MalformedError,
     UnusableError,
     is_retried,
@@ -18,9 +19,8 @@ from svr_lightning.endpoint.protocol import (
     retry_delay,
     server_message,
 )
-from svr_lightning.endpoint.settings import EndpointSettings, take_options
+from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
-from svr_lightning.rollout.driver import Decoding
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -96,9 +96,9 @@ def test_an_answer_that_cannot_be_counted_says_what_it_lacks(body: bytes, said: 
 
 
 def test_fields_that_only_some_servers_know_are_sent_where_they_say_something() -> None:
-    greedy = Decoding(max_completion_tokens=9)
+    greedy = SamplingParams(max_tokens=9, seed=5)
     messages = [{"role": "user", "content": "q"}]
-    plain = request_body("m", messages, greedy, seed=5, chat_template_kwargs={})
+    plain = request_body("m", messages, greedy, chat_template_kwargs={})
     assert plain == {
         "model": "m",
         "messages": messages,
@@ -107,8 +107,8 @@ def test_fields_that_only_some_servers_know_are_sent_where_they_say_something() 
         "top_p": 1.0,
         "seed": 5,
     }
-    drawn = Decoding(max_completion_tokens=9, temperature=0.6, top_p=0.9, top_k=20)
-    full = request_body("m", messages, drawn, seed=5, chat_template_kwargs={"a": False})
+    drawn = SamplingParams(max_tokens=9, temperature=0.6, top_p=0.9, top_k=20, seed=5)
+    full = request_body("m", messages, drawn, chat_template_kwargs={"a": False})
     assert (full["top_k"], full["top_p"], full["chat_template_kwargs"]) == (20, 0.9, {"a": False})
     assert request_key(plain) == request_key(dict(reversed(plain.items())))
     changed = [{**plain, name: "other"} for name in plain]
@@ -157,42 +157,45 @@ def test_a_servers_message_becomes_one_short_line() -> None:
     assert len(server_message(b"x" * 10**6)) < 310
 
 
+COUNTS = {"turns": 240, "in_flight": 8, "tokens": 9000}
+
+
 def test_the_progress_line_fits_a_terminal_whatever_the_numbers() -> None:
-    counts = {"turns": 240, "in_flight": 8, "tokens": 9000}
-    line = progress_line("gsm8k", done=50, total=200, seconds=30.0, **counts)
-    assert line == "gsm8k  50/200 done, 240 turns, 8 in flight, 300 tok/s, 1:30 left"
+    line = progress_line("gsm8k", done=50, total=200, new=50, seconds=30.0, **COUNTS)
+    assert line == "gsm8k  50/200 done, 240 turns, 8 in flight, 300 tok/s, 0:30, 1:30 left"
     huge = {"turns": 10**7, "in_flight": 10**4, "tokens": 10**12}
     for name in ("x" * 200, "\x1b[2J"):
-        line = progress_line(name, done=1, total=10**6, seconds=3600.0, **huge)
+        line = progress_line(name, done=1, total=10**6, new=1, seconds=3600.0, **huge)
         assert len(line) <= 80
         assert line.isprintable()
-    assert progress_line("a", done=0, total=3, seconds=0.0, **counts).endswith("0 tok/s, ? left")
+    line = progress_line("a", done=0, total=3, new=0, seconds=0.0, **COUNTS)
+    assert line.endswith("0 tok/s, 0:00, ? left")
 
 
-HERE = ["--engine", "openai", "--base-url", "http://h:1/v1/", "--model-name", "m"]
+def test_the_time_left_counts_what_this_start_has_done() -> None:
+    line = progress_line("a", done=344, total=1319, new=325, seconds=100.0, **COUNTS)
+    assert line.endswith("1:40, 5:00 left")  # 975 are left; 325 took 100 s
 
 
-def test_the_servers_options_are_taken_out_of_the_command_line() -> None:
-    rest = ["--config", "a.yaml", "--question", "-1 = ?", "--model.evaluation.threshold", "0.9"]
-    settings, left = take_options(["test", *rest[:2], *HERE, *rest[2:], "--concurrency=3"])
-    assert left == ["test", *rest]
-    assert settings == EndpointSettings(base_url="http://h:1/v1", model_name="m", concurrency=3)
-    assert take_options(["fit", *rest]) == (None, ["fit", *rest])
+def test_a_silent_server_is_named_with_its_tries_and_without_an_estimate() -> None:
+    state = {"done": 50, "total": 200, "new": 50, "seconds": 75.0, **COUNTS}
+    line = progress_line("gsm8k", silent=45.0, waits="try 2 of 6", **state)
+    assert line == "gsm8k  50/200 done, 240 turns, 8 in flight, no answer for 0:45, try 2 of 6"
+    assert "no answer" not in progress_line("gsm8k", silent=29.0, waits="try 2 of 6", **state)
+    idle = {**state, "in_flight": 0}
+    assert "no answer" not in progress_line("gsm8k", silent=45.0, **idle)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("change", "said"),
     [
-        (["fit", *HERE], "fit needs the policy itself"),
-        (["test", *HERE[:4]], "needs --model-name"),
-        (["test", *HERE[:2], *HERE[4:]], "needs --base-url"),
-        (["test", *HERE[2:]], "--base-url: a server is asked with --engine openai"),
-        (["test", "--engine", "vllm", *HERE[2:]], "--engine vllm"),
-        (["test", *HERE, "--concurrency", "0"], "--concurrency 0 must be at least 1"),
-        (["test", *HERE, "--timeout", "nan"], "--timeout nan must be at least 1"),
-        (["test", *HERE[:5], " "], "--model-name is empty"),
+        ({"concurrency": 0}, "concurrency=0 must be at least 1"),
+        ({"timeout": float("nan")}, "timeout=nan must be at least 1"),
+        ({"patience": 0.5}, "patience=0.5 must be at least 1"),
+        ({"tries": 0}, "tries=0 must be at least 1"),
+        ({"model_name": " "}, "model_name is empty"),
         *(
-            (["test", *HERE[:3], url, *HERE[4:]], said)
+            ({"base_url": url}, said)
             for url, said in (
                 ("h:1/v1", "no address"),
                 ("ftp://h/v1", "no address"),
@@ -206,22 +209,22 @@ def test_the_servers_options_are_taken_out_of_the_command_line() -> None:
     ],
 )
 def test_a_server_that_cannot_be_asked_is_one_line_without_secrets(
-    arguments: list[str], said: str
+    change: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        take_options(arguments)
+    with pytest.raises(ConfigError, match=rf"model\.engine\..*{said}") as caught:
+        OpenAIEngine(**{"base_url": "http://h:1/v1", "model_name": "m", **change})
     assert "hunter2" not in str(caught.value)
 
 
 def test_a_key_comes_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     where = {"base_url": "http://h/v1", "model_name": "m"}
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert EndpointSettings(**where).api_key() is None
+    assert OpenAIEngine(**where).api_key() is None
     monkeypatch.setenv("OPENAI_API_KEY", " abc\n")
-    assert EndpointSettings(**where).api_key() == "abc"
-    with pytest.raises(ConfigError, match="MINE: this variable is not set"):
-        EndpointSettings(**where, api_key_env="MINE").api_key()
+    assert OpenAIEngine(**where).api_key() == "abc"
+    with pytest.raises(ConfigError, match="api_key_env=MINE: this variable is not set"):
+        OpenAIEngine(**where, api_key_env="MINE")
     monkeypatch.setenv("MINE", "a\u00e9b")
     with pytest.raises(ConfigError, match="the key in MINE holds characters") as caught:
-        EndpointSettings(**where, api_key_env="MINE").api_key()
+        OpenAIEngine(**where, api_key_env="MINE")
     assert "\u00e9" not in str(caught.value)

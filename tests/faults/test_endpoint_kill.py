@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,19 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.seeds import derive_seed
-from svr_lightning.endpoint.module import EndpointModule
-from svr_lightning.endpoint.settings import EndpointSettings
-from svr_lightning.errors import ConfigError
-from svr_lightning.training.config import EvaluationConfig
 from tests.chat_server import ChatServer, Reply, completion
 from tests.scripted import says
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS, TURNS, CONCURRENCY = 30, 3, 4
 KEY = "hunter2-hunter2"
+
+
+def through(server: ChatServer) -> list[str]:
+    return [
+        *("--model.engine", "OpenAIEngine", "--model.engine.base_url", server.url),
+        *("--model.engine.model_name", "tiny"),
+    ]
 
 
 def command(server: ChatServer, folder: Path) -> list[str]:
@@ -32,8 +34,7 @@ def command(server: ChatServer, folder: Path) -> list[str]:
         *("--data.test", "[{name: held_out, task: countdown, path: 'embedded:countdown-tiny', "
           f"split: test, limit: {PROBLEMS}}}]"),
         *("--model.evaluation.max_turns", str(TURNS)),
-        *("--engine", "openai", "--base-url", server.url, "--model-name", "tiny"),
-        *("--concurrency", str(CONCURRENCY)),
+        *through(server), *("--model.engine.concurrency", str(CONCURRENCY)),
     ]  # fmt: skip
 
 
@@ -84,7 +85,8 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(
     assert len({record["id"] for record in records}) == PROBLEMS
     assert all([t["text"] for t in record["turns"]] == wanted(record) for record in records)
     config = json.loads((folder / "results.json").read_text())["config"]
-    assert config["endpoint"]["base_url"] == server.url
+    assert config["model"]["engine"]["init_args"]["base_url"] == server.url
+    assert sorted(config["model"]) == ["engine", "evaluation", "policy", "recipe"]
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(KEY.encode() in content for content in written)
     said = "".join(capsys.readouterr())
@@ -100,7 +102,7 @@ def test_questions_are_answered_through_a_server_as_text(
         done = main(
             [
                 *("predict", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
-                *("--engine", "openai", "--base-url", server.url, "--model-name", "tiny"),
+                *through(server),
                 *("--trainer.default_root_dir", str(tmp_path), "--question", "3 5 8 = 16"),
             ]
         )
@@ -113,10 +115,31 @@ def test_questions_are_answered_through_a_server_as_text(
     assert json.loads(record)["turns"][0]["text"] == text
 
 
-def test_what_a_server_cannot_tell_is_refused_before_it_is_asked() -> None:
-    settings = EndpointSettings(base_url="http://127.0.0.1:9/v1", model_name="m")
-    with pytest.raises(ConfigError, match="evidence=product: the probability of a verdict"):
-        EndpointModule(settings, EvaluationConfig(evidence="product"), {}, 42)
-    nameless = replace(settings, api_key_env="NOT_SET_ANYWHERE")
-    with pytest.raises(ConfigError, match="NOT_SET_ANYWHERE: this variable is not set"):
-        EndpointModule(nameless, EvaluationConfig(), {}, 42)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["test", "--model.evaluation.evidence", "product"], "evidence=product: the probability"),
+        (["test", "--model.engine.api_key_env", "NOT_SET"], "NOT_SET: this variable is not set"),
+        (["test", "--ckpt_path", "last"], "--ckpt_path: model.engine is a server"),
+        (["fit"], "OpenAIEngine returns no token ids, which training needs"),
+        (["test", "--model.engine.timeout", "0"], "model.engine.timeout=0"),
+    ],
+)
+def test_what_a_server_cannot_do_is_refused_before_it_is_asked(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *rest = arguments
+    with ChatServer(unsure) as server:
+        given = [name, *command(server, tmp_path)[1:], *rest]
+        assert main(given) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("svr_lightning: error: ")
+    assert said in error
+    assert server.bodies == []
+
+
+def test_the_options_of_earlier_versions_name_what_replaces_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["test", "--engine", "openai", "--base-url", "http://h/v1"]) == 2
+    assert "--model.engine OpenAIEngine --model.engine.base_url URL" in capsys.readouterr().err

@@ -11,8 +11,9 @@ from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
 from svr_lightning.core.parsing import parse_self_check
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Completion, FinishReason, Problem, Trajectory, Turn
-from svr_lightning.display import plain, print_outcome, print_turn
+from svr_lightning.display import plain
 from svr_lightning.evaluation.adaptive import trajectory_record
+from svr_lightning.evaluation.transcript import print_outcome, print_turn
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.scoring import score_turns

@@ -15,7 +15,7 @@ import torch
 from svr_lightning.__main__ import main
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.evaluating import AdaptiveEvaluation
+from svr_lightning.training.evaluating import ModuleEvaluation
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
@@ -93,12 +93,12 @@ def prints(
     data = SVRDataModule(test=[DataSource(name="held_out", **source, limit=limit)])
     settings = {"policy": PolicyConfig(max_prompt_tokens=512, max_model_len=1024), **changes}
     module = SVRModule(**settings)
-    module.configure_model()
     module.trainer = SVRTrainer(
         accelerator="cpu", default_root_dir=tmp_path, logger=False, enable_checkpointing=False
     )
-    monkeypatch.setattr(AdaptiveEvaluation, "_datamodule", data)
-    return module, module._fingerprint("test")
+    module.configure_model()
+    monkeypatch.setattr(ModuleEvaluation, "_data", data)
+    return module, module.evaluating.fingerprint("test")
 
 
 def test_whatever_decides_a_record_is_in_the_fingerprint(
@@ -116,5 +116,5 @@ def test_whatever_decides_a_record_is_in_the_fingerprint(
     ]
     with torch.no_grad():
         next(module.policy.parameters()).mul_(1.01)
-    others.append(module._fingerprint("test"))
+    others.append(module.evaluating.fingerprint("test"))
     assert len({first, *others}) == 6

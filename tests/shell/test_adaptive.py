@@ -2,34 +2,39 @@
 
 import math
 import random
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem
-from svr_lightning.display import print_outcome
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.scripted import ScriptedEngine
-from svr_lightning.evaluation.adaptive import run_adaptive
+from svr_lightning.evaluation.evaluator import (
+    OnTurn,
+    warn_of_faults,
+    warn_of_missing_self_checks,
+)
+from svr_lightning.evaluation.journal import Journal
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.results import summarize
 from svr_lightning.evaluation.table import turn_tables
-from svr_lightning.evaluation.vote_pool import sample_votes
+from svr_lightning.evaluation.transcript import print_outcome
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError
 from svr_lightning.tasks.messages import first_turn_messages
-from svr_lightning.training.records import warn_of_faults
 from tests.scripted import (
-    DECODING,
     ORDERS,
     PROBLEMS,
     RENDERER,
+    STEP,
     at_places,
     countdown,
-    driver,
+    evaluator,
     exam,
     mixed_answers,
     says,
@@ -43,18 +48,10 @@ def adaptive(
     *,
     max_turns: int = 4,
     rule: StopRule | None = StopRule(),  # noqa: B008 - frozen
-    **options: Any,
+    on_turn: OnTurn | None = None,
 ) -> list[dict[str, Any]]:
-    return run_adaptive(
-        problems,
-        dataset="toy",
-        driver=driver(engine),
-        renderer=RENDERER,
-        decoding=DECODING,
-        max_turns=max_turns,
-        rule=rule,
-        **options,
-    )
+    found = evaluator(engine, rule=rule, max_turns=max_turns)
+    return found.solve(problems, "toy", on_turn=on_turn)
 
 
 OPINIONS = {
@@ -317,39 +314,61 @@ def test_an_answer_that_cannot_be_graded_is_wrong_and_says_why(
     ]
 
 
-def test_problems_finish_from_the_start_on_and_finished_ones_are_not_run_again() -> None:
-    engine = at_places(moody, MANY, samples=1)
-    engine.max_batch = 4
+def test_the_output_says_when_no_turn_states_a_self_check() -> None:
+    records = adaptive(at_places(lambda *_: words("<answer>8+4-2</answer>")), max_turns=2)
+    with pytest.warns(UserWarning, match=r"0 of 6 turns state a self-check; was this policy train"):
+        warn_of_missing_self_checks(records)
+    one = adaptive(at_places(opinionated), PROBLEMS[:1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_missing_self_checks([*records, *one])
+
+
+def test_problems_finish_from_the_start_on_and_finished_ones_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun: list[set[str]] = []
     finished: list[dict[str, Any]] = []
     seen: set[str] = set()
+    append = Journal.append
 
     def note(problem: Problem, _turn: Any) -> None:
         seen.add(problem.id)
 
-    def add(record: dict[str, Any]) -> None:
+    def add(journal: Journal, record: dict[str, Any]) -> None:
+        append(journal, record)
         finished.append(record)
         begun.append(set(seen))
 
-    records = adaptive(engine, MANY, rule=None, max_turns=3, on_turn=note, on_record=add)
+    monkeypatch.setattr(Journal, "append", add)
+    engine = at_places(moody, MANY, samples=1)
+    engine.max_batch = 4
+    first = evaluator(engine, max_turns=3, root=tmp_path)
+    assert first.begin("toy", step=STEP, fingerprint="f") is None
+    records = first.solve(MANY, "toy", on_turn=note)
     # Four trajectories at a time: no more than four are begun and not yet ended.
     assert max(len(known) - index for index, known in enumerate(begun)) == 4
     assert sorted(r["id"] for r in finished) == sorted(r["id"] for r in records)
-    done = {record["id"]: record for record in finished[:50]}
-    fresh: list[str] = []
-    again = adaptive(
-        at_places(moody, MANY, samples=1),
-        MANY,
-        rule=None,
-        max_turns=3,
-        done=done,
-        on_record=lambda record: fresh.append(record["id"]),
-    )
-    assert again == records
-    assert sorted(fresh) == sorted(record["id"] for record in finished[50:])
+    journal = first.folder("toy") / ".journal-0.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:51]))  # its head and fifty records
+    before = [record["id"] for record in finished]
+    finished.clear()
+    second = evaluator(at_places(moody, MANY, samples=1), max_turns=3, root=tmp_path)
+    found = second.begin("toy", step=STEP, fingerprint="f")
+    assert found == f"{journal.parent}: going on after 50 problems of an earlier start"
+    assert second.solve(MANY, "toy") == records
+    assert sorted(record["id"] for record in finished) == sorted(before[50:])
+    second.finish()
+    assert sorted(file.name for file in journal.parent.iterdir()) == [
+        "results.json",
+        "samples.jsonl",
+    ]
 
 
-def test_votes_are_independent_first_turns_in_the_order_of_their_samples() -> None:
+def test_votes_are_independent_first_turns_in_the_order_of_their_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = replace(PROBLEMS[1], id="too-long", question="8 4 2 " * 400)
     finished: list[str] = []
 
@@ -359,15 +378,10 @@ def test_votes_are_independent_first_turns_in_the_order_of_their_samples() -> No
 
     engine = at_places(speak)
     engine.max_batch = 2
-    pools = sample_votes(
-        [PROBLEMS[0], long, PROBLEMS[2]],
-        dataset="toy",
-        driver=driver(engine),
-        renderer=RENDERER,
-        decoding=DECODING,
-        votes=3,
-        on_record=lambda record: finished.append(record["id"]),
-    )
+    monkeypatch.setattr(Journal, "append", lambda _, record: finished.append(record["id"]))
+    sampling = evaluator(engine, votes=3, root=tmp_path)
+    sampling.begin("votes", step=STEP, fingerprint="f")
+    pools = sampling.vote([PROBLEMS[0], long, PROBLEMS[2]], "toy")
     assert finished == ["too-long", "a", "c"]
     assert [pool["id"] for pool in pools] == ["a", "too-long", "c"]
     assert [len(pool["samples"]) for pool in pools] == [3, 0, 3]

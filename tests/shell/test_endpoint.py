@@ -11,54 +11,51 @@ import pytest
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem
-from svr_lightning.endpoint.answers import ANSWERS, AnswerJournal
-from svr_lightning.endpoint.driver import RemoteDriver
-from svr_lightning.endpoint.module import ServerRendering
-from svr_lightning.endpoint.progress import Progress
-from svr_lightning.endpoint.settings import EndpointSettings
+from svr_lightning.engines.answers import ANSWERS, AnswerJournal
+from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.adaptive import run_adaptive
+from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.results import summarize
-from svr_lightning.evaluation.vote_pool import sample_votes
-from svr_lightning.rollout.driver import Decoding
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.messages import first_turn_messages
 from tests.chat_server import ChatServer, Reply, completion, turn_of
-from tests.scripted import PROBLEMS, says
+from tests.scripted import PROBLEMS, RUN_SEED, evaluator, says
 
 Record = dict[str, Any]
 
 
-def remote(server: ChatServer | str, folder: Path, **settings: Any) -> RemoteDriver:
+def remote(
+    server: ChatServer | str,
+    root: Path,
+    rule: StopRule | None = None,
+    max_turns: int = 2,
+    evaluation: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Evaluator:
+    """An evaluator on a server, begun; its answers are in ``root / "answers.jsonl"``."""
     options = {"first_delay": 0.001, "timeout": 20.0, **settings}
     url = server if isinstance(server, str) else server.url
-    return RemoteDriver(
-        EndpointSettings(base_url=url, model_name="tiny", **options),
-        AnswerJournal(folder / ANSWERS),
-        run_seed=42,
-        chat_template_kwargs={},
-        progress=Progress("toy", len(PROBLEMS), quiet=True),
+    config = {"temperature": 0.0, "max_completion_tokens": 30, **(evaluation or {})}
+    found = evaluator(
+        OpenAIEngine(url, "tiny", **options),
+        renderer=None,
+        rule=rule,
+        max_turns=max_turns,
+        root=root,
+        **config,
     )
+    found.begin("toy")
+    return found
+
+
+def answers(root: Path) -> Path:
+    return root / "eval" / "toy" / ANSWERS
 
 
 def evaluate(
-    server: ChatServer | str,
-    folder: Path,
-    problems: Sequence[Problem] = PROBLEMS,
-    *,
-    rule: StopRule | None = None,
-    max_turns: int = 2,
-    **settings: Any,
+    server: ChatServer | str, root: Path, problems: Sequence[Problem] = PROBLEMS, **options: Any
 ) -> list[Record]:
-    return run_adaptive(
-        problems,
-        dataset="toy",
-        driver=remote(server, folder, **settings),
-        renderer=ServerRendering(),
-        decoding=Decoding(max_completion_tokens=30),
-        max_turns=max_turns,
-        rule=rule,
-    )
+    return remote(server, root, **options).solve(problems, "toy")
 
 
 def question_of(body: dict[str, Any]) -> str:
@@ -107,7 +104,7 @@ def test_a_request_is_what_an_engine_would_be_asked(tmp_path: Path) -> None:
     first, second = server.bodies
     assert first["messages"] == first_turn_messages(get_task("countdown"), PROBLEMS[0])
     assert says("8+4+2", "UNSURE", 0.1) in second["messages"][1]["content"]
-    seeds = [derive_seed(42, step=0, problem_id="a", turn=turn) for turn in (1, 2)]
+    seeds = [derive_seed(RUN_SEED, step=0, problem_id="a", turn=turn) for turn in (1, 2)]
     assert [first["seed"], second["seed"]] == seeds
     assert (first["max_tokens"], first["temperature"], "top_k" in first) == (30, 0.0, False)
     assert "Authorization" not in server.headers[0]
@@ -256,15 +253,15 @@ def test_a_torn_line_of_the_answers_is_asked_for_again_and_a_foreign_one_is_name
 ) -> None:
     with ChatServer(unsure) as server:
         records = evaluate(server, tmp_path)
-        whole = (tmp_path / ANSWERS).read_bytes()
-        (tmp_path / ANSWERS).write_bytes(whole[:-40])
+        whole = (answers(tmp_path)).read_bytes()
+        (answers(tmp_path)).write_bytes(whole[:-40])
         assert evaluate(server, tmp_path) == records
         assert len(server.bodies) == 7
-    lines = (tmp_path / ANSWERS).read_bytes().splitlines()
+    lines = (answers(tmp_path)).read_bytes().splitlines()
     assert sorted(lines) == sorted(whole.splitlines())
-    (tmp_path / ANSWERS).write_bytes(b"\n".join([lines[0], b'{"id": 3}', *lines[2:], b""]))
+    (answers(tmp_path)).write_bytes(b"\n".join([lines[0], b'{"id": 3}', *lines[2:], b""]))
     with pytest.raises(ConfigError, match=r"answers.jsonl, line 2: no answer of a server"):
-        AnswerJournal(tmp_path / ANSWERS)
+        AnswerJournal(answers(tmp_path))
 
 
 def test_votes_are_sampled_from_a_server_too(tmp_path: Path) -> None:
@@ -273,13 +270,8 @@ def test_votes_are_sampled_from_a_server_too(tmp_path: Path) -> None:
         return Reply(b"too long", status=400) if refused else unsure(body)
 
     with ChatServer(answer) as server:
-        pools = sample_votes(
-            PROBLEMS,
-            dataset="toy",
-            driver=remote(server, tmp_path),
-            renderer=ServerRendering(),
-            decoding=Decoding(max_completion_tokens=30, temperature=0.6),
-            votes=8,
+        pools = remote(server, tmp_path, evaluation={"votes": 8, "temperature": 0.6}).vote(
+            PROBLEMS, "toy"
         )
     assert [len(pool["samples"]) for pool in pools] == [8, 0, 8]
     assert pools[1]["error"] == "turn 1: the server refuses it: HTTP 400, too long"
@@ -293,5 +285,5 @@ def test_model_text_of_any_kind_survives_the_wire_and_the_disk(tmp_path: Path) -
         assert evaluate(server, tmp_path, PROBLEMS[:1]) == first
         assert len(server.bodies) == 2
     assert [turn["text"] for turn in first[0]["turns"]] == ["<think>\n" + hostile] * 2
-    assert len((tmp_path / ANSWERS).read_text(encoding="ascii").splitlines()) == 2
-    assert json.loads((tmp_path / ANSWERS).read_text().splitlines()[0])["text"].endswith(hostile)
+    assert len((answers(tmp_path)).read_text(encoding="ascii").splitlines()) == 2
+    assert json.loads((answers(tmp_path)).read_text().splitlines()[0])["text"].endswith(hostile)

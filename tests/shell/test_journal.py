@@ -8,7 +8,6 @@ import torch
 
 from svr_lightning.evaluation.journal import Journal
 from svr_lightning.training.fingerprint import fingerprint, weights_fingerprint
-from svr_lightning.training.pace import Pace
 from tests.models import tiny_qwen3
 from tests.trajectories import uncensored
 
@@ -93,11 +92,3 @@ def test_every_tensor_of_a_policy_is_in_its_fingerprint() -> None:
 def test_a_fingerprint_does_not_depend_on_the_order_of_its_parts() -> None:
     assert fingerprint({"a": 1, "b": [2]}) == fingerprint({"b": [2], "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": 2})
-
-
-def test_a_long_evaluation_says_how_far_it_is() -> None:
-    pace = Pace("gsm8k[red]\x1b", total=1319, done=19)
-    for _ in range(325):
-        pace.count()
-    # 975 are left of 1,300 that this start has to do; 325 took 100 s.
-    assert pace.line(100.0) == "gsm8k[red]\ufffd: 344 of 1319 problems, about 5 min left"

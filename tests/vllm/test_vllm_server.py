@@ -16,13 +16,10 @@ from typing import Any
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.endpoint.answers import AnswerJournal
-from svr_lightning.endpoint.driver import RemoteDriver
-from svr_lightning.endpoint.progress import Progress
-from svr_lightning.endpoint.settings import EndpointSettings
+from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.chain import refinement_chain
-from svr_lightning.rollout.driver import Job
+from svr_lightning.rollout.driver import Driver, Job
 from tests.scripted import DECODING, PROBLEMS, TOKENIZER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,7 +96,10 @@ def test_greedy_inference_through_a_server_equals_that_in_this_process(
         *("--model.evaluation.threshold", "0.96", "--model.evaluation.max_turns", "3"),
         "--trainer.default_root_dir",
     ]
-    through = ["--engine", "openai", "--base-url", server, "--model-name", "tiny"]
+    through = [
+        *("--model.engine", "OpenAIEngine", "--model.engine.base_url", server),
+        *("--model.engine.model_name", "tiny"),
+    ]
     assert main([*same, str(tmp_path / "here")]) == 0
     assert main([*same, str(tmp_path / "there"), *through]) == 0
     here, there = records(tmp_path / "here"), records(tmp_path / "there")
@@ -117,19 +117,14 @@ def test_greedy_inference_through_a_server_equals_that_in_this_process(
     ]
     assert results[0]["datasets"] == results[1]["datasets"]
     config = results[1]["config"]
-    assert (config["endpoint"]["base_url"], config["endpoint"]["model_name"]) == (server, "tiny")
+    asked = config["model"]["engine"]["init_args"]
+    assert (asked["base_url"], asked["model_name"]) == (server, "tiny")
     assert config["model"]["evaluation"]["threshold"] == 0.96
     assert config["graders"] == results[0]["config"]["graders"]
 
 
-def test_a_model_that_a_real_server_does_not_have_is_one_line(server: str, tmp_path: Path) -> None:
-    driver = RemoteDriver(
-        EndpointSettings(base_url=server, model_name="tiniest"),
-        AnswerJournal(tmp_path / "answers.jsonl"),
-        run_seed=42,
-        chat_template_kwargs={},
-        progress=Progress("own", 1, quiet=True),
-    )
+def test_a_model_that_a_real_server_does_not_have_is_one_line(server: str) -> None:
+    driver = Driver(OpenAIEngine(server, "tiniest"), None, run_seed=42)
     job = Job(PROBLEMS[0], 0, refinement_chain(PROBLEMS[0], 0, 1), DECODING)
     with pytest.raises(ConfigError, match=r"has no model 'tiniest'.*Valid aliases: tiny"):
         list(driver.stream([job]))
