@@ -63,6 +63,8 @@ class SVRCommandLine(LightningCLI):
         """
         if self._command == "predict":
             self.config[self._command].trainer.logger = False
+        if self._command in ("validate", "test"):
+            self.config[self._command].verbose = False  # the table of results comes instead
         if self._server_has_the_policy():
             config = self.config[self._command]
             kept = {name: config.trainer[name] for name in _KEPT_FOR_A_SERVER}
