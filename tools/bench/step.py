@@ -195,7 +195,7 @@ def main() -> None:
     print(f"{'median per step':20}{'ours':>10}{'TRL':>10}{'ratio':>8}")
     for key in (*SECONDS, *TOKENS):
         ours, trl, ratio = (result["median"][side][key] for side in ("ours", "trl", "ratio"))
-        form = "10.2f" if key in SECONDS else "10.0f"
-        print(f"{key.replace('_', ' '):20}{ours:{form}}{trl:{form}}{ratio:8.2f}")
+        digits = "10.2f" if key in SECONDS else "10.0f"
+        print(f"{key.replace('_', ' '):20}{ours:{digits}}{trl:{digits}}{ratio:8.2f}")
     if options.out:
         write_json(options.out, {"hardware": machine, **result})
