@@ -15,7 +15,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning.__main__ import main
-from svr_lightning.cli.commands import COMMANDS, parser_of
 from tests.made_up_recipe import MADE_UP
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -200,19 +199,3 @@ def test_the_readme_installs_extras_that_exist() -> None:
     assert wanted
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(wanted[1].split(",")) <= project["optional-dependencies"].keys()
-
-
-@pytest.mark.parametrize(
-    "words", [w for w in readme_commands() if w[:3] == TRAINER], ids=lambda w: " ".join(w[3:6])
-)
-def test_every_other_command_of_the_readme_resolves(
-    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    if words[3] in COMMANDS:
-        assert parser_of(words[3]).parse_args(words[4:])
-        return
-    with pytest.raises(SystemExit) as end:
-        main([*words[3:], "--print_config"])
-    assert end.value.code in (0, None)
-    assert "trainer:" in capsys.readouterr().out

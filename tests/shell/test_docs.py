@@ -11,16 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from svr_lightning.core.parsing import parse_self_check
-from svr_lightning.core.types import Completion, FinishReason, ScoredTurn, Trajectory, Turn, Verdict
-from svr_lightning.recipes.base import Group
-
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 FIDELITY = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
-EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
 
 def links(page: Path) -> Iterator[tuple[str, str]]:
@@ -148,99 +143,3 @@ def _leaves(node: Any, prefix: str = "") -> dict[str, Any]:
     return {
         k: v for key, value in node.items() for k, v in _leaves(value, f"{prefix}{key}.").items()
     }
-
-
-# The guide to extending
-
-
-def test_imports_run_downwards_as_the_diagram_says() -> None:
-    diagram = CODE.findall(EXTENDING)[0][1]
-    floors = [re.split(r" {2,}", line)[0].split(", ") for line in diagram.splitlines()]
-    height = {name: -number for number, names in enumerate(floors) for name in names}
-    files = [*(ROOT / "svr_lightning").rglob("*.py"), *(ROOT / "callbacks").glob("*.py")]
-    upwards = []
-    for file in files:
-        parts = file.relative_to(ROOT).with_suffix("").parts
-        unit = parts[0] if parts[0] == "callbacks" else parts[1]
-        if unit == "__init__":
-            continue
-        upwards += [
-            f"{'/'.join(parts)} imports {imported}"
-            for imported in _imports(file) - {unit}
-            if height[imported] >= height[unit]
-        ]
-    assert upwards == []
-
-
-def _imports(file: Path) -> set[str]:
-    """The parts of this package that a file imports."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("svr_lightning"):
-            path = [*str(node.module).split("."), *(alias.name for alias in node.names)]
-            found.add(path[1])
-    return found - {"__version__"}
-
-
-def examples() -> dict[str, Any]:
-    namespace: dict[str, Any] = {"__name__": "examples"}
-    for language, text in CODE.findall(EXTENDING):
-        if language == "python":
-            exec(text, namespace)
-    return namespace
-
-
-def test_the_example_of_a_recipe_works() -> None:
-    recipe = examples()["LastTurnReward"](group_size=2, horizon=2)
-    labels = [(False, True), (True, False)]
-    scored = [[_scored(correct) for correct in pair] for pair in labels]
-    rewards = [recipe.reward(turns) for turns in scored]
-    assert recipe.returns(rewards) == [rewards[0][1].total, rewards[1][1].total]
-    problem = examples()["YesNo"]().from_row({"id": "a", "question": "?", "answer": "yes"})
-    completion = Completion(
-        prompt_ids=(1,),
-        token_ids=(2,),
-        logprobs=(-1.0,),
-        text="",
-        finish_reason=FinishReason.STOP,
-        policy_version=0,
-    )
-    turn = Turn(index=1, completion=completion, check=parse_self_check(""))
-    trajectories = [Trajectory(problem=problem, sample=i, turns=(turn, turn)) for i in (0, 1)]
-    first, second = recipe.credit(
-        Group(
-            problem=problem,
-            trajectories=tuple(trajectories),
-            scored=tuple(map(tuple, scored)),
-            rewards=tuple(map(tuple, rewards)),
-            returns=tuple(recipe.returns(rewards)),
-            attempt=0,
-        )
-    )
-    assert first.advantage == -second.advantage
-    assert first.advantage > 0  # right at the end
-
-
-def _scored(correct: bool) -> ScoredTurn:
-    return ScoredTurn(
-        correct=correct,
-        truncated=False,
-        verdict=Verdict.UNSURE,
-        confidence=0.5,
-        completion_tokens=10,
-        task_format=1.0,
-        self_check_format=1.0,
-    )
-
-
-def test_the_example_of_a_task_works() -> None:
-    task = examples()["YesNo"]()
-    problem = task.from_row({"question": "Is 2 even?", "answer": "Yes"})
-    assert problem.reference == "yes"
-    assert task.grade("<answer> YES </answer>", problem)
-    assert not task.grade("<answer>no</answer>", problem)
-    assert not task.grade("yes", problem)
-    assert (task.format_score("<answer></answer>"), task.format_score("yes")) == (1.0, 0.0)
-    assert "<answer>YES_OR_NO</answer>." in task.system_prompt
-    with pytest.raises(ValueError, match="'answer' must be yes or no"):
-        task.from_row({"question": "?", "answer": "maybe"})
