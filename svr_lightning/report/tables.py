@@ -39,13 +39,13 @@ def all_tables(methods: Sequence[Method], votes: Mapping[str, Any] | None) -> li
     if votes:
         tables.append(majority_vote(methods, votes))
     if len(methods) > 1:
-        tables += [reward_ablation(methods), controller_ablation(methods)]
+        tables += [variants(methods, name) for name in _VARIANTS]
     for number, method in enumerate(methods, start=1):
         tables.append(per_dataset(method, number))
         if method.runs[0].complete:
             tables.append(fixed_budgets(method, number))
         if method.runs[0].complete and method.runs[0].self_checks:
-            tables += [threshold_accuracy(method, number), threshold_operating(method, number)]
+            tables += [thresholds(method, number, name) for name in _THRESHOLD_TABLES]
     if len(methods) > 1:
         tables.append(diagnostics(methods))
     tables += settings_tables(methods)
@@ -157,19 +157,15 @@ def majority_vote(methods: Sequence[Method], votes: Mapping[str, Any]) -> Table:
     )
 
 
-def reward_ablation(methods: Sequence[Method]) -> Table:
-    """Table 3: accuracy on the averages, and what rewards of verification change."""
-    metrics = ("turns", "pse", "brier", "overconfidence")
-    return _variants(methods, "reward_ablation", "Reward-component", metrics)
+_VARIANTS = {
+    "reward_ablation": ("Reward-component", ("turns", "pse", "brier", "overconfidence")),
+    "controller_ablation": ("Structural and controller-interface", ("turns", "esr", "pse")),
+}
 
 
-def controller_ablation(methods: Sequence[Method]) -> Table:
-    """Table 4: accuracy on the averages, and how trajectories stop."""
-    what = "Structural and controller-interface"
-    return _variants(methods, "controller_ablation", what, ("turns", "esr", "pse"))
-
-
-def _variants(methods: Sequence[Method], name: str, what: str, metrics: Sequence[str]) -> Table:
+def variants(methods: Sequence[Method], name: str) -> Table:
+    """Tables 3 and 4: accuracy on the averages, and diagnostics of the first average."""
+    what, metrics = _VARIANTS[name]
     columns = averages(data_sets(methods))
     first_name, first = next(iter(columns.items()))
     rows = [
@@ -269,37 +265,26 @@ def fixed_budgets(method: Method, number: int) -> Table:
     )
 
 
-def threshold_accuracy(method: Method, number: int) -> Table:
-    """Appendix: accuracy on each data set over thresholds."""
-    columns = columns_of(list(method.runs[0].tables))
-    caption = f"Final-answer accuracy of adaptive {method.name} at other thresholds"
-    return _thresholds(method, f"threshold_accuracy_{number}", caption, columns, ("accuracy",))
+_THRESHOLD_TABLES = {
+    "threshold_accuracy": ("Final-answer accuracy", ("accuracy",)),
+    "threshold_operating": ("Operating characteristics", _SEED_METRICS),
+}
 
 
-def threshold_operating(method: Method, number: int) -> Table:
-    """Appendix: what the averages cost over thresholds."""
-    columns = averages(list(method.runs[0].tables))
-    caption = f"Operating characteristics of adaptive {method.name} at other thresholds"
-    return _thresholds(method, f"threshold_operating_{number}", caption, columns, _SEED_METRICS)
-
-
-def _thresholds(
-    method: Method,
-    name: str,
-    caption: str,
-    columns: Mapping[str, Sequence[str]],
-    metrics: Sequence[str],
-) -> Table:
-    run = method.runs[0]
+def thresholds(method: Method, number: int, name: str) -> Table:
+    """Appendix: accuracy on each data set over thresholds, or what the averages cost."""
+    run, (what, metrics) = method.runs[0], _THRESHOLD_TABLES[name]
+    several = len(metrics) > 1
+    columns = averages(list(run.tables)) if several else columns_of(list(run.tables))
     rows = []
     for threshold, row in zip(THRESHOLDS, run.at_thresholds, strict=True):
         values = [average(row, names) for names in columns.values()]
         texts = [printed(metric, value[metric]) for metric in metrics for value in values]
         rows.append(cells([f"{threshold:.2f}", *texts]))
-    several = len(metrics) > 1
     return Table(
-        name=name,
-        caption=f"{caption}, with at most {run.max_turns} turns." + first_seed_note(method),
+        name=f"{name}_{number}",
+        caption=f"{what} of adaptive {method.name} at other thresholds, with at most "
+        f"{run.max_turns} turns." + first_seed_note(method),
         groups=(("", 1), *((h, len(columns)) for h in _heads(metrics))) if several else (),
         head=("\u03b3", *(column for _ in metrics for column in columns)),
         rows=tuple(rows),
