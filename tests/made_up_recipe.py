@@ -16,13 +16,6 @@ class Shorter(Baseline):
     group_size: int = 2
     reward_kind: str = "solve"
 
-    @property
-    def samples_per_problem(self):
-        return self.group_size
-
-    def programs(self, problem, place):
-        return [self.inference(problem, i, 1) for i in range(self.group_size)]
-
     def credit(self, group):
         lengths = [-float(turns[0].completion_tokens) for turns in group.scored]
         advantages = group_advantages(lengths)

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Trajectory
 from svr_lightning.engines.base import Engine
-from svr_lightning.recipes.chain import refinement_chain
+from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Job
 from tests.scripted import DECODING, PROBLEMS, STEP, TOKENIZER, driver
@@ -44,7 +44,7 @@ def adaptive_rollout(engine: Engine) -> tuple[list[Trajectory], int]:
     """The same problems with adaptive stopping, so that trajectories end at different turns."""
     rule = StopRule(threshold=0.95)
     return _run(
-        engine, [(p, i, refinement_chain(p, i, 4, rule)) for p in PROBLEMS for i in range(5)]
+        engine, [(p, i, chain(SelfVerifying(), p, i, 4, rule)) for p in PROBLEMS for i in range(5)]
     )
 
 

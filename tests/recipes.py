@@ -13,7 +13,8 @@ from svr_lightning.core.types import (
     Problem,
     Sample,
 )
-from svr_lightning.recipes.base import Group, PromptRequest, Recipe
+from svr_lightning.recipes.base import Group, Recipe
+from svr_lightning.recipes.dialogues import PromptRequest
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.recipes.gspo import GSPO
@@ -25,8 +26,6 @@ from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.scrpo_pool import ScRPOPool
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
-from svr_lightning.recipes.svr_proper import SVRProper
-from svr_lightning.recipes.svr_turns import SVRTurns
 from svr_lightning.rollout.collect import roll_out
 from svr_lightning.rollout.driver import Decoding, Job
 from svr_lightning.tasks import get_task
@@ -132,8 +131,8 @@ def advantages(samples: Sequence[Sample]) -> list[float]:
 # recipe: prompts per problem, optimised samples per problem, turns of evaluation with T_max = 10
 RECIPES: dict[str, tuple[Recipe, int, int]] = {
     "svr": (SVR(), 8, 10),
-    "svr_proper": (SVRProper(), 8, 10),
-    "svr_turns": (SVRTurns(), 8, 10),
+    "svr_proper": (SVR(proper=True), 8, 10),
+    "svr_turns": (SVRPlus(sections=False), 8, 10),
     "svr_plus": (SVRPlus(), 16, 10),
     "svr_plus_whole": (SVRPlus(turns="all", sections=False, proper=False), 24, 10),
     "svr_verdict": (SVR(interface="verdict"), 8, 10),

@@ -1,10 +1,10 @@
-"""How probable the policy found the verdict that it wrote, from its sampled tokens."""
+"""Which tokens a text is written in, and how probable the policy found its own verdict."""
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from svr_lightning.core.parsing import verdict_span
-from svr_lightning.core.spans import token_span
 
 DIGITS = 3
 """Decimals that are kept. Who shares a batch changes the seventh (docs/numerics.md); a number that
@@ -44,3 +44,28 @@ def verdict_probability(
         return None
     first, end = token_span(span, len(logprobs), characters)
     return round(min(math.exp(math.fsum(logprobs[first:end])), 1.0), DIGITS)
+
+
+def token_span(
+    text_span: tuple[int, int], tokens: int, characters: Callable[[int], int]
+) -> tuple[int, int]:
+    """The tokens that some characters lie in, whole tokens even where these reach beyond.
+
+    Args:
+        text_span: first character and the one past the last; at least one.
+        tokens: length of the completion.
+        characters: from k in 1 ... ``tokens`` to how many characters of the text the first k tokens
+            make up; does not fall with k.
+
+    Returns:
+        First token and the one past the last; at least one token.
+
+    Example:
+        >>> pieces = ["ab", "cd", "ef"]
+        >>> token_span((1, 4), 3, lambda k: len("".join(pieces[:k])))
+        (0, 2)
+    """
+    prefixes = range(1, tokens + 1)
+    first = min(bisect_right(prefixes, text_span[0], key=characters), tokens - 1)
+    last = bisect_left(prefixes, text_span[1], key=characters)
+    return first, max(min(last + 1, tokens), first + 1)

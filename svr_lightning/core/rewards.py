@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from svr_lightning.core.types import ScoredTurn, Verdict
@@ -141,6 +141,8 @@ def turn_rewards(
     scored_turns: Sequence[ScoredTurn],
     weights: RewardWeights | None = None,
     length_scale: int = 1024,
+    *,
+    proper: bool = False,
 ) -> list[TurnReward]:
     """Reward every turn of one trajectory.
 
@@ -148,6 +150,9 @@ def turn_rewards(
         scored_turns: [T] the turns in order; r_prog of the first is 0.
         weights: coefficients, the paper's by default.
         length_scale: L_len, in tokens.
+        proper: overconfidence and readiness do not grow with the confidence: they judge the verdict
+            alone, and the Brier term alone decides the confidence. Its optimum then is the
+            probability of being correct, whatever the verdict.
 
     Raises:
         ValueError: if ``length_scale`` is not positive, or a turn has no self-check.
@@ -155,7 +160,7 @@ def turn_rewards(
     weights = weights or RewardWeights()
     solved = _solve_terms(scored_turns, weights, length_scale)
     return [
-        TurnReward(**solve, **_check_terms(turn, weights))
+        TurnReward(**solve, **_check_terms(turn, weights, proper))
         for turn, solve in zip(scored_turns, solved, strict=True)
     ]
 
@@ -196,33 +201,6 @@ def baseline_rewards(
         Reward.of(correct=float(turn.correct), task_format=weights.fmt * turn.task_format)
         for turn in scored_turns
     ]
-
-
-def proper_rewards(
-    scored_turns: Sequence[ScoredTurn],
-    weights: RewardWeights | None = None,
-    length_scale: int = 1024,
-) -> list[TurnReward]:
-    """SVR's rewards with overconfidence and readiness that do not grow with the confidence.
-
-    They then judge the verdict alone, and the Brier term alone decides the confidence: its optimum
-    is the probability of being correct, whatever the verdict.
-    """
-    weights = weights or RewardWeights()
-    return [
-        replace(
-            reward,
-            over=-weights.over * _says_correct(turn) * (not turn.correct),
-            ready=weights.ready * _says_correct(turn) * turn.correct,
-        )
-        for reward, turn in zip(
-            turn_rewards(scored_turns, weights, length_scale), scored_turns, strict=True
-        )
-    ]
-
-
-def _says_correct(turn: ScoredTurn) -> bool:
-    return turn.verdict == Verdict.CORRECT and not turn.truncated
 
 
 def trajectory_return(
@@ -267,7 +245,7 @@ def _solve_terms(
     return terms
 
 
-def _check_terms(turn: ScoredTurn, weights: RewardWeights) -> dict[str, float]:
+def _check_terms(turn: ScoredTurn, weights: RewardWeights, proper: bool) -> dict[str, float]:
     """The terms of the self-verification and of both formats."""
     if turn.verdict is None or turn.confidence is None:
         raise ValueError("SVR's reward needs a self-check at every turn; this one has none")
@@ -275,11 +253,12 @@ def _check_terms(turn: ScoredTurn, weights: RewardWeights) -> dict[str, float]:
     complete = 0.0 if turn.truncated else 1.0
     says_correct = turn.verdict == Verdict.CORRECT
     says_incorrect = turn.verdict == Verdict.INCORRECT
+    stated = 1.0 if proper else turn.confidence
     return {
         "cal": complete * weights.cal * (1.0 - (turn.confidence - y) ** 2),
-        "over": -weights.over * turn.confidence * complete if says_correct and not y else 0.0,
+        "over": -weights.over * stated * complete if says_correct and not y else 0.0,
         "detect": complete * weights.detect * (says_incorrect and not turn.correct),
-        "ready": complete * weights.ready * turn.confidence * (says_correct and turn.correct),
+        "ready": complete * weights.ready * stated * (says_correct and turn.correct),
         "task_format": weights.fmt * turn.task_format,
         "self_check_format": weights.fmt * turn.self_check_format,
     }

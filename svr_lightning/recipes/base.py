@@ -1,54 +1,34 @@
-"""What a training method is: how it rolls out, rewards, credits, and weighs tokens.
+"""What a training method is: dialogue x reward x credit x loss.
 
-Everything else is shared. To add a method, write one file with one dataclass that fills these
-slots; nothing outside the file needs to know its name, since a configuration names its class.
+Everything else is shared. To add a method, write one file with one dataclass; nothing outside the
+file needs to know its name, since a configuration names its class.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
-from svr_lightning.core.credit import is_degenerate
+from svr_lightning.core.credit import RewardScale
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.core.rewards import Reward
+from svr_lightning.core.rewards import Reward, RewardWeights
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.core.types import (
-    AnyCompletion,
-    Message,
-    Problem,
-    Sample,
-    ScoredTurn,
-    Trajectory,
-    Turn,
-)
-from svr_lightning.recipes.chain import ProbabilityOf, refinement_chain
-from svr_lightning.recipes.options import check_options
-from svr_lightning.scoring import svr_formats
-from svr_lightning.tasks import get_task
-from svr_lightning.tasks.base import Task
-from svr_lightning.tasks.messages import first_turn_messages
+from svr_lightning.core.types import Problem, Sample, ScoredTurn, Trajectory, Turn
+from svr_lightning.errors import require
+from svr_lightning.recipes.dialogues import Dialogue, RolloutFn, chain
+from svr_lightning.recipes.options import PLACE, check_options
 
 T = TypeVar("T")
 
-
-class PromptRequest(NamedTuple):
-    """A prompt whose completion has a limit of its own, in tokens, where that is the lower one."""
-
-    messages: list[Message]
-    max_completion_tokens: int
-
-
-PromptRequests = Sequence[list[Message] | PromptRequest]
-"""Prompts that a program wants completed before it goes on."""
-
-RolloutFn = Generator[PromptRequests, Sequence[AnyCompletion], Any]
-"""One rollout in the making: yields prompts, receives their completions in order, returns its
-result. Being a generator it knows nothing of engines, so it can be tested with a list of texts."""
-
 Gather = Callable[[Sequence[T]], list[T]]
 """The values of all processes, in the same order on each; every process has to call it."""
+
+RewardFunction = Callable[[Sequence[ScoredTurn]], Sequence[Reward]]
+"""From the [T] scored turns of one trajectory to a reward for each."""
+
+LossTurns = Literal["final", "all"]
+"""Which completions of a trajectory are optimised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,103 +42,22 @@ class Group:
     returns: tuple[float, ...]
     attempt: int
     place: SeedContext = START
-    """Where its draws come from."""
+    """Seeds what credit draws."""
     samples: tuple[Sample, ...] = ()
     """The sequences that learn, with their advantages; empty until the group is credited."""
     degenerate: bool = False
-    """Nothing to learn from but the KL term, by the lights of its recipe."""
+    """Its recipe gives every sample of it an advantage of 0."""
 
 
-class Recipe(ABC):
-    """A training method."""
+class Scheduler:
+    """Which problems a rollout is about. This one takes those of the data, and has no state.
 
-    group_size: int
-    """G, the number of trajectories per problem."""
-    loss: LossSpec
-    """How the policy loss weighs tokens."""
-
-    def check(self, updates_per_rollout: int = 1) -> None:
-        """Refuse options that are out of range, and a run that the method cannot be part of.
-
-        Not done on construction, since the command line would take an error there for another type.
-
-        Raises:
-            ConfigError: naming one.
-        """
-        check_options(self)
-
-    # --- training -----------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def samples_per_problem(self) -> int:
-        """Optimised sequences per problem, which sizes the optimizer step."""
-
-    @abstractmethod
-    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
-        """The rollout of one problem: programs that return one trajectory each, or a list of them.
-
-        Args:
-            problem: what to solve.
-            place: seeds what programs draw themselves.
-        """
-
-    @abstractmethod
-    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
-        """[T] the reward breakdown of each turn of one trajectory."""
-
-    @abstractmethod
-    def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
-        """[G] one return per trajectory, for logs and, mostly, for credit."""
-
-    @abstractmethod
-    def credit(self, group: Group) -> list[Sample]:
-        """Who learns from one group, and with what advantage.
-
-        Returns:
-            At most ``samples_per_problem`` samples; where there are fewer, the rest counts in the
-            mean over an optimizer step with a loss of 0.
-        """
-
-    def degenerate(self, group: Group) -> bool:
-        """Whether a group teaches nothing, so that resampling may replace it."""
-        return is_degenerate(group.returns)
-
-    def formats(self, task: Task, text: str) -> tuple[float, float]:
-        """r_taskfmt and r_scfmt of a completion."""
-        return svr_formats(task, text)
-
-    # --- evaluation ---------------------------------------------------------------------------
-
-    @property
-    def uses_labels(self) -> bool:
-        """Whether its prompts show labels, in evaluation too. Results say so wherever they are."""
-        return False
-
-    def first_messages(self, problem: Problem) -> list[Message]:
-        """The prompt of turn 1."""
-        return first_turn_messages(get_task(problem.task), problem)
-
-    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """How many turns evaluation may take and what ends it early, of what is configured."""
-        return max_turns, rule
-
-    def inference(
-        self,
-        problem: Problem,
-        sample: int,
-        max_turns: int,
-        rule: StopRule | None = None,
-        on_turn: Callable[[Turn], None] | None = None,
-        probability_of: ProbabilityOf | None = None,
-    ) -> RolloutFn:
-        """One trajectory of evaluation, under what ``protocol`` says; its last turn counts."""
-        return refinement_chain(problem, sample, max_turns, rule, on_turn, probability_of)
-
-    # --- state: only methods that learn from earlier rollouts have any ------------------------
+    Only methods that learn from earlier rollouts have another: see
+    :class:`~svr_lightning.recipes.scrpo_pool.MistakePool`.
+    """
 
     def batch(self, problems: Sequence[Problem], place: SeedContext) -> list[Problem]:
-        """The problems that a rollout is about, as many as the data bring."""
+        """The problems of a rollout, as many as the data bring."""
         return list(problems)
 
     def remember(self, groups: Sequence[Group], step: int, gather: Gather[Any]) -> None:
@@ -170,8 +69,126 @@ class Recipe(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it back."""
+        """Restore what :meth:`state_dict` returned."""
         return
+
+
+_DATA_ORDER = Scheduler()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(ABC):
+    """A training method. A subclass says what it asks, how it rewards, and who learns."""
+
+    group_size: int = 8
+    """G, the number of trajectories per problem."""
+    length_scale: int = 1024
+    """L_len of the solve reward, in tokens."""
+    weights: RewardWeights = field(default_factory=RewardWeights)
+    """Reward coefficients; 0 switches a term off."""
+    scale_rewards: RewardScale = "group"
+    """``group`` divides advantages by the group's standard deviation, ``none`` does not."""
+    loss: LossSpec = field(default_factory=LossSpec)
+    """Ratio level, clip range and KL coefficient."""
+    custom_reward: RewardFunction | None = None
+    """A function of your own, by its dotted path, instead of the method's reward: it takes the
+    scored turns of one trajectory and returns one :class:`~svr_lightning.Reward` for each."""
+    custom_dialogue: Dialogue | None = None
+    """Prompts of your own, by class path, instead of the method's."""
+
+    def check(self, updates_per_rollout: int = 1) -> None:
+        """Refuse options that are out of range, and a run that the method cannot be part of.
+
+        Not done on construction, since the command line would take an error there for another type.
+
+        Raises:
+            ConfigError: naming one.
+        """
+        check_options(self)
+
+    # --- dialogue -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def method_dialogue(self) -> Dialogue:
+        """The method's prompts, unless ``custom_dialogue`` replaces them."""
+
+    @property
+    def dialogue(self) -> Dialogue:
+        """The prompts of training and evaluation."""
+        return self.custom_dialogue or self.method_dialogue()
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether its prompts show labels, in evaluation too. Results say so wherever they are."""
+        return self.dialogue.uses_labels
+
+    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
+        """The rollout of one problem: generators that return one trajectory each, or a list.
+
+        Args:
+            problem: what to solve.
+            place: seeds what the generators draw themselves.
+        """
+        return self.chains(problem, 1)
+
+    def chains(self, problem: Problem, turns: int) -> list[RolloutFn]:
+        """G trajectories of ``turns`` turns that never stop early."""
+        return [chain(self.dialogue, problem, i, turns) for i in range(self.group_size)]
+
+    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+        """How many turns an evaluation takes and what ends it early, given what is configured."""
+        return self.dialogue.protocol(max_turns, rule)
+
+    # --- reward -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
+        """[T] the method's reward of each turn, unless ``custom_reward`` replaces it."""
+
+    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
+        """[T] the reward of each turn of one trajectory.
+
+        Raises:
+            ConfigError: if ``custom_reward`` returns another number of rewards.
+        """
+        if self.custom_reward is None:
+            return self.method_reward(scored)
+        rewards = self.custom_reward(scored)
+        require(
+            len(rewards) == len(scored),
+            f"{PLACE}.custom_reward returned {len(rewards)} rewards for {len(scored)} turns; "
+            "return one for each",
+        )
+        return rewards
+
+    @abstractmethod
+    def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
+        """[G] one return per trajectory, for logs and, mostly, for credit."""
+
+    # --- credit -------------------------------------------------------------------------------
+
+    @property
+    def samples_per_problem(self) -> int:
+        """Optimised sequences per problem, which sizes the optimizer step."""
+        return self.group_size
+
+    @abstractmethod
+    def credit(self, group: Group) -> list[Sample]:
+        """Who learns from one group, and with what advantage.
+
+        Returns:
+            At most ``samples_per_problem`` samples; where there are fewer, the rest counts in the
+            mean over an optimizer step with a loss of 0.
+        """
+
+    def degenerate(self, group: Group) -> bool:
+        """Whether no sample has an advantage, so that resampling may replace the group."""
+        return not any(sample.advantage for sample in self.credit(group))
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Which problems its rollouts are about."""
+        return _DATA_ORDER
 
 
 def sample_of(
@@ -188,3 +205,23 @@ def sample_of(
         policy_version=completion.policy_version,
         text_span=text_span,
     )
+
+
+def learns(turn: Turn, horizon: int, which: LossTurns) -> bool:
+    """Whether a turn of trajectories of ``horizon`` turns is optimised."""
+    return which == "all" or turn.index == horizon
+
+
+def turns_learned(horizon: int, which: LossTurns) -> int:
+    """How many turns of such a trajectory are optimised."""
+    return horizon if which == "all" else 1
+
+
+def trajectory_samples(group: Group, advantages: Sequence[float], which: LossTurns) -> list[Sample]:
+    """Every turn of each trajectory, or the last one, with the trajectory's advantage."""
+    return [
+        sample_of(turn, group.problem, advantage)
+        for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
+        for turn in trajectory.turns
+        if learns(turn, len(trajectory.turns), which)
+    ]

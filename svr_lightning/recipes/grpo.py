@@ -1,13 +1,15 @@
-"""GRPO (DeepSeekMath, arXiv 2402.03300): G independent completions, compared with one another."""
+"""GRPO (DeepSeekMath, arXiv 2402.03300): G independent completions, compared with one another.
+
+Differs from GRPO in: nothing; the evaluator stands for the reward model.
+"""
 
 from dataclasses import dataclass
 
 from svr_lightning.core.credit import group_advantages
-from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.core.types import Problem, Sample
-from svr_lightning.recipes.base import Group, RolloutFn
-from svr_lightning.recipes.baseline import Baseline, trajectory_samples
+from svr_lightning.core.types import Sample
+from svr_lightning.recipes.base import Group, trajectory_samples
+from svr_lightning.recipes.baseline import Baseline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +26,6 @@ class GRPO(Baseline):
     def samples_per_problem(self) -> int:
         """Every completion, or ``optimised`` of them."""
         return self.group_size if self.optimised is None else min(self.optimised, self.group_size)
-
-    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
-        """G completions of the question."""
-        return [self.inference(problem, i, 1) for i in range(self.group_size)]
 
     def credit(self, group: Group) -> list[Sample]:
         """Each completion with its group-relative advantage."""

@@ -1,7 +1,7 @@
 """GRPO-MT: trajectories of a fixed number of turns under a neutral refinement prompt.
 
-Differs from SVR in: no self-check; the answer's reward instead of progress, length and
-verification terms; the last turn's reward is the return; all turns are optimised.
+Differs from GRPO in: G trajectories of several turns; the last turn's reward is the return of the
+whole trajectory; all of its turns are optimised.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,9 @@ from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.rewards import Reward
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample
-from svr_lightning.recipes.base import Group, RolloutFn
-from svr_lightning.recipes.baseline import Baseline, LossTurns, trajectory_samples, turns_learned
+from svr_lightning.recipes.base import Group, LossTurns, trajectory_samples, turns_learned
+from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.recipes.dialogues import RolloutFn
 
 ReturnOf = Literal["final", "mean"]
 
@@ -23,8 +24,6 @@ ReturnOf = Literal["final", "mean"]
 class GRPOMT(Baseline):
     """Multi-turn GRPO with one advantage per trajectory."""
 
-    group_size: int = 8
-    """G, trajectories per problem."""
     horizon: int = 3
     """Turns per trajectory."""
     loss_turns: LossTurns = "all"
@@ -39,7 +38,7 @@ class GRPOMT(Baseline):
 
     def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """G chains."""
-        return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
+        return self.chains(problem, self.horizon)
 
     def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
         """[G] as ``return_of`` says."""

@@ -1,7 +1,8 @@
 """GSPO (Zheng et al. 2025, arXiv 2507.18071): GRPO with one importance ratio per sequence.
 
-With a single update per rollout the ratio is 1 and its gradient is GRPO's; the published setting
-therefore takes four (``model.updates_per_rollout: 4``), see configs/methods.
+Differs from GRPO in: the level of the ratio and the clip range. With a single update per rollout
+the ratio is 1 and the gradient is GRPO's; the published setting therefore takes four
+(``model.updates_per_rollout: 4``), see configs/methods.
 """
 
 from dataclasses import dataclass, field

@@ -13,8 +13,9 @@ from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Sample, Trajectory
-from svr_lightning.recipes.base import Group, RolloutFn, sample_of
-from svr_lightning.recipes.baseline import Baseline, node, turn_of
+from svr_lightning.recipes.base import Group, sample_of
+from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.recipes.dialogues import RolloutFn, ask, node
 from svr_lightning.recipes.labels import score
 
 
@@ -31,31 +32,22 @@ class IGRPO(Baseline):
     evaluate: Literal["single", "fixed"] = "single"
     """``single``: the answer to the question; ``fixed``: the last of all turns."""
 
-    @property
-    def samples_per_problem(self) -> int:
-        """The refinements."""
-        return self.group_size
-
     def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """One program, since the refinements wait for all drafts."""
         return [self._two_stages(problem, place)]
 
     def _two_stages(self, problem: Problem, place: SeedContext) -> RolloutFn:
-        completions = yield [self.first_messages(problem)] * self.drafts
-        drafts = [node(problem, i, turn_of(c, 1)) for i, c in enumerate(completions)]
+        turns = yield from ask(self.dialogue, problem, [[]] * self.drafts)
+        drafts = [node(problem, i, turn) for i, turn in enumerate(turns)]
         best = self._best(drafts, place)
-        completions = yield [self.later_messages(problem, best.turns)] * self.group_size
-        return [
-            *drafts,
-            *(
-                node(problem, self.drafts + i, turn_of(completion, 2), parent=best)
-                for i, completion in enumerate(completions)
-            ),
-        ]
+        turns = yield from ask(self.dialogue, problem, [best.turns] * self.group_size)
+        refined = [node(problem, self.drafts + i, turn, best) for i, turn in enumerate(turns)]
+        return [*drafts, *refined]
 
     def _best(self, drafts: Sequence[Trajectory], place: SeedContext) -> Trajectory:
         problem = drafts[0].problem
-        rewards = [self.reward([score(self, problem, d.turns[0])])[0].total for d in drafts]
+        scored = [score(self.dialogue, problem, draft.turns[0]) for draft in drafts]
+        rewards = [self.reward([turn])[0].total for turn in scored]
         best = [d for d, reward in zip(drafts, rewards, strict=True) if reward == max(rewards)]
         if self.ties == "random":
             return place.generator(problem.id, "draft").choice(best)

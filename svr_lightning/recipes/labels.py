@@ -1,17 +1,36 @@
 """Labels before a rollout is over. Only a recipe that imports this file can know one that early.
 
-These are the oracle-guided reference, Murphy and ScRPO, whose prompts show labels where
-``privileged`` says so, and those that choose by label what to go on with in training: iGRPO its
-draft, Murphy's tree the nodes it expands.
+Privileged dialogues show them in prompts, in evaluation too: the oracle-guided reference, Murphy
+with ``feedback: binary`` and ScRPO with ``oracle_free: false``. iGRPO and Murphy's tree choose by
+label, in training alone, which draft is refined.
 """
 
-from svr_lightning.core.types import OracleState, Problem, ScoredTurn, Turn
+from collections.abc import Sequence
+
+from svr_lightning.core.prompts import AnswerStyle
+from svr_lightning.core.types import Message, OracleState, Problem, ScoredTurn, Turn
 from svr_lightning.errors import ConfigError
-from svr_lightning.recipes.base import Recipe
-from svr_lightning.scoring import score_turns
+from svr_lightning.recipes.dialogues import CUT_OFF, Dialogue, Neutral, Prompt, later_turn
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.scoring import score_turns
 
 
-def score(recipe: Recipe, problem: Problem, turn: Turn) -> ScoredTurn:
+class ScoreShown(Neutral):
+    """The label as a score in the prompt (appendix "Oracle-Guided Baseline Prompt")."""
+
+    @property
+    def uses_labels(self) -> bool:
+        """Its prompts show labels."""
+        return True
+
+    def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
+        """The score of the previous answer, and an instruction that follows from it."""
+        state = oracle_state(self, problem, turns[-1])
+        style = get_task(problem.task).style
+        return scored(style, problem.question, state, turns[-1].index + 1)
+
+
+def score(dialogue: Dialogue, problem: Problem, turn: Turn) -> ScoredTurn:
     """Grade one turn.
 
     Raises:
@@ -19,17 +38,32 @@ def score(recipe: Recipe, problem: Problem, turn: Turn) -> ScoredTurn:
     """
     if not problem.has_reference:
         raise ConfigError(
-            f"model.recipe {type(recipe).__name__} needs reference answers while it solves, and "
-            f"problem {problem.id or problem.question[:40]!r} has none; evaluate on a data set "
-            "with references, or choose another recipe"
+            "model.recipe: this method needs reference answers while it solves, and problem "
+            f"{problem.id or problem.question[:40]!r} has none; evaluate on a data set with "
+            "references, or choose another recipe"
         )
-    return score_turns(problem, [turn], recipe.formats)[0]
+    return score_turns(problem, [turn], dialogue.formats)[0]
 
 
-def oracle_state(recipe: Recipe, problem: Problem, turn: Turn) -> OracleState:
+def oracle_state(dialogue: Dialogue, problem: Problem, turn: Turn) -> OracleState:
     """What a privileged prompt knows of a turn."""
     return OracleState(
         draft=turn.completion.text,
         truncated=turn.completion.truncated,
-        correct=score(recipe, problem, turn).correct,
+        correct=score(dialogue, problem, turn).correct,
     )
+
+
+def scored(style: AnswerStyle, question: str, state: OracleState, turn: int) -> list[Message]:
+    """The prompt of :class:`ScoreShown` after a turn."""
+    if state.truncated:
+        return later_turn(style, question, state.draft, turn, CUT_OFF, " Score: TRUNCATED")
+    heading = f" Score: {float(state.correct):.3f}"
+    instruction = (
+        "Your previous answer is CORRECT. Briefly verify the reasoning, then output the SAME "
+        f"final answer again inside {style.reminder}."
+        if state.correct
+        else "Your previous answer is INCORRECT. Carefully review the previous solution, identify "
+        "the logical or arithmetic errors, and provide a correct step-by-step solution."
+    )
+    return later_turn(style, question, state.draft, turn, instruction, heading)

@@ -1,22 +1,30 @@
 """MLMT-RL (Singh et al. 2026): a solver and a tutor take turns, here both played by one policy.
 
-Differs from GRPO-MT in: turn 2 is feedback under a tutor's prompt; turn 3 solves again with attempt
-and feedback; all three turns share the last one's reward. The group's mean stands for the value
-model of the original, and the value shaping of its tutor is left out.
+Differs from GRPO in: episodes of three turns, where turn 2 is feedback under a tutor's prompt and
+turn 3 solves again with attempt and feedback; all three turns share the last one's reward. The
+group's mean stands for the value model of the original; the value shaping of its tutor is left out.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from svr_lightning.core import baseline_prompts
 from svr_lightning.core.credit import group_advantages
+from svr_lightning.core.prompts import AnswerStyle, chat, shorten_draft
 from svr_lightning.core.rewards import Reward
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Message, Problem, Sample, ScoredTurn, Turn
 from svr_lightning.errors import require
-from svr_lightning.recipes.base import Group, PromptRequest, RolloutFn, sample_of
-from svr_lightning.recipes.baseline import Baseline, LossTurns, learns, turns_learned
+from svr_lightning.recipes.base import Group, LossTurns, learns, sample_of, turns_learned
+from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.recipes.dialogues import (
+    Dialogue,
+    Neutral,
+    Prompt,
+    PromptRequest,
+    RolloutFn,
+    later_turn,
+)
 from svr_lightning.recipes.options import PLACE
 from svr_lightning.tasks import get_task
 
@@ -24,12 +32,32 @@ EPISODE = 3
 """Solve, feedback, solve again."""
 
 
+@dataclass(frozen=True)
+class SolverAndTutor(Neutral):
+    """Odd turns solve, even ones give feedback on the answer before."""
+
+    feedback_tokens: int = 512
+    """Longest feedback, in tokens, where the completion limit is not lower."""
+
+    def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
+        """Feedback on an answer; after feedback, the question with both."""
+        style = get_task(problem.task).style
+        texts = [turn.completion.text for turn in turns]
+        if len(turns) % 2:
+            prompt = feedback(style, problem.question, texts[-1])
+            return PromptRequest(prompt, self.feedback_tokens)
+        attempt, hints = texts[-2:]
+        return guided(style, problem.question, attempt, hints, len(turns) + 1)
+
+    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+        """An odd number of turns: an even one would end with feedback that nobody reads."""
+        return max_turns - (max_turns % 2 == 0), None
+
+
 @dataclass(frozen=True, kw_only=True)
 class MLMTRL(Baseline):
     """Multi-level multi-turn RL with one shared actor."""
 
-    group_size: int = 8
-    """G, episodes per problem."""
     feedback_tokens: int = 512
     """Longest feedback, in tokens, where the completion limit is not lower."""
     loss_turns: LossTurns = "all"
@@ -47,26 +75,18 @@ class MLMTRL(Baseline):
         """Every optimised turn of every episode."""
         return self.group_size * turns_learned(EPISODE, self.loss_turns)
 
+    def method_dialogue(self) -> Dialogue:
+        """Solver and tutor in turn."""
+        return SolverAndTutor(self.feedback_tokens)
+
     def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """G episodes."""
-        return [self.inference(problem, i, EPISODE) for i in range(self.group_size)]
+        return self.chains(problem, EPISODE)
 
-    def later_messages(
-        self, problem: Problem, turns: Sequence[Turn]
-    ) -> list[Message] | PromptRequest:
-        """Feedback on an answer; after feedback, the question with both."""
-        style = get_task(problem.task).style
-        texts = [turn.completion.text for turn in turns]
-        if len(turns) % 2:
-            prompt = baseline_prompts.feedback(style, problem.question, texts[-1])
-            return PromptRequest(prompt, self.feedback_tokens)
-        attempt, hints = texts[-2:]
-        return baseline_prompts.guided(style, problem.question, attempt, hints, len(turns) + 1)
-
-    def reward(self, scored: Sequence[ScoredTurn]) -> list[Reward]:
+    def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """Of ``reward_kind``; an answer's progress is that since the answer before it."""
-        rewards = super().reward(scored)
-        rewards[::2] = super().reward(scored[::2])
+        rewards = list(super().method_reward(scored))
+        rewards[::2] = super().method_reward(scored[::2])
         return rewards
 
     def credit(self, group: Group) -> list[Sample]:
@@ -85,6 +105,31 @@ class MLMTRL(Baseline):
             if learns(turn, EPISODE, self.loss_turns)
         ]
 
-    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """An odd number of turns: an even one would end with feedback that nobody reads."""
-        return max_turns - (max_turns % 2 == 0), None
+
+# --- prompts ----------------------------------------------------------------------------------
+
+_TUTOR = (
+    "You are an expert mathematics tutor. You read a problem and a student's attempt and help the "
+    "student to do better. You never solve the problem and never state its final answer."
+)
+
+
+def feedback(style: AnswerStyle, question: str, attempt: str) -> list[Message]:
+    """Ask the policy, in a tutor's role, for hints on an attempt."""
+    user = (
+        f"Problem: {question}\n\n"
+        f"The student's attempt:\n{shorten_draft(attempt, style.draft_limit)}\n\n"
+        "List the likely mistakes and pitfalls, and hints on how to go on. Do NOT solve the "
+        "problem. Be brief."
+    )
+    return chat(_TUTOR, user)
+
+
+def guided(style: AnswerStyle, question: str, attempt: str, hints: str, turn: int) -> list[Message]:
+    """Solve again with a tutor's hints, all of them, on the attempt at hand."""
+    instruction = (
+        f"A tutor's feedback on it:\n{hints}\n\n"
+        "Think about the feedback, then give a complete solution with the final answer in "
+        f"{style.reminder}."
+    )
+    return later_turn(style, question, attempt, turn, instruction)

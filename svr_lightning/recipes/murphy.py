@@ -1,33 +1,38 @@
 """Murphy (Ekbote et al. 2025, arXiv 2511.07833): later success credits the failed turns before it.
 
-Differs from GRPO-MT in: failed nodes are expanded, as chains or as a tree; a node's credit is its
+Differs from GRPO in: failed answers are tried again, as chains or as a tree; a node's credit is its
 own reward or what its descendants made of it (MaRS, MeRS); nodes are compared with their siblings,
 or where they have none with the others of their turn; every node is optimised. The original's
 executor feedback is left out unless ``feedback: binary`` asks for it, which makes it privileged.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from svr_lightning.core import baseline_prompts
 from svr_lightning.core.credit import beyond_success, max_to_go, mean_to_go, sibling_advantages
 from svr_lightning.core.seeds import START, SeedContext
-from svr_lightning.core.types import Message, Problem, Sample, Turn
-from svr_lightning.recipes.base import Group, PromptRequest, RolloutFn, sample_of
-from svr_lightning.recipes.baseline import Baseline, LossTurns, learns, turns_learned
-from svr_lightning.recipes.labels import oracle_state, score
+from svr_lightning.core.types import Problem, Sample, Turn
+from svr_lightning.recipes.base import Group, LossTurns, learns, sample_of, turns_learned
+from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.recipes.dialogues import Dialogue, RolloutFn, tree
+from svr_lightning.recipes.labels import ScoreShown, score
 from svr_lightning.recipes.options import check_range
-from svr_lightning.recipes.tree import grow, nodes_of
-from svr_lightning.tasks import get_task
+
+
+class Node(NamedTuple):
+    """One turn of a tree or a chain."""
+
+    turn: Turn
+    reward: float
+    correct: bool
+    parent: int | None
+    """Its place among the nodes; None for a first turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Murphy(Baseline):
     """Credit that flows back along chains or trees of attempts."""
 
-    group_size: int = 8
-    """G, attempts at each turn."""
     horizon: int = 3
     """S, turns."""
     shape: Literal["chain", "tree"] = "chain"
@@ -50,34 +55,24 @@ class Murphy(Baseline):
         check_range("discount", self.discount, 0, 1)
 
     @property
-    def uses_labels(self) -> bool:
-        """Whether prompts show labels."""
-        return self.feedback == "binary"
-
-    @property
     def samples_per_problem(self) -> int:
         """Every node, where none is left out."""
         return self.group_size * turns_learned(self.horizon, self.loss_turns)
 
+    def method_dialogue(self) -> Dialogue:
+        """The neutral prompts, or the oracle's."""
+        return ScoreShown() if self.feedback == "binary" else super().method_dialogue()
+
     def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """G chains, or one program that grows the tree."""
-        if self.shape == "tree":
+        if self.shape == "chain":
+            return self.chains(problem, self.horizon)
+        dialogue = self.dialogue
 
-            def failed(turn: Turn) -> bool:
-                return not score(self, problem, turn).correct
+        def failed(turn: Turn) -> bool:
+            return not score(dialogue, problem, turn).correct
 
-            return [grow(self, problem, self.group_size, self.horizon, failed)]
-        return [self.inference(problem, i, self.horizon) for i in range(self.group_size)]
-
-    def later_messages(
-        self, problem: Problem, turns: Sequence[Turn]
-    ) -> list[Message] | PromptRequest:
-        """The neutral prompt, or the oracle's."""
-        if self.feedback == "none":
-            return super().later_messages(problem, turns)
-        style = get_task(problem.task).style
-        state = oracle_state(self, problem, turns[-1])
-        return baseline_prompts.scored(style, problem.question, state, turns[-1].index + 1)
+        return [tree(dialogue, problem, self.group_size, self.horizon, failed)]
 
     def credit(self, group: Group) -> list[Sample]:
         """Every node that is not beyond a solution, with its advantage among its siblings."""
@@ -110,3 +105,18 @@ class Murphy(Baseline):
             sample_of(nodes[i].turn, group.problem, advantage)
             for i, advantage in zip(kept, advantages, strict=True)
         ]
+
+
+def nodes_of(group: Group) -> list[Node]:
+    """Every turn of a group, parents before their children."""
+    nodes: list[Node] = []
+    last: dict[int, int] = {}
+    for trajectory, scored, rewards in zip(
+        group.trajectories, group.scored, group.rewards, strict=True
+    ):
+        parent = None if trajectory.parent is None else last[trajectory.parent]
+        for turn, label, reward in zip(trajectory.turns, scored, rewards, strict=True):
+            nodes.append(Node(turn, reward.total, label.correct, parent))
+            parent = len(nodes) - 1
+        last[trajectory.sample] = len(nodes) - 1
+    return nodes

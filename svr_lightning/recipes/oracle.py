@@ -1,18 +1,16 @@
 """The oracle-guided score-feedback reference (paper, appendix "Oracle-Guided Baseline Prompt").
 
-Privileged: each prompt shows the evaluator's label of the previous answer, in evaluation too.
+Differs from GRPO in: SVR's horizon, solve reward, return and loss mask, with a label in each later
+prompt where SVR has the self-check. Privileged: evaluation shows the labels too.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from svr_lightning.core import baseline_prompts
 from svr_lightning.core.rewards import BaselineReward
-from svr_lightning.core.types import Message, Problem, Turn
-from svr_lightning.recipes.baseline import LossTurns
+from svr_lightning.recipes.base import LossTurns
+from svr_lightning.recipes.dialogues import Dialogue
 from svr_lightning.recipes.grpo_mt import GRPOMT, ReturnOf
-from svr_lightning.recipes.labels import oracle_state
-from svr_lightning.tasks import get_task
+from svr_lightning.recipes.labels import ScoreShown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +24,6 @@ class Oracle(GRPOMT):
     return_of: ReturnOf = "mean"
     """A trajectory's return: the mean over its turns, as SVR's, or the ``final`` turn's reward."""
 
-    @property
-    def uses_labels(self) -> bool:
-        """Its prompts show labels."""
-        return True
-
-    def later_messages(self, problem: Problem, turns: Sequence[Turn]) -> list[Message]:
-        """The score of the previous answer, and an instruction that follows from it."""
-        state = oracle_state(self, problem, turns[-1])
-        style = get_task(problem.task).style
-        return baseline_prompts.scored(style, problem.question, state, turns[-1].index + 1)
+    def method_dialogue(self) -> Dialogue:
+        """The previous answer's score in each later prompt."""
+        return ScoreShown()

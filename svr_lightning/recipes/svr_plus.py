@@ -1,8 +1,9 @@
-"""The best combination of SVR's variants that was found on the embedded task (docs/recipes.md).
+"""SVR with credit for each turn and, if asked for, for each of a turn's two parts.
 
-Differs from SVR in: reward-to-go instead of one return per trajectory; every turn is optimised, or
-one drawn turn; solution and self-check can be credited apart, each with what it brings about; the
-score of the self-check can be a proper one.
+Differs from GRPO in: what SVR differs in, but with reward-to-go instead of one return per
+trajectory; one drawn turn per trajectory is optimised, or every turn; solution and self-check can
+be credited apart, each with what it brings about. Its defaults are the best combination that was
+found on the embedded task (docs/recipes.md).
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,34 +12,29 @@ from typing import Literal
 
 from svr_lightning.core.credit import group_advantages, reward_to_go
 from svr_lightning.core.parsing import self_check_start
-from svr_lightning.core.rewards import Reward, proper_rewards, sections, turn_rewards
-from svr_lightning.core.types import Sample, ScoredTurn
+from svr_lightning.core.rewards import sections
+from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, sample_of
-from svr_lightning.recipes.svr_turns import SVRTurns
+from svr_lightning.recipes.svr import SVR
 
 
 @dataclass(frozen=True, kw_only=True)
-class SVRPlus(SVRTurns):
+class SVRPlus(SVR):
     """SVR with credit for each turn and each of its two parts."""
 
     turns: Literal["all", "drawn"] = "drawn"
-    """Optimise every turn, at three times the update's cost, or one per trajectory."""
+    """Optimise every turn, at three times the update's cost, or one per trajectory, drawn
+    uniformly: as many sequences as SVR, and first turns learn too."""
     sections: bool = True
     """Credit a solution with the solve and answer-format rewards to go, and its self-check with the
-    verification and self-check-format rewards of its own turn, as two sequences."""
-    proper: bool = False
-    """The reward of :class:`~svr_lightning.recipes.svr_proper.SVRProper`."""
+    verification and self-check-format rewards of its own turn, as two sequences. False credits
+    whole turns with their total reward to go."""
 
     @property
     def samples_per_problem(self) -> int:
         """Every optimised part of every optimised turn."""
         turns = self.horizon if self.turns == "all" else 1
         return self.group_size * turns * (2 if self.sections else 1)
-
-    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
-        """Equation svr-reward, or its proper form."""
-        rewards = proper_rewards if self.proper else turn_rewards
-        return rewards(scored, self.weights, self.length_scale)
 
     def credit(self, group: Group) -> list[Sample]:
         """The optimised turns' parts, each compared with the same of the other trajectories."""
@@ -49,6 +45,12 @@ class SVRPlus(SVRTurns):
             for t in (range(self.horizon) if self.turns == "all" else [self.drawn(group, i)])
             for sample in self._samples(group, i, t, [part[i] for part in columns[t]])
         ]
+
+    def drawn(self, group: Group, i: int) -> int:
+        """The turn, from 0, of trajectory ``i`` that is optimised."""
+        trajectory = group.trajectories[i]
+        draw = group.place.generator(group.problem.id, "turn", sample=trajectory.sample)
+        return draw.randrange(len(trajectory.turns))
 
     def _advantages(self, group: Group, t: int) -> list[list[float]]:
         """[1 or 2][G] advantages of the parts of turn ``t``, from 0."""
@@ -71,5 +73,5 @@ class SVRPlus(SVRTurns):
         check = self_check_start(turn.completion.text)
         if check > 0:
             yield sample_of(turn, group.problem, advantages[0], (0, check))
-        # One that is missing is answered for by the end of the turn.
+        # Without a self-check, the turn's last token answers for the missing one.
         yield sample_of(turn, group.problem, advantages[1], (check, end + 1))

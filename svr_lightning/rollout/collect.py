@@ -13,8 +13,8 @@ from svr_lightning.engines.base import Engine
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.scoring import score_turns
 from svr_lightning.tasks.grading import GradingPool, Label
+from svr_lightning.tasks.scoring import score_turns
 
 MAX_ATTEMPTS = 3
 """Generation attempts per batch, the first included."""
@@ -123,7 +123,7 @@ def roll_out(
         parts: shares.
     """
     place = replace(driver.place, part=part, parts=parts)
-    problems = recipe.batch(problems, place)
+    problems = recipe.scheduler.batch(problems, place)
     programs = [recipe.programs(problem, place) for problem in problems]
     jobs = [
         Job(problem=problem, sample=index, program=program, decoding=decoding)
@@ -188,7 +188,7 @@ def _reward_group(
     attempt: int,
 ) -> Group:
     scored = [
-        score_turns(problem, t.turns, recipe.formats, ys)
+        score_turns(problem, t.turns, recipe.dialogue.formats, ys)
         for t, ys in zip(trajectories, labels, strict=True)
     ]
     rewards = [recipe.reward(turns) for turns in scored]

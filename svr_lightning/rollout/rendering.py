@@ -10,9 +10,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from svr_lightning.core.evidence import verdict_probability
+from svr_lightning.core.evidence import token_span, verdict_probability
 from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG
-from svr_lightning.core.spans import token_span
 from svr_lightning.core.types import Completion, Message, Sample
 from svr_lightning.errors import ConfigError
 

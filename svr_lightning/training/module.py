@@ -265,13 +265,13 @@ class SVRModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the recipe remembers of earlier rollouts."""
-        if state := self.recipe.state_dict():
+        if state := self.recipe.scheduler.state_dict():
             checkpoint["recipe"] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Hand the recipe its memory; what does not train has no use for the reference."""
         if "recipe" in checkpoint:
-            self.recipe.load_state_dict(checkpoint["recipe"])
+            self.recipe.scheduler.load_state_dict(checkpoint["recipe"])
         self.serving.weights_replaced()
         useless = self.reference is None and not self._trains
         if useless and "state_dict" in checkpoint:  # DeepSpeed has its own way
@@ -371,7 +371,7 @@ class SVRModule(LightningModule):
             )
         self.groups = self._own_share(groups)
         samples = samples_of(self.groups, self.recipe.samples_per_problem)
-        self.recipe.remember(self.groups, self.global_step, gather_lists)
+        self.recipe.scheduler.remember(self.groups, self.global_step, gather_lists)
         self._rollout_stats = rollout_stats(self.groups)
         self._rollout_stats["time/rollout"] = time.perf_counter() - started
         sync_seconds = self.serving.sync_seconds()
@@ -492,14 +492,14 @@ class SVRModule(LightningModule):
     def _show_prompt(self, problems: Sequence[Problem]) -> None:
         """Print the first prompt of a run as rendered."""
         if not self._prompt_shown:
-            text = self.renderer.text(self.recipe.first_messages(problems[0]))
+            text = self.renderer.text(self.recipe.dialogue.first(problems[0]))
             rank_zero_info(f"first rendered prompt:\n{plain(text)}")
             self._prompt_shown = True
 
     def _name_too_long(self, problems: Sequence[Problem]) -> None:
         """Name problems that a prompt cannot hold; each process knows of its own alone."""
         fits = self.renderer.fits
-        unfit = [p.id for p in problems if not fits(self.recipe.first_messages(p))]
+        unfit = [p.id for p in problems if not fits(self.recipe.dialogue.first(p))]
         if unfit:
             warnings.warn(
                 f"training problems {', '.join(unfit)} do not fit model.policy.max_prompt_tokens="

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from svr_lightning.core import baseline_prompts as prompts
 from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.prompts import AnswerStyle, first_turn, refine
 from svr_lightning.core.types import DraftState, Message, OracleState, PolicyState, Verdict
+from svr_lightning.recipes.dialogues import first_turn as plain_first_turn
+from svr_lightning.recipes.dialogues import neutral
+from svr_lightning.recipes.labels import scored
+from svr_lightning.recipes.mlmt_rl import feedback, guided
+from svr_lightning.recipes.scrpo import doubtful_draft, wrong_draft
 from svr_lightning.tasks import get_task
 from tests.prompts import DRAFTS, QUESTIONS, rendered
 
@@ -18,7 +22,7 @@ Prompt = Callable[[AnswerStyle, str, str], list[Message]]
 
 
 def oracle(correct: bool, truncated: bool = False) -> Prompt:
-    return lambda style, question, draft: prompts.scored(
+    return lambda style, question, draft: scored(
         style, question, OracleState(draft=draft, truncated=truncated, correct=correct), 2
     )
 
@@ -44,19 +48,19 @@ def alone(
 
 
 CASES: dict[str, Prompt] = {
-    "first": lambda style, question, _: prompts.first_turn(style, question),
-    "neutral": on_draft(prompts.neutral),
-    "neutral-truncated": on_draft(prompts.neutral, truncated=True),
+    "first": lambda style, question, _: plain_first_turn(style, question),
+    "neutral": on_draft(neutral),
+    "neutral-truncated": on_draft(neutral, truncated=True),
     "oracle-right": oracle(True),
     "oracle-wrong": oracle(False),
     "oracle-truncated": oracle(True, truncated=True),
-    "scrpo-doubtful": on_draft(prompts.doubtful_draft),
-    "scrpo-truncated": on_draft(prompts.doubtful_draft, truncated=True),
-    "scrpo-wrong": lambda style, question, draft: prompts.wrong_draft(
+    "scrpo-doubtful": on_draft(doubtful_draft),
+    "scrpo-truncated": on_draft(doubtful_draft, truncated=True),
+    "scrpo-wrong": lambda style, question, draft: wrong_draft(
         style, question, OracleState(draft=draft, truncated=False, correct=False), 2
     ),
-    "mlmt-feedback": prompts.feedback,
-    "mlmt-guided": lambda style, question, draft: prompts.guided(
+    "mlmt-feedback": feedback,
+    "mlmt-guided": lambda style, question, draft: guided(
         style, question, draft, "Check the second sum.", 3
     ),
     "verdict-first": lambda style, question, _: first_turn(style, question, "verdict"),
@@ -100,7 +104,7 @@ def test_an_interface_of_one_field_never_names_the_other(interface: str, other: 
 def test_a_right_draft_is_never_called_wrong() -> None:
     state = OracleState(draft="d", truncated=False, correct=True)
     with pytest.raises(ValueError, match="a draft that is right"):
-        prompts.wrong_draft(get_task("math").style, "q", state, 2)
+        wrong_draft(get_task("math").style, "q", state, 2)
 
 
 def test_drafts_are_shortened_as_svrs_are_and_hints_are_not() -> None:
@@ -108,9 +112,9 @@ def test_drafts_are_shortened_as_svrs_are_and_hints_are_not() -> None:
     long = "x" * 512 + "y"
     kept = "x" * 512 + "[...truncated]"
     for messages in (
-        prompts.neutral(style, "q", DraftState(draft=long, truncated=False), 2),
-        prompts.feedback(style, "q", long),
-        prompts.guided(style, "q", long, "hints", 3),
+        neutral(style, "q", DraftState(draft=long, truncated=False), 2),
+        feedback(style, "q", long),
+        guided(style, "q", long, "hints", 3),
     ):
         assert f"\n{kept}\n\n" in messages[1]["content"]
-    assert f"\n{long}\n\n" in prompts.guided(style, "q", "d", long, 3)[1]["content"]
+    assert f"\n{long}\n\n" in guided(style, "q", "d", long, 3)[1]["content"]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from svr_lightning.core.credit import max_to_go, mean_to_go
+from svr_lightning.core.evidence import token_span
 from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.spans import token_span
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.recipes.gspo import GSPO, published_loss

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from svr_lightning import recipes
-from svr_lightning.core import baseline_prompts
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import DraftState, Message, Problem
 from svr_lightning.recipes.base import Group, Recipe
+from svr_lightning.recipes.dialogues import chain
+from svr_lightning.recipes.dialogues import neutral as neutral_prompt
 from svr_lightning.recipes.igrpo import IGRPO
 from svr_lightning.recipes.scrpo_pool import ScRPOPool
 from svr_lightning.rollout.driver import Decoding, Job
@@ -35,7 +36,7 @@ def in_evaluation(recipe: Recipe, problems: list[Problem]) -> str:
     decoding = Decoding(max_completion_tokens=999)
     actors = Actors(mixed)
     actors.run(
-        Job(problem, i, recipe.inference(problem, i, turns), decoding)
+        Job(problem, i, chain(recipe.dialogue, problem, i, turns), decoding)
         for problem in problems
         for i in range(3)
     )
@@ -71,7 +72,7 @@ def test_where_answers_are_alike_no_choice_by_label_shows(name: str, answer: str
 def neutral(problem: Problem, draft: str, turn: int) -> list[Message]:
     style = get_task(problem.task).style
     state = DraftState(draft=draft, truncated=False)
-    return baseline_prompts.neutral(style, problem.question, state, turn)
+    return neutral_prompt(style, problem.question, state, turn)
 
 
 def neutral_prompts(group: Group) -> list[list[Message]]:
@@ -88,7 +89,7 @@ def test_a_draft_that_a_label_chose_is_followed_by_the_neutral_prompt(name: str)
     recipe = RECIPES[name][0]
     for order in ORDERS:
         groups, actors = play(recipe, mixed, exam(order))
-        first = [recipe.first_messages(group.problem) for group in groups]
+        first = [recipe.dialogue.first(group.problem) for group in groups]
         later = [prompt for prompt in actors.prompts if prompt not in first]
         allowed = [prompt for group in groups for prompt in neutral_prompts(group)]
         assert len(later) >= 24
@@ -106,7 +107,7 @@ def full_pool(problems: list[Problem], drafts: list[str]) -> ScRPOPool:
         {"problem": asdict(problem), "draft": draft, "truncated": False, "step": 3}
         for problem, draft in zip(problems, drafts, strict=True)
     ]
-    recipe.load_state_dict({"pool": entries})
+    recipe.scheduler.load_state_dict({"pool": entries})
     return recipe
 
 
@@ -133,6 +134,6 @@ def test_only_the_named_recipes_can_know_a_label_before_a_rollout_ends() -> None
             if isinstance(node, ast.ImportFrom)
             for name in (node.module, *(alias.name for alias in node.names))
         }
-        if imports & {"svr_lightning.recipes.labels", "OracleState", "scored", "wrong_draft"}:
+        if imports & {"svr_lightning.recipes.labels", "OracleState"}:
             found.add(file.stem)
-    assert found == {"igrpo", "labels", "murphy", "oracle", "scrpo", "scrpo_pool"}
+    assert found == {"igrpo", "labels", "murphy", "oracle", "scrpo"}

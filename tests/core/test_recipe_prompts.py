@@ -9,7 +9,8 @@ import pytest
 
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem
-from svr_lightning.recipes.base import PromptRequest, Recipe
+from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.dialogues import PromptRequest, chain
 from svr_lightning.recipes.scrpo_pool import ScRPOPool
 from tests.prompts import rendered
 from tests.recipes import RECIPES, completion, ten
@@ -102,7 +103,7 @@ def in_training(recipe: Recipe, task: str, checked: bool) -> list[list[str]]:
 
 def in_evaluation(recipe: Recipe, task: str, checked: bool) -> list[str]:
     turns, _ = recipe.protocol(4, None)
-    return prompts_of(recipe.inference(problem_of(task), 0, turns), said(task, checked))
+    return prompts_of(chain(recipe.dialogue, problem_of(task), 0, turns), said(task, checked))
 
 
 @each_recipe
@@ -130,8 +131,8 @@ def pooled(oracle_free: bool, draft: str, truncated: bool) -> list[str]:
     """The one prompt of the second stage, with one wrong answer in the pool."""
     recipe = ScRPOPool(oracle_free=oracle_free)
     entry = {"problem": asdict(ten()), "draft": draft, "truncated": truncated, "step": 3}
-    recipe.load_state_dict({"pool": [entry]})
-    (problem,) = recipe.batch([ten("another")], SeedContext(step=4))
+    recipe.scheduler.load_state_dict({"pool": [entry]})
+    (problem,) = recipe.scheduler.batch([ten("another")], SeedContext(step=4))
     programs = recipe.programs(problem)
     assert len(programs) == 24
     (prompts,) = {tuple(prompts_of(program, [draft])) for program in programs}
@@ -147,7 +148,7 @@ def test_the_pools_second_stage_asks_for_a_correction(file: str) -> None:
 
 
 def test_the_tutors_prompt_through_a_chat_template() -> None:
-    program = RECIPES["mlmt_rl"][0].inference(ten(), 0, 3)
+    program = chain(RECIPES["mlmt_rl"][0].dialogue, ten(), 0, 3)
     next(program)
     ((messages, limit),) = program.send([completion("<answer>8+4*2</answer>")])
     assert limit == 512

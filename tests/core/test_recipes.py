@@ -13,6 +13,7 @@ from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Message, SelfCheck, Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.base import Group
+from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.scrpo_pool import ScRPOPool
 from svr_lightning.recipes.svr import SVR
@@ -50,7 +51,9 @@ def test_each_policy_is_evaluated_for_its_own_number_of_turns(name: str) -> None
     assert (kept is not None) == name.startswith("svr")
     problem = ten()
     seen: list[int] = []
-    program = recipe.inference(problem, 0, max_turns, None, lambda turn: seen.append(turn.index))
+    program = chain(
+        recipe.dialogue, problem, 0, max_turns, None, lambda turn: seen.append(turn.index)
+    )
     trajectory = finish(program, lambda _: WRONG)
     assert [turn.index for turn in trajectory.turns] == seen == list(range(1, turns + 1))
 
@@ -69,17 +72,17 @@ def test_a_policy_of_one_field_is_stopped_by_that_field() -> None:
         _, rule = SVR(interface=gate).protocol(10, StopRule())
         assert rule == StopRule(gate=gate)
     says_so = "<self_check>VERDICT: CORRECT </self_check>"
-    program = SVR(interface="verdict").inference(ten(), 0, 10, StopRule(gate="verdict"))
+    program = chain(SVR(interface="verdict").dialogue, ten(), 0, 10, StopRule(gate="verdict"))
     assert len(finish(program, lambda _: RIGHT + says_so).turns) == 1
     sure = "<self_check>CONFIDENCE: 0.9 </self_check>"
-    program = SVR(interface="confidence").inference(ten(), 0, 10, StopRule(gate="confidence"))
+    program = chain(SVR(interface="confidence").dialogue, ten(), 0, 10, StopRule(gate="confidence"))
     assert len(finish(program, lambda _: RIGHT + sure).turns) == 1
 
 
 def test_a_method_that_needs_labels_refuses_a_question_without_reference() -> None:
     question = replace(ten(), reference="")
-    program = Oracle().inference(question, 0, 10)
-    with pytest.raises(ConfigError, match=r"Oracle needs reference answers .* 'p' has none"):
+    program = chain(Oracle().dialogue, question, 0, 10)
+    with pytest.raises(ConfigError, match=r"method needs reference answers .* 'p' has none"):
         finish(program, lambda _: WRONG)
 
 
@@ -120,7 +123,7 @@ def fill(recipe: ScRPOPool, names: str, step: int) -> None:
     """One step of the first stage in which each problem has one right and one wrong answer."""
     problems = [ten(name) for name in names]
     groups, _ = play(recipe, scripts("R", "W"), problems, SeedContext(step=step))
-    recipe.remember(groups, step, together)
+    recipe.scheduler.remember(groups, step, together)
 
 
 def small_pool() -> ScRPOPool:
@@ -141,9 +144,9 @@ def test_the_pool_corrects_earlier_mistakes_in_every_third_step() -> None:
     assert [turn.index for turn in groups[0].trajectories[0].turns] == [2]
     # The second stage learns from what succeeded alone, and fills no pool.
     assert [sample.advantage > 0 for sample in recipe.credit(groups[0])] == [True]
-    before = recipe.state_dict()
-    recipe.remember(groups, 2, together)
-    assert [entry["step"] for entry in recipe.state_dict()["pool"]] == [1, 1]
+    before = recipe.scheduler.state_dict()
+    recipe.scheduler.remember(groups, 2, together)
+    assert [entry["step"] for entry in recipe.scheduler.state_dict()["pool"]] == [1, 1]
     assert [entry["step"] for entry in before["pool"]] == [0, 0, 1, 1]
 
 
@@ -158,11 +161,11 @@ def test_problems_stand_in_where_the_pool_is_too_small() -> None:
 def test_a_resumed_pool_is_the_same_pool() -> None:
     recipe, resumed = small_pool(), small_pool()
     fill(recipe, "abcdef", 1)
-    resumed.load_state_dict(json.loads(json.dumps(recipe.state_dict())))
+    resumed.scheduler.load_state_dict(json.loads(json.dumps(recipe.scheduler.state_dict())))
     problems = [ten("x"), ten("y")]
     place = SeedContext(run_seed=3, step=2)
-    assert resumed.batch(problems, place) == recipe.batch(problems, place)
-    assert resumed.state_dict() == recipe.state_dict()
+    assert resumed.scheduler.batch(problems, place) == recipe.scheduler.batch(problems, place)
+    assert resumed.scheduler.state_dict() == recipe.scheduler.state_dict()
 
 
 def test_processes_correct_different_mistakes() -> None:
@@ -170,7 +173,7 @@ def test_processes_correct_different_mistakes() -> None:
     fill(recipe, "abcdef", 1)
     problems = [ten("x"), ten("y")]
     shares = [
-        {p.id for p in recipe.batch(problems, SeedContext(step=2, part=part, parts=3))}
+        {p.id for p in recipe.scheduler.batch(problems, SeedContext(step=2, part=part, parts=3))}
         for part in range(3)
     ]
     assert set.union(*shares) == set("abcdef")
@@ -180,13 +183,13 @@ def test_resampling_takes_no_mistake_twice() -> None:
     recipe = small_pool()
     fill(recipe, "abcdef", 1)
     place = SeedContext(run_seed=3, step=2)
-    first = recipe.batch([ten("x"), ten("y")], place)
-    second = recipe.batch([ten("v"), ten("w")], replace(place, attempt=1))
-    third = recipe.batch([ten(name) for name in "rstu"], replace(place, attempt=2))
+    first = recipe.scheduler.batch([ten("x"), ten("y")], place)
+    second = recipe.scheduler.batch([ten("v"), ten("w")], replace(place, attempt=1))
+    third = recipe.scheduler.batch([ten(name) for name in "rstu"], replace(place, attempt=2))
     assert {p.id for p in first + second} | {p.id for p in third[:2]} == set("abcdef")
     assert [p.id for p in third[2:]] == ["r", "s"]
     # The next rollout has all of them again.
-    assert recipe.batch([ten("x"), ten("y")], place) == first
+    assert recipe.scheduler.batch([ten("x"), ten("y")], place) == first
 
 
 def test_a_pool_that_shows_labels_is_privileged_and_says_that_answers_were_wrong() -> None:
@@ -206,7 +209,11 @@ def test_the_pool_forgets_the_oldest() -> None:
     recipe = ScRPOPool(group_size=2, period=2, capacity=3)
     fill(recipe, "ab", 0)
     fill(recipe, "cd", 1)
-    assert [entry["problem"]["id"] for entry in recipe.state_dict()["pool"]] == ["b", "c", "d"]
+    assert [entry["problem"]["id"] for entry in recipe.scheduler.state_dict()["pool"]] == [
+        "b",
+        "c",
+        "d",
+    ]
 
 
 def test_a_pool_of_hard_or_easy_problems_stays_empty() -> None:
@@ -214,5 +221,5 @@ def test_a_pool_of_hard_or_easy_problems_stays_empty() -> None:
     groups: list[Group] = []
     for rows in (("R", "R"), ("W", "W")):
         groups += play(recipe, scripts(*rows))[0]
-    recipe.remember(groups, 0, together)
-    assert recipe.state_dict() == {"pool": []}
+    recipe.scheduler.remember(groups, 0, together)
+    assert recipe.scheduler.state_dict() == {"pool": []}

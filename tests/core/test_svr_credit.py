@@ -1,14 +1,14 @@
 """The variants of SVR: who learns, with what advantage, and what their rewards are best met by."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from svr_lightning.core.rewards import RewardWeights, proper_rewards, turn_rewards
+from svr_lightning.core.rewards import RewardWeights, turn_rewards
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import ScoredTurn, Verdict
 from svr_lightning.recipes.svr_plus import SVRPlus
-from svr_lightning.recipes.svr_turns import SVRTurns
 from tests.recipes import advantages, play, scripts
 
 
@@ -29,6 +29,7 @@ def expected_reward(rewards: object, p: float, verdict: Verdict, confidence: flo
     return total
 
 
+proper_rewards = partial(turn_rewards, proper=True)
 GRID = [i / 1000 for i in range(1001)]
 
 
@@ -55,7 +56,7 @@ def test_the_proper_reward_pays_for_correct_above_ten_thirteenths() -> None:
 
 def test_svr_turns_credits_a_drawn_turn_with_what_it_and_later_ones_earned() -> None:
     weights = RewardWeights(alpha=0, delta=0, keep=0, reg=0, fail=0, cal=0, fmt=0)
-    recipe = SVRTurns(group_size=2, weights=weights, scale_rewards="none")
+    recipe = SVRPlus(sections=False, group_size=2, weights=weights, scale_rewards="none")
     rows = ("WWR", "RWW")
     # Reward-to-go of 0 0 1: 1/3, 1/2, 1; of 1 0 0: 1/3, 0, 0. Centred per turn:
     by_turn = [[0.0, 0.0], [0.25, -0.25], [0.5, -0.5]]
@@ -121,15 +122,8 @@ def test_svr_plus_takes_a_turn_of_a_self_check_alone_as_one_sequence() -> None:
     assert len(recipe.credit(group)) == 3
 
 
-def test_svr_plus_without_its_parts_is_svr_turns() -> None:
-    plus, turns = SVRPlus(sections=False, proper=False), SVRTurns()
-    write = scripts(*["RWR", "WRW", "RRW", "WWR"] * 2)
-    ((group,), _) = play(turns, write)
-    assert plus.credit(group) == turns.credit(group)
-
-
 def test_every_turn_is_drawn_equally_often() -> None:
-    recipe = SVRTurns(group_size=2, horizon=3)
+    recipe = SVRPlus(sections=False, group_size=2, horizon=3)
     ((group,), _) = play(recipe, scripts("RWR", "WRW"))
     draws = [
         recipe.drawn(replace(group, place=SeedContext(run_seed=7, step=step)), i)

@@ -16,7 +16,7 @@ from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.evaluation.transcript import print_outcome, print_turn
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.scoring import score_turns
+from svr_lightning.tasks.scoring import score_turns
 
 HOSTILE = {
     "clear-screen": "\x1b[2J\x1b[31mred\x9b31m\x07\x08",

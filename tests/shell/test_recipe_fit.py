@@ -22,8 +22,6 @@ from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.scrpo_pool import ScRPOPool
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
-from svr_lightning.recipes.svr_proper import SVRProper
-from svr_lightning.recipes.svr_turns import SVRTurns
 from svr_lightning.training.batching import TrainBatch
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig, SamplingConfig
 from svr_lightning.training.csv_log import CSVLog
@@ -36,8 +34,8 @@ from tests.made_up_recipe import MADE_UP
 # recipe: generations per problem, turns of a validation with T_max = 2
 # ScRPO compares the corrections of wrong answers, of which a problem needs two.
 SMALL: dict[str, tuple[Recipe, int, int]] = {
-    "svr_proper": (SVRProper(group_size=2, horizon=2), 4, 2),
-    "svr_turns": (SVRTurns(group_size=2, horizon=2), 4, 2),
+    "svr_proper": (SVR(group_size=2, horizon=2, proper=True), 4, 2),
+    "svr_turns": (SVRPlus(group_size=2, horizon=2, sections=False), 4, 2),
     "svr_plus": (SVRPlus(group_size=2, horizon=2, turns="all"), 4, 2),
     "verdict": (SVR(group_size=2, horizon=2, interface="verdict"), 4, 2),
     "confidence": (SVR(group_size=2, horizon=2, interface="confidence"), 4, 2),
@@ -166,7 +164,7 @@ def test_a_checkpoint_keeps_the_pool_of_mistakes(tmp_path: Path) -> None:
 
     saved = tmp_path / "one.ckpt"
     first = fit(recipe(), tmp_path, saved, limit_val_batches=0)
-    pool = first.recipe.state_dict()["pool"]
+    pool = first.recipe.scheduler.state_dict()["pool"]
     assert {entry["step"] for entry in pool} == {0}
     second = fit(recipe(), tmp_path, saved, limit_val_batches=0, max_steps=2)
     # The second step corrects what the first one left, and its problems are not the data's.

@@ -19,12 +19,12 @@ from svr_lightning.core.types import (
 )
 from svr_lightning.engines.base import Output, Request, SamplingParams
 from svr_lightning.engines.scripted import ScriptedEngine
-from svr_lightning.recipes.chain import refinement_chain
+from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import roll_out
 from svr_lightning.rollout.driver import Job
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.scoring import score_turns
+from svr_lightning.tasks.scoring import score_turns
 from tests.scripted import (
     DECODING,
     ORDERS,
@@ -200,7 +200,7 @@ def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated() -> 
 
     engine = at_places(speak)
     (trajectory,) = driver(engine).run(
-        [Job(PROBLEMS[0], 0, refinement_chain(PROBLEMS[0], 0, 3), DECODING)]
+        [Job(PROBLEMS[0], 0, chain(SelfVerifying(), PROBLEMS[0], 0, 3), DECODING)]
     )
     first, second, _ = trajectory.turns
     assert (first.completion.finish_reason, len(first.completion.token_ids)) == (
@@ -231,7 +231,9 @@ def test_permuting_the_references_leaves_every_training_prompt_as_it_was() -> No
             Job(
                 problem,
                 i,
-                refinement_chain(problem, i, 3, on_turn=lambda turn, p=problem: grade(turn, p)),
+                chain(
+                    SelfVerifying(), problem, i, 3, on_turn=lambda turn, p=problem: grade(turn, p)
+                ),
                 DECODING,
             )
             for problem in problems
@@ -265,13 +267,15 @@ def test_an_exception_in_a_program_cancels_the_engine() -> None:
         raise LookupError("lost")
 
     engine = ScriptedEngine(lambda request: words("x" * (3 if request.id == 2 else 60)))
-    good = [Job(p, 0, refinement_chain(p, 0, 3), DECODING) for p in PROBLEMS[:2]]
+    good = [Job(p, 0, chain(SelfVerifying(), p, 0, 3), DECODING) for p in PROBLEMS[:2]]
     mine = driver(engine)
     with pytest.raises(LookupError, match="lost"):
         mine.run([*good, Job(PROBLEMS[2], 0, broken(), DECODING)])
     assert engine.step() == []
     # The same driver and engine run on as if nothing had been.
-    (trajectory,) = mine.run([Job(PROBLEMS[0], 0, refinement_chain(PROBLEMS[0], 0, 2), DECODING)])
+    (trajectory,) = mine.run(
+        [Job(PROBLEMS[0], 0, chain(SelfVerifying(), PROBLEMS[0], 0, 2), DECODING)]
+    )
     assert len(trajectory.turns) == 2
 
 
@@ -298,6 +302,6 @@ def test_a_verdict_is_read_from_the_turns_own_text() -> None:
         lambda _name, _sample, turn: words(says("8+2", "INCORRECT" if turn == 2 else "RIGHT", 0.5))
     )
     (trajectory,) = driver(engine).run(
-        [Job(PROBLEMS[0], 0, refinement_chain(PROBLEMS[0], 0, 2), DECODING)]
+        [Job(PROBLEMS[0], 0, chain(SelfVerifying(), PROBLEMS[0], 0, 2), DECODING)]
     )
     assert [turn.check.verdict for turn in trajectory.turns] == [Verdict.CORRECT, Verdict.INCORRECT]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from svr_lightning import tiny
-from svr_lightning.core.baseline_prompts import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.core.parsing import self_check_format_score, without_spans
 from svr_lightning.core.types import Verdict
+from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
 from svr_lightning.tiny.problems import universe

@@ -8,9 +8,16 @@ answer as often as it would have called it CORRECT and stayed.
 import random
 from collections.abc import Callable, Iterator
 
-from svr_lightning.core import baseline_prompts
-from svr_lightning.core.baseline_prompts import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.core.types import DraftState, Message, OracleState
+from svr_lightning.recipes.dialogues import first_turn, neutral
+from svr_lightning.recipes.labels import scored
+from svr_lightning.recipes.mlmt_rl import feedback, guided
+from svr_lightning.recipes.scrpo import (
+    ANALYSIS_CLOSE,
+    ANALYSIS_OPEN,
+    doubtful_draft,
+    wrong_draft,
+)
 from svr_lightning.tasks import get_task
 from tools.warmstart.traces import (
     INSIST_CHANCE,
@@ -60,7 +67,7 @@ def _confidence(rng: random.Random, puzzle: Puzzle) -> Document:
 
 def _first(rng: random.Random, puzzle: Puzzle) -> Document:
     trace = first_trace(rng, puzzle)
-    messages = baseline_prompts.first_turn(_STYLE, problem_of(puzzle).question)
+    messages = first_turn(_STYLE, problem_of(puzzle).question)
     return Document(messages=messages, completion=trace.text, draft="", correct=trace.correct)
 
 
@@ -68,7 +75,7 @@ def _neutral(rng: random.Random, puzzle: Puzzle) -> Document:
     draft, truncated = _draft(rng, puzzle)
     state = DraftState(draft=_shown(rng, draft.text, truncated), truncated=truncated)
     trace = _go_on(rng, puzzle, draft, truncated, _stays(rng, draft))
-    messages = baseline_prompts.neutral(_STYLE, problem_of(puzzle).question, state, later_turn(rng))
+    messages = neutral(_STYLE, problem_of(puzzle).question, state, later_turn(rng))
     return _document(messages, trace.text, draft.text, truncated, trace.correct)
 
 
@@ -79,7 +86,7 @@ def _scored(rng: random.Random, puzzle: Puzzle) -> Document:
         draft=_shown(rng, draft.text, truncated), truncated=truncated, correct=draft.correct
     )
     trace = _go_on(rng, puzzle, draft, truncated, draft.correct)
-    messages = baseline_prompts.scored(_STYLE, problem_of(puzzle).question, state, later_turn(rng))
+    messages = scored(_STYLE, problem_of(puzzle).question, state, later_turn(rng))
     return _document(messages, trace.text, draft.text, truncated, trace.correct)
 
 
@@ -93,16 +100,16 @@ def _analysed(rng: random.Random, puzzle: Puzzle) -> Document:
     question, turn = problem_of(puzzle).question, later_turn(rng)
     if told:
         known = OracleState(draft=shown, truncated=truncated, correct=False)
-        messages = baseline_prompts.wrong_draft(_STYLE, question, known, turn)
+        messages = wrong_draft(_STYLE, question, known, turn)
     else:
         state = DraftState(draft=shown, truncated=truncated)
-        messages = baseline_prompts.doubtful_draft(_STYLE, question, state, turn)
+        messages = doubtful_draft(_STYLE, question, state, turn)
     return _document(messages, analysis_text(trace), text, truncated, trace.correct)
 
 
 def _feedback(rng: random.Random, puzzle: Puzzle) -> Document:
     draft, _ = _draft(rng, puzzle)
-    messages = baseline_prompts.feedback(_STYLE, problem_of(puzzle).question, draft.text)
+    messages = feedback(_STYLE, problem_of(puzzle).question, draft.text)
     hints = hints_text(puzzle, draft, _stays(rng, draft))
     return _document(messages, hints, draft.text, False, False)
 
@@ -112,7 +119,7 @@ def _guided(rng: random.Random, puzzle: Puzzle) -> Document:
     draft, _ = _draft(rng, puzzle)
     stay = _stays(rng, draft)
     trace = _go_on(rng, puzzle, draft, False, stay)
-    messages = baseline_prompts.guided(
+    messages = guided(
         _STYLE,
         problem_of(puzzle).question,
         draft.text,

@@ -1,0 +1,319 @@
+"""Dialogues: every prompt of a method, how a completion is read, and the turn loop for all of them.
+
+A rollout is a generator that yields prompts and receives their completions. It knows nothing of
+engines, so a test can drive it with a list of texts. :func:`ask` is the only place where a prompt
+is asked for and a completion becomes a turn; :func:`chain` and :func:`tree` repeat it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from svr_lightning.core import prompts
+from svr_lightning.core.parsing import (
+    SelfCheckFields,
+    parse_self_check,
+    self_check_format_score,
+)
+from svr_lightning.core.prompts import AnswerStyle
+from svr_lightning.core.stopping import StopRule, StopSignals, stops
+from svr_lightning.core.types import (
+    AnyCompletion,
+    DraftState,
+    Message,
+    Problem,
+    SelfCheck,
+    Trajectory,
+    Turn,
+)
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import Task
+from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
+
+
+class PromptRequest(NamedTuple):
+    """A prompt with a completion limit of its own, in tokens; the lower of two limits counts."""
+
+    messages: list[Message]
+    max_completion_tokens: int
+
+
+Prompt = list[Message] | PromptRequest
+PromptRequests = Sequence[Prompt]
+"""Prompts that a rollout wants completed before it goes on."""
+
+RolloutFn = Generator[PromptRequests, Sequence[AnyCompletion], Any]
+"""A running rollout: yields prompts, receives their completions in order, and returns a
+:class:`Trajectory` or a list of them."""
+
+ProbabilityOf = Callable[[AnyCompletion], float | None]
+"""Reads a completion's verdict probability, as :meth:`Renderer.verdict_probability` does."""
+
+
+class Dialogue(ABC):
+    """The prompts of a method, how its completions are read, and what can end a trajectory.
+
+    To change a method's wording, subclass its dialogue and set the recipe's ``custom_dialogue``.
+    """
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether a prompt shows whether an answer is correct. Logs and results then say so."""
+        return False
+
+    @abstractmethod
+    def first(self, problem: Problem) -> list[Message]:
+        """The prompt of turn 1."""
+
+    @abstractmethod
+    def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
+        """The prompt that follows ``turns``, of which there is at least one."""
+
+    def read(self, text: str) -> SelfCheck | None:
+        """The self-check of a completion; None for a method that asks for none."""
+        return None
+
+    def formats(self, task: Task, text: str) -> tuple[float, float]:
+        """r_taskfmt and r_scfmt of a completion; the second is 0 without a self-check."""
+        return task.format_score(text), 0.0
+
+    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+        """How many turns an evaluation takes and what ends it early, given what is configured.
+
+        By default all turns, since nothing in a completion says that it is good enough.
+        """
+        return max_turns, None
+
+
+@dataclass(frozen=True)
+class SelfVerifying(Dialogue):
+    """SVR: solve, check oneself, refine from draft and self-check, stop when sure.
+
+    Its later prompts are built from the policy's own draft, verdict, confidence and truncation,
+    which :func:`~svr_lightning.tasks.messages.refinement_messages` takes and nothing else.
+    """
+
+    interface: SelfCheckFields = "joint"
+    """What a self-check consists of."""
+
+    def first(self, problem: Problem) -> list[Message]:
+        """The question, under a system message that asks for a self-check."""
+        return first_turn_messages(get_task(problem.task), problem, self.interface)
+
+    def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
+        """The question, the draft, the self-check, and what to do about it."""
+        completion = turns[-1].completion
+        check = turns[-1].check or self.read(completion.text)
+        return refinement_messages(
+            get_task(problem.task),
+            problem,
+            previous=completion.text,
+            verdict=check.verdict,
+            confidence=check.confidence,
+            truncated=completion.truncated,
+            turn=turns[-1].index + 1,
+            interface=self.interface,
+        )
+
+    def read(self, text: str) -> SelfCheck:
+        """The verdict and the confidence, of which one has its default if not asked for."""
+        return parse_self_check(text, self.interface)
+
+    def formats(self, task: Task, text: str) -> tuple[float, float]:
+        """The task's format score, and that of the self-check as ``interface`` wants it."""
+        return task.format_score(text), self_check_format_score(text, self.interface)
+
+    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+        """Adaptive stopping; a policy of one field is stopped by that field."""
+        if rule is not None and self.interface != "joint":
+            rule = replace(rule, gate=self.interface)
+        return max_turns, rule
+
+
+class Neutral(Dialogue):
+    """No self-check; later prompts ask for a review and claim nothing about the draft."""
+
+    def first(self, problem: Problem) -> list[Message]:
+        """The question, under a system message that asks for no self-check."""
+        return first_turn(get_task(problem.task).style, problem.question)
+
+    def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
+        """The question and the draft."""
+        style = get_task(problem.task).style
+        return neutral(style, problem.question, draft_of(turns[-1]), turns[-1].index + 1)
+
+
+# --- the turn loop ----------------------------------------------------------------------------
+
+
+def ask(
+    dialogue: Dialogue,
+    problem: Problem,
+    pasts: Sequence[Sequence[Turn]],
+    probability_of: ProbabilityOf | None = None,
+) -> Generator[PromptRequests, Sequence[AnyCompletion], list[Turn]]:
+    """The turns that follow some pasts, all of them asked for at once.
+
+    Args:
+        dialogue: writes the prompts and reads the completions.
+        problem: what to solve.
+        pasts: [P] the turns before each prompt; empty for a first turn.
+        probability_of: fills in :attr:`Turn.verdict_probability`, which training does not need.
+
+    Returns:
+        [P] the next turns.
+    """
+    completions = yield [
+        dialogue.later(problem, past) if past else dialogue.first(problem) for past in pasts
+    ]
+    return [
+        Turn(
+            index=past[-1].index + 1 if past else 1,
+            completion=completion,
+            check=dialogue.read(completion.text),
+            verdict_probability=probability_of(completion) if probability_of else None,
+        )
+        for past, completion in zip(pasts, completions, strict=True)
+    ]
+
+
+def chain(
+    dialogue: Dialogue,
+    problem: Problem,
+    sample: int,
+    max_turns: int,
+    rule: StopRule | None = None,
+    on_turn: Callable[[Turn], None] | None = None,
+    probability_of: ProbabilityOf | None = None,
+) -> Generator[PromptRequests, Sequence[AnyCompletion], Trajectory]:
+    """One trajectory, turn after turn: what SVR trains on, and what every evaluation runs.
+
+    Args:
+        dialogue: writes the prompts and reads the completions.
+        problem: what to solve.
+        sample: number of the trajectory within its group.
+        max_turns: the horizon in training (T_tr), the budget at inference (T_max).
+        rule: ends the trajectory; None runs every turn, as training does.
+        on_turn: called with each turn as it ends.
+        probability_of: fills in :attr:`Turn.verdict_probability`, which training does not need.
+    """
+    task = get_task(problem.task)
+    turns: list[Turn] = []
+    said: list[StopSignals] = []
+    while len(turns) < max_turns:
+        turns += yield from ask(dialogue, problem, [turns], probability_of)
+        if on_turn is not None:
+            on_turn(turns[-1])
+        if rule is not None:
+            said.append(signals_of(task, turns[-1]))
+            if stops(rule, said):
+                break
+    return Trajectory(problem=problem, sample=sample, turns=tuple(turns))
+
+
+def tree(
+    dialogue: Dialogue,
+    problem: Problem,
+    width: int,
+    horizon: int,
+    expands: Callable[[Turn], bool],
+) -> Generator[PromptRequests, Sequence[AnyCompletion], list[Trajectory]]:
+    """``width`` attempts at each turn, dealt in turn to the expanded ones of the turn before.
+
+    Ends early if none is expanded.
+
+    Args:
+        dialogue: writes the prompts and reads the completions.
+        problem: what to solve.
+        width: attempts at each turn.
+        horizon: turns.
+        expands: which attempts have children.
+
+    Returns:
+        The tree's nodes, parents before their children: trajectories of one turn each.
+    """
+    nodes: list[Trajectory] = []
+    parents: list[tuple[Trajectory | None, list[Turn]]] = [(None, [])] * width
+    for level in range(1, horizon + 1):
+        turns = yield from ask(dialogue, problem, [past for _, past in parents])
+        paths = []
+        for (parent, past), turn in zip(parents, turns, strict=True):
+            nodes.append(node(problem, len(nodes), turn, parent))
+            paths.append((nodes[-1], [*past, turn]))
+        if level == horizon:
+            break
+        open_ends = [(leaf, path) for leaf, path in paths if expands(path[-1])]
+        if not open_ends:
+            break
+        parents = [open_ends[i % len(open_ends)] for i in range(width)]
+    return nodes
+
+
+def node(problem: Problem, sample: int, turn: Turn, parent: Trajectory | None = None) -> Trajectory:
+    """A tree's node: a trajectory of one turn that goes on from ``parent``."""
+    number = None if parent is None else parent.sample
+    return Trajectory(problem=problem, sample=sample, turns=(turn,), parent=number)
+
+
+def signals_of(task: Task, turn: Turn) -> StopSignals:
+    """What a stopping rule reads of a turn.
+
+    Raises:
+        ValueError: if the turn has no self-check, since then no rule applies to it.
+    """
+    if turn.check is None:
+        raise ValueError("a turn without a self-check cannot end its trajectory early")
+    return StopSignals(
+        verdict=turn.check.verdict,
+        confidence=turn.check.confidence,
+        truncated=turn.completion.truncated,
+        answer=task.extract_answer(turn.completion.text),
+        verdict_probability=turn.verdict_probability,
+    )
+
+
+def draft_of(turn: Turn) -> DraftState:
+    """What the next prompt of a method without a self-check may know of a turn."""
+    return DraftState(draft=turn.completion.text, truncated=turn.completion.truncated)
+
+
+# --- prompts without a self-check -------------------------------------------------------------
+
+CUT_OFF = (
+    "Your previous response was CUT OFF before completion (it hit the length budget mid-stream). "
+    "The draft above is incomplete and should not be trusted. Discard it, and produce a fresh, "
+    "COMPLETE solution this time. Keep your <think>...</think> reasoning concise so the entire "
+    "answer including <answer>...</answer> fits within the budget."
+)
+
+
+def plain_system_prompt(style: AnswerStyle) -> str:
+    """SVR's system message without its sentences on self-verification."""
+    solve = prompts.solve_instruction(style)
+    return f"{solve}\n{style.closing}" if style.closing else solve
+
+
+def first_turn(style: AnswerStyle, question: str) -> list[Message]:
+    """The system message and the raw question."""
+    return prompts.chat(plain_system_prompt(style), question)
+
+
+def later_turn(
+    style: AnswerStyle, question: str, draft: str, turn: int, instruction: str, heading: str = ""
+) -> list[Message]:
+    """The question, the shortened draft, and what to do; ``turn`` >= 2."""
+    text = prompts.refinement_text(
+        style, question, draft, turn, heading=heading, instruction=instruction
+    )
+    return prompts.chat(plain_system_prompt(style), text)
+
+
+def neutral(style: AnswerStyle, question: str, state: DraftState, turn: int) -> list[Message]:
+    """Refinement that claims nothing about the draft; turn ``turn`` >= 2."""
+    review = (
+        "Review your previous solution step by step. If you find an error, correct it; otherwise "
+        "keep the same final answer. Give a complete solution with the final answer in "
+        f"{style.reminder}."
+    )
+    return later_turn(style, question, state.draft, turn, CUT_OFF if state.truncated else review)
