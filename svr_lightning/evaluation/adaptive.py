@@ -5,7 +5,7 @@ from typing import Any
 
 from svr_lightning.core.stopping import StopRule, answer_turn
 from svr_lightning.core.types import AnyCompletion, Problem, SelfCheck, Trajectory, Turn, Verdict
-from svr_lightning.recipes.chain import signals_of
+from svr_lightning.recipes.dialogues import signals_of
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.graders import get_grader
 from svr_lightning.tasks.grading import label

@@ -34,6 +34,7 @@ from svr_lightning.evaluation.results import (
 from svr_lightning.evaluation.votes_file import VOTES
 from svr_lightning.files import to_json, write_file
 from svr_lightning.recipes.base import Gather, Recipe
+from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Driver, Job, RequestError
 from svr_lightning.rollout.rendering import Renderer
@@ -207,8 +208,14 @@ class Evaluator:
 
         def jobs(problem: Problem) -> Iterator[Job]:
             shown = partial(on_turn, problem) if on_turn else None
-            program = self.recipe.inference(
-                problem, 0, self.max_turns, self.rule, shown, self._probability
+            program = chain(
+                self.recipe.dialogue,
+                problem,
+                0,
+                self.max_turns,
+                self.rule,
+                shown,
+                self._probability,
             )
             yield Job(problem=problem, sample=0, program=program, decoding=decoding)
 
@@ -239,7 +246,7 @@ class Evaluator:
 
         def jobs(problem: Problem) -> Iterator[Job]:
             for sample in range(self.config.votes):
-                program = self.recipe.inference(problem, sample, 1)
+                program = chain(self.recipe.dialogue, problem, sample, 1)
                 yield Job(problem=problem, sample=sample, program=program, decoding=decoding)
 
         def record(problem: Problem, results: Sequence[Trajectory]) -> Record:
@@ -258,7 +265,7 @@ class Evaluator:
         for problem in problems:
             if problem.id in records:
                 continue
-            if self.renderer is None or self.renderer.fits(self.recipe.first_messages(problem)):
+            if self.renderer is None or self.renderer.fits(self.recipe.dialogue.first(problem)):
                 fitting.append(problem)
             else:
                 limit = self.renderer.max_prompt_tokens

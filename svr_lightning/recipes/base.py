@@ -90,7 +90,7 @@ class Recipe(ABC):
     """``group`` divides advantages by the group's standard deviation, ``none`` does not."""
     loss: LossSpec = field(default_factory=LossSpec)
     """Ratio level, clip range and KL coefficient."""
-    custom_reward: RewardFunction | None = None
+    custom_reward: RewardFunction | None = field(default=None, repr=False)
     """A function of your own, by its dotted path, instead of the method's reward: it takes the
     scored turns of one trajectory and returns one :class:`~svr_lightning.Reward` for each."""
     custom_dialogue: Dialogue | None = None

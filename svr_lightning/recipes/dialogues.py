@@ -57,6 +57,10 @@ class Dialogue(ABC):
     To change a method's wording, subclass its dialogue and set the recipe's ``custom_dialogue``.
     """
 
+    def __repr__(self) -> str:
+        """The same text in every process, since journals compare it."""
+        return f"{type(self).__module__}.{type(self).__qualname__}()"
+
     @property
     def uses_labels(self) -> bool:
         """Whether a prompt shows whether an answer is correct. Logs and results then say so."""

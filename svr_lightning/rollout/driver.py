@@ -24,7 +24,7 @@ from svr_lightning.engines.base import (
     TextOutput,
 )
 from svr_lightning.errors import require
-from svr_lightning.recipes.base import PromptRequest, RolloutFn
+from svr_lightning.recipes.dialogues import PromptRequest, RolloutFn
 from svr_lightning.rollout.rendering import Renderer
 
 

@@ -305,7 +305,7 @@ def test_scrpo_judges_a_correction_by_the_answer_right_before_it() -> None:
 def test_scrpo_scores_the_form_of_what_is_left_without_the_analysis() -> None:
     task = get_task("countdown")
     assert task.format_score(ANALYSED) < 1
-    assert ScRPO().formats(task, ANALYSED) == (1.0, 0.0)
+    assert ScRPO().dialogue.formats(task, ANALYSED) == (1.0, 0.0)
 
 
 def test_scrpo_corrects_nothing_of_problems_that_are_always_or_never_solved() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Trajectory
+from svr_lightning.recipes.dialogues import chain
 from tests.recipes import completion, ten
 from tools.miniature.string_rule import StringRule
 
@@ -18,7 +19,7 @@ FINDS = GIVES_UP.replace("34 no<", "34 yes<").replace("VERDICT: CORRECT", "VERDI
 
 def play(texts: list[str]) -> tuple[Trajectory, list[str]]:
     """The trajectory and every prompt of a policy that says ``texts`` one after the other."""
-    program: Any = StringRule().inference(ten(), 0, len(texts), StopRule())
+    program: Any = chain(StringRule().dialogue, ten(), 0, len(texts), StopRule())
     prompts = [next(program)]
     for text in texts:
         try:

@@ -18,7 +18,7 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
-from svr_lightning.recipes.chain import refinement_chain
+from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
 from tests.scripted import DECODING, PROBLEMS, TOKENIZER
 
@@ -125,6 +125,6 @@ def test_greedy_inference_through_a_server_equals_that_in_this_process(
 
 def test_a_model_that_a_real_server_does_not_have_is_one_line(server: str) -> None:
     driver = Driver(OpenAIEngine(server, "tiniest"), None, run_seed=42)
-    job = Job(PROBLEMS[0], 0, refinement_chain(PROBLEMS[0], 0, 1), DECODING)
+    job = Job(PROBLEMS[0], 0, chain(SelfVerifying(), PROBLEMS[0], 0, 1), DECODING)
     with pytest.raises(ConfigError, match=r"has no model 'tiniest'.*Valid aliases: tiny"):
         list(driver.stream([job]))

@@ -23,7 +23,7 @@ from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.files import write_json
-from svr_lightning.recipes.chain import refinement_chain
+from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.config import PolicyConfig
@@ -91,7 +91,7 @@ def measure(
 
     def jobs(first: int) -> Iterator[Job]:
         for index in range(first, min(first + batch, len(problems))):
-            program = refinement_chain(problems[index], 0, turns[index])
+            program = chain(SelfVerifying(), problems[index], 0, turns[index])
             yield Job(problems[index], 0, program, decoding)
             if index >= len(problems) - 1:
                 engine.counting = False

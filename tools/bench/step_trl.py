@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from svr_lightning.core.types import Completion, FinishReason, Problem, Trajectory
-from svr_lightning.scoring import score_turns
+from svr_lightning.tasks.scoring import score_turns
 from svr_lightning.training.data import TrainingOrder
 from tools.bench import step
 from tools.bench.step import GROUP, PROBLEMS, Notebook
@@ -70,7 +70,7 @@ class Workload:
 
     def prompt_of(self, problem: Problem) -> list[Any]:
         """The prompt of the first turn."""
-        return self.recipe.first_messages(problem)
+        return self.recipe.dialogue.first(problem)
 
     def roll_out(self, prompts: list[list[Any]], trainer: NotingTrainer) -> dict[str, Any]:
         """All turns of all trajectories, one turn after the other."""
