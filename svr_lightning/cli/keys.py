@@ -115,11 +115,13 @@ def _key(annotation: ast.expr | None, default: ast.expr | None, module: str) -> 
 
 
 def _fields(module: str, name: str) -> dict[str, Key]:
-    """The fields of a dataclass, inherited ones included; none of any other class."""
+    """The fields of a dataclass, inherited ones included; none of another or an abstract class."""
     found = _find(module, name) if module else None
     if found is None or not any("dataclass" in ast.unparse(d) for d in found[1].decorator_list):
         return {}
     module, definition = found
+    if any(ast.unparse(base) == "ABC" for base in definition.bases):  # class_path names a subclass
+        return {}
     inherited: dict[str, Key] = {}
     for base in definition.bases:
         if isinstance(base, ast.Name):
