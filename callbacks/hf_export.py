@@ -70,7 +70,7 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
     """What the policy is, how it was trained, how to use it, what it scored."""
     rows = [
         f"| {name} | {v['n']} | {v['accuracy']:.3f} | {v['turns']:.2f} | {v['esr']:.3f} "
-        f"| {v['pse']:.3f} | {v['brier']:.3f} |"
+        f"| {v['pse']:.3f} | {'-' if v.get('brier') is None else format(v['brier'], '.3f')} |"
         for name, v in datasets.items()
     ]
     table = [

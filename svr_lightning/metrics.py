@@ -1,26 +1,35 @@
-"""The paper's metrics as ``torchmetrics.Metric`` classes, and all of them over sample records.
+"""The paper's metrics as ``torchmetrics.Metric`` classes, and all of them over a per-problem table.
 
-Each class keeps its input columns, not running sums: a distributed sampler may hand an example to
-two ranks, which only shows once the ranks' rows lie side by side. Rows that carry the same
-``example_ids`` entry are counted once (the first, in rank order), rows without one (-1, or no ids
-given) are all counted. The key must be the same on every rank and distinguish what is counted:
-the example for per-example metrics, the example and the turn for per-turn metrics;
-:func:`example_key` makes both.
+The classes only collect rows and reduce them over ranks; what a metric is, is defined once in
+:mod:`svr_lightning.core.metrics`. A class keeps its rows, not running sums: a distributed sampler
+may hand an example to two ranks, which only shows once the ranks' rows lie side by side. Rows that
+carry the same ``example_ids`` entry are counted once (the first, in rank order), rows without one
+(-1, or no ids given) are all counted. :func:`example_key` makes keys that are equal on every rank:
+of the example for metrics of examples, of the example and the turn for metrics of turns.
 
 States are named for what they hold, so that a ``MetricCollection`` never takes two different
 metrics for one compute group. Nothing seen, or a value that is not defined, is nan.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.data import dim_zero_cat
 
-from svr_lightning.evaluation import metric_functions
-from svr_lightning.evaluation.metric_functions import VERDICT_CODES, example_key
+from svr_lightning.core.metrics import (
+    DEFINITIONS,
+    METRIC_NAMES,
+    SELF_CHECK_METRICS,
+    VERDICT_CODES,
+    value_of,
+)
 
 __all__ = [
     "METRIC_NAMES",
@@ -41,6 +50,27 @@ __all__ = [
     "VerdictAccuracy",
     "example_key",
 ]
+
+
+def example_key(dataset: str, example: str, turn: int | None = None) -> int:
+    """A key in [0, 2**63) for one example, or for one turn of it; equal on every machine."""
+    key = json.dumps([dataset, example, turn])
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
+
+
+def keep_first(ids: Tensor) -> Tensor:
+    """[N] bool, which rows to count: every row without an id (-1), the first one of each id.
+
+    Example:
+        >>> keep_first(torch.tensor([7, -1, 7, 3, -1])).tolist()
+        [True, True, False, True, True]
+    """
+    ordered, position = torch.sort(ids, stable=True)
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    first[1:] = (ordered[1:] != ordered[:-1]) | (ordered[1:] < 0)
+    kept = torch.empty_like(first)
+    kept[position] = first
+    return kept
 
 
 class _Column(NamedTuple):
@@ -67,13 +97,13 @@ _COLUMNS = {
 class _ColumnMetric(Metric):
     """Gathers columns over batches and ranks, drops repeated examples, computes one number.
 
-    A subclass names its columns in the order in which its ``value`` takes them.
+    A subclass names its metric, and its columns in the order in which the metric takes them.
     """
 
     is_differentiable = False
     full_state_update = False
+    name: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
-    value: ClassVar[Callable[..., float]]
 
     def __init__(self, **kwargs: Any) -> None:
         # torchmetrics does not forget a computed value when another metric is merged in.
@@ -104,9 +134,13 @@ class _ColumnMetric(Metric):
 
     def compute(self) -> Tensor:
         """The metric over all rows seen: a float64 scalar, nan where it is undefined."""
-        kept = metric_functions.keep_first(self._rows("example_ids"))
-        value = type(self).value(*(self._rows(name)[kept] for name in self.columns))
-        return torch.tensor(value, dtype=torch.float64, device=self.device)
+        kept = keep_first(self._rows("example_ids"))
+        rows = [self._rows(name)[kept].numpy() for name in self.columns]
+        return torch.tensor(self.value(*rows), dtype=torch.float64, device=self.device)
+
+    def value(self, *columns: NDArray[Any]) -> float:
+        """The metric of its columns."""
+        return value_of(self.name, *columns)
 
     def _rows(self, name: str) -> Tensor:
         state = getattr(self, name)
@@ -138,7 +172,6 @@ def _checked(name: str, values: Tensor) -> Tensor:
 
 class _OfCorrect(_ColumnMetric):
     columns = ("correct",)
-    value = staticmethod(metric_functions.mean)
     higher_is_better = True
 
     def update(self, correct: Tensor, example_ids: Tensor | None = None) -> None:
@@ -148,7 +181,6 @@ class _OfCorrect(_ColumnMetric):
 
 class _OfTokens(_ColumnMetric):
     columns = ("tokens",)
-    value = staticmethod(metric_functions.mean)
     higher_is_better = False
 
     def update(self, tokens: Tensor, example_ids: Tensor | None = None) -> None:
@@ -184,9 +216,13 @@ class FinalAccuracy(_OfCorrect):
         0.5
     """
 
+    name = "accuracy"
+
 
 class FirstTurnAccuracy(_OfCorrect):
     """T1Acc: share of examples whose first answer is correct, before any refinement."""
+
+    name = "first_turn_accuracy"
 
 
 class AnyTurnAccuracy(_OfCorrect):
@@ -195,18 +231,22 @@ class AnyTurnAccuracy(_OfCorrect):
     Describes the trajectory; choosing that turn would take the reference.
     """
 
+    name = "any_turn_accuracy"
+
 
 class _ExampleCount(_OfCorrect):
     """The number of distinct examples."""
 
-    value = staticmethod(metric_functions.count)
+    def value(self, *columns: NDArray[Any]) -> float:
+        """N."""
+        return len(columns[0])
 
 
 class MeanTurns(_ColumnMetric):
     """Turns: mean number of generated turns per example."""
 
+    name = "turns"
     columns = ("turns",)
-    value = staticmethod(metric_functions.mean)
     higher_is_better = False
 
     def update(self, turns: Tensor, example_ids: Tensor | None = None) -> None:
@@ -217,13 +257,19 @@ class MeanTurns(_ColumnMetric):
 class PromptTokens(_OfTokens):
     """PromptTok: mean over examples of the prompt tokens of all their turns."""
 
+    name = "avg_prompt_tokens"
+
 
 class CompletionTokens(_OfTokens):
     """CompletionTok: mean over examples of the completion tokens of all their turns."""
 
+    name = "avg_completion_tokens"
+
 
 class TotalTokens(_OfTokens):
     """TotalTok: mean over examples of the prompt and completion tokens of all their turns."""
+
+    name = "avg_total_tokens"
 
 
 class EarlyStopRate(_ColumnMetric):
@@ -233,8 +279,8 @@ class EarlyStopRate(_ColumnMetric):
     early is cheap, and says nothing on whether it was right.
     """
 
+    name = "esr"
     columns = ("stopped_early",)
-    value = staticmethod(metric_functions.mean)
     higher_is_better = None
 
     def update(self, stopped_early: Tensor, example_ids: Tensor | None = None) -> None:
@@ -245,8 +291,8 @@ class EarlyStopRate(_ColumnMetric):
 class PrematureStopError(_ColumnMetric):
     """PSE: share of all examples that return before T_max with a wrong answer."""
 
+    name = "pse"
     columns = ("stopped_early", "correct")
-    value = staticmethod(metric_functions.premature_stop_error)
     higher_is_better = False
 
     def update(
@@ -262,14 +308,14 @@ class VerdictAccuracy(_OfVerdict):
     nan where no verdict commits itself.
     """
 
-    value = staticmethod(metric_functions.verdict_accuracy)
+    name = "verdict_accuracy"
     higher_is_better = True
 
 
 class BrierScore(_OfConfidence):
     """Brier: mean squared distance of confidence and label over observed turns."""
 
-    value = staticmethod(metric_functions.brier_score)
+    name = "brier"
     higher_is_better = False
 
 
@@ -279,43 +325,49 @@ class ConfidenceAUROC(_OfConfidence):
     nan where all labels are equal.
     """
 
-    value = staticmethod(metric_functions.confidence_auroc)
+    name = "auroc"
     higher_is_better = True
 
 
 class Overconfidence(_OfVerdict):
     """Overconf: share of all observed turns that say CORRECT of a wrong answer."""
 
-    value = staticmethod(metric_functions.overconfidence)
+    name = "overconfidence"
     higher_is_better = False
 
 
-_RESULTS: dict[str, tuple[type[_ColumnMetric], tuple[str, ...]]] = {
-    "accuracy": (FinalAccuracy, ("final_correct", "example_ids")),
-    "first_turn_accuracy": (FirstTurnAccuracy, ("first_correct", "example_ids")),
-    "any_turn_accuracy": (AnyTurnAccuracy, ("any_correct", "example_ids")),
-    "turns": (MeanTurns, ("turns", "example_ids")),
-    "avg_prompt_tokens": (PromptTokens, ("prompt_tokens", "example_ids")),
-    "avg_completion_tokens": (CompletionTokens, ("completion_tokens", "example_ids")),
-    "avg_total_tokens": (TotalTokens, ("total_tokens", "example_ids")),
-    "esr": (EarlyStopRate, ("stopped_early", "example_ids")),
-    "pse": (PrematureStopError, ("stopped_early", "final_correct", "example_ids")),
-    "verdict_accuracy": (VerdictAccuracy, ("verdict", "correct", "turn_ids")),
-    "auroc": (ConfidenceAUROC, ("confidence", "correct", "turn_ids")),
-    "brier": (BrierScore, ("confidence", "correct", "turn_ids")),
-    "overconfidence": (Overconfidence, ("verdict", "correct", "turn_ids")),
-    "n": (_ExampleCount, ("final_correct", "example_ids")),
-}
+class PerProblemTable(Protocol):
+    """What :class:`TrajectoryMetrics` reads of an evaluation's ``ProblemTable``."""
 
-METRIC_NAMES = tuple(name for name in _RESULTS if name != "n")
-"""The metrics under the names that results files give them."""
+    dataset: str
+    ids: tuple[str, ...]
+    problems: Mapping[str, NDArray[Any]]
+    turns: Mapping[str, NDArray[Any]]
+    self_checked: bool
+
+
+_CLASSES: Sequence[type[_ColumnMetric]] = (
+    FinalAccuracy,
+    FirstTurnAccuracy,
+    AnyTurnAccuracy,
+    MeanTurns,
+    PromptTokens,
+    CompletionTokens,
+    TotalTokens,
+    EarlyStopRate,
+    PrematureStopError,
+    VerdictAccuracy,
+    ConfidenceAUROC,
+    BrierScore,
+    Overconfidence,
+)
 
 
 class TrajectoryMetrics(nn.Module):
-    """All metrics of one data set, from sample records.
+    """All metrics of one data set, from per-problem tables.
 
     Keep one per data set, on every rank: ``compute`` gathers over all ranks, so a rank that has
-    no record of the data set calls it too.
+    no problem of the data set calls it too.
 
     Args:
         metric_kwargs: for every metric; ``sync_on_compute=False`` where one process works alone.
@@ -324,36 +376,50 @@ class TrajectoryMetrics(nn.Module):
     def __init__(self, **metric_kwargs: Any) -> None:
         super().__init__()
         self.dataset: str | None = None
-        self.metrics = MetricCollection(
-            {name: kind(**metric_kwargs) for name, (kind, _) in _RESULTS.items()},
-            compute_groups=False,
-        )
+        found: dict[str, Metric] = {kind.name: kind(**metric_kwargs) for kind in _CLASSES}
+        found["n"] = _ExampleCount(**metric_kwargs)
+        found["unchecked"] = _ExampleCount(**metric_kwargs)
+        self.metrics = MetricCollection(dict(found), compute_groups=False)
 
-    def update(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Add records of the one data set; one that was already seen counts once.
+    def update(self, table: PerProblemTable) -> None:
+        """Add a table of the one data set; a problem that was already seen counts once.
 
         Raises:
-            ValueError: naming the record that has no labels or whose returned turn is not there,
-                or the data sets that were mixed.
+            ValueError: naming the data sets that were mixed.
         """
-        datasets: set[str] = {record["dataset"] for record in records}
-        if self.dataset is not None:
-            datasets.add(self.dataset)
-        if len(datasets) > 1:
-            raise ValueError(f"records of {sorted(datasets)} in the metrics of one data set")
-        columns = metric_functions.record_columns(records)
-        self.dataset = next(iter(datasets), None)
-        for name, (_, inputs) in _RESULTS.items():
-            self.metrics[name].update(*(columns[column] for column in inputs))
+        if self.dataset not in (None, table.dataset):
+            mixed = sorted({str(self.dataset), table.dataset})
+            raise ValueError(f"problems of {mixed} in the metrics of one data set")
+        self.dataset = table.dataset
+        rows, numbers = table.turns["row"].tolist(), table.turns["turn"].tolist()
+        problems = [example_key(table.dataset, name) for name in table.ids]
+        turns = [
+            example_key(table.dataset, table.ids[row], turn)
+            for row, turn in zip(rows, numbers, strict=True)
+        ]
+        labels = table.problems["final_correct"]
+        self._update("n", problems, labels)
+        if not table.self_checked:
+            self._update("unchecked", problems, labels)
+        for name, one in DEFINITIONS.items():
+            columns = table.turns if one.of_turns else table.problems
+            ids = turns if one.of_turns else problems
+            self._update(name, ids, *(columns[column] for column in one.columns))
+
+    def _update(self, name: str, ids: Sequence[int], *columns: NDArray[Any]) -> None:
+        keys = torch.tensor(ids, dtype=torch.int64)
+        self.metrics[name].update(*map(torch.from_numpy, columns), example_ids=keys)
 
     def compute(self) -> dict[str, float]:
-        """Every metric under its results name, and ``n``; nan where undefined."""
-        if self.dataset is None:
-            self.update(())  # A rank without records takes part, and torchmetrics does not warn.
-        values = self.metrics.compute()
-        return {**{name: values[name].item() for name in METRIC_NAMES}, "n": int(values["n"])}
+        """Every metric that the method has under its results name, and ``n``; nan if undefined."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The ``compute`` method", UserWarning)
+            values = self.metrics.compute()
+        absent = SELF_CHECK_METRICS if values["unchecked"] else ()
+        found = {name: values[name].item() for name in METRIC_NAMES if name not in absent}
+        return {**found, "n": int(values["n"])}
 
     def reset(self) -> None:
-        """Forget all records."""
+        """Forget all problems."""
         self.dataset = None
         self.metrics.reset()

@@ -40,11 +40,26 @@ def auroc(scores, labels):
     return ratio(rank_sum - right * (right + 1) / 2, right * (len(labels) - right))
 
 
-def wilson(k, n):
-    """The two p at which (k/n - p)^2 = z^2 p (1 - p) / n."""
+def worth(rows, right):
+    """As how many independent problems these count: fewer than rows where clusters agree."""
+    groups = {}
+    for place, row in enumerate(rows):
+        groups.setdefault(row.get("cluster") or (place,), []).append(right[place])
+    if len(groups) == len(rows):
+        return len(rows)
+    mean = sum(right) / len(rows)
+    alone = sum((y - mean) ** 2 for y in right)
+    if alone == 0:
+        return len(groups)
+    together = sum(sum(y - mean for y in group) ** 2 for group in groups.values())
+    return min(len(rows), len(rows) * alone / together)
+
+
+def wilson(p, n):
+    """The two q at which (p - q)^2 = z^2 q (1 - q) / n."""
     if n == 0:
         return None
-    z2, p = NormalDist().inv_cdf(0.975) ** 2, k / n
+    z2 = NormalDist().inv_cdf(0.975) ** 2
     a, b, c = 1 + z2 / n, -(2 * p + z2 / n), p * p
     root = math.sqrt(max(b * b - 4 * a * c, 0.0))
     return [(-b - root) / (2 * a), (-b + root) / (2 * a)]
@@ -57,14 +72,15 @@ def dataset_values(rows):
     right = [
         bool(p) and p[r["returned_turn"] - 1]["correct"] for p, r in zip(paths, rows, strict=True)
     ]
-    committed = [t for t in turns if t["verdict"] in ("CORRECT", "INCORRECT")]
+    checked = [t for t in turns if t["verdict"] is not None]
+    committed = [t for t in checked if t["verdict"] in ("CORRECT", "INCORRECT")]
     prompt = sum(t["prompt_tokens"] for t in turns)
     completion = sum(t["completion_tokens"] for t in turns)
     premature = [r["stopped_early"] and not y for r, y in zip(rows, right, strict=True)]
-    return {
+    values = {
         "n": n,
         "accuracy": ratio(sum(right), n),
-        "accuracy_ci95": wilson(sum(right), n),
+        "accuracy_ci95": wilson(ratio(sum(right), n), worth(rows, right)),
         "first_turn_accuracy": ratio(sum(p[0]["correct"] for p in paths if p), n),
         "any_turn_accuracy": ratio(sum(any(t["correct"] for t in p) for p in paths), n),
         "turns": ratio(len(turns), n),
@@ -76,19 +92,24 @@ def dataset_values(rows):
         "verdict_accuracy": ratio(
             sum((t["verdict"] == "CORRECT") == t["correct"] for t in committed), len(committed)
         ),
-        "auroc": auroc([t["confidence"] for t in turns], [t["correct"] for t in turns]),
-        "brier": ratio(sum((t["confidence"] - t["correct"]) ** 2 for t in turns), len(turns)),
+        "auroc": auroc([t["confidence"] for t in checked], [t["correct"] for t in checked]),
+        "brier": ratio(sum((t["confidence"] - t["correct"]) ** 2 for t in checked), len(checked)),
         "overconfidence": ratio(
-            sum(t["verdict"] == "CORRECT" and not t["correct"] for t in turns), len(turns)
+            sum(t["verdict"] == "CORRECT" and not t["correct"] for t in checked), len(checked)
         ),
     }
+    recorded = [turn for row in rows for turn in row["turns"]]
+    if recorded and all(turn["verdict"] is None for turn in recorded):
+        for name in ("verdict_accuracy", "auroc", "brier", "overconfidence"):
+            del values[name]  # the method states no self-checks
+    return values
 
 
 def macro(datasets, names, metrics):
     present = [name for name in names if name in datasets]
     average, counts = {}, {}
     for metric in metrics:
-        values = [datasets[d][metric] for d in present if datasets[d][metric] is not None]
+        values = [datasets[d][metric] for d in present if datasets[d].get(metric) is not None]
         average[metric] = ratio(sum(values), len(values))
         counts[metric] = len(values)
     missing = [name for name in names if name not in datasets]
@@ -110,8 +131,10 @@ def with_macro(datasets, metrics):
 
 
 def recompute(samples):
-    metrics = [m for m in dataset_values([]) if m not in ("n", "accuracy_ci95")]
-    return with_macro(by_dataset(samples, dataset_values), metrics)
+    datasets = by_dataset(samples, dataset_values)
+    named = datasets.values() or [dataset_values([])]
+    metrics = dict.fromkeys(m for values in named for m in values)
+    return with_macro(datasets, [m for m in metrics if m not in ("n", "accuracy_ci95")])
 
 
 def vote_values(rows, ks, stored):

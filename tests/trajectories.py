@@ -21,9 +21,16 @@ and ends at T_max with no gate open.
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from svr_lightning.evaluation import metrics, results, table, voting
+from svr_lightning.evaluation.records import SCHEMA_VERSION, PoolRecord, SampleRecord
+from svr_lightning.evaluation.table import ProblemTable, TurnTable, problem_table
+
+Rows = Sequence[dict[str, Any]]
+"""Sample records as JSON has them."""
 WORDS = {"C": "CORRECT", "I": "INCORRECT", "U": "UNSURE"}
 
 
@@ -55,10 +62,13 @@ def record(
 ) -> dict[str, Any]:
     """A record that returns its last turn; each turn is (correct, verdict, confidence, tokens)."""
     return {
+        "schema_version": SCHEMA_VERSION,
         "dataset": dataset,
         "id": name,
+        "task": "gsm8k",
         "question": "6 * 7 = ?",
         "reference": "42",
+        "payload": {},
         "returned_turn": len(turns),
         "stopped_early": early,
         "turns": [turn(index, *values) for index, values in enumerate(turns, start=1)],
@@ -95,6 +105,48 @@ def adaptive(dataset: str = "toy") -> list[dict[str, Any]]:
         }
         for row in uncensored()
     ]
+
+
+def records_of(rows: Rows) -> list[SampleRecord]:
+    """The records that the rows are."""
+    return [SampleRecord.from_json(row) for row in rows]
+
+
+def pools_of(rows: Rows) -> list[voting.Pools]:
+    """The columns of pools, by data set."""
+    return list(voting.pools_of([PoolRecord.from_json(row) for row in rows]))
+
+
+def vote(rows: Rows, *arguments: Any, **options: Any) -> dict[str, Any]:
+    """What voting makes of pools."""
+    return voting.vote([PoolRecord.from_json(row) for row in rows], *arguments, **options)
+
+
+def turn_tables(rows: Rows) -> dict[str, TurnTable]:
+    """The tables of their turns, by data set."""
+    return table.turn_tables(records_of(rows))
+
+
+def problem_tables(rows: Rows) -> dict[str, ProblemTable]:
+    """The per-problem tables of what was recorded, by data set."""
+    return {name: problem_table(one, one.recorded) for name, one in turn_tables(rows).items()}
+
+
+def summarize(rows: Rows) -> dict[str, Any]:
+    """What a results file says of the rows."""
+    return metrics.summarize(records_of(rows))
+
+
+def write_samples(folder: Path, rows: Rows) -> None:
+    """Leave the rows as a samples file."""
+    results.write_samples(folder, records_of(rows))
+
+
+def write_results(
+    folder: Path, rows: Rows, config: dict[str, Any], versions: dict[str, Any]
+) -> dict[str, Any]:
+    """Leave the rows as a samples file, and its results."""
+    return results.write_results(folder, records_of(rows), config, versions)
 
 
 # Observed turns: 1 + 1 + 2 + 3 + 3 + 3 = 13.

@@ -5,15 +5,12 @@ r"""Grade recorded turns again, with another notion of what is correct.
 
 Leaves samples.jsonl and results.json in the folder --out, like an evaluation, and prints which
 turns became right or wrong. No model is run; verdicts, confidences and stopping stay as they were.
-The task of a data set is taken from results.json beside the samples, or is known for the paper's
-seven data sets, or is given with --task NAME=TASK.
+Samples that were written by svr_lightning 0.1 do not name their task and cannot be graded again.
 """
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -21,12 +18,12 @@ from rich.text import Text
 
 from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.regrade import Change, Changes, regrade, tasks_of
+from svr_lightning.evaluation.records import SAMPLES, read_samples
+from svr_lightning.evaluation.regrade import Change, Changes, regrade
 from svr_lightning.evaluation.results import (
     RESULTS,
-    SAMPLES,
     package_versions,
-    read_samples,
+    read_results,
     write_results,
 )
 from svr_lightning.tasks.graders import GRADERS, get_grader
@@ -40,13 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=Path, required=True, help="samples.jsonl")
     parser.add_argument("--grader", choices=sorted(GRADERS), default="symbolic", help="the new one")
     parser.add_argument("--out", type=Path, required=True, help="folder for the two files")
-    parser.add_argument(
-        "--task",
-        action="append",
-        default=[],
-        metavar="NAME=TASK",
-        help="task of a data set; may be given several times",
-    )
     parser.add_argument("--examples", type=int, default=3, help="per data set and direction")
 
 
@@ -57,13 +47,11 @@ def run(options: argparse.Namespace) -> int:
     records = read_samples(options.samples)
     if not records:
         raise ConfigError(f"{options.samples}: there are no samples in it")
-    config = _config(options.samples.parent / RESULTS)
-    datasets = list(dict.fromkeys(record["dataset"] for record in records))
-    tasks = tasks_of(datasets, config, _named(options.task))
-    graded, changes = regrade(records, get_grader(options.grader), tasks)
+    graded, changes = regrade(records, get_grader(options.grader))
+    config = read_results(options.samples.parent / RESULTS).get("config", {})
     config = {
         **config,
-        "graders": dict.fromkeys(dict.fromkeys(tasks.values()), options.grader),
+        "graders": {str(record.task): options.grader for record in records},
         "regraded": {"samples": str(options.samples), "graders": config.get("graders")},
     }
     write_results(options.out, graded, config, package_versions())
@@ -93,30 +81,9 @@ def show(changes: Mapping[str, Changes], examples: int) -> None:
 
 def _example(change: Change) -> str:
     answer = "no answer" if change.answer is None else _short(change.answer)
-    return f"  {_short(change.id)} turn {change.turn}: {answer} for {_short(change.reference)}"
+    return f"  {_short(change.id)} turn {change.turn}: {answer} for {_short(str(change.reference))}"
 
 
 def _short(text: str) -> str:
     line = " ".join(plain(text).split())
     return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 3]}..."
-
-
-def _named(pairs: list[str]) -> dict[str, str]:
-    named = {}
-    for pair in pairs:
-        name, equals, task = pair.rpartition("=")
-        if not (name and equals and task):
-            raise ConfigError(f"--task {pair}: must read NAME=TASK, as in --task my_set=math")
-        named[name] = task
-    return named
-
-
-def _config(path: Path) -> dict[str, Any]:
-    """The configuration that a results file quotes; empty where there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        config = json.loads(path.read_text(encoding="utf-8")).get("config", {})
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); mend or remove it") from error
-    return config if isinstance(config, dict) else {}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.results import read_samples
+from svr_lightning.evaluation.records import read_samples
 from svr_lightning.evaluation.table import TurnTable, turn_tables
 
 

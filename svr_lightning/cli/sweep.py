@@ -28,10 +28,10 @@ from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.diagnostics import DIAGNOSTICS, diagnose
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.results import RESULTS
+from svr_lightning.evaluation.results import RESULTS, read_results
 from svr_lightning.evaluation.sweep import THRESHOLDS, long_rows, sweep
 from svr_lightning.files import write_file, write_json
-from svr_lightning.report.runs import is_privileged, read_results
+from svr_lightning.report.runs import is_privileged
 
 COLUMNS = (
     ("accuracy", "accuracy", "{:.3f}"),

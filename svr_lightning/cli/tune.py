@@ -26,8 +26,8 @@ from svr_lightning.cli.samples import check_thresholds, load_tables
 from svr_lightning.cli.tune_tables import show_effects, show_tuning
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Evidence, Fallback, Gate, StopRule
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.bootstrap import RESAMPLES
 from svr_lightning.evaluation.diagnostics import DIAGNOSTICS, diagnose
+from svr_lightning.evaluation.intervals import RESAMPLES
 from svr_lightning.evaluation.operating_point import write_operating_point
 from svr_lightning.evaluation.recalibration import FITS, Recalibration, recalibrate
 from svr_lightning.evaluation.replay import replay

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.records import VOTES, read_pools
 from svr_lightning.evaluation.results import package_versions
-from svr_lightning.evaluation.votes_file import VOTES, read_votes
 from svr_lightning.evaluation.voting import vote
 from svr_lightning.files import write_json
 
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
             raise ConfigError(f"--{name} {value}: must be at least {least}")
     if options.seed < 0:
         raise ConfigError(f"--seed {options.seed}: must not be negative")
-    records = read_votes(options.votes)
+    records = read_pools(options.votes)
     if not records:
         raise ConfigError(f"{options.votes}: holds no problem; give a {VOTES} with pools")
     try:

@@ -1,6 +1,6 @@
 """Calibration and stopping diagnostics of an outcome, each with its bootstrap interval.
 
-Beyond the paper's metrics, which get intervals here too. What they mean is in docs/metrics.md.
+They go beyond the paper's metrics, which get intervals here too. docs/metrics.md defines them.
 """
 
 from collections.abc import Mapping
@@ -9,19 +9,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from svr_lightning.core.metrics import METRIC_NAMES, NO_VERDICT
 from svr_lightning.evaluation import calibration
-from svr_lightning.evaluation.bootstrap import (
+from svr_lightning.evaluation.calibration import (
+    BINS,
+    ConfidenceCounts,
+    levels_of,
+    reliability_bins,
+    smooth_ece,
+)
+from svr_lightning.evaluation.intervals import (
     RESAMPLES,
     level_resamples,
     percentile_interval,
     ratio_resamples,
     resample_counts,
 )
-from svr_lightning.evaluation.calibration import BINS, ConfidenceCounts, levels_of, reliability_bins
-from svr_lightning.evaluation.measure import measure
-from svr_lightning.evaluation.smooth_ece import smooth_ece
-from svr_lightning.evaluation.table import Outcome, TurnTable
-from svr_lightning.metrics import METRIC_NAMES
+from svr_lightning.evaluation.table import (
+    Outcome,
+    ProblemTable,
+    TurnTable,
+    problem_table,
+)
 
 DIAGNOSTICS = "diagnostics.json"
 TURN_SETS = ("observed", "first", "recorded")
@@ -53,7 +62,7 @@ def diagnose(
             name: diagnostics(table, outcomes[name], resamples=resamples, seed=seed)
             for name, table in tables.items()
         },
-        "bootstrap": {"resamples": resamples, "seed": seed, "level": 0.95, "unit": "problem"},
+        "bootstrap": {"resamples": resamples, "seed": seed, "level": 0.95, "unit": "cluster"},
     }
 
 
@@ -63,46 +72,55 @@ def diagnostics(
     """All metrics of one data set and outcome.
 
     Returns:
-        ``n`` problems; ``metrics``: the paper's; ``stopping``: see :func:`stopping_ratios`;
-        ``calibration``: per turn set ``n_turns``, the metrics of :func:`level_statistics` and
-        ``reliability``, the bins of equal width and of equal mass. A metric is
-        ``{"value": x, "ci95": [low, high]}``, None where undefined.
+        ``n`` problems and ``n_clusters``; ``metrics``: the paper's; ``stopping``: see
+        :func:`stopping_ratios`; ``calibration``: per turn set ``n_turns``, the metrics of
+        :func:`level_statistics` and ``reliability``, the bins of equal width and of equal mass;
+        empty without self-checks. A metric is ``{"value": x, "ci95": [low, high]}``, None if
+        undefined.
     """
-    counts = resample_counts(len(table.ids), resamples, seed)
-    measured = measure(table, outcome)
-    intervals = _paper_intervals(table, outcome, counts)
+    counts = resample_counts(table.cluster, resamples, seed)
+    problems = problem_table(table, outcome)
     stopping = stopping_ratios(table, outcome)
     resampled = ratio_resamples(stopping, counts)
     whole = ratio_resamples(stopping, np.ones((1, len(table.ids)), dtype=np.int32))
+    intervals = _intervals(problems, counts)
     return {
         "n": len(table.ids),
+        "n_clusters": len(np.unique(table.cluster)),
         "metrics": {
-            name: {
-                "value": measured[name],
-                "ci95": None if measured[name] is None else intervals[name],
-            }
+            name: _value(problems.value(name), intervals[name])
             for name in METRIC_NAMES
+            if name in intervals
         },
         "stopping": {name: _value(whole[name][0], resampled[name]) for name in stopping},
         "calibration": {
             name: _calibration(table, chosen, counts)
             for name, chosen in turn_sets(table, outcome).items()
+            if table.self_checked
         },
     }
 
 
 def bootstrap_intervals(
-    table: TurnTable, outcome: Outcome, *, resamples: int = RESAMPLES, seed: int = 0
+    table: ProblemTable, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, list[float] | None]:
-    """The 95 % bootstrap interval of each of ``METRIC_NAMES``; None where it is undefined."""
-    return _paper_intervals(table, outcome, resample_counts(len(table.ids), resamples, seed))
+    """The 95 % bootstrap interval of each metric that the method has; None if undefined."""
+    resampled = _intervals(table, resample_counts(table.cluster, resamples, seed))
+    return {name: percentile_interval(values) for name, values in resampled.items()}
+
+
+def _intervals(table: ProblemTable, counts: NDArray[np.int32]) -> dict[str, Floats]:
+    ratios = ratio_resamples(table.ratios(), counts)
+    if table.self_checked:
+        turns = (table.turns[name] for name in ("confidence", "correct", "row"))
+        ratios |= level_resamples(*turns, counts, lambda x: {"auroc": calibration.auroc(x)})
+    return ratios
 
 
 def turn_sets(table: TurnTable, outcome: Outcome) -> dict[str, NDArray[np.bool_]]:
     """[N, T] masks by name of the turn set."""
-    turns = np.arange(1, table.correct.shape[1] + 1)
-    recorded = turns[None, :] <= table.length[:, None]
-    masks = (table.observed(outcome), recorded & (turns == 1), recorded)
+    checked = table.has_turn() & (table.verdict != NO_VERDICT)
+    masks = (table.observed(outcome) & checked, checked & (table.turn_numbers() == 1), checked)
     return dict(zip(TURN_SETS, masks, strict=True))
 
 
@@ -136,7 +154,7 @@ def stopping_ratios(table: TurnTable, outcome: Outcome) -> Ratios:
       wrong answer in the end.
     """
     final = table.at(table.correct, outcome.returned)
-    turns = np.arange(1, table.correct.shape[1] + 1)[None, :]
+    turns = table.turn_numbers()
     decided = (turns <= outcome.observed[:, None]) & (
         (turns < outcome.observed[:, None]) | outcome.stopped_early[:, None]
     )
@@ -148,47 +166,10 @@ def stopping_ratios(table: TurnTable, outcome: Outcome) -> Ratios:
         "missed_stop_problems": (passed > 0, every),
         "harm_after_nonstop": ((passed > 0) & ~final, every),
     }
-    return _as_floats(pairs)
-
-
-def _paper_ratios(table: TurnTable, outcome: Outcome) -> Ratios:
-    """The paper's metrics but AUROC, which is no ratio of sums."""
-    seen = table.observed(outcome)
-    final = table.at(table.correct, outcome.returned)
-    first = table.at(table.correct, np.minimum(outcome.observed, 1))
-    prompt = (table.prompt_tokens * seen).sum(1)
-    completion = (table.completion_tokens * seen).sum(1)
-    committed = seen & (table.verdict >= 0)
-    agreed = committed & (table.verdict == table.correct)
-    distance = np.where(seen, (table.confidence - table.correct) ** 2, 0.0)
-    claimed = seen & (table.verdict == 1) & ~table.correct
-    every, turns = np.ones(len(table.ids)), seen.sum(1)
-    pairs = {
-        "accuracy": (final, every),
-        "first_turn_accuracy": (first, every),
-        "any_turn_accuracy": ((table.correct & seen).any(1), every),
-        "turns": (outcome.observed, every),
-        "avg_prompt_tokens": (prompt, every),
-        "avg_completion_tokens": (completion, every),
-        "avg_total_tokens": (prompt + completion, every),
-        "esr": (outcome.stopped_early, every),
-        "pse": (outcome.stopped_early & ~final, every),
-        "verdict_accuracy": (agreed.sum(1), committed.sum(1)),
-        "brier": (distance.sum(1), turns),
-        "overconfidence": (claimed.sum(1), turns),
+    return {
+        name: (above.astype(np.float64), below.astype(np.float64))
+        for name, (above, below) in pairs.items()
     }
-    return _as_floats(pairs)
-
-
-def _paper_intervals(
-    table: TurnTable, outcome: Outcome, counts: NDArray[np.int32]
-) -> dict[str, list[float] | None]:
-    resampled = ratio_resamples(_paper_ratios(table, outcome), counts)
-    seen = table.observed(outcome)
-    ranked = level_resamples(
-        table.confidence, table.correct, seen, counts, lambda x: {"auroc": calibration.auroc(x)}
-    )
-    return {name: percentile_interval({**resampled, **ranked}[name]) for name in METRIC_NAMES}
 
 
 def _calibration(
@@ -196,7 +177,10 @@ def _calibration(
 ) -> dict[str, Any]:
     levels = levels_of(table.confidence[chosen], table.correct[chosen])
     values = level_statistics(levels)
-    resampled = level_resamples(table.confidence, table.correct, chosen, counts, level_statistics)
+    row, _ = np.nonzero(chosen)
+    resampled = level_resamples(
+        table.confidence[chosen], table.correct[chosen], row, counts, level_statistics
+    )
     return {
         "n_turns": int(chosen.sum()),
         **{name: _value(values[name], resampled[name]) for name in values},
@@ -210,10 +194,3 @@ def _value(value: Any, resampled: Floats) -> dict[str, Any]:
     if np.isnan(value):
         return {"value": None, "ci95": None}
     return {"value": float(value), "ci95": percentile_interval(resampled)}
-
-
-def _as_floats(pairs: Mapping[str, tuple[Any, Any]]) -> Ratios:
-    return {
-        name: (above.astype(np.float64), below.astype(np.float64))
-        for name, (above, below) in pairs.items()
-    }

@@ -17,22 +17,21 @@ from svr_lightning.engines.answers import ANSWERS, AnswerJournal
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import require
-from svr_lightning.evaluation.adaptive import (
-    Record,
-    error_record,
-    trajectory_record,
-    vote_record,
-)
+from svr_lightning.evaluation.adaptive import error_record, trajectory_record, vote_record
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.journal import Journal
-from svr_lightning.evaluation.results import (
-    package_versions,
-    summarize,
-    write_results,
-    write_samples,
+from svr_lightning.evaluation.metrics import summarize
+from svr_lightning.evaluation.records import (
+    VOTES,
+    AnyRecord,
+    PoolRecord,
+    SampleRecord,
+    problem_fields,
+    record_line,
+    unique,
 )
-from svr_lightning.evaluation.votes_file import VOTES
-from svr_lightning.files import to_json, write_file
+from svr_lightning.evaluation.results import package_versions, write_results, write_samples
+from svr_lightning.files import write_file
 from svr_lightning.recipes.base import Gather, Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.svr import SVR
@@ -90,7 +89,7 @@ class Evaluator:
         self.recipe = recipe or SVR()
         self.max_turns, self.rule = self.recipe.protocol(config.max_turns, config.rule)
         self.root, self.seed, self.rank, self._shared = root, seed, rank, shared
-        self.records: list[Record] = []
+        self.records: list[AnyRecord] = []
         self.step = 0
         self._name = ""
         self._sampling: Sampling = sampling or self._as_it_is
@@ -157,29 +156,30 @@ class Evaluator:
             The results, on every process; empty for votes and if a problem has no reference.
         """
         everything = self._all_records()
-        voted = bool(everything) and "samples" in everything[0]
-        graded = bool(everything) and not voted and all(r["reference"] for r in everything)
+        pools = [record for record in everything if isinstance(record, PoolRecord)]
+        samples = [record for record in everything if isinstance(record, SampleRecord)]
+        graded = bool(samples) and all(record.has_reference for record in samples)
         if self.rank == 0 and everything:
             folder = self.folder(self._name)
             warn_of_faults(everything)
-            if voted:
-                write_file(folder / VOTES, (f"{to_json(record)}\n" for record in everything))
+            if pools:
+                write_file(folder / VOTES, map(record_line, pools))
             elif graded:
-                write_results(folder, everything, config or {}, package_versions())
+                write_results(folder, samples, config or {}, package_versions())
             else:
-                write_samples(folder, everything)
+                write_samples(folder, samples)
             if self.recipe.protocol(1, StopRule())[1] is not None:
-                warn_of_missing_self_checks(everything)
+                warn_of_missing_self_checks(samples)
         self._gather(())  # no journal goes before the files are there
         for journal in (self._journal, self._answers):
             if journal is not None:
                 journal.discard()
         self._journal = self._answers = None
-        return summarize(everything) if graded else {}
+        return summarize(samples) if graded else {}
 
-    def _all_records(self) -> list[Record]:
+    def _all_records(self) -> list[AnyRecord]:
         """The records of all processes, each problem of a data set once, in a stable order."""
-        return list({(r["dataset"], r["id"]): r for r in self._gather(self.records)}.values())
+        return unique(self._gather(self.records))
 
     # --- one data set --------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class Evaluator:
         dataset: str,
         max_completion_tokens: int | None = None,
         on_turn: OnTurn | None = None,
-    ) -> list[Record]:
+    ) -> list[SampleRecord]:
         """Adaptive inference: trajectories that end when the stopping rule says so.
 
         Args:
@@ -219,12 +219,12 @@ class Evaluator:
             )
             yield Job(problem=problem, sample=0, program=program, decoding=decoding)
 
-        def record(problem: Problem, results: Sequence[Trajectory]) -> Record:
+        def record(problem: Problem, results: Sequence[Trajectory]) -> SampleRecord:
             return trajectory_record(
                 results[0], dataset, self.max_turns, self.rule, self.config.grader
             )
 
-        def failed(problem: Problem, reason: str) -> Record:
+        def failed(problem: Problem, reason: str) -> SampleRecord:
             return error_record(problem, dataset, reason)
 
         work = _Work(dataset, jobs, record, failed, each=1, quiet=on_turn is not None)
@@ -232,7 +232,7 @@ class Evaluator:
 
     def vote(
         self, problems: Sequence[Problem], dataset: str, max_completion_tokens: int | None = None
-    ) -> list[Record]:
+    ) -> list[PoolRecord]:
         """Sample ``config.votes`` independent first turns of each problem, for majority voting.
 
         Returns:
@@ -249,16 +249,16 @@ class Evaluator:
                 program = chain(self.recipe.dialogue, problem, sample, 1)
                 yield Job(problem=problem, sample=sample, program=program, decoding=decoding)
 
-        def record(problem: Problem, results: Sequence[Trajectory]) -> Record:
+        def record(problem: Problem, results: Sequence[Trajectory]) -> PoolRecord:
             return vote_record(problem, dataset, results, grader)
 
-        def failed(problem: Problem, reason: str) -> Record:
-            return {**vote_record(problem, dataset, [], grader), "error": reason}
+        def failed(problem: Problem, reason: str) -> PoolRecord:
+            return PoolRecord(**problem_fields(problem, dataset), samples=(), error=reason)
 
         return self._run(problems, _Work(dataset, jobs, record, failed, each=self.config.votes))
 
-    def _run(self, problems: Sequence[Problem], work: "_Work") -> list[Record]:
-        """Record each problem as soon as it has all its results; those in the journal are done."""
+    def _run(self, problems: Sequence[Problem], work: "_Work") -> list[Any]:
+        """Any each problem as soon as it has all its results; those in the journal are done."""
         done = self._journal.done(work.dataset) if self._journal is not None else {}
         records = {p.id: done[p.id] for p in problems if p.id in done}
         fitting = []
@@ -300,7 +300,7 @@ class Evaluator:
             return None
         return self.renderer.verdict_probability(completion)
 
-    def _kept(self, record: Record) -> Record:
+    def _kept(self, record: Any) -> Any:
         if self._journal is not None:
             self._journal.append(record)
         return record
@@ -319,13 +319,13 @@ class _Work:
 
     dataset: str
     jobs: Callable[[Problem], Iterator[Job]]
-    record: Callable[[Problem, Sequence[Trajectory]], Record]
-    failed: Callable[[Problem, str], Record]
+    record: Callable[[Problem, Sequence[Trajectory]], Any]
+    failed: Callable[[Problem, str], Any]
     each: int
     """Jobs per problem."""
     quiet: bool = False
 
-    def recorded(self, problem: Problem, results: Sequence[Trajectory | RequestError]) -> Record:
+    def recorded(self, problem: Problem, results: Sequence[Trajectory | RequestError]) -> Any:
         """The record of a problem, all of whose jobs have ended."""
         errors = [result for result in results if isinstance(result, RequestError)]
         if errors:
@@ -333,18 +333,14 @@ class _Work:
         return self.record(problem, [one for one in results if isinstance(one, Trajectory)])
 
 
-def warn_of_faults(records: Sequence[Record]) -> None:
+def warn_of_faults(records: Sequence[AnyRecord]) -> None:
     """Name, in one line, the problems that count as wrong since they could not be run or graded."""
-    unfit = {f"{r['dataset']}/{r['id']}": r["error"] for r in records if "error" in r}
-    not_run = f"could not be run ({next(iter(unfit.values()), '')})"
-    ungraded = [
-        f"{record['dataset']}/{record['id']}"
-        for record in records
-        if any("grading_error" in turn for turn in record.get("turns") or record.get("samples", ()))
-    ]
+    errors = {"/".join(record.key): record.error for record in records if record.error is not None}
+    not_run = f"could not be run ({next(iter(errors.values()), '')})"
+    ungraded = ["/".join(r.key) for r in records if any(c.grading_error for c in r.completions)]
     parts = [
         f"{what}: {name_some(names)}"
-        for what, names in ((not_run, list(unfit)), ("could not be graded", ungraded))
+        for what, names in ((not_run, list(errors)), ("could not be graded", ungraded))
         if names
     ]
     if parts:
@@ -353,9 +349,9 @@ def warn_of_faults(records: Sequence[Record]) -> None:
         )
 
 
-def warn_of_missing_self_checks(records: Sequence[Record]) -> None:
+def warn_of_missing_self_checks(records: Sequence[SampleRecord]) -> None:
     """Say so if no turn states a self-check: the policy was probably not trained to."""
-    texts = [turn["text"] for record in records for turn in record.get("turns", ())]
+    texts = [turn.text for record in records for turn in record.turns]
     if texts and not any(self_check_format_score(text) >= 0 for text in texts):
         warnings.warn(
             f"0 of {len(texts)} turns state a self-check; was this policy trained for SVR?",

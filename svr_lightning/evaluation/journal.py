@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-Record = dict[str, Any]
+from svr_lightning.evaluation.records import AnyRecord, record_from_json, record_line
 
 
 class Journal:
@@ -25,7 +25,7 @@ class Journal:
 
     def __init__(self, path: Path, fingerprint: str) -> None:
         self._path = path
-        self._done: dict[tuple[str, str], Record] = {}
+        self._done: dict[tuple[str, str], AnyRecord] = {}
         head = json.dumps({"fingerprint": fingerprint}).encode() + b"\n"
         kept = self._read(head)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ class Journal:
             path.write_bytes(head)
         self._stream = path.open("ab")
 
-    def done(self, dataset: str) -> dict[str, Record]:
+    def done(self, dataset: str) -> dict[str, Any]:
         """Records of a data set by problem id."""
         return {name: r for (found, name), r in self._done.items() if found == dataset}
 
@@ -47,10 +47,10 @@ class Journal:
         """Forget all other records."""
         self._done = {key: record for key, record in self._done.items() if key in keys}
 
-    def append(self, record: Record) -> None:
+    def append(self, record: AnyRecord) -> None:
         """Write a record down; it survives the end of this process."""
-        self._done[record["dataset"], record["id"]] = record
-        self._stream.write(json.dumps(record, allow_nan=False).encode("ascii") + b"\n")
+        self._done[record.key] = record
+        self._stream.write(record_line(record).encode("ascii"))
         self._stream.flush()
 
     def discard(self) -> None:
@@ -71,18 +71,15 @@ class Journal:
             record = _parse(line)
             if record is None:
                 break
-            self._done[record["dataset"], record["id"]] = record
+            self._done[record.key] = record
             position += len(line)
         return position
 
 
-def _parse(line: bytes) -> Record | None:
+def _parse(line: bytes) -> AnyRecord | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        record = json.loads(line)
-        return (
-            record if isinstance(record["dataset"], str) and isinstance(record["id"], str) else None
-        )
-    except (ValueError, TypeError, KeyError):
+        return record_from_json(json.loads(line))
+    except (ValueError, RecursionError):
         return None

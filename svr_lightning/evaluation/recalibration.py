@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.evaluation.calibration import levels_of
+from svr_lightning.evaluation.intervals import split_clusters
 from svr_lightning.evaluation.table import TurnTable
 
 _CLIP = 1e-3
@@ -149,7 +150,7 @@ FITS: dict[str, Callable[[NDArray[Any], NDArray[Any]], Map]] = {
 def recalibrate(
     tables: Mapping[str, TurnTable], method: str, thresholds: Sequence[float], seed: int
 ) -> Recalibration:
-    """Fit one map on half of each data set's problems, over all their recorded turns.
+    """Fit one map on half of each data set's clusters, over all their recorded turns.
 
     Args:
         tables: by data set.
@@ -160,12 +161,9 @@ def recalibrate(
     Raises:
         ValueError: if there is nothing to fit.
     """
-    generator = np.random.default_rng(seed)
-    fitted, held = [], {}
-    for name, table in tables.items():
-        order = generator.permutation(len(table.ids))
-        fitted.append(table.select(np.sort(order[: len(order) // 2])))
-        held[name] = table.select(np.sort(order[len(order) // 2 :]))
+    parts = {name: split_clusters(table.cluster, 0.5, seed) for name, table in tables.items()}
+    fitted = [table.select(parts[name]) for name, table in tables.items()]
+    held = {name: table.select(~parts[name]) for name, table in tables.items()}
     recorded = [~np.isnan(table.confidence) for table in fitted]
     confidence, correct = (
         np.concatenate([getattr(t, name)[mask] for t, mask in zip(fitted, recorded, strict=True)])

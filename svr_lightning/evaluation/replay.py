@@ -2,8 +2,7 @@
 
 Under greedy decoding no prompt depends on the stopping rule, so one recording of T_max turns per
 problem holds the outcome of every rule and of every fixed budget (appendix "Fixed-Budget and
-Threshold Sweeps"). :func:`stops <svr_lightning.core.stopping.stops>` says what a rule does at one
-turn; here it is applied to whole columns.
+Threshold Sweeps").
 """
 
 import numpy as np
@@ -37,7 +36,7 @@ def replay(table: TurnTable, rule: StopRule, max_turns: int) -> Outcome:
     if gates.shape[1]:
         last = np.where(stopped, gates.argmax(1) + 1, last)
     returned = last
-    if rule.fallback == "most_confident":
+    if rule.fallback == "most_confident" and table.self_checked:
         returned = np.where(stopped, last, _most_confident(table, rule, max_turns))
     return Outcome(
         returned=np.where(ran, returned, 0),
@@ -73,7 +72,7 @@ def open_gates(table: TurnTable, rule: StopRule) -> Bools:
         truncated=table.truncated,
         repeated=table.repeats,
     )
-    return np.asarray(gates & (_turn_numbers(table) <= table.length[:, None]))
+    return np.asarray(gates & table.has_turn())
 
 
 def evidence(table: TurnTable, rule: StopRule) -> Floats:
@@ -88,17 +87,13 @@ def evidence(table: TurnTable, rule: StopRule) -> Floats:
 
 
 def _most_confident(table: TurnTable, rule: StopRule, max_turns: int) -> Ints:
-    """[N] :func:`svr_lightning.core.stopping.answer_turn` where no turn stopped."""
-    best = (_turn_numbers(table) <= np.minimum(table.length, max_turns)[:, None])[:, :max_turns]
+    """[N] the best turn by :func:`svr_lightning.core.stopping.answer_turn` if none stopped."""
+    best = table.has_turn()[:, :max_turns]
     verdict_order = np.where(table.verdict == 1, 2, np.where(table.verdict == -1, 1, 0))
     for key in (~table.truncated, evidence(table, rule), verdict_order):
         values = np.where(best, key[:, :max_turns].astype(np.float64), -np.inf)
         best = best & (values == values.max(1, keepdims=True, initial=-np.inf))
     return best.argmax(1) + 1 if best.shape[1] else np.zeros(len(table.ids), dtype=np.int64)
-
-
-def _turn_numbers(table: TurnTable) -> Ints:
-    return np.arange(1, table.correct.shape[1] + 1)[None, :]
 
 
 def _name(table: TurnTable, row: int) -> str:

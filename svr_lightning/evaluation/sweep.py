@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.evaluation.measure import measure_all
+from svr_lightning.evaluation.metrics import measure_all
 from svr_lightning.evaluation.replay import fixed_budget, replay
 from svr_lightning.evaluation.table import TurnTable
 

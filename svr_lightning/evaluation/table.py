@@ -1,21 +1,41 @@
-"""Recorded trajectories as columns, so that replaying 100,000 of them takes seconds.
+"""Recorded trajectories as columns, and the one per-problem table that all numbers come from.
 
-Shapes: N problems of one data set, T the most turns that any of them has. Entries beyond a
-problem's recorded turns are False, 0 or nan and never read.
+From records to numbers::
+
+    tables = turn_tables(read_samples("samples.jsonl"))  # {data set: TurnTable}: recorded turns
+    outcome = replay(tables["toy"], StopRule(), 10)      # or tables["toy"].recorded, as it was run
+    table = problem_table(tables["toy"], outcome)        # ProblemTable: one row per problem
+    table.value("pse")                                   # a metric; nan if undefined
+    table.values()                                       # all metrics that the method has
+    numerator, denominator = table.ratio("pse")          # [N] each; sum / sum is the metric
+    table.turns["confidence"], table.turns["correct"]    # [O] observed turns: AUROC, ECE, curves
+    table.cluster                                        # [N] problems that count as one
+
+Intervals and paired tests of such ratios are in :mod:`svr_lightning.evaluation.intervals`,
+calibration of turn columns in :mod:`svr_lightning.evaluation.calibration`, the values of results
+files and macro averages in :mod:`svr_lightning.evaluation.metrics`.
+
+Shapes: N problems of one data set, T the most turns that any of them has, O observed turns.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svr_lightning.core.stopping import StopSignals, repeats
-from svr_lightning.core.types import Verdict
-from svr_lightning.evaluation.metric_functions import VERDICT_CODES, observed_turns
+from svr_lightning.core.metrics import (
+    DEFINITIONS,
+    METRIC_NAMES,
+    NO_VERDICT,
+    SELF_CHECK_METRICS,
+    VERDICT_CODES,
+    value_of,
+)
+from svr_lightning.core.stopping import same_answer
+from svr_lightning.evaluation.records import SampleRecord, unique
 
-Record = Mapping[str, Any]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -36,11 +56,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTable:
-    """The recorded turns of one data set."""
+    """The recorded turns of one data set. Entries beyond a problem's turns are never read."""
 
     dataset: str
     ids: tuple[str, ...]
     """[N]"""
+    cluster: Ints
+    """[N] equal numbers for problems that count as one; numbered by first occurrence."""
     length: Ints
     """[N] recorded turns; 0 for a problem that could not be run, which counts as wrong."""
     correct: Bools
@@ -48,11 +70,11 @@ class TurnTable:
     truncated: Bools
     """[N, T]"""
     verdict: Ints
-    """[N, T] 1, 0, -1 for CORRECT, INCORRECT, UNSURE."""
+    """[N, T] 1, 0, -1 for CORRECT, INCORRECT, UNSURE; -2 without a self-check."""
     confidence: Floats
-    """[N, T] stated confidence in [0, 1]."""
+    """[N, T] stated confidence in [0, 1]; nan without a self-check."""
     verdict_probability: Floats
-    """[N, T] probability that the policy gave the words of its verdict; nan where not known."""
+    """[N, T] probability that the policy gave the words of its verdict; nan if not known."""
     repeats: Bools
     """[N, T] whether the answer is the one of the turn before."""
     prompt_tokens: Ints
@@ -62,10 +84,22 @@ class TurnTable:
     recorded: Outcome
     """What the run that was recorded returned."""
 
+    @property
+    def self_checked(self) -> bool:
+        """Whether the method states self-checks; a table without any turn does not rule it out."""
+        return not self.length.any() or bool((self.verdict != NO_VERDICT).any())
+
+    def turn_numbers(self) -> Ints:
+        """[1, T] the turns, from 1."""
+        return np.arange(1, self.correct.shape[1] + 1)[None, :]
+
+    def has_turn(self) -> Bools:
+        """[N, T] which entries were recorded."""
+        return np.asarray(self.turn_numbers() <= self.length[:, None])
+
     def observed(self, outcome: Outcome) -> Bools:
         """[N, T] which entries ``outcome`` generated."""
-        turns = np.arange(1, self.correct.shape[1] + 1)
-        return np.asarray(turns[None, :] <= outcome.observed[:, None])
+        return np.asarray(self.turn_numbers() <= outcome.observed[:, None])
 
     def at(self, values: NDArray[Any], turn: Ints) -> NDArray[Any]:
         """[N] the entry of ``values`` [N, T] at each problem's ``turn`` (from 1); 0 at turn 0."""
@@ -77,107 +111,226 @@ class TurnTable:
     def select(self, rows: NDArray[Any]) -> "TurnTable":
         """The table of some problems, by index or mask; an index may come twice."""
         chosen = np.arange(len(self.ids))[rows]
-        columns = {name: getattr(self, name)[chosen] for name in _COLUMNS}
+        columns = {name: getattr(self, name)[chosen] for name in ("length", *_TURN_COLUMNS)}
+        columns["cluster"] = cluster_codes(self.cluster[chosen].tolist())
         recorded = Outcome(
-            returned=self.recorded.returned[chosen],
-            observed=self.recorded.observed[chosen],
-            stopped_early=self.recorded.stopped_early[chosen],
+            **{f.name: getattr(self.recorded, f.name)[chosen] for f in fields(Outcome)}
         )
-        ids = tuple(self.ids[index] for index in chosen)
-        return TurnTable(dataset=self.dataset, ids=ids, recorded=recorded, **columns)
+        return replace(self, ids=tuple(self.ids[i] for i in chosen), recorded=recorded, **columns)
 
 
-_COLUMNS = (
-    "length",
-    "correct",
-    "truncated",
-    "verdict",
-    "confidence",
-    "verdict_probability",
-    "repeats",
-    "prompt_tokens",
-    "completion_tokens",
-)
-_EMPTY: dict[str, tuple[type, Any]] = {
+_TURN_COLUMNS: dict[str, tuple[type, Any]] = {
     "correct": (np.bool_, False),
     "truncated": (np.bool_, False),
-    "verdict": (np.int64, 0),
+    "verdict": (np.int64, NO_VERDICT),
     "confidence": (np.float64, np.nan),
     "verdict_probability": (np.float64, np.nan),
     "repeats": (np.bool_, False),
     "prompt_tokens": (np.int64, 0),
     "completion_tokens": (np.int64, 0),
 }
+"""Type of each column of turns, and what stands beyond a problem's turns."""
 
 
-def turn_tables(records: Sequence[Record]) -> dict[str, TurnTable]:
+def turn_tables(records: Sequence[SampleRecord]) -> dict[str, TurnTable]:
     """One table per data set, in the order in which the data sets first occur.
 
     Every recorded turn goes in, also those behind the returned one. A record that repeats
     another's data set and id counts once.
 
     Raises:
-        ValueError: naming a record whose returned turn is not there, or a turn without a label.
+        ValueError: naming a record with a turn that has no label.
     """
-    by_dataset: dict[str, dict[str, Record]] = {}
-    for record in records:
-        by_dataset.setdefault(record["dataset"], {}).setdefault(record["id"], record)
-    return {name: _table(name, list(rows.values())) for name, rows in by_dataset.items()}
+    by_dataset: dict[str, list[SampleRecord]] = {}
+    for record in unique(records):
+        by_dataset.setdefault(record.dataset, []).append(record)
+    return {name: _turn_table(name, rows) for name, rows in by_dataset.items()}
 
 
-def _table(dataset: str, records: Sequence[Record]) -> TurnTable:
-    size = max((len(record["turns"]) for record in records), default=0)
+def cluster_codes(labels: Sequence[object]) -> Ints:
+    """[N] equal numbers for equal labels, numbered by first occurrence.
+
+    Example:
+        >>> cluster_codes(["b", "a", "b"]).tolist()
+        [0, 1, 0]
+    """
+    known: dict[object, int] = {}
+    return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
+
+
+def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
+    size = max((len(record.turns) for record in records), default=0)
     columns: dict[str, NDArray[Any]] = {
         name: np.full((len(records), size), empty, dtype=dtype)
-        for name, (dtype, empty) in _EMPTY.items()
+        for name, (dtype, empty) in _TURN_COLUMNS.items()
     }
     for row, record in enumerate(records):
         _fill(columns, row, record)
-    observed = [len(observed_turns(record)) for record in records]
-    recorded = Outcome(
-        returned=np.array([record["returned_turn"] for record in records], dtype=np.int64),
-        observed=np.array(observed, dtype=np.int64),
-        stopped_early=np.array([record["stopped_early"] for record in records], dtype=np.bool_),
-    )
+    # A label of its own for a problem without a cluster: no string equals a tuple.
+    clusters = [(r.id,) if r.cluster is None else r.cluster for r in records]
     return TurnTable(
         dataset=dataset,
-        ids=tuple(record["id"] for record in records),
-        length=np.array([len(record["turns"]) for record in records], dtype=np.int64),
-        recorded=recorded,
+        ids=tuple(record.id for record in records),
+        cluster=cluster_codes(clusters),
+        length=np.array([len(record.turns) for record in records], dtype=np.int64),
+        recorded=Outcome(
+            returned=np.array([record.returned_turn for record in records], dtype=np.int64),
+            observed=np.array([record.observed for record in records], dtype=np.int64),
+            stopped_early=np.array([record.stopped_early for record in records], dtype=np.bool_),
+        ),
         **columns,
     )
 
 
-def _fill(columns: dict[str, NDArray[Any]], row: int, record: Record) -> None:
-    said: list[StopSignals] = []
-    for index, turn in enumerate(record["turns"]):
-        if not isinstance(turn["correct"], bool):
+def _fill(columns: Mapping[str, NDArray[Any]], row: int, record: SampleRecord) -> None:
+    before: str | None = None
+    for index, turn in enumerate(record.turns):
+        if turn.correct is None:
             raise ValueError(
-                f"record {record['id']!r} of {record['dataset']!r} has no label at turn "
-                f"{turn['turn']}; a replay is for problems with a reference"
+                f"record {record.id!r} of {record.dataset!r} has no label at turn {turn.turn}; "
+                "metrics are for problems with a reference"
             )
-        said = [*said[-1:], signals(turn)]
-        probability = turn.get("verdict_probability")
         values = {
-            "correct": turn["correct"],
-            "truncated": turn["truncated"],
-            "verdict": VERDICT_CODES[Verdict(turn["verdict"])],
-            "confidence": turn["confidence"],
-            "verdict_probability": np.nan if probability is None else probability,
-            "repeats": repeats(said),
-            "prompt_tokens": turn["prompt_tokens"],
-            "completion_tokens": turn["completion_tokens"],
+            "correct": turn.correct,
+            "truncated": turn.truncated,
+            "verdict": NO_VERDICT if turn.verdict is None else VERDICT_CODES[turn.verdict],
+            "confidence": turn.confidence,
+            "verdict_probability": turn.verdict_probability,
+            "repeats": same_answer(turn.answer, before),
+            "prompt_tokens": turn.prompt_tokens,
+            "completion_tokens": turn.completion_tokens,
         }
         for name, value in values.items():
-            columns[name][row, index] = value
+            if value is not None:
+                columns[name][row, index] = value
+        before = turn.answer
 
 
-def signals(turn: Mapping[str, Any]) -> StopSignals:
-    """What a stopping rule reads of a recorded turn."""
-    return StopSignals(
-        verdict=Verdict(turn["verdict"]),
-        confidence=turn["confidence"],
-        truncated=turn["truncated"],
-        answer=turn.get("answer"),
-        verdict_probability=turn.get("verdict_probability"),
+def pool(
+    tables: Mapping[str, TurnTable], outcomes: Mapping[str, Outcome]
+) -> tuple[TurnTable, Outcome]:
+    """All problems of all data sets in one table, and their outcome. No cluster spans two sets."""
+    width = max(table.correct.shape[1] for table in tables.values())
+    columns = {
+        name: np.concatenate(
+            [
+                np.pad(
+                    getattr(table, name),
+                    ((0, 0), (0, width - table.correct.shape[1])),
+                    constant_values=empty,
+                )
+                for table in tables.values()
+            ]
+        )
+        for name, (_, empty) in _TURN_COLUMNS.items()
+    }
+    outcome = Outcome(
+        **{
+            f.name: np.concatenate([getattr(outcomes[name], f.name) for name in tables])
+            for f in fields(Outcome)
+        }
+    )
+    named = [(name, code) for name, table in tables.items() for code in table.cluster.tolist()]
+    table = TurnTable(
+        dataset=" + ".join(tables),
+        ids=tuple(f"{name}/{one}" for name, table in tables.items() for one in table.ids),
+        cluster=cluster_codes(named),
+        length=np.concatenate([table.length for table in tables.values()]),
+        recorded=outcome,
+        **columns,
+    )
+    return table, outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemTable:
+    """One row per problem of what an outcome is worth."""
+
+    dataset: str
+    ids: tuple[str, ...]
+    """[N]"""
+    cluster: Ints
+    """[N] see :class:`TurnTable`."""
+    problems: Mapping[str, Ints]
+    """[N] ``final_correct``, ``first_correct``, ``any_correct`` up to the last observed turn,
+    ``turns`` observed, ``stopped_early``, and ``prompt_tokens``, ``completion_tokens`` and
+    ``total_tokens`` of all observed turns."""
+    turns: Mapping[str, NDArray[Any]]
+    """[O] the observed turns that have a self-check, problem by problem: ``row`` of the problem,
+    ``turn`` (from 1), ``verdict``, ``confidence``, ``correct``."""
+    self_checked: bool
+    """Whether the method states self-checks."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics that the method has, defined or not."""
+        if self.self_checked:
+            return METRIC_NAMES
+        return tuple(name for name in METRIC_NAMES if name not in SELF_CHECK_METRICS)
+
+    def columns(self, metric: str) -> tuple[NDArray[Any], ...]:
+        """The columns that ``metric`` is computed from, [N] or [O]."""
+        definition = DEFINITIONS[metric]
+        rows = self.turns if definition.of_turns else self.problems
+        return tuple(rows[name] for name in definition.columns)
+
+    def value(self, metric: str) -> float:
+        """A metric; nan if it is undefined."""
+        return value_of(metric, *self.columns(metric))
+
+    def values(self) -> dict[str, float]:
+        """Every metric that the method has."""
+        return {name: self.value(name) for name in self.names}
+
+    def ratio(self, metric: str) -> tuple[Floats, Floats]:
+        """[N] numerator and denominator of each problem, whose sums make the metric.
+
+        Raises:
+            ValueError: for AUROC, which is no ratio of sums over problems.
+        """
+        definition = DEFINITIONS[metric]
+        if definition.terms is None:
+            raise ValueError(f"{metric} is no ratio of sums over problems")
+        above, below = definition.terms(*self.columns(metric))
+        if definition.of_turns:
+            row, size = self.turns["row"], len(self.ids)
+            above = np.bincount(row, weights=above, minlength=size)
+            below = np.bincount(row, weights=below, minlength=size)
+        return above.astype(np.float64), below.astype(np.float64)
+
+    def ratios(self) -> dict[str, tuple[Floats, Floats]]:
+        """:meth:`ratio` of every metric that is one and that the method has."""
+        return {n: self.ratio(n) for n in self.names if DEFINITIONS[n].terms is not None}
+
+
+def problem_table(table: TurnTable, outcome: Outcome) -> ProblemTable:
+    """The per-problem table of one data set and one outcome."""
+    seen = table.observed(outcome)
+    prompt = (table.prompt_tokens * seen).sum(1)
+    completion = (table.completion_tokens * seen).sum(1)
+    problems = {
+        "final_correct": table.at(table.correct, outcome.returned),
+        "first_correct": table.at(table.correct, np.minimum(outcome.observed, 1)),
+        "any_correct": (table.correct & seen).any(1),
+        "turns": outcome.observed,
+        "stopped_early": outcome.stopped_early,
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+    checked = seen & (table.verdict != NO_VERDICT)
+    row, index = np.nonzero(checked)
+    return ProblemTable(
+        dataset=table.dataset,
+        ids=table.ids,
+        cluster=table.cluster,
+        problems={name: column.astype(np.int64) for name, column in problems.items()},
+        turns={
+            "row": row,
+            "turn": index + 1,
+            "verdict": table.verdict[checked],
+            "confidence": table.confidence[checked],
+            "correct": table.correct[checked].astype(np.int64),
+        },
+        self_checked=table.self_checked,
     )

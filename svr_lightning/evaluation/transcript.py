@@ -1,15 +1,12 @@
 """Turns and outcomes of trajectories on a terminal, as ``predict`` shows them."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from rich.console import Console
 from rich.text import Text
 
 from svr_lightning.core.stopping import StopRule, evidence_of
 from svr_lightning.core.types import Problem, Turn
 from svr_lightning.display import excerpt, number, plain, turn_header
-from svr_lightning.evaluation.table import signals
+from svr_lightning.evaluation.records import SampleRecord
 
 _EVIDENCE = {
     "stated": "confidence",
@@ -31,33 +28,33 @@ def print_turn(problem: Problem, turn: Turn, *, name_problem: bool = False) -> N
     console.print(Text(excerpt(turn.completion.text)))
 
 
-def print_outcome(record: dict[str, Any], rule: StopRule | None) -> None:
+def print_outcome(record: SampleRecord, rule: StopRule | None) -> None:
     """Say what is returned, where the trajectory stopped and why."""
     console = Console()
-    if not record["turns"]:
-        console.print(Text(f"{plain(record['id'])}: {record['error']}", style="red"))
+    if not record.turns:
+        console.print(Text(f"{plain(record.id)}: {record.error}", style="red"))
         return
-    turn = record["turns"][record["returned_turn"] - 1]
-    grade = {True: ", correct", False: ", incorrect", None: ""}[turn["correct"]]
-    if "grading_error" in turn:
+    turn = record.turns[record.returned_turn - 1]
+    grade = {True: ", correct", False: ", incorrect", None: ""}[turn.correct]
+    if turn.grading_error is not None:
         grade = ", could not be graded"
     console.print(
         Text.assemble(
             ("answer: ", "bold"),
-            plain(str(turn["answer"])) + grade,
-            f"   (turn {record['returned_turn']}; stopped: {stop_reason(record, rule)})",
+            plain(str(turn.answer)) + grade,
+            f"   (turn {record.returned_turn}; stopped: {stop_reason(record, rule)})",
         )
     )
 
 
-def stop_reason(record: Mapping[str, Any], rule: StopRule | None) -> str:
+def stop_reason(record: SampleRecord, rule: StopRule | None) -> str:
     """Why a recorded trajectory ended under ``rule``, in a few words."""
-    if rule is None or not record["stopped_early"]:
-        chosen = record["returned_turn"] < len(record["turns"])
+    if rule is None or not record.stopped_early:
+        chosen = record.returned_turn < len(record.turns)
         return "no turns were left" + (", the most confident one counts" if chosen else "")
     if rule.gate == "verdict":
         return "CORRECT"
-    last = signals(record["turns"][-1])
+    last = record.turns[-1].signals()
     name = _EVIDENCE["stated" if last.verdict_probability is None else rule.evidence]
     value, threshold, why = evidence_of(rule, last), rule.threshold, ""
     if value < threshold and rule.agreement_threshold is not None:

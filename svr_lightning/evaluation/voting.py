@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from svr_lightning.evaluation.results import MATH_5, macro_average
+from svr_lightning.evaluation.intervals import cluster_sums
+from svr_lightning.evaluation.metrics import macro_averages
+from svr_lightning.evaluation.records import CompletionRecord, PoolRecord
+from svr_lightning.evaluation.table import cluster_codes
 from svr_lightning.tasks import Task, get_task
 from svr_lightning.tasks.answers import AnswerForm
 
-Record = Mapping[str, Any]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -36,6 +38,8 @@ class Pools:
     dataset: str
     ids: tuple[str, ...]
     """[N]"""
+    cluster: Ints
+    """[N] equal numbers for problems that count as one in intervals."""
     size: Ints
     """[N] samples of each problem; 0 for a problem that could not be run, which is always wrong."""
     answer: Ints
@@ -73,7 +77,7 @@ def metric_names(ks: Sequence[int]) -> tuple[str, ...]:
 
 
 def vote(
-    records: Sequence[Record], ks: Sequence[int], resamples: int = 1000, seed: int = 0
+    records: Sequence[PoolRecord], ks: Sequence[int], resamples: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
     """Maj@k and what it is compared with, per data set and macro-averaged.
 
@@ -98,15 +102,11 @@ def vote(
         name: {**votes.values, "n": votes.n, "samples": votes.samples, "ci95": _limits(votes.draws)}
         for name, votes in results.items()
     }
-    macro = {"all": tuple(datasets), "math": MATH_5}
     return {
         "datasets": datasets,
         "macro": {
-            name: {
-                **macro_average(datasets, names, metric_names(ks)),
-                "ci95": _macro_limits([results[name] for name in names if name in results]),
-            }
-            for name, names in macro.items()
+            name: {**average, "ci95": _macro_limits([results[d] for d in average["datasets"]])}
+            for name, average in macro_averages(datasets, metric_names(ks)).items()
         },
     }
 
@@ -116,9 +116,9 @@ def measure_votes(pools: Pools, ks: Sequence[int], resamples: int, seed: int) ->
 
     ``maj@k`` is the mean over ``resamples`` draws of k samples from each problem's pool, without
     replacement and in the order of the pool; for k = n it is exact. Each draw of the interval takes
-    N problems with replacement and for each of them one draw of its samples: where another run with
-    k samples per problem would fall. ``mean@1`` and ``pass@k`` take the whole pools of the problems
-    drawn.
+    as many clusters as there are, with replacement, and for each one draw of its samples: where
+    another run with k samples per problem would fall. ``mean@1`` and ``pass@k`` take the whole
+    pools of the problems drawn.
 
     Raises:
         ValueError: naming a problem with fewer samples than votes.
@@ -126,12 +126,18 @@ def measure_votes(pools: Pools, ks: Sequence[int], resamples: int, seed: int) ->
     _check_sizes(pools, ks)
     n = len(pools.ids)
     rng = np.random.default_rng([seed, zlib.crc32(pools.dataset.encode())])
-    problems = rng.integers(n, size=(resamples, n))
-    columns = rng.integers(resamples, size=(resamples, n))
+    sizes = cluster_sums(np.ones(n), pools.cluster)
+    clusters = rng.integers(len(sizes), size=(resamples, len(sizes)))
+    columns = rng.integers(resamples, size=(resamples, len(sizes)))
+    drawn = sizes[clusters].sum(1)  # problems in each resample
+
+    def resampled(values: Floats) -> Floats:
+        return np.asarray(cluster_sums(values, pools.cluster)[clusters].sum(1) / drawn)
+
     hits = pools.correct.sum(1)
     mean_at_1 = hits / np.maximum(pools.size, 1)
     values = {"mean@1": mean_at_1.mean()}
-    draws = {"mean@1": mean_at_1[problems].mean(1)}
+    draws = {"mean@1": resampled(mean_at_1)}
     for k, outcomes in zip(ks, majority_outcomes(pools, ks, resamples, rng), strict=True):
         passes = pass_at_k(pools.size, hits, k)
         values[f"maj@{k}"] = outcomes.mean()
@@ -139,8 +145,10 @@ def measure_votes(pools: Pools, ks: Sequence[int], resamples: int, seed: int) ->
         values[f"tokens@{k}"] = k * (pools.prompt_tokens + pools.completion_tokens).mean()
         shared = pools.prompt_tokens + k * pools.completion_tokens
         values[f"tokens_shared_prompt@{k}"] = shared.mean()
-        draws[f"maj@{k}"] = outcomes[problems, columns].mean(1)
-        draws[f"pass@{k}"] = passes[problems].mean(1)
+        sums = np.zeros((len(sizes), resamples))
+        np.add.at(sums, pools.cluster, outcomes)
+        draws[f"maj@{k}"] = sums[clusters, columns].sum(1) / drawn
+        draws[f"pass@{k}"] = resampled(passes)
     return Votes(
         n=n,
         samples=min((size for size in pools.size.tolist() if size), default=0),
@@ -206,15 +214,15 @@ def pass_at_k(size: Ints, hits: Ints, k: int) -> Floats:
     return np.where(size > 0, 1 - missed, 0.0)
 
 
-def pools_of(records: Sequence[Record]) -> Iterator[Pools]:
+def pools_of(records: Sequence[PoolRecord]) -> Iterator[Pools]:
     """The pools of each data set, in the order in which the data sets first occur.
 
     Raises:
         ValueError: naming a problem whose task is not known, or a sample without a label.
     """
-    by_dataset: dict[str, list[Record]] = {}
+    by_dataset: dict[str, list[PoolRecord]] = {}
     for record in records:
-        by_dataset.setdefault(record["dataset"], []).append(record)
+        by_dataset.setdefault(record.dataset, []).append(record)
     for name, rows in by_dataset.items():
         yield _pools(name, rows)
 
@@ -242,23 +250,24 @@ def _class_of(form: AnswerForm | None, members: list[AnswerForm]) -> int:
     return len(members) - 1
 
 
-def _pools(dataset: str, records: Sequence[Record]) -> Pools:
-    size = max(1, *(len(record["samples"]) for record in records))
+def _pools(dataset: str, records: Sequence[PoolRecord]) -> Pools:
+    size = max(1, *(len(record.samples) for record in records))
     answer = np.full((len(records), size), -1, dtype=np.int64)
     correct = np.zeros((len(records), size), dtype=np.bool_)
     tokens = np.zeros((2, len(records)))
     for row, record in enumerate(records):
-        samples = record["samples"]
+        samples = record.samples
         labels = [_label(record, number, sample) for number, sample in enumerate(samples, start=1)]
-        answers = [sample["answer"] for sample in samples]
-        answer[row, : len(samples)] = answer_classes(get_task(record["task"]), answers)
+        answers = [sample.answer for sample in samples]
+        answer[row, : len(samples)] = answer_classes(get_task(record.problem().task), answers)
         correct[row, : len(samples)] = labels
         for column, name in enumerate(("prompt_tokens", "completion_tokens")):
-            tokens[column, row] = sum(s[name] for s in samples) / max(1, len(samples))
+            tokens[column, row] = sum(getattr(s, name) for s in samples) / max(1, len(samples))
     return Pools(
         dataset=dataset,
-        ids=tuple(record["id"] for record in records),
-        size=np.array([len(record["samples"]) for record in records], dtype=np.int64),
+        ids=tuple(record.id for record in records),
+        cluster=cluster_codes([(r.id,) if r.cluster is None else r.cluster for r in records]),
+        size=np.array([len(record.samples) for record in records], dtype=np.int64),
         answer=answer,
         correct=correct,
         prompt_tokens=tokens[0],
@@ -266,13 +275,13 @@ def _pools(dataset: str, records: Sequence[Record]) -> Pools:
     )
 
 
-def _label(record: Record, number: int, sample: Record) -> bool:
-    if not isinstance(sample["correct"], bool):
+def _label(record: PoolRecord, number: int, sample: CompletionRecord) -> bool:
+    if sample.correct is None:
         raise ValueError(
-            f"problem {record['id']!r} of {record['dataset']!r} has no label at sample {number}; "
+            f"problem {record.id!r} of {record.dataset!r} has no label at sample {number}; "
             "voting is measured on problems with a reference"
         )
-    return sample["correct"]
+    return sample.correct
 
 
 def _check_sizes(pools: Pools, ks: Sequence[int]) -> None:

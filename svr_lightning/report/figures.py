@@ -8,12 +8,12 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.table import Outcome, TurnTable
+from svr_lightning.evaluation.table import Outcome, TurnTable, pool
 from svr_lightning.report import figures_accuracy as accuracy
 from svr_lightning.report import figures_confidence as confidence
 from svr_lightning.report import figures_training as training
 from svr_lightning.report import figures_turns as turns
-from svr_lightning.report.numbers import Numbers, pooled, seed_name
+from svr_lightning.report.numbers import Numbers, seed_name
 from svr_lightning.report.runs import Method, Run
 
 
@@ -139,7 +139,7 @@ def all_figures(
 
 def _of_recording(method: Method, number: int) -> list[DrawnFigure]:
     run = method.runs[0]
-    table, outcome = pooled(run.tables, run.outcomes)
+    table, outcome = pool(run.tables, run.outcomes)
     seed = f", seed {seed_name(run, 1)}" if len(method.runs) > 1 else ""
     words = {
         "pool": f", {len(run.tables)} data sets pooled" if len(run.tables) > 1 else "",

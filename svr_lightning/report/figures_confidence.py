@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.evaluation.calibration import (
     BINS,
     area_under_risk_coverage,
@@ -13,8 +14,7 @@ from svr_lightning.evaluation.calibration import (
     levels_of,
     reliability_bins,
 )
-from svr_lightning.evaluation.metric_functions import VERDICT_CODES
-from svr_lightning.evaluation.results import wilson_interval
+from svr_lightning.evaluation.intervals import wilson_interval
 from svr_lightning.evaluation.table import Bools, Floats, Outcome, TurnTable
 from svr_lightning.report.figures_style import (
     BLUE,

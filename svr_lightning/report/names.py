@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from svr_lightning.evaluation.results import MATH_5
+from svr_lightning.evaluation.metrics import MATH_5
 
 DISPLAY = {
     "countdown": "Countdown",

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from svr_lightning.evaluation.results import Z_95, macro_average
-from svr_lightning.evaluation.table import Outcome, TurnTable
+from svr_lightning.core.metrics import SELF_CHECK_METRICS
+from svr_lightning.evaluation.intervals import Z_95, mean_variance
+from svr_lightning.evaluation.metrics import macro_average
+from svr_lightning.evaluation.table import problem_table
 from svr_lightning.report.names import averages, ordered
 from svr_lightning.report.runs import Method, Run
 
@@ -37,7 +38,6 @@ FORMS: dict[str, tuple[str, Form]] = {
 }
 """Head and number format of each metric, as the paper prints it."""
 _STOPPING = ("esr", "pse")
-_CHECKING = ("verdict_accuracy", "auroc", "brier", "overconfidence")
 
 
 def average(datasets: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
@@ -64,45 +64,12 @@ def token_interval(run: Run, names: Sequence[str]) -> list[float]:
     """A 95 % interval of the macro average of tokens per problem (normal approximation)."""
     means, variances = [], []
     for name in names:
-        table = run.tables[name]
-        seen = table.observed(run.outcomes[name])
-        tokens = ((table.prompt_tokens + table.completion_tokens) * seen).sum(1)
+        table = problem_table(run.tables[name], run.outcomes[name])
+        tokens = table.problems["total_tokens"]
         means.append(tokens.mean())
-        variances.append(tokens.var(ddof=1) / len(tokens) if len(tokens) > 1 else 0.0)
+        variances.append(mean_variance(tokens, table.cluster))
     half = Z_95 * np.sqrt(np.sum(variances)) / len(names)
     return [float(np.mean(means) - half), float(np.mean(means) + half)]
-
-
-_TURN_COLUMNS = (
-    *("correct", "truncated", "verdict", "confidence", "verdict_probability"),
-    *("repeats", "prompt_tokens", "completion_tokens"),
-)
-
-
-def pooled(
-    tables: Mapping[str, TurnTable], outcomes: Mapping[str, Outcome]
-) -> tuple[TurnTable, Outcome]:
-    """All problems of all data sets in one table, and their outcomes."""
-    width = max(table.correct.shape[1] for table in tables.values())
-
-    def stack(column: str) -> NDArray[Any]:
-        parts = [getattr(table, column) for table in tables.values()]
-        return np.concatenate([np.pad(p, ((0, 0), (0, width - p.shape[1]))) for p in parts])
-
-    def join(field: str) -> NDArray[Any]:
-        return np.concatenate([getattr(outcomes[name], field) for name in tables])
-
-    outcome = Outcome(
-        returned=join("returned"), observed=join("observed"), stopped_early=join("stopped_early")
-    )
-    table = TurnTable(
-        dataset=" + ".join(tables),
-        ids=tuple(f"{name}/{one}" for name, table in tables.items() for one in table.ids),
-        length=np.concatenate([table.length for table in tables.values()]),
-        recorded=outcome,
-        **{column: stack(column) for column in _TURN_COLUMNS},
-    )
-    return table, outcome
 
 
 def data_sets(methods: Sequence[Method]) -> list[str]:
@@ -112,7 +79,9 @@ def data_sets(methods: Sequence[Method]) -> list[str]:
 
 def value_of(run: Run, names: Sequence[str], metric: str) -> float | None:
     """One seed's macro average over ``names``; None where it is undefined or not there."""
-    if (metric in _STOPPING and not run.stops) or (metric in _CHECKING and not run.self_checks):
+    if metric in _STOPPING and not run.stops:
+        return None
+    if metric in SELF_CHECK_METRICS and not run.self_checks:
         return None
     value = average(run.datasets, names)[metric]
     return None if value is None else float(value)

@@ -1,23 +1,19 @@
 """What a report is about: methods, each with one run per seed, read from samples files."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-
+from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.prompts import EVEN
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.measure import measure
-from svr_lightning.evaluation.metric_functions import VERDICT_CODES
+from svr_lightning.evaluation.metrics import measure
+from svr_lightning.evaluation.records import SAMPLES, SampleRecord, read_samples
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_samples
+from svr_lightning.evaluation.results import RESULTS, read_results, setting
 from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, fixed_row
 from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
 from svr_lightning.report.names import marked, ordered
@@ -31,7 +27,7 @@ class Source:
     """One samples file, and what its run left beside it."""
 
     samples: Path
-    records: list[dict[str, Any]]
+    records: list[SampleRecord]
     tables: dict[str, TurnTable]
     config: Mapping[str, Any]
     """Of ``results.json``; empty where there is none."""
@@ -60,8 +56,8 @@ class Run:
 
     @cached_property
     def self_checks(self) -> bool:
-        """Whether any turn says more of itself than UNSURE at even odds."""
-        return any(map(_says_something, self.tables.values()))
+        """Whether any turn has a self-check."""
+        return any(bool((t.verdict != NO_VERDICT).any()) for t in self.tables.values())
 
     @property
     def interface(self) -> SelfCheckFields | None:
@@ -84,7 +80,7 @@ class Run:
         return any(is_privileged(source.config) for source in self.sources)
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[SampleRecord]:
         """All records, data set by data set."""
         return [record for source in self.sources for record in source.records]
 
@@ -101,12 +97,6 @@ class Method:
     def name(self) -> str:
         """As everything shows it: marked if a run of it is privileged."""
         return marked(self.given) if any(run.uses_labels for run in self.runs) else self.given
-
-
-def _says_something(table: TurnTable) -> bool:
-    recorded = np.arange(table.correct.shape[1])[None, :] < table.length[:, None]
-    silent = (table.verdict == VERDICT_CODES[Verdict.UNSURE]) & (table.confidence == EVEN)
-    return bool((recorded & ~silent).any())
 
 
 def heading(methods: Sequence[Method]) -> str:
@@ -177,32 +167,12 @@ def _read_source(path: Path) -> Source:
     )
 
 
-def read_results(path: Path) -> Mapping[str, Any]:
-    """What a results file holds; empty where there is none.
-
-    Raises:
-        ConfigError: if it cannot be read.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: no results file ({error}); mend or remove it") from error
-    return results if isinstance(results, dict) else {}
-
-
 def _mapping(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     """What stands under nested keys; empty where that is no mapping."""
     found: Any = values
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
     return found if isinstance(found, Mapping) else {}
-
-
-def setting(config: Mapping[str, Any], *keys: str) -> Any:
-    """A value of a resolved configuration, None where it is not there."""
-    return _mapping(config, *keys[:-1]).get(keys[-1])
 
 
 def is_privileged(config: Mapping[str, Any]) -> bool:

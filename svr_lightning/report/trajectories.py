@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from svr_lightning.core.parsing import SelfCheckFields, self_check_format_score
+from svr_lightning.evaluation.records import SampleRecord, TurnRecord
 from svr_lightning.report.names import apart, display, ordered
 from svr_lightning.report.runs import Method, Run
 from svr_lightning.report.text import clip, visible
@@ -23,7 +24,7 @@ CLASSES = {
 class Trajectory:
     """A record with what the stopping rule made of it."""
 
-    record: Mapping[str, Any]
+    record: SampleRecord
     returned: int
     """The turn whose answer is returned; 0 where the problem could not be run."""
     observed: int
@@ -37,14 +38,14 @@ class Trajectory:
     @property
     def right(self) -> bool:
         """Whether the returned answer is correct."""
-        return self.returned > 0 and self.record["turns"][self.returned - 1]["correct"]
+        return self.returned > 0 and bool(self.record.turns[self.returned - 1].correct)
 
 
 def trajectories(run: Run) -> Iterator[Trajectory]:
     """Each problem of a run once, data set by data set, in the order of its tables."""
-    first: dict[tuple[str, str], dict[str, Any]] = {}
+    first: dict[tuple[str, str], SampleRecord] = {}
     for record in run.records:
-        first.setdefault((record["dataset"], record["id"]), record)
+        first.setdefault(record.key, record)
     interface = run.interface
     for name, table in run.tables.items():
         outcome = run.outcomes[name]
@@ -59,7 +60,7 @@ def trajectories(run: Run) -> Iterator[Trajectory]:
                 observed=observed,
                 stopped_early=early,
                 interface=interface,
-                classes=classes(record["turns"][:observed], returned, early, interface),
+                classes=classes(record.turns[:observed], returned, early, interface),
             )
 
 
@@ -69,7 +70,7 @@ def malformed(text: str, interface: SelfCheckFields | None) -> bool:
 
 
 def classes(
-    turns: Sequence[Mapping[str, Any]],
+    turns: Sequence[TurnRecord],
     returned: int,
     early: bool,
     interface: SelfCheckFields | None,
@@ -81,14 +82,14 @@ def classes(
     """
     if not turns:
         return frozenset()
-    right = [bool(turn["correct"]) for turn in turns]
+    right = [bool(turn.correct) for turn in turns]
     final = right[returned - 1]
     found = {
         "premature": early and not final,
         "fixed": final and not right[0],
         "broken": not final and any(right[: returned - 1]),
-        "truncated": any(turn["truncated"] for turn in turns),
-        "malformed": any(malformed(turn["text"], interface) for turn in turns),
+        "truncated": any(turn.truncated for turn in turns),
+        "malformed": any(malformed(turn.text, interface) for turn in turns),
     }
     return frozenset(key for key, holds in found.items() if holds)
 
@@ -100,7 +101,7 @@ def choose(found: Sequence[Trajectory], most: int) -> list[Trajectory]:
         by_dataset: dict[str, list[int]] = {}
         for index, one in enumerate(found):
             if key in one.classes if key else not one.classes:
-                by_dataset.setdefault(one.record["dataset"], []).append(index)
+                by_dataset.setdefault(one.record.dataset, []).append(index)
         chosen |= set(_in_turn(list(by_dataset.values()), most))
     return [found[index] for index in sorted(chosen)]
 
@@ -137,7 +138,7 @@ class Listed:
 def listing(methods: Sequence[Method], most: int) -> Listed:
     """At most ``most`` trajectories per class and method, of each method's first seed."""
     found = [list(trajectories(method.runs[0])) for method in methods]
-    names = ordered(one.record["dataset"] for rows in found for one in rows)
+    names = ordered(one.record.dataset for rows in found for one in rows)
     kinds = list(CLASSES)
     everything = [one for rows in found for one in rows]
     total = len(everything)
@@ -145,8 +146,7 @@ def listing(methods: Sequence[Method], most: int) -> Listed:
         "kind": [(CLASSES[k], sum(k in one.classes for one in everything)) for k in kinds],
         "method": [(m.name, len(rows)) for m, rows in zip(methods, found, strict=True)],
         "set": [
-            (display(name), sum(one.record["dataset"] == name for one in everything))
-            for name in names
+            (display(name), sum(one.record.dataset == name for one in everything)) for name in names
         ],
     }
     filters = {
@@ -156,7 +156,7 @@ def listing(methods: Sequence[Method], most: int) -> Listed:
     items = []
     for number, (method, rows) in enumerate(zip(methods, found, strict=True), start=1):
         for one in choose(rows, most):
-            tokens = [f"method-{number}", f"set-{names.index(one.record['dataset']) + 1}"]
+            tokens = [f"method-{number}", f"set-{names.index(one.record.dataset) + 1}"]
             tokens += [f"kind-{kinds.index(key) + 1}" for key in kinds if key in one.classes]
             label = method.name if len(methods) > 1 else ""
             items.append(_trajectory(one, tokens, label, method.runs[0].rule.threshold))
@@ -197,79 +197,76 @@ def _css(filters: Mapping[str, Sequence[Any]]) -> str:
 
 def _trajectory(one: Trajectory, tokens: Sequence[str], method: str, threshold: float) -> str:
     record = one.record
-    observed = record["turns"][: one.observed]
-    path = "".join(_mark(turn["correct"]) for turn in observed)
+    observed = record.turns[: one.observed]
+    path = "".join(_mark(turn.correct) for turn in observed)
     tags = "".join(
         f'<span class="tag {k}">{v}</span>' for k, v in CLASSES.items() if k in one.classes
     )
-    names = f"{display(record['dataset'])} / {record['id']}"
+    names = f"{display(record.dataset)} / {record.id}"
     head = [f'<span class="id">{visible(clip(names, _NAME, _NAME)[0])}</span>']
     head += [f'<span class="grey">{visible(_named(method))}</span>'] if method else []
     head += [f'<span class="path">{path}</span>', _RIGHT if one.right else _WRONG, tags]
-    asked = " ".join(record["question"][: 4 * _QUESTION].split())
+    asked = " ".join(record.question[: 4 * _QUESTION].split())
     head.append(f'<span class="question">{visible(clip(asked, _QUESTION, 0)[0])}</span>')
-    body = [f"<pre>{_long(record['question'])}</pre>"]
-    body.append(
-        f'<p class="answer">reference: <code>{_long(_said(record.get("reference")))}</code></p>'
-    )
+    body = [f"<pre>{_long(record.question)}</pre>"]
+    body.append(f'<p class="answer">reference: <code>{_long(_said(record.reference))}</code></p>')
     if not observed:
-        body.append(f'<p class="wrong">not run: {_long(_said(record.get("error")))}</p>')
+        body.append(f'<p class="wrong">not run: {_long(_said(record.error))}</p>')
     body.append('<div class="turns">')
     before = None
     for turn in observed:
         body.append(_turn(turn, one, before, threshold))
         before = turn
     body.append("</div>")
-    body += _unused(record["turns"][one.observed :])
+    body += _unused(record.turns[one.observed :])
     inner = f"<summary>{' '.join(head)}</summary>{''.join(body)}"
     return f'<details class="t {" ".join(tokens)}">{inner}</details>'
 
 
-def _turn(
-    turn: Mapping[str, Any], one: Trajectory, before: Mapping[str, Any] | None, threshold: float
-) -> str:
-    returned = turn["turn"] == one.returned
-    parts = [f"<b>turn {turn['turn']}</b>"]
-    if one.interface is not None:
+def _turn(turn: TurnRecord, one: Trajectory, before: TurnRecord | None, threshold: float) -> str:
+    returned = turn.turn == one.returned
+    parts = [f"<b>turn {turn.turn}</b>"]
+    if one.interface is not None and turn.confidence is not None:
         parts += [
-            f'<span class="chip {turn["verdict"]}">{turn["verdict"]}</span>',
-            f'<span class="bar"><i style="width:{100 * turn["confidence"]:.1f}%"></i>'
+            f'<span class="chip {turn.verdict}">{turn.verdict}</span>',
+            f'<span class="bar"><i style="width:{100 * turn.confidence:.1f}%"></i>'
             f'<b style="left:{100 * min(threshold, 1.0):.1f}%"></b></span>',
-            f"{turn['confidence']:.2f}",
+            f"{turn.confidence:.2f}",
         ]
-    parts.append(_RIGHT if turn["correct"] else _WRONG)
-    if turn["turn"] == one.observed:
+    parts.append(_RIGHT if turn.correct else _WRONG)
+    if turn.turn == one.observed:
         parts.append(f'<span class="stop">{"STOP" if one.stopped_early else "OUT OF TURNS"}</span>')
     if returned and one.returned != one.observed:
         parts.append('<span class="stop">RETURNED</span>')
-    tokens = f"{turn['prompt_tokens']:,} + {turn['completion_tokens']:,} tokens"
+    tokens = f"{turn.prompt_tokens:,} + {turn.completion_tokens:,} tokens"
     parts.append(f'<span class="grey">{tokens}</span>')
-    if turn["truncated"]:
+    if turn.truncated:
         parts.append('<span class="tag truncated">truncated</span>')
-    if malformed(turn["text"], one.interface):
+    if malformed(turn.text, one.interface):
         parts.append('<span class="tag malformed">malformed self-check</span>')
-    answer = _said(turn.get("answer"))
-    changed = before is not None and answer != _said(before.get("answer"))
+    answer = _said(turn.answer)
+    changed = before is not None and answer != _said(before.answer)
     style = ' class="changed" title="another answer than the turn before"' if changed else ""
-    kind = "turn" if not returned else "turn returned" if turn["correct"] else "turn returned bad"
+    kind = "turn" if not returned else "turn returned" if turn.correct else "turn returned bad"
     return (
         f'<section class="{kind}"><header>{" ".join(parts)}</header>'
         f'<p class="answer">answer: <code{style}>{_long(answer, _ANSWER, 0)}</code></p>'
-        f"<pre>{_long(turn['text'])}</pre></section>"
+        f"<pre>{_long(turn.text)}</pre></section>"
     )
 
 
-def _unused(turns: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def _unused(turns: Sequence[TurnRecord]) -> Iterable[str]:
     """Turns that were recorded behind the stop, in one line."""
     if turns:
         marks = " &#183; ".join(
-            f"{turn['turn']} {_mark(turn['correct'])} {turn['verdict']} {turn['confidence']:.2f}"
+            f"{turn.turn} {_mark(turn.correct)}"
+            + ("" if turn.confidence is None else f" {turn.verdict} {turn.confidence:.2f}")
             for turn in turns
         )
         yield f'<p class="grey">recorded after the stop, not used: {marks}</p>'
 
 
-def _mark(correct: bool) -> str:
+def _mark(correct: bool | None) -> str:
     return (
         '<span class="right">&#10003;</span>' if correct else '<span class="wrong">&#10007;</span>'
     )

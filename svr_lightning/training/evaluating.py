@@ -10,11 +10,11 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.types import Problem, Turn
-from svr_lightning.evaluation.adaptive import Record
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
+from svr_lightning.evaluation.metrics import named_metrics
 from svr_lightning.evaluation.operating_point import OPERATING_POINT, uncertified_settings
-from svr_lightning.evaluation.results import RESULTS, named_metrics
+from svr_lightning.evaluation.results import RESULTS
 from svr_lightning.evaluation.transcript import print_outcome, print_turn
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.tasks import TASKS
@@ -75,8 +75,8 @@ class ModuleEvaluation:
         run = self.evaluator.vote if voting else self.evaluator.solve
         run(problems, source.name, source.max_completion_tokens)
 
-    def answer(self, problems: list[Problem]) -> list[Record]:
-        """Answer the user's questions, showing each turn as it comes."""
+    def answer(self, problems: list[Problem]) -> list[dict[str, Any]]:
+        """Answer the user's questions, showing each turn as it comes; the records as JSON."""
         several = len(problems) > 1
 
         def show(problem: Problem, turn: Turn) -> None:
@@ -86,7 +86,7 @@ class ModuleEvaluation:
         records = self.evaluator.solve(problems, source.name, source.max_completion_tokens, show)
         for record in records:
             print_outcome(record, self.evaluator.rule)
-        return records
+        return [record.to_json() for record in records]
 
     def finish(self, stage: str | None = None) -> dict[str, Any]:
         """Write the files; with a ``stage``, also log the metrics under ``<stage>/...``."""

@@ -20,7 +20,6 @@ from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
 from svr_lightning.errors import one_line, require
-from svr_lightning.evaluation.adaptive import Record
 from svr_lightning.evaluation.operating_point import read_operating_point
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
@@ -242,7 +241,7 @@ class SVRModule(LightningModule):
         """Begin, or go on with, the answers to the user's questions."""
         self.evaluating.begin("predict", "predict")
 
-    def predict_step(self, batch: list[Problem], batch_idx: int) -> list[Record]:
+    def predict_step(self, batch: list[Problem], batch_idx: int) -> list[dict[str, Any]]:
         """Answer the user's questions, showing each turn as it comes."""
         return self.evaluating.answer(batch)
 

@@ -21,8 +21,9 @@ from svr_lightning.evaluation.calibration import (
     levels_of,
     reliability_bins,
     risk_at_coverage,
+    smooth_ece,
+    smooth_ece_at,
 )
-from svr_lightning.evaluation.smooth_ece import smooth_ece, smooth_ece_at
 
 EMPTY = levels_of(np.array([]), np.array([]))
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.evaluation.bootstrap import percentile_interval, resample_counts
 from svr_lightning.evaluation.calibration import levels_of
 from svr_lightning.evaluation.diagnostics import (
     bootstrap_intervals,
@@ -18,12 +17,13 @@ from svr_lightning.evaluation.diagnostics import (
     level_statistics,
     stopping_ratios,
 )
-from svr_lightning.evaluation.measure import measure
+from svr_lightning.evaluation.intervals import percentile_interval, resample_counts
+from svr_lightning.evaluation.metrics import measure
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
+from svr_lightning.evaluation.table import Outcome, TurnTable, problem_table
 from svr_lightning.files import to_json
 from svr_lightning.metrics import METRIC_NAMES
-from tests.trajectories import EXPECTED, failed, record, uncensored
+from tests.trajectories import EXPECTED, failed, record, turn_tables, uncensored
 
 TABLE = turn_tables(uncensored())["toy"]
 OUTCOME = replay(TABLE, StopRule(), 3)
@@ -83,7 +83,7 @@ def test_the_papers_metrics_are_the_measured_ones_and_each_has_an_interval_aroun
     found = diagnostics(TABLE, OUTCOME, resamples=400, seed=3)["metrics"]
     assert values(found) == {name: measure(TABLE, OUTCOME)[name] for name in METRIC_NAMES}
     assert {name: metric["ci95"] for name, metric in found.items()} == bootstrap_intervals(
-        TABLE, OUTCOME, resamples=400, seed=3
+        problem_table(TABLE, OUTCOME), resamples=400, seed=3
     )
     for metric in found.values():
         low, high = metric["ci95"]
@@ -91,7 +91,7 @@ def test_the_papers_metrics_are_the_measured_ones_and_each_has_an_interval_aroun
 
 
 def test_every_interval_is_that_of_measuring_each_resample_on_its_own() -> None:
-    counts = resample_counts(6, 40, seed=1)
+    counts = resample_counts(TABLE.cluster, 40, seed=1)
     assert counts.sum(1).tolist() == [6] * 40
     tables = [TABLE.select(np.repeat(np.arange(6), row)) for row in counts]
     outcomes = [replay(table, StopRule(), 3) for table in tables]
@@ -114,7 +114,9 @@ def test_every_interval_is_that_of_measuring_each_resample_on_its_own() -> None:
 def test_the_interval_of_an_accuracy_is_the_one_that_the_binomial_law_gives() -> None:
     rows = [record(str(k), (k % 10 < 6, "C", 0.9, 1)) for k in range(400)]
     table = turn_tables(rows)["toy"]
-    found = bootstrap_intervals(table, replay(table, StopRule(), 1), seed=5)["accuracy"]
+    found = bootstrap_intervals(problem_table(table, replay(table, StopRule(), 1)), seed=5)[
+        "accuracy"
+    ]
     half = 1.96 * (0.6 * 0.4 / 400) ** 0.5
     assert found == pytest.approx([0.6 - half, 0.6 + half], abs=0.008)
 
@@ -137,7 +139,7 @@ def test_what_is_undefined_is_null_and_the_rest_is_json() -> None:
         seed=2,
     )
     assert json.loads(to_json(found)) == found
-    assert found["bootstrap"] == {"resamples": 20, "seed": 2, "level": 0.95, "unit": "problem"}
+    assert found["bootstrap"] == {"resamples": 20, "seed": 2, "level": 0.95, "unit": "cluster"}
     empty = found["datasets"]["failed"]
     assert empty["metrics"]["accuracy"] == {"value": 0.0, "ci95": [0.0, 0.0]}
     assert empty["metrics"]["auroc"] == {"value": None, "ci95": None}

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.evaluation.measure import measure
+from svr_lightning.evaluation.intervals import wilson_interval
+from svr_lightning.evaluation.metrics import measure
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.results import wilson_interval
-from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
+from svr_lightning.evaluation.table import Outcome, TurnTable, pool
 from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.report.figures_confidence import by_turn_numbers, reliability_of, risk_numbers
 from svr_lightning.report.figures_style import spread
 from svr_lightning.report.figures_training import health_numbers, read_curves, reward_numbers
 from svr_lightning.report.figures_turns import stop_numbers, transition_numbers
 from svr_lightning.report.names import averages
-from svr_lightning.report.numbers import average, pooled
-from tests.trajectories import failed, record, uncensored
+from svr_lightning.report.numbers import average
+from tests.trajectories import failed, record, turn_tables, uncensored
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_pooling_keeps_every_problem_of_every_data_set() -> None:
     short = record("x", (True, "C", 0.9, 7), dataset="other", early=True)
     tables = turn_tables([*uncensored(), short])
     outcomes = {name: table.recorded for name, table in tables.items()}
-    table, outcome = pooled(tables, outcomes)
+    table, outcome = pool(tables, outcomes)
     assert table.ids == ("toy/a", "toy/b", "toy/c", "toy/d", "toy/e", "toy/f", "other/x")
     assert table.length.tolist() == [3, 3, 3, 3, 3, 3, 1]
     assert measure(table, outcome)["accuracy"] == 3 / 7  # b, d at turn 3, and x

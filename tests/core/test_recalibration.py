@@ -15,8 +15,8 @@ from svr_lightning.evaluation.recalibration import (
     recalibrated,
 )
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.table import TurnTable, turn_tables
-from tests.trajectories import record, uncensored
+from svr_lightning.evaluation.table import TurnTable
+from tests.trajectories import record, turn_tables, uncensored
 
 
 def turns(seed: int, size: int = 400) -> tuple[np.ndarray, np.ndarray]:

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.evaluation.results import write_results
-from svr_lightning.evaluation.voting import vote
 from svr_lightning.files import write_json
-from tests.trajectories import adaptive, pool, record
+from tests.trajectories import adaptive, pool, record, vote, write_results
 
 SCRIPT = Path(__file__).parents[1] / "recompute_results.py"
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.evaluation.measure import measure, measure_all
+from svr_lightning.evaluation.metrics import measure, measure_all
 from svr_lightning.evaluation.replay import fixed_budget, replay
-from svr_lightning.evaluation.table import TurnTable, turn_tables
-from tests.trajectories import EXPECTED, adaptive, failed, record, same, uncensored
+from svr_lightning.evaluation.table import TurnTable
+from tests.trajectories import EXPECTED, adaptive, failed, record, same, turn_tables, uncensored
 
 
 def _table(records: list[dict[str, Any]]) -> TurnTable:

@@ -14,16 +14,23 @@ from typing import Any
 import pytest
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.results import (
-    MATH_5,
-    package_versions,
-    read_samples,
+from svr_lightning.evaluation.intervals import wilson_interval
+from svr_lightning.evaluation.metrics import MATH_5
+from svr_lightning.evaluation.records import read_samples
+from svr_lightning.evaluation.results import package_versions
+from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
+from tests.trajectories import (
+    EXPECTED,
+    adaptive,
+    failed,
+    problem_tables,
+    record,
+    records_of,
+    same,
     summarize,
-    wilson_interval,
+    uncensored,
     write_results,
 )
-from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
-from tests.trajectories import EXPECTED, adaptive, failed, record, same, uncensored
 
 SCRIPT = Path(__file__).parents[1] / "recompute_results.py"
 
@@ -61,7 +68,7 @@ def test_a_data_set_holds_the_metrics_that_validation_logs() -> None:
     # Wilson at 3 of 6, z = 1.96: (.5 + .3201) / 1.6402 +- 1.96 sqrt(.25 / 6 + .0267) / 1.6402
     assert (round(low, 4), round(high, 4)) == (0.1876, 0.8124)
     live = TrajectoryMetrics()
-    live.update(adaptive())
+    live.update(problem_tables(adaptive())["toy"])
     assert live.compute() == values
 
 
@@ -109,7 +116,7 @@ def test_files_hold_one_line_per_problem_and_read_back_equal(tmp_path: Path) -> 
     rows = [*_mixed(), adaptive("gsm8k")[0], adaptive("gsm8k")[4]]
     written = write_results(tmp_path / "eval" / "after", rows, {"seed": 1}, {"torch": "2"})
     folder = tmp_path / "eval" / "after"
-    assert read_samples(folder / "samples.jsonl") == _mixed()
+    assert read_samples(folder / "samples.jsonl") == records_of(_mixed())
     stored = json.loads((folder / "results.json").read_text())
     assert stored == written
     assert stored == {**summarize(_mixed()), "config": {"seed": 1}, "versions": {"torch": "2"}}
@@ -125,7 +132,7 @@ def test_model_text_of_any_kind_stays_on_its_line_and_reads_back(tmp_path: Path)
     assert raw.isascii()
     assert raw.count(b"\n") == 1
     assert b"\r" not in raw
-    assert read_samples(tmp_path / "samples.jsonl") == [row]
+    assert read_samples(tmp_path / "samples.jsonl") == records_of([row])
 
 
 def test_results_are_valid_json_whatever_the_configuration_holds(tmp_path: Path) -> None:
@@ -175,7 +182,7 @@ def test_samples_that_cannot_be_summarized_are_kept_without_stale_results(tmp_pa
     unlabelled = record("mine", (None, "C", 0.9, 10))
     with pytest.raises(ValueError, match="'mine' of 'toy' has no label at turn 1"):
         write_results(tmp_path, [unlabelled], {}, {})
-    assert read_samples(tmp_path / "samples.jsonl") == [unlabelled]
+    assert read_samples(tmp_path / "samples.jsonl") == records_of([unlabelled])
     assert not (tmp_path / "results.json").exists()
 
 
@@ -199,20 +206,20 @@ def _turn(**changes: Any) -> str:
         (_line(dataset=None), "'dataset' of the record must be a string"),
         (_line(stopped_early=0), "'stopped_early' of the record must be true or false"),
         (_line(returned_turn=True), "'returned_turn' of the record must be a whole number"),
-        (_line(returned_turn=4), "returned_turn 4 is not among its turns"),
-        (_line(returned_turn=0), "returned_turn 0 is not among its turns"),
+        (_line(returned_turn=4), "returns turn 4 of 3"),
+        (_line(returned_turn=0), "returns turn 0 of 3"),
         (_line(turns=[], returned_turn=0), "either turns or an 'error'"),
         (_line(error="failed"), "either turns or an 'error'"),
-        (_line(turns=["text"]), "the turn 1 is no JSON object"),
-        (_turn(turn=3), "turn 2 says that it is turn 3"),
-        (_turn(verdict="MAYBE"), "'verdict' of the turn 2 must be one of CORRECT, INCORRECT"),
-        (_turn(verdict=[]), "'verdict' of the turn 2"),
-        (_turn(confidence=92), "'confidence' of the turn 2 must be a number in [0, 1]"),
-        (_turn(confidence=None), "'confidence' of the turn 2"),
-        (_turn(answer=2), "'answer' of the turn 2 must be a string or null"),
-        (_turn(prompt_tokens=2**31), "'prompt_tokens' of the turn 2 must be a whole number"),
-        (_turn(correct=1), "'correct' of the turn 2 must be true, false or null"),
-        (_turn(prompt_tokens=-1), "'prompt_tokens' of the turn 2"),
+        (_line(turns=["text"]), "turn 1 is no JSON object"),
+        (_turn(turn=3), "its turns must be numbered from 1; found 3"),
+        (_turn(verdict="MAYBE"), "'verdict' of turn 2 must be one of CORRECT, INCORRECT"),
+        (_turn(verdict=[]), "'verdict' of turn 2"),
+        (_turn(confidence=92), "'confidence' of turn 2 must be a number in [0, 1]"),
+        (_turn(confidence=None), "both 'verdict' and 'confidence', or null for both"),
+        (_turn(answer=2), "'answer' of turn 2 must be a string or null"),
+        (_turn(prompt_tokens=2**31), "'prompt_tokens' of turn 2 must be a whole number"),
+        (_turn(correct=1), "'correct' of turn 2 must be true or false or null"),
+        (_turn(prompt_tokens=-1), "'prompt_tokens' of turn 2"),
         (json.dumps({"dataset": "toy"}), "the record has no 'id'"),
         (json.dumps(adaptive()[0]), "repeats toy/a of line 1"),
     ],
@@ -231,7 +238,7 @@ def test_a_line_that_is_no_sample_record_is_named(tmp_path: Path, line: str, mes
 def test_a_samples_file_from_elsewhere_is_read_or_named(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(adaptive()[0]).encode() + b"\r\n")
-    assert read_samples(path) == adaptive()[:1]
+    assert read_samples(path) == records_of(adaptive()[:1])
     path.write_bytes(b"")
     assert read_samples(path) == []
     path.write_bytes(b'{"id": "\xff"}')

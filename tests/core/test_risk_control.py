@@ -18,9 +18,9 @@ from svr_lightning.evaluation.risk_control import (
     share_upper_bound,
     start_levels,
 )
-from svr_lightning.evaluation.table import TurnTable, turn_tables
+from svr_lightning.evaluation.table import TurnTable
 from svr_lightning.evaluation.tuning import RiskConstraints, tune
-from tests.trajectories import failed, record
+from tests.trajectories import failed, record, turn_tables
 
 DRAWS = 1000
 

@@ -18,8 +18,7 @@ from svr_lightning.core.stopping import (
 )
 from svr_lightning.core.types import Verdict
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.table import signals, turn_tables
-from tests.trajectories import record
+from tests.trajectories import record, records_of, turn_tables
 
 VERDICTS = {"C": Verdict.CORRECT, "I": Verdict.INCORRECT, "U": Verdict.UNSURE}
 
@@ -176,10 +175,10 @@ def test_columns_return_what_turn_after_turn_would(
             turn.update(changes)
         rows.append(row)
     outcome = replay(turn_tables(rows)["toy"], rule, max_turns)
-    for index, row in enumerate(rows):
+    for index, row in enumerate(records_of(rows)):
         heard: list[StopSignals] = []
-        for turn in row["turns"][:max_turns]:
-            heard.append(signals(turn))
+        for turn in row.turns[:max_turns]:
+            heard.append(turn.signals())
             if stops(rule, heard):
                 break
         assert outcome.observed[index] == len(heard)

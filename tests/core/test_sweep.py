@@ -9,9 +9,8 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.evaluation.sweep import sweep, transitions
-from svr_lightning.evaluation.table import turn_tables
 from svr_lightning.files import to_json
-from tests.trajectories import adaptive, failed, record, uncensored
+from tests.trajectories import adaptive, failed, record, turn_tables, uncensored
 
 
 def test_a_sweep_holds_every_budget_threshold_gate_and_horizon() -> None:

@@ -13,12 +13,10 @@ from svr_lightning.evaluation.voting import (
     majority_is_right,
     metric_names,
     pass_at_k,
-    pools_of,
-    vote,
 )
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.latex import equivalent
-from tests.trajectories import pool
+from tests.trajectories import pool, pools_of, vote
 
 
 def accuracy(answers: str, k: int | None = None, resamples: int = 4000) -> float:

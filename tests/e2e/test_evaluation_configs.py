@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from svr_lightning.__main__ import main
-from svr_lightning.evaluation.results import MATH_5
-from svr_lightning.evaluation.votes_file import read_votes
+from svr_lightning.evaluation.metrics import MATH_5
+from svr_lightning.evaluation.records import read_pools
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ALL_7 = ("countdown", "gsm8k", *MATH_5)
@@ -83,12 +83,10 @@ def test_all_seven_give_samples_for_voting(
     monkeypatch.chdir(CONFIGS.parent)
     folder = evaluate(tmp_path, "eval/majority_vote.yaml", **{"data.eval_batch_size": 1})
     assert [file.name for file in folder.rglob("*") if file.is_file()] == ["votes.jsonl"]
-    pools = read_votes(folder / "votes" / "votes.jsonl")
-    assert [pool["dataset"] for pool in pools] == list(ALL_7)
-    assert [pool["task"] for pool in pools] == ["countdown", "gsm8k", *["math"] * 5]
+    pools = read_pools(folder / "votes" / "votes.jsonl")
+    assert [pool.dataset for pool in pools] == list(ALL_7)
+    assert [pool.task for pool in pools] == ["countdown", "gsm8k", *["math"] * 5]
     for pool in pools:
-        assert len(pool["samples"]) == 16
-        assert len({sample["text"] for sample in pool["samples"]}) > 5  # drawn apart
-        assert {sample["prompt_tokens"] for sample in pool["samples"]} == {
-            pool["samples"][0]["prompt_tokens"]
-        }
+        assert len(pool.samples) == 16
+        assert len({sample.text for sample in pool.samples}) > 5  # drawn apart
+        assert {sample.prompt_tokens for sample in pool.samples} == {pool.samples[0].prompt_tokens}

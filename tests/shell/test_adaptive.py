@@ -20,9 +20,8 @@ from svr_lightning.evaluation.evaluator import (
     warn_of_missing_self_checks,
 )
 from svr_lightning.evaluation.journal import Journal
+from svr_lightning.evaluation.records import AnyRecord
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.results import summarize
-from svr_lightning.evaluation.table import turn_tables
 from svr_lightning.evaluation.transcript import print_outcome
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError
@@ -40,6 +39,7 @@ from tests.scripted import (
     says,
     words,
 )
+from tests.trajectories import records_of, summarize, turn_tables
 
 
 def adaptive(
@@ -51,7 +51,7 @@ def adaptive(
     on_turn: OnTurn | None = None,
 ) -> list[dict[str, Any]]:
     found = evaluator(engine, rule=rule, max_turns=max_turns)
-    return found.solve(problems, "toy", on_turn=on_turn)
+    return [record.to_json() for record in found.solve(problems, "toy", on_turn=on_turn)]
 
 
 OPINIONS = {
@@ -98,10 +98,13 @@ def test_a_record_holds_what_the_samples_file_promises() -> None:
     )
     record = records[0]
     assert list(record) == [
+        "schema_version",
         "dataset",
         "id",
+        "task",
         "question",
         "reference",
+        "payload",
         "returned_turn",
         "stopped_early",
         "turns",
@@ -141,6 +144,9 @@ def test_a_problem_that_does_not_fit_is_recorded_as_wrong_under_its_own_id() -> 
     records = adaptive(engine, [PROBLEMS[0], long, PROBLEMS[2]])
     assert [record["id"] for record in records] == ["a", "too-long", "c"]
     assert records[1] == {
+        "schema_version": 2,
+        "task": "countdown",
+        "payload": dict(long.payload),
         "dataset": "toy",
         "id": "too-long",
         "question": long.question,
@@ -288,7 +294,7 @@ def test_the_terminal_names_the_real_reason_of_a_stop(
     engine = at_places(lambda _, __, turn: words(says(*turns[turn - 1])))
     (record,) = adaptive(engine, PROBLEMS[:1], rule=rule, max_turns=3)
     assert len(record["turns"]) == len(turns)
-    print_outcome(record, rule)
+    print_outcome(*records_of([record]), rule)
     assert why in " ".join(capsys.readouterr().out.split())
 
 
@@ -305,9 +311,10 @@ def test_an_answer_that_cannot_be_graded_is_wrong_and_says_why(
     assert [turn["correct"] for turn in records[0]["turns"]] == [True] * 3
     assert [turn["correct"] for turn in records[1]["turns"]] == [False] * 4
     assert {turn["grading_error"] for turn in records[1]["turns"]} == {"the grader's process died"}
-    records.append({**records[1], "id": "long", "turns": [], "error": "the problem does not fit"})
+    empty = {"id": "long", "turns": [], "returned_turn": 0, "error": "the problem does not fit"}
+    records.append({**records[1], **empty})
     with pytest.warns(UserWarning, match="counted as wrong of 4 problems") as caught:
-        warn_of_faults(records)
+        warn_of_faults(records_of(records))
     assert [str(warning.message) for warning in caught] == [
         "counted as wrong of 4 problems: could not be run (the problem does not fit): toy/long; "
         "could not be graded: toy/b"
@@ -317,25 +324,25 @@ def test_an_answer_that_cannot_be_graded_is_wrong_and_says_why(
 def test_the_output_says_when_no_turn_states_a_self_check() -> None:
     records = adaptive(at_places(lambda *_: words("<answer>8+4-2</answer>")), max_turns=2)
     with pytest.warns(UserWarning, match=r"0 of 6 turns state a self-check; was this policy train"):
-        warn_of_missing_self_checks(records)
+        warn_of_missing_self_checks(records_of(records))
     one = adaptive(at_places(opinionated), PROBLEMS[:1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_missing_self_checks([*records, *one])
+        warn_of_missing_self_checks(records_of([*records, *one]))
 
 
 def test_problems_finish_from_the_start_on_and_finished_ones_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[set[str]] = []
-    finished: list[dict[str, Any]] = []
+    finished: list[AnyRecord] = []
     seen: set[str] = set()
     append = Journal.append
 
     def note(problem: Problem, _turn: Any) -> None:
         seen.add(problem.id)
 
-    def add(journal: Journal, record: dict[str, Any]) -> None:
+    def add(journal: Journal, record: AnyRecord) -> None:
         append(journal, record)
         finished.append(record)
         begun.append(set(seen))
@@ -348,17 +355,17 @@ def test_problems_finish_from_the_start_on_and_finished_ones_are_not_run_again(
     records = first.solve(MANY, "toy", on_turn=note)
     # Four trajectories at a time: no more than four are begun and not yet ended.
     assert max(len(known) - index for index, known in enumerate(begun)) == 4
-    assert sorted(r["id"] for r in finished) == sorted(r["id"] for r in records)
+    assert sorted(r.id for r in finished) == sorted(r.id for r in records)
     journal = first.folder("toy") / ".journal-0.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:51]))  # its head and fifty records
-    before = [record["id"] for record in finished]
+    before = [record.id for record in finished]
     finished.clear()
     second = evaluator(at_places(moody, MANY, samples=1), max_turns=3, root=tmp_path)
     found = second.begin("toy", step=STEP, fingerprint="f")
     assert found == f"{journal.parent}: going on after 50 problems of an earlier start"
     assert second.solve(MANY, "toy") == records
-    assert sorted(record["id"] for record in finished) == sorted(before[50:])
+    assert sorted(record.id for record in finished) == sorted(before[50:])
     second.finish()
     assert sorted(file.name for file in journal.parent.iterdir()) == [
         "results.json",
@@ -378,15 +385,18 @@ def test_votes_are_independent_first_turns_in_the_order_of_their_samples(
 
     engine = at_places(speak)
     engine.max_batch = 2
-    monkeypatch.setattr(Journal, "append", lambda _, record: finished.append(record["id"]))
+    monkeypatch.setattr(Journal, "append", lambda _, record: finished.append(record.id))
     sampling = evaluator(engine, votes=3, root=tmp_path)
     sampling.begin("votes", step=STEP, fingerprint="f")
-    pools = sampling.vote([PROBLEMS[0], long, PROBLEMS[2]], "toy")
+    records = sampling.vote([PROBLEMS[0], long, PROBLEMS[2]], "toy")
+    pools = [record.to_json() for record in records]
     assert finished == ["too-long", "a", "c"]
     assert [pool["id"] for pool in pools] == ["a", "too-long", "c"]
     assert [len(pool["samples"]) for pool in pools] == [3, 0, 3]
     assert pools[1]["error"] == "the problem does not fit 600 prompt tokens"
     assert {k: v for k, v in pools[0].items() if k != "samples"} == {
+        "schema_version": 2,
+        "payload": dict(PROBLEMS[0].payload),
         "dataset": "toy",
         "id": "a",
         "question": PROBLEMS[0].question,

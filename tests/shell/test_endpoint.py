@@ -15,11 +15,11 @@ from svr_lightning.engines.answers import ANSWERS, AnswerJournal
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.evaluator import Evaluator
-from svr_lightning.evaluation.results import summarize
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.messages import first_turn_messages
 from tests.chat_server import ChatServer, Reply, completion, turn_of
 from tests.scripted import PROBLEMS, RUN_SEED, evaluator, says
+from tests.trajectories import summarize
 
 Record = dict[str, Any]
 
@@ -54,8 +54,9 @@ def answers(root: Path) -> Path:
 
 def evaluate(
     server: ChatServer | str, root: Path, problems: Sequence[Problem] = PROBLEMS, **options: Any
-) -> list[Record]:
-    return remote(server, root, **options).solve(problems, "toy")
+) -> list[dict[str, Any]]:
+    records = remote(server, root, **options).solve(problems, "toy")
+    return [record.to_json() for record in records]
 
 
 def question_of(body: dict[str, Any]) -> str:
@@ -273,8 +274,8 @@ def test_votes_are_sampled_from_a_server_too(tmp_path: Path) -> None:
         pools = remote(server, tmp_path, evaluation={"votes": 8, "temperature": 0.6}).vote(
             PROBLEMS, "toy"
         )
-    assert [len(pool["samples"]) for pool in pools] == [8, 0, 8]
-    assert pools[1]["error"] == "turn 1: the server refuses it: HTTP 400, too long"
+    assert [len(pool.samples) for pool in pools] == [8, 0, 8]
+    assert pools[1].error == "turn 1: the server refuses it: HTTP 400, too long"
     assert len({body["seed"] for body in server.bodies}) == 24
 
 

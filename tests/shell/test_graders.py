@@ -192,12 +192,12 @@ def test_an_evaluation_grades_as_it_was_told(monkeypatch: pytest.MonkeyPatch) ->
     one = trajectory(r"\boxed{\sqrt{12}}", r"2\sqrt{3}")
     for grader, correct in (("paper", False), ("symbolic", True)):
         record = trajectory_record(one, "toy", 3, StopRule(), grader)
-        assert record["turns"][0]["correct"] is correct
-        assert "grading_error" not in record["turns"][0]
+        assert record.turns[0].correct is correct
+        assert record.turns[0].grading_error is None
 
     def gone(*_: str) -> bool:
         raise GradingError("gone")
 
     monkeypatch.setattr(get_grader("symbolic"), "_compare", gone)
-    turn = trajectory_record(one, "toy", 3, StopRule(), "symbolic")["turns"][0]
-    assert (turn["correct"], turn["grading_error"]) == (False, "gone")
+    turn = trajectory_record(one, "toy", 3, StopRule(), "symbolic").turns[0]
+    assert (turn.correct, turn.grading_error) == (False, "gone")

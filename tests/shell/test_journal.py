@@ -1,7 +1,7 @@
 """A journal is trusted up to its last whole line, and only for the evaluation it was for."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -9,9 +9,9 @@ import torch
 from svr_lightning.evaluation.journal import Journal
 from svr_lightning.training.fingerprint import fingerprint, weights_fingerprint
 from tests.models import tiny_qwen3
-from tests.trajectories import uncensored
+from tests.trajectories import records_of, uncensored
 
-RECORDS = uncensored()
+RECORDS = records_of(uncensored())
 
 
 def written(path: Path, count: int = 3) -> bytes:
@@ -26,13 +26,13 @@ def names(journal: Journal) -> list[str]:
 
 
 def test_what_was_appended_is_read_back_equal(tmp_path: Path) -> None:
-    hostile: dict[str, Any] = {"dataset": "toy", "id": "x\u2028", "text": "\ud800\x00\n", "p": 0.1}
+    hostile = replace(RECORDS[0], id="x\u2028", question="\ud800\x00\n")
     path = tmp_path / "eval" / ".journal-0.jsonl"
     written(path)
     Journal(path, "f").append(hostile)
     again = Journal(path, "f")
     assert names(again) == ["a", "b", "c", "x\u2028"]
-    assert again.done("toy") == {**{r["id"]: r for r in RECORDS[:3]}, hostile["id"]: hostile}
+    assert again.done("toy") == {**{r.id: r for r in RECORDS[:3]}, hostile.id: hostile}
     assert again.done("other") == {}
 
 

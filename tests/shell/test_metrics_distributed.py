@@ -12,9 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from svr_lightning.evaluation.results import summarize
 from svr_lightning.metrics import METRIC_NAMES, BrierScore, FinalAccuracy, TrajectoryMetrics
-from tests.trajectories import EXPECTED, adaptive, same
+from tests.trajectories import EXPECTED, adaptive, problem_tables, same, summarize
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def _rank(rank: int, folder: str) -> None:
 def _over(rows_of_rank: Sequence[Sequence[dict[str, Any]]], rank: int) -> dict[str, float]:
     metric = TrajectoryMetrics()
     if rows_of_rank[rank]:
-        metric.update(rows_of_rank[rank])
+        metric.update(problem_tables(rows_of_rank[rank])["toy"])
     return metric.compute()
 
 
@@ -70,12 +69,12 @@ def _going_on(rank: int) -> dict[str, float]:
     """More records after a value was computed, then a second epoch."""
     rows = adaptive()
     metric = TrajectoryMetrics()
-    metric.update(rows[rank : rank + 1])
+    metric.update(problem_tables(rows[rank : rank + 1])["toy"])
     metric.compute()
-    metric.update(rows[2 + rank :: 2])
+    metric.update(problem_tables(rows[2 + rank :: 2])["toy"])
     assert same(metric.compute(), EXPECTED)
     metric.reset()
-    metric.update(rows[rank::2])
+    metric.update(problem_tables(rows[rank::2])["toy"])
     return metric.compute()
 
 

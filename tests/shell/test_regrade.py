@@ -1,6 +1,7 @@
 """Recorded turns graded again."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +9,21 @@ import pytest
 
 from svr_lightning.cli.commands import run
 from svr_lightning.core.types import Problem
-from svr_lightning.evaluation.regrade import regrade, tasks_of
-from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_samples, write_results
+from svr_lightning.evaluation.records import SAMPLES, SampleRecord, read_samples
+from svr_lightning.evaluation.regrade import regrade
+from svr_lightning.evaluation.results import RESULTS
 from svr_lightning.tasks.base import GradingError, Task
 from svr_lightning.tasks.graders import Grader, get_grader
-from tests.trajectories import turn
-
-COUNTDOWN = "Using the numbers [3, 5], create an equation that equals 8."
+from tests.trajectories import records_of, turn, write_results
 
 
 def record(dataset: str, name: str, text: str, correct: bool, **changes: Any) -> dict[str, Any]:
     one = {**turn(1, correct, "C", 0.9, 10), "text": text, "answer": text}
     return {
+        "schema_version": 2,
         "dataset": dataset,
+        "task": "math",
+        "payload": {},
         "id": name,
         "question": "?",
         "reference": r"2\sqrt{3}",
@@ -35,9 +38,20 @@ RECORDS = [
     record("math500", "a", r"\boxed{\sqrt{12}}", False),
     record("math500", "b", r"\boxed{\sqrt{3}}", True),
     record("mine", "c", r"\boxed{x+1}", False, reference="1+x"),
-    record("countdown", "d", "<answer>3+5</answer>", False, reference="8", question=COUNTDOWN),
-    record("gsm8k", "e", "#### 5", True, reference="5"),
+    record(
+        *("countdown", "d", "<answer>3+5</answer>", False),
+        **{"reference": "8", "task": "countdown", "payload": {"nums": [3, 5]}},
+    ),
+    record("gsm8k", "e", "#### 5", True, reference="5", task="gsm8k"),
 ]
+
+
+def labels(records: list[SampleRecord]) -> list[bool | None]:
+    return [record.turns[0].correct for record in records]
+
+
+def unlabelled(records: list[SampleRecord]) -> list[SampleRecord]:
+    return [replace(r, turns=tuple(replace(t, correct=None) for t in r.turns)) for r in records]
 
 
 def test_the_command_leaves_both_files_and_says_what_changed(
@@ -48,12 +62,8 @@ def test_the_command_leaves_both_files_and_says_what_changed(
     samples = tmp_path / "run" / SAMPLES
     assert run("regrade", ["--samples", str(samples), "--out", str(tmp_path / "out")]) == 0
     graded = read_samples(tmp_path / "out" / SAMPLES)
-    assert [r["turns"][0]["correct"] for r in graded] == [True, False, True, True, True]
-    unlabelled = [
-        [{**r, "turns": [{**t, "correct": None} for t in r["turns"]]} for r in records]
-        for records in (graded, RECORDS)
-    ]
-    assert unlabelled[0] == unlabelled[1]
+    assert labels(graded) == [True, False, True, True, True]
+    assert unlabelled(graded) == unlabelled(records_of(RECORDS))
     results = json.loads((tmp_path / "out" / RESULTS).read_text())
     assert results["datasets"]["math500"]["accuracy"] == 0.5
     assert results["config"]["data"] == config["data"]
@@ -68,12 +78,11 @@ def test_the_command_leaves_both_files_and_says_what_changed(
 
 
 def test_labels_by_the_paper_are_given_back_by_the_papers_grader() -> None:
-    tasks = tasks_of(["math500", "countdown", "gsm8k"], {}, {})
-    known = [r for r in RECORDS if r["dataset"] != "mine"]
-    graded, changes = regrade(known, get_grader("paper"), tasks)
-    assert [r["turns"][0]["correct"] for r in graded] == [False, False, True, True]
+    known = records_of([r for r in RECORDS if r["dataset"] != "mine"])
+    graded, changes = regrade(known, get_grader("paper"))
+    assert labels(graded) == [False, False, True, True]
     assert changes["math500"].count(correct=False) == 1
-    again, unchanged = regrade(graded, get_grader("paper"), tasks)
+    again, unchanged = regrade(graded, get_grader("paper"))
     assert again == graded
     assert not any(seen.changed for seen in unchanged.values())
 
@@ -85,20 +94,22 @@ def test_a_turn_that_cannot_be_graded_counts_as_wrong_and_says_why() -> None:
         def grade(self, task: Task, completion: str, problem: Problem) -> bool:
             raise GradingError("gone")
 
-    graded, changes = regrade(RECORDS[-1:], Broken(), {"gsm8k": "gsm8k"})
-    assert graded[0]["turns"][0]["correct"] is False
-    assert graded[0]["turns"][0]["grading_error"] == "gone"
+    graded, changes = regrade(records_of(RECORDS[-1:]), Broken())
+    assert graded[0].turns[0].correct is False
+    assert graded[0].turns[0].grading_error == "gone"
     assert changes["gsm8k"].undecided == 1
 
 
 @pytest.mark.parametrize(
     ("changes", "arguments", "message"),
     [
-        ({"dataset": "mine"}, [], "the task of 'mine' is not known; give --task mine=TASK"),
-        ({}, ["--task", "math500=x"], "--task math500=x: no such task"),
-        ({}, ["--task", "math500"], "must read NAME=TASK"),
+        (
+            {"task": None},
+            [],
+            "math500/a does not name its task (written by svr_lightning 0.1)",
+        ),
+        ({"task": "chess"}, [], "chess"),
         ({"reference": ""}, [], "math500/a has no reference answer"),
-        ({"dataset": "countdown"}, [], "countdown/a cannot be graded: its question does not say"),
         ({}, ["--out", "{folder}"], "the samples lie there; name another folder"),
     ],
 )

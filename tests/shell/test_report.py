@@ -11,9 +11,9 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.evaluation.measure import measure
+from svr_lightning.evaluation.metrics import measure
+from svr_lightning.evaluation.records import TurnRecord
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.table import turn_tables
 from svr_lightning.report.figures import all_figures
 from svr_lightning.report.figures_style import svg
 from svr_lightning.report.numbers import headline
@@ -24,7 +24,7 @@ from svr_lightning.report.text import latex, markdown, ranked, to_latex, to_mark
 from svr_lightning.report.trajectories import CLASSES, classes, listing, trajectories
 from tests.hostile_text import EVIL
 from tests.synthetic import recording
-from tests.trajectories import record, save, turn, uncensored
+from tests.trajectories import record, records_of, save, turn, turn_tables, uncensored
 
 NAME = EVIL.replace("=", "")  # a name ends at the first equals sign
 
@@ -223,6 +223,11 @@ def test_a_character_that_would_not_show_is_written_as_its_code_point() -> None:
     assert visible("<\n\"'&>\u00e9") == "&lt;\n&quot;&#x27;&amp;&gt;&#233;"
 
 
+def turns_of(rows: list[dict[str, Any]]) -> tuple[TurnRecord, ...]:
+    (one,) = records_of([{**record("x"), "turns": rows, "returned_turn": len(rows)}])
+    return one.turns
+
+
 @pytest.mark.parametrize(
     ("turns", "returned", "early", "expected"),
     [
@@ -237,9 +242,10 @@ def test_a_character_that_would_not_show_is_written_as_its_code_point() -> None:
 def test_a_trajectory_is_filed_under_what_happened_in_it(
     turns: list[Any], returned: int, early: bool, expected: set[str]
 ) -> None:
-    rows = [turn(index, *values) for index, values in enumerate(turns, start=1)]
+    given = [turn(index, *values) for index, values in enumerate(turns, start=1)]
     check = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
-    checked = [{**row, "text": check} for row in rows]
+    checked = turns_of([{**row, "text": check} for row in given])
+    rows = turns_of(given)
     assert classes(checked, returned, early, "joint") == expected
     assert classes(rows, returned, early, "joint") == expected | {"malformed"}
     assert classes(rows, returned, early, None) == expected
@@ -247,7 +253,7 @@ def test_a_trajectory_is_filed_under_what_happened_in_it(
 
 def test_a_self_check_is_malformed_if_it_lacks_what_the_interface_asks_for(tmp_path: Path) -> None:
     text = "<self_check>VERDICT: INCORRECT</self_check>"
-    rows = [{**turn(1, False, "I", 0.2, 1), "text": text}]
+    rows = turns_of([{**turn(1, False, "I", 0.2, 1), "text": text}])
     assert classes(rows, 1, False, "verdict") == set()
     assert classes(rows, 1, False, "confidence") == {"malformed"}
     recipe = {"model": {"recipe": {"init_args": {"interface": "verdict"}}}}

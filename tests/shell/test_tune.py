@@ -8,8 +8,7 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.evaluation.operating_point import read_operating_point
-from svr_lightning.evaluation.results import write_samples
-from tests.trajectories import adaptive, record
+from tests.trajectories import adaptive, record, write_samples
 
 RECORD = "record with --model.evaluation.adaptive false"
 

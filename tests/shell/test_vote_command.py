@@ -8,7 +8,7 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.votes_file import read_votes
+from svr_lightning.evaluation.records import read_pools
 from tests.trajectories import pool
 
 
@@ -63,14 +63,14 @@ def _sample(**changes: Any) -> str:
     [
         ("{", "no JSON"),
         ("[1]", "the record is no JSON object"),
-        (_line(task="chess"), "'task' of the record must be one of countdown, gsm8k, math"),
+        (_line(task=["math"]), "'task' of the record must be a string or null"),
         (_line(samples={}), "'samples' of the record must be a list"),
         (_line(samples=[]), "either samples or an 'error'"),
         (_line(error="failed"), "either samples or an 'error'"),
         (_line(id=3), "'id' of the record must be a string"),
-        (_sample(answer=4), "'answer' of the sample 2 must be a string or null"),
-        (_sample(correct=1), "'correct' of the sample 2 must be true, false or null"),
-        (_sample(completion_tokens=1.5), "'completion_tokens' of the sample 2"),
+        (_sample(answer=4), "'answer' of sample 2 must be a string or null"),
+        (_sample(correct=1), "'correct' of sample 2 must be true or false or null"),
+        (_sample(completion_tokens=1.5), "'completion_tokens' of sample 2"),
         (json.dumps(pool("first", "ab")), "repeats toy/first of line 1"),
     ],
 )
@@ -78,7 +78,7 @@ def test_a_line_that_is_no_pool_is_named(tmp_path: Path, line: str, message: str
     path = tmp_path / "votes.jsonl"
     path.write_text(f"{json.dumps(pool('first', 'ab'))}\n\n{line}\n")
     with pytest.raises(ConfigError) as caught:
-        read_votes(path)
+        read_pools(path)
     assert f"{path}, line 3: " in str(caught.value)
     assert message in str(caught.value)
 
@@ -101,6 +101,15 @@ def test_a_fault_of_the_options_is_one_line(
     assert message in error
     assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["votes.jsonl"]
+
+
+def test_pools_of_an_unknown_task_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    votes = write(tmp_path / "votes.jsonl", {**pool("x", "ab"), "task": "chess"})
+    assert main(["vote", "--votes", str(votes), "--k", "1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "chess" in line
 
 
 def test_an_empty_or_missing_file_of_pools_is_named(

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.evaluation.results import write_results
 from svr_lightning.files import to_json, write_json
 from svr_lightning.report.runs import read_methods
-from tests.trajectories import record, uncensored
+from tests.trajectories import record, uncensored, write_results
 from tools.miniature import plan, tuning
 from tools.miniature.__main__ import main
 from tools.miniature.cells import inputs_digest, record_path

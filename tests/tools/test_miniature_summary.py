@@ -7,8 +7,8 @@ import pytest
 
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.table import TurnTable, turn_tables
-from tests.trajectories import EXPECTED, record, uncensored
+from svr_lightning.evaluation.table import TurnTable
+from tests.trajectories import EXPECTED, record, turn_tables, uncensored
 from tools.miniature import summary
 from tools.miniature.summary import Answers, Draws, Frontier
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.records import VOTES, read_pools
 from svr_lightning.evaluation.table import TurnTable
-from svr_lightning.evaluation.votes_file import VOTES, read_votes
 from svr_lightning.evaluation.voting import majority_outcomes, pools_of
 from svr_lightning.report.runs import Run, read_methods
 from tools.miniature import plan
@@ -77,7 +77,7 @@ def majorities(folders: Sequence[Path], runs: Sequence[Run]) -> dict[int, Answer
     right: dict[int, list[np.ndarray]] = {k: [] for k in counts}
     tokens: dict[int, list[np.ndarray]] = {k: [] for k in counts}
     for folder, run in zip(folders, runs, strict=True):
-        (pools,) = pools_of(read_votes(folder / "eval" / "votes" / VOTES))
+        (pools,) = pools_of(read_pools(folder / "eval" / "votes" / VOTES))
         same_problems(only(run.tables, folder.name).ids, pools.ids, folder.name)
         drawn = majority_outcomes(pools, counts, VOTE_DRAWS, np.random.default_rng(0))
         for k, outcome in zip(counts, drawn, strict=True):

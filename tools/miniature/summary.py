@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from svr_lightning.core.metrics import SELF_CHECK_METRICS
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.evaluation import calibration
-from svr_lightning.evaluation.bootstrap import (
+from svr_lightning.evaluation.intervals import (
     level_resamples,
     percentile_interval,
     ratio_resamples,
@@ -21,9 +22,21 @@ from svr_lightning.evaluation.bootstrap import (
 )
 from svr_lightning.evaluation.replay import fixed_budget, replay
 from svr_lightning.evaluation.sweep import THRESHOLDS
-from svr_lightning.evaluation.table import Outcome, TurnTable
+from svr_lightning.evaluation.table import Outcome, TurnTable, problem_table
 
 RESAMPLES = 2000
+RATIOS = (
+    "accuracy",
+    "first_turn_accuracy",
+    "any_turn_accuracy",
+    "turns",
+    "tokens",
+    "tokens_per_correct",
+    "esr",
+    "pse",
+    "brier",
+    "overconfidence",
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -63,9 +76,9 @@ def clusters(ids: Sequence[str]) -> Ints:
 
 def draws(cluster: Ints, seeds: int, resamples: int = RESAMPLES, seed: int = 0) -> Draws:
     """Resamples of C clusters, and independently of the seeds."""
-    counts = resample_counts(int(cluster.max()) + 1, resamples, seed)
-    weights = resample_counts(seeds, resamples, seed + 1) / seeds
-    return Draws(counts=counts[:, cluster], weights=weights)
+    counts = resample_counts(cluster, resamples, seed)
+    weights = resample_counts(np.arange(seeds), resamples, seed + 1) / seeds
+    return Draws(counts=counts, weights=weights)
 
 
 def ratios_of(table: TurnTable, outcome: Outcome) -> dict[str, tuple[Floats, Floats]]:
@@ -73,27 +86,13 @@ def ratios_of(table: TurnTable, outcome: Outcome) -> dict[str, tuple[Floats, Flo
 
     ``any_turn_accuracy`` is over all recorded turns. The others are the paper's.
     """
-    seen = table.observed(outcome)
-    right = table.at(table.correct, outcome.returned).astype(np.float64)
-    first = table.at(table.correct, np.minimum(outcome.observed, 1))
-    tokens = ((table.prompt_tokens + table.completion_tokens) * seen).sum(1)
-    early = outcome.stopped_early
-    squares = np.where(seen, (table.confidence - table.correct) ** 2, 0.0).sum(1)
-    overconfident = ((table.verdict == 1) & ~table.correct & seen).sum(1)
-    one, turns = np.ones(len(right)), seen.sum(1)
-    columns: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
-        "accuracy": (right, one),
-        "first_turn_accuracy": (first, one),
-        "any_turn_accuracy": (np.asarray(table.correct.any(1)), one),
-        "turns": (turns, one),
-        "tokens": (tokens, one),
-        "tokens_per_correct": (tokens, right),
-        "esr": (early, one),
-        "pse": (early & (right == 0), one),
-        "brier": (squares, turns),
-        "overconfidence": (overconfident, turns),
-    }
-    return {k: (a.astype(np.float64), b.astype(np.float64)) for k, (a, b) in columns.items()}
+    problems = problem_table(table, outcome)
+    nothing = (np.zeros(len(table.ids)), np.zeros(len(table.ids)))
+    found = dict.fromkeys(SELF_CHECK_METRICS, nothing) | problems.ratios()
+    found["tokens"] = found.pop("avg_total_tokens")
+    found["tokens_per_correct"] = (found["tokens"][0], found["accuracy"][0])
+    found["any_turn_accuracy"] = (table.correct.any(1).astype(np.float64), found["accuracy"][1])
+    return {name: found[name] for name in RATIOS}
 
 
 def first_repeat(table: TurnTable) -> Outcome:
@@ -144,10 +143,9 @@ def auroc_over_seeds(runs: Sequence[tuple[TurnTable, Outcome]], drawn: Draws) ->
     resampled: list[Floats] = []
     for table, outcome in runs:
         for counts, kept in ((whole, values), (drawn.counts, resampled)):
-            seen = table.observed(outcome)
-            found = level_resamples(
-                table.confidence, table.correct, seen, counts, lambda x: {"a": calibration.auroc(x)}
-            )
+            turns = problem_table(table, outcome).turns
+            columns = (turns[name] for name in ("confidence", "correct", "row"))
+            found = level_resamples(*columns, counts, lambda x: {"a": calibration.auroc(x)})
             kept.append(found["a"])
     return entry([value[0] for value in values], np.stack(resampled), drawn)
 

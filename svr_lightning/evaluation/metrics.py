@@ -1,0 +1,117 @@
+"""All metrics of data sets and their macro averages, in the form that results files have."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from svr_lightning.core.metrics import METRIC_NAMES
+from svr_lightning.evaluation.intervals import effective_size, wilson_interval
+from svr_lightning.evaluation.records import SampleRecord
+from svr_lightning.evaluation.table import (
+    Outcome,
+    ProblemTable,
+    TurnTable,
+    problem_table,
+    turn_tables,
+)
+from svr_lightning.files import finite
+
+MATH_5 = ("math500", "aime26", "amc23", "olympiadbench", "minerva_math")
+"""The data sets of the paper's Math-5 average."""
+
+
+def summarize(records: Sequence[SampleRecord]) -> dict[str, Any]:
+    """:func:`measure_all` of what was recorded, a repeated record counting once.
+
+    Raises:
+        ValueError: naming a record with a turn without a label.
+    """
+    tables = turn_tables(records)
+    return measure_all(tables, {name: table.recorded for name, table in tables.items()})
+
+
+def measure_all(
+    tables: Mapping[str, TurnTable], outcomes: Mapping[str, Outcome]
+) -> dict[str, dict[str, Any]]:
+    """``{"datasets": {name: values}, "macro": {"all": average, "math": average}}``.
+
+    ``values`` are those of :func:`measure`. For the averages see :func:`macro_average`; ``all`` is
+    over every data set here, ``math`` over Math-5 alone.
+    """
+    datasets = {name: measure(table, outcomes[name]) for name, table in tables.items()}
+    return {"datasets": datasets, "macro": macro_averages(datasets)}
+
+
+def measure(table: TurnTable, outcome: Outcome) -> dict[str, Any]:
+    """Every metric that the method has, ``n`` problems and ``accuracy_ci95``; None if undefined."""
+    return measured(problem_table(table, outcome))
+
+
+def measured(table: ProblemTable) -> dict[str, Any]:
+    """:func:`measure` of a per-problem table.
+
+    The interval is the 95 % Wilson interval of as many problems as the clusters are worth.
+    """
+    values: dict[str, Any] = {name: finite(value) for name, value in table.values().items()}
+    correct = table.problems["final_correct"]
+    size = effective_size(correct, table.cluster)
+    interval = wilson_interval(values["accuracy"] or 0.0, size)
+    return {**values, "n": len(table.ids), "accuracy_ci95": interval}
+
+
+def macro_averages(
+    datasets: Mapping[str, Mapping[str, Any]], metrics: Sequence[str] = METRIC_NAMES
+) -> dict[str, Any]:
+    """The averages ``all`` and ``math`` of a results file."""
+    names = {"all": tuple(datasets), "math": MATH_5}
+    return {key: macro_average(datasets, chosen, metrics) for key, chosen in names.items()}
+
+
+def macro_average(
+    datasets: Mapping[str, Mapping[str, Any]],
+    names: Sequence[str],
+    metrics: Sequence[str] = METRIC_NAMES,
+) -> dict[str, Any]:
+    """The unweighted mean of each metric over the named data sets that are there.
+
+    Args:
+        datasets: values by data set, None if undefined.
+        names: what the average is meant to cover.
+        metrics: what to average; those that no data set has are left out.
+
+    Returns:
+        Each metric: the mean over the data sets that define it, None if none does.
+        ``n_datasets``: {metric: over how many data sets it ran}. ``datasets`` and ``missing``:
+        which of ``names`` went in and which are not there.
+    """
+    present = [name for name in names if name in datasets]
+    known = [m for m in metrics if not datasets or any(m in one for one in datasets.values())]
+    defined = {
+        metric: [value for n in present if (value := datasets[n].get(metric)) is not None]
+        for metric in known
+    }
+    return {
+        **{k: math.fsum(v) / len(v) if v else None for k, v in defined.items()},
+        "n_datasets": {metric: len(values) for metric, values in defined.items()},
+        "datasets": present,
+        "missing": [name for name in names if name not in datasets],
+    }
+
+
+def named_metrics(stage: str, results: Mapping[str, Any]) -> dict[str, float]:
+    """The defined metrics under the names of a log, such as ``val/gsm8k/accuracy``.
+
+    Args:
+        stage: what names begin with.
+        results: of :func:`summarize`, or empty.
+    """
+    datasets: dict[str, dict[str, Any]] = dict(results.get("datasets", {}))
+    if len(datasets) > 1:
+        macro = results["macro"]
+        datasets |= {name: macro[name] for name in ("all", "math") if macro[name]["datasets"]}
+    return {
+        f"{stage}/{dataset}/{metric}": float(values[metric])
+        for dataset, values in datasets.items()
+        for metric in METRIC_NAMES
+        if values.get(metric) is not None
+    }
