@@ -37,18 +37,18 @@ WORDS = {"C": "CORRECT", "I": "INCORRECT", "U": "UNSURE"}
 def turn(
     index: int,
     correct: bool | None,
-    verdict: str,
-    confidence: float,
+    verdict: str | None,
+    confidence: float | None,
     tokens: int,
     cut: bool = False,
 ) -> dict[str, Any]:
-    """One turn of a record; ``verdict`` is C, I or U."""
+    """One turn of a record; ``verdict`` is C, I or U, or None without a self-check."""
     return {
         "turn": index,
         "text": f"text {index}",
         "answer": "42",
         "correct": correct,
-        "verdict": WORDS[verdict],
+        "verdict": verdict and WORDS[verdict],
         "confidence": confidence,
         "truncated": cut,
         "prompt_tokens": 100 * index,

@@ -43,7 +43,7 @@ def trajectory_record(
     return SampleRecord(
         **problem_fields(problem, dataset),
         returned_turn=returned,
-        observed_turns=last,
+        observed_turns=None if last == returned else last,
         stopped_early=rule is not None and last < max_turns,
         turns=tuple(_turn_record(problem, turn, grader) for turn in trajectory.turns),
     )

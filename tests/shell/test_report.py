@@ -141,7 +141,7 @@ def test_a_table_wider_than_the_page_is_shrunk_and_a_narrow_one_is_not(tmp_path:
 
 
 def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path: Path) -> None:
-    right, wrong = (True, "U", 0.5, 5), (False, "U", 0.5, 5)
+    right, wrong = (True, None, None, 5), (False, None, None, 5)
     save(tmp_path / "mt", [record("x", right, right), record("y", wrong, right)])
     protocol = {"protocol": {"max_turns": 1}, "model": {"evaluation": {"max_turns": 10}}}
     save(tmp_path / "one", [record("x", right), record("y", wrong)], protocol)
