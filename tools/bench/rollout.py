@@ -60,7 +60,7 @@ def compare(engine: Engine, renderer: Renderer, repeats: int) -> dict[str, Any]:
                 )
             )
     said = {
-        way: [[t.completion.token_ids for t in one.turns] for one in found[-1].trajectories]
+        way: [[turn.sampled.token_ids for turn in one.turns] for one in found[-1].trajectories]
         for way, found in runs.items()
     }
     if said["pipelined"] != said["lock-step"]:
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=PROBLEMS * GROUP, help="engine batch size")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    sizes = {"max_prompt_tokens": 512, "max_model_len": 1024}
+    sizes: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
     policy, tokenizer = load_policy(PolicyConfig(path=EMBEDDED, **sizes), seed=42)
     policy.eval()
     engine = make_engine(options.engine, options.slots)

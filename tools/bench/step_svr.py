@@ -31,22 +31,20 @@ class Noting(Callback):
         """The first rollout follows."""
         self._began = time.perf_counter()
 
-    def on_train_batch_start(
-        self, trainer: Any, module: SVRModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         """Before a rollout's first micro-batch: the rollout has just ended."""
         if batch_idx % self._micro_batches:
             return
         now = self.notebook.now
         now.rollout = time.perf_counter() - self._began
         for trajectory in (one for group in module.groups for one in group.trajectories):
-            completions = [turn.completion for turn in trajectory.turns]
+            completions = [turn.sampled for turn in trajectory.turns]
             now.prompt_tokens += sum(len(c.prompt_ids) for c in completions)
             now.generated_tokens += sum(len(c.token_ids) for c in completions)
             now.trained_tokens += len(completions[-1].token_ids)
 
     def on_train_batch_end(
-        self, trainer: Any, module: SVRModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """After a rollout's last micro-batch the optimizer has stepped."""
         if (batch_idx + 1) % self._micro_batches == 0:

@@ -118,7 +118,7 @@ def peak_gib(path: str, sizes: Sizes, device: str) -> float:
         given = inputs(sizes)
         with LiveBytes() as live:
             update(path, *given)
-    return live.peak / GIB
+    return float(live.peak / GIB)
 
 
 def agreement(sizes: Sizes, device: str) -> dict[str, float]:
@@ -128,7 +128,7 @@ def agreement(sizes: Sizes, device: str) -> dict[str, float]:
     for path in PATHS:
         values = update(path, *given)
         found[path] = (values, given[0].grad, given[1].grad)
-    gaps = [(a - b).abs().max() for a, b in zip(*found.values(), strict=True)]  # type: ignore
+    gaps = [(a - b).abs().max() for a, b in zip(*found.values(), strict=True)]
     largest = [1.0, *(g.abs().max() for g in found["plain"][1:] if g is not None)]
     names = ("values", "grad_hidden", "grad_weight")
     return {n: float(g / top) for n, g, top in zip(names, gaps, largest, strict=True)}

@@ -129,7 +129,7 @@ class Rollout:
     @property
     def tokens(self) -> int:
         """Sampled tokens of all turns."""
-        return sum(len(t.completion.token_ids) for one in self.trajectories for t in one.turns)
+        return sum(len(turn.sampled.token_ids) for one in self.trajectories for turn in one.turns)
 
 
 def roll_out(

@@ -9,7 +9,7 @@ from typing import Any
 from svr_lightning.files import write_json
 from tools.bench.machine import hardware, versions
 from tools.gpu_check.runner import Part, run_parts
-from tools.gpu_check.settings import Settings
+from tools.gpu_check.settings import EngineName, Settings
 
 SECONDS = 470.0
 """For all parts together: just under 8 minutes."""
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return NO_CUDA
-    engine = options.engine or ("vllm" if device == "cuda" else "transformers")
+    engine: EngineName = options.engine or ("vllm" if device == "cuda" else "transformers")
     settings = Settings(device=device, engine=engine, small=options.small)
     report: dict[str, Any] = {
         "small": options.small,

@@ -74,7 +74,7 @@ def make_problems(count: int) -> list[Problem]:
 
 def _agreement(emit: Emit, model: Any, rollout: Rollout, device: str) -> None:
     """Compare engine and trainer log-probabilities on the last turns of some trajectories."""
-    completions = [trajectory.turns[-1].completion for trajectory in rollout.trajectories[:16]]
+    completions = [trajectory.turns[-1].sampled for trajectory in rollout.trajectories[:16]]
     samples = [
         Sample(
             prompt_ids=completion.prompt_ids,
@@ -104,10 +104,10 @@ def _bandwidth(emit: Emit, model: Any, found: Mapping[str, Rollout], settings: S
     weights = width * sum(p.numel() for p in model.parameters())
     for label, rollout in found.items():
         contexts = [
-            len(turn.completion.prompt_ids) + position
+            len(turn.sampled.prompt_ids) + position
             for trajectory in rollout.trajectories
             for turn in trajectory.turns
-            for position in range(len(turn.completion.token_ids))
+            for position in range(len(turn.sampled.token_ids))
         ]
         moved = weights * rollout.steps + decode_bytes(model, contexts, width)
         bound = moved / measured

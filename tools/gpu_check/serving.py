@@ -1,8 +1,9 @@
 """Starts the engine that the parts sample from."""
 
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.errors import ConfigError, typed_line
@@ -44,7 +45,7 @@ def start_engine(
         ways.append((0, True))
     failure = ""
     for number, (level, eager) in enumerate(ways, start=1):
-        engine = _vllm(level, eager)
+        engine: Engine = _vllm(level, eager)
         started = time.perf_counter()
         try:
             engine.start(model, stop_token_ids, max_model_len)
@@ -86,5 +87,5 @@ def complete(
         engine.submit(Request(id=number, prompt_ids=prompt, sampling=sampling))
     outputs: list[Output] = []
     while len(outputs) < len(prompts):
-        outputs += engine.step()
+        outputs += cast(Sequence[Output], engine.step())  # it reads tokens and writes tokens
     return sorted(outputs, key=lambda output: output.id)
