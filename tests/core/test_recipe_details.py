@@ -1,0 +1,493 @@
+"""Details of rewards, credit and prompts that only late turns or rare options show, by hand."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Any
+
+import pytest
+
+from svr_lightning.core.rewards import (
+    BaselineReward,
+    Reward,
+    RewardWeights,
+    TurnReward,
+    baseline_rewards,
+    sections,
+    turn_rewards,
+)
+from svr_lightning.core.seeds import SeedContext, derive_seed
+from svr_lightning.core.types import Problem, ScoredTurn, Turn, Verdict
+from svr_lightning.engines.base import Request
+from svr_lightning.engines.scripted import ScriptedEngine
+from svr_lightning.errors import ConfigError
+from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.dialogues import Prompt, PromptRequest, SelfVerifying, chain
+from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.recipes.grpo_mt import GRPOMT
+from svr_lightning.recipes.gspo import GSPO
+from svr_lightning.recipes.igrpo import IGRPO
+from svr_lightning.recipes.mlmt_rl import MLMTRL
+from svr_lightning.recipes.murphy import Murphy
+from svr_lightning.recipes.oracle import Oracle
+from svr_lightning.recipes.scrpo import ScRPO
+from svr_lightning.recipes.scrpo_pool import ScRPOPool
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.recipes.svr_plus import SVRPlus
+from svr_lightning.rollout.collect import collect_rollout
+from svr_lightning.training.stats import rollout_stats
+from tests.recipes import RECIPES, RIGHT, WRONG, advantages, completion, play, scripts, ten
+from tests.scripted import DECODING, PROBLEMS, RENDERER, says, words
+
+# --- rewards ----------------------------------------------------------------------------------
+
+CUT_SHORT = ScoredTurn(correct=True, truncated=True, completion_tokens=256, task_format=1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "terms"),
+    [
+        ("binary", {"correct": 1.0}),
+        ("binary_fmt", {"correct": 1.0, "task_format": 0.4}),
+        # abs = 1 - 0.5 * 256 / 1024.
+        ("solve", {"abs": 0.875, "prog": 0.0, "trunc": -0.5, "task_format": 0.4}),
+    ],
+)
+def test_a_baselines_terms_of_a_right_answer_in_a_truncated_completion(
+    kind: BaselineReward, terms: dict[str, float]
+) -> None:
+    (reward,) = baseline_rewards([CUT_SHORT], kind)
+    assert dict(reward.terms) == pytest.approx(terms)
+    assert reward.total == pytest.approx(sum(terms.values()))
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("correct", [True, False])
+@pytest.mark.parametrize("proper", [True, False])
+def test_the_self_check_of_a_truncated_completion_earns_nothing(
+    verdict: Verdict, correct: bool, proper: bool
+) -> None:
+    turn = replace(CUT_SHORT, correct=correct, verdict=verdict, confidence=0.9)
+    assert turn_rewards([turn], proper=proper)[0].verify == 0.0
+
+
+def test_the_proper_reward_pays_for_verdicts_and_not_for_their_confidence() -> None:
+    def over_and_ready(correct: bool, verdict: Verdict, confidence: float) -> tuple[float, float]:
+        turn = replace(CUT_SHORT, truncated=False, correct=correct)
+        turn = replace(turn, verdict=verdict, confidence=confidence)
+        (reward,) = turn_rewards([turn], proper=True)
+        return reward.over, reward.ready
+
+    for confidence in (0.0, 0.3, 1.0):
+        assert over_and_ready(False, Verdict.CORRECT, confidence) == (-0.8, 0.0)
+        assert over_and_ready(True, Verdict.CORRECT, confidence) == (0.0, 0.3)
+        for verdict in (Verdict.INCORRECT, Verdict.UNSURE):
+            for correct in (True, False):
+                assert over_and_ready(correct, verdict, confidence) == (0.0, 0.0)
+
+
+def test_the_sections_of_a_reward_are_the_solutions_terms_and_the_self_checks() -> None:
+    reward = TurnReward(
+        abs=1,
+        prog=2,
+        trunc=4,
+        cal=8,
+        over=16,
+        detect=32,
+        ready=64,
+        task_format=128,
+        self_check_format=256,
+    )
+    assert sections(reward) == (1 + 2 + 4 + 128, 8 + 16 + 32 + 64 + 256)
+    assert reward.subtotals == {"solve": 7, "verify": 120, "format": 384}
+    # A term of one's own belongs to the solution.
+    assert sections(Reward.of(cal=1.0, brief=0.5)) == (0.5, 1.0)
+
+
+def test_a_reward_whose_terms_do_not_sum_to_its_total_is_refused() -> None:
+    assert Reward(total=0.75, terms={"a": 1.0, "b": -0.25}).total == 0.75
+    with pytest.raises(ValueError, match=r"sum to 1\.0, not to 2\.0"):
+        Reward(total=2.0, terms={"a": 1.0})
+
+
+def test_svrs_reward_needs_a_self_check() -> None:
+    with pytest.raises(ValueError, match="needs a self-check at every turn"):
+        turn_rewards([CUT_SHORT])
+
+
+# --- SVR+: three turns that differ in every term ----------------------------------------------
+
+NO_THINKING = "<answer>8+4-2</answer>"
+
+
+def checked(text: str, verdict: str, confidence: float) -> str:
+    return f"{text}\n<self_check>VERDICT: {verdict}; CONFIDENCE: {confidence}</self_check>"
+
+
+SAID = [
+    [
+        checked(WRONG, "CORRECT", 0.9),
+        checked(NO_THINKING, "CORRECT", 0.8),
+        checked(RIGHT, "INCORRECT", 0.4),
+    ],
+    [checked(WRONG, "INCORRECT", 0.2), checked(WRONG, "UNSURE", 0.5), RIGHT],
+]
+"""What two trajectories say. With alpha = 0 their turns earn
+
+    ==========  ==============================  ===========================================
+    turn        solution                        self-check
+    ==========  ==============================  ===========================================
+    first, 1    0.4 form                        .5 (1 - .81) - .8 * .9 + .4     = -0.225
+    first, 2    1 + .3, no form         = 1.3   .5 (1 - .04) + .3 * .8 + .4     =  1.12
+    first, 3    1 + .3 + .4             = 1.7   .5 (1 - .36) + .4               =  0.72
+    second, 1   0.4 form                        .5 (1 - .04) + .2 + .4          =  1.08
+    second, 2   -.3 + .4                = 0.1   .5 (1 - .25) + .4               =  0.775
+    second, 3   1 + .3 + .4             = 1.7   .5 (1 - .25) - .4, no block     = -0.025
+    ==========  ==============================  ===========================================
+"""
+
+
+def svr_plus(**options: Any) -> tuple[SVRPlus, Any]:
+    recipe = SVRPlus(
+        group_size=2, weights=RewardWeights(alpha=0.0), scale_rewards="none", **options
+    )
+    ((group,), _) = play(recipe, lambda program, prompt, _: SAID[program][prompt])
+    return recipe, group
+
+
+def test_svr_plus_credits_each_section_of_each_turn() -> None:
+    recipe, group = svr_plus(turns="all")
+    earned = [[sections(reward) for reward in rewards] for rewards in group.rewards]
+    assert earned[0] == [pytest.approx(e) for e in [(0.4, -0.225), (1.3, 1.12), (1.7, 0.72)]]
+    assert earned[1] == [pytest.approx(e) for e in [(0.4, 1.08), (0.1, 0.775), (1.7, -0.025)]]
+    # Solutions to go: 3.4 / 3, 1.5, 1.7 against 2.2 / 3, 0.9, 1.7. Self-checks: each turn's own.
+    first = [0.2, -0.6525, 0.3, 0.1725, 0.0, 0.3725]
+    samples = recipe.credit(group)
+    assert advantages(samples) == pytest.approx([*first, *(-a for a in first)])
+    ends = [0, len(WRONG) + 1, len(NO_THINKING) + 1, len(RIGHT) + 1]
+    for t, text in enumerate(SAID[0], start=1):
+        assert [s.text_span for s in samples[2 * t - 2 : 2 * t]] == [
+            (0, ends[t]),
+            (ends[t], len(text) + 1),
+        ]
+
+
+def test_svr_plus_credits_whole_turns_with_their_total_to_go() -> None:
+    recipe, group = svr_plus(turns="all", sections=False)
+    # Totals 0.175, 2.42, 2.42 and 1.48, 0.875, 1.675.
+    first = [(5.015 - 4.03) / 6, (2.42 - 1.275) / 2, (2.42 - 1.675) / 2]
+    samples = recipe.credit(group)
+    assert advantages(samples) == pytest.approx([*first, *(-a for a in first)])
+    assert {sample.text_span for sample in samples} == {None}
+
+
+def test_svr_plus_credits_the_drawn_turns_as_it_credits_all() -> None:
+    every, group = svr_plus(turns="all")
+    of_turn = advantages(every.credit(group))
+    recipe, _ = svr_plus(turns="drawn")
+    for step in range(12):
+        placed = replace(group, place=SeedContext(step=step))
+        drawn = [recipe.drawn(placed, i) for i in (0, 1)]
+        expected = [of_turn[6 * i + 2 * t + part] for i, t in enumerate(drawn) for part in (0, 1)]
+        assert advantages(recipe.credit(placed)) == expected
+
+
+def test_each_trajectory_draws_its_own_turn() -> None:
+    recipe, group = svr_plus(turns="drawn")
+    pairs = Counter(
+        (recipe.drawn(placed, 0), recipe.drawn(placed, 1))
+        for step in range(1800)
+        if (placed := replace(group, place=SeedContext(run_seed=1, step=step)))
+    )
+    # Nine pairs, each expected 200 times with a standard deviation of 13.
+    assert len(pairs) == 9
+    assert all(140 < count < 260 for count in pairs.values())
+
+
+def test_svr_averages_all_turns_and_trains_the_last() -> None:
+    recipe = SVR(group_size=2, weights=RewardWeights(alpha=0.0), scale_rewards="none")
+    ((group,), _) = play(recipe, lambda program, prompt, _: SAID[program][prompt])
+    assert group.returns == pytest.approx((5.015 / 3, 4.03 / 3))
+    samples = recipe.credit(group)
+    assert advantages(samples) == pytest.approx([0.985 / 6, -0.985 / 6])
+    assert ["".join(map(chr, s.completion_ids)) for s in samples] == [SAID[0][2], SAID[1][2]]
+
+
+def test_proper_is_an_option_of_svr_and_of_svr_plus() -> None:
+    for recipe in (SVR(group_size=2, proper=True), SVRPlus(group_size=2, proper=True)):
+        ((group,), _) = play(recipe, lambda program, prompt, _: SAID[program][prompt])
+        assert [reward.terms["over"] for reward in group.rewards[0]] == [-0.8, 0.0, 0.0]
+        assert [reward.terms["ready"] for reward in group.rewards[0]] == [0.0, 0.3, 0.0]
+
+
+# --- options that every recipe has ------------------------------------------------------------
+
+PAIR = 0.5 / (sqrt(0.5) + 1e-4)
+ONLY_ABS = RewardWeights(
+    alpha=0, delta=0, keep=0, reg=0, fail=0, cal=0, over=0, detect=0, ready=0, fmt=0
+)
+TWO: dict[str, tuple[type[Recipe], dict[str, Any], tuple[str, ...]]] = {
+    "svr": (SVR, {"horizon": 1, "weights": ONLY_ABS}, ("R", "W")),
+    "svr_plus": (SVRPlus, {"horizon": 1, "weights": ONLY_ABS, "sections": False}, ("R", "W")),
+    "grpo": (GRPO, {}, ("R", "W")),
+    "gspo": (GSPO, {}, ("R", "W")),
+    "grpo_mt": (GRPOMT, {"horizon": 2}, ("WR", "WW")),
+    "igrpo": (IGRPO, {"drafts": 2}, ("WW" + "RW",)),
+    "murphy": (Murphy, {"horizon": 1}, ("R", "W")),
+    "murphy_tree": (Murphy, {"horizon": 1, "shape": "tree"}, ("RW",)),
+    "mlmt_rl": (MLMTRL, {}, ("WWR", "WWW")),
+    "scrpo": (ScRPO, {"horizon": 1}, ("R", "W")),
+    "scrpo_pool": (ScRPOPool, {}, ("R", "W")),
+    "oracle": (Oracle, {"horizon": 2, "return_of": "final"}, ("WR", "WW")),
+}
+"""Of each recipe two that learn, a right one and a wrong one."""
+
+
+def two(name: str, **options: Any) -> tuple[Recipe, Any]:
+    kind, given, rows = TWO[name]
+    if not name.startswith("svr"):
+        given = {"reward_kind": "binary", **given}
+    recipe = kind(**{"group_size": 2, **given, **options})
+    ((group,), _) = play(recipe, scripts(*rows))
+    return recipe, group
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_the_scale_of_advantages_is_an_option(name: str) -> None:
+    for scale, expected in (("group", PAIR), ("none", 0.5)):
+        recipe, group = two(name, scale_rewards=scale)
+        found = sorted(a for a in advantages(recipe.credit(group)) if a)
+        half = len(found) // 2
+        assert half
+        assert found == pytest.approx([-expected] * half + [expected] * half)
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_the_length_scale_and_the_weights_are_options(name: str) -> None:
+    weights = RewardWeights(
+        abs=2.0, delta=0, keep=0, reg=0, fail=0, cal=0, over=0, detect=0, ready=0, fmt=0
+    )
+    solve = {} if name.startswith("svr") else {"reward_kind": "solve"}
+    _, group = two(name, length_scale=100, weights=weights, **solve)
+    # 2 (1 - 0.5 * 40 / 100) for a right answer of 40 characters, one token each.
+    assert max(group.returns) == pytest.approx(1.6)
+    assert min(group.returns) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("name", [name for name in TWO if not name.startswith("svr")])
+def test_the_weight_of_the_format_is_an_option(name: str) -> None:
+    _, group = two(name, reward_kind="binary_fmt", weights=RewardWeights(fmt=0.25))
+    assert (max(group.returns), min(group.returns)) == pytest.approx((1.25, 0.25))
+
+
+def test_the_longest_feedback_is_an_option() -> None:
+    ((_,), actors) = play(MLMTRL(group_size=1, feedback_tokens=64), scripts("WWR"))
+    assert actors.limits == [None, 64, None]
+
+
+@pytest.mark.parametrize(("tau", "optimised"), [(0.1875, 5), (0.19, 4)])
+def test_scrpo_corrects_where_the_share_of_right_answers_varies_enough(
+    tau: float, optimised: int
+) -> None:
+    # A quarter is right: 1/4 * 3/4 = 0.1875. One of three corrections succeeds.
+    recipe = ScRPO(group_size=4, horizon=2, min_variance=tau)
+    ((group,), _) = play(recipe, scripts("RR", "WR", "WW", "WW"))
+    assert len(recipe.credit(group)) == optimised
+
+
+def test_pooled_corrections_learn_as_their_options_say() -> None:
+    def corrected(**options: Any) -> list[tuple[float, Any]]:
+        recipe = ScRPOPool(group_size=2, period=1, reward_kind="binary", **options)
+        groups, _ = play(recipe, scripts("R", "W"))
+        recipe.scheduler.remember(groups, 0, list)
+        said = [f"<analysis>a</analysis>{RIGHT}", WRONG]
+        place = SeedContext(step=1)
+        ((group,), _) = play(recipe, lambda i, *_: said[i], [ten("another")], place)
+        return [(s.advantage, s.text_span) for s in recipe.credit(group)]
+
+    span = (0, len("<analysis>a</analysis>"))
+    assert corrected() == [(pytest.approx(PAIR), span)]
+    assert corrected(mask="all") == [(pytest.approx(PAIR), None)]
+    # WRONG has no analysis: what stands before its answer.
+    both = corrected(penalise_fail=True)
+    assert both == [
+        (pytest.approx(PAIR), span),
+        (pytest.approx(-PAIR), (0, WRONG.index("<answer>"))),
+    ]
+
+
+# --- trees ------------------------------------------------------------------------------------
+
+
+def test_a_trees_third_turn_goes_on_from_the_second() -> None:
+    recipe = Murphy(group_size=3, horizon=3, shape="tree", reward_kind="binary")
+    labels = "WRW" + "WRW" + "RWW"
+    said = [
+        (RIGHT if letter == "R" else WRONG).replace("xx", f"node {n}")
+        for n, letter in enumerate(labels)
+    ]
+    ((group,), actors) = play(recipe, lambda _, n, __: said[n])
+    # Failed roots 0 and 2 get children 3, 5 and 4; failed 3 and 5 get 6, 8 and 7.
+    assert [t.parent for t in group.trajectories] == [None] * 3 + [0, 2, 0] + [3, 5, 3]
+    assert [t.turns[0].index for t in group.trajectories] == [1] * 3 + [2] * 3 + [3] * 3
+    for n in range(3, 9):
+        prompt = actors.prompts[n][1]["content"]
+        parent = group.trajectories[n].parent
+        assert [m for m in range(9) if f"node {m}<" in prompt] == [parent]
+        assert prompt.startswith(f"[T={group.trajectories[n].turns[0].index}]")
+
+
+# --- late turns of every dialogue -------------------------------------------------------------
+
+
+def shown(recipe: Recipe, turns: int) -> list[tuple[int, set[int]]]:
+    """Of each prompt the turn that it names, or 0, and which earlier turns' texts it shows."""
+    texts = [checked(f"<think>text{t}.</think>{NO_THINKING}", "UNSURE", 0.5) for t in range(1, 99)]
+    program = chain(recipe.dialogue, ten(), 0, turns)
+    found = []
+    (asked,) = next(program)
+    for text in texts[:turns]:
+        messages = asked.messages if isinstance(asked, PromptRequest) else asked
+        prompt = messages[1]["content"]
+        named = next((t for t in range(1, 99) if prompt.startswith(f"[T={t}]")), 0)
+        found.append((named, {t for t in range(1, 99) if f"text{t}." in prompt}))
+        try:
+            (asked,) = program.send([completion(text)])
+        except StopIteration:
+            break
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "mlmt_rl"])
+def test_every_later_prompt_shows_the_turn_before_and_no_other(name: str) -> None:
+    expected = [(0, set())] + [(t, {t - 1}) for t in range(2, 11)]
+    assert shown(RECIPES[name][0], 10) == expected
+
+
+def test_a_tutor_sees_the_latest_answer_and_the_solver_that_answer_and_its_feedback() -> None:
+    expected: list[tuple[int, set[int]]] = [(0, set())]
+    for t in range(2, 10, 2):
+        expected += [(0, {t - 1}), (t + 1, {t - 1, t})]
+    assert shown(MLMTRL(), 9) == expected
+
+
+@pytest.mark.parametrize("interface", ["joint", "verdict", "confidence"])
+def test_svrs_prompts_state_the_self_check_of_the_turn_before(interface: Any) -> None:
+    program = chain(SelfVerifying(interface), ten(), 0, 5)
+    next(program)
+    for verdict, confidence in (("CORRECT", 0.11), ("INCORRECT", 0.22), ("UNSURE", 0.33)):
+        (prompt,) = program.send([completion(checked(RIGHT, verdict, confidence))])
+        assert isinstance(prompt, list)
+        header = prompt[1]["content"].splitlines()[0]
+        assert (verdict in header) == (interface != "confidence")
+        assert (f"{confidence:.2f}" in header) == (interface != "verdict")
+
+
+# --- draws ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["top_up", "batch"])
+def test_every_attempt_of_resampling_has_its_own_seeds(mode: Any) -> None:
+    """The same problem is drawn again, and its third attempt is the first with a difference."""
+    problem = PROBLEMS[0]
+    expected = [
+        [
+            derive_seed(5, step=3, problem_id=problem.id, sample=i, turn=1, attempt=attempt)
+            for i in (0, 1)
+        ]
+        for attempt in range(3)
+    ]
+    seeds: list[int] = []
+
+    def write(request: Request) -> list[int]:
+        seeds.append(request.sampling.seed)
+        right = request.sampling.seed == expected[2][0]
+        return words(says("8+4-2" if right else "8", "UNSURE", 0.5))
+
+    engine = ScriptedEngine(write)
+    engine.sync(None, 3)
+    (group,) = collect_rollout(
+        engine,
+        GRPO(group_size=2),
+        [problem],
+        renderer=RENDERER,
+        sampling=DECODING,
+        seed=5,
+        step=3,
+        resample=mode,
+        fresh=lambda attempt, count, seen: [problem] * count,
+    )
+    assert sorted(seeds) == sorted(seed for attempt in expected for seed in attempt)
+    assert len(set(seeds)) == 6
+    assert (group.attempt, group.place) == (2, SeedContext(run_seed=5, step=3, attempt=2))
+    assert [sample.advantage > 0 for sample in group.samples] == [True, False]
+
+
+# --- a user's own reward and dialogue ---------------------------------------------------------
+
+
+def paid_for_length(turns: Sequence[ScoredTurn]) -> list[Reward]:
+    return [Reward.of(correct=float(t.correct), long=t.completion_tokens / 100) for t in turns]
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_every_recipe_takes_a_reward_of_ones_own(name: str) -> None:
+    recipe, group = two(name, custom_reward=paid_for_length)
+    rewards = [reward for rewards in group.rewards for reward in rewards]
+    assert {tuple(reward.terms) for reward in rewards} == {("correct", "long")}
+    assert (max(group.returns), min(group.returns)) == pytest.approx((1.4, 0.4))
+    assert any(advantages(recipe.credit(group)))
+    stats = rollout_stats([group])
+    assert stats["train/reward/long"] == pytest.approx(0.4)
+    assert {key for key in stats if key.startswith("train/reward/")} == {
+        f"train/reward/{term}" for term in ("mean", "correct", "long")
+    }
+
+
+def test_a_reward_of_ones_own_has_one_entry_per_turn() -> None:
+    recipe = GRPOMT(group_size=2, custom_reward=lambda turns: paid_for_length(turns[:1]))
+    with pytest.raises(ConfigError, match=r"custom_reward returned 1 rewards for 3 turns"):
+        play(recipe, scripts("RRR", "RRR"))
+
+
+@dataclass(frozen=True)
+class Hurried(SelfVerifying):
+    """Every later prompt ends in a sentence of the user's own."""
+
+    sentence: str = "Hurry."
+
+    def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
+        prompt = super().later(problem, turns)
+        assert isinstance(prompt, list)
+        system, user = prompt
+        return [system, {**user, "content": f"{user['content']} {self.sentence}"}]
+
+
+@pytest.mark.parametrize("recipe", [SVR, SVRPlus, GRPOMT, Murphy])
+def test_a_dialogue_of_ones_own_is_asked_and_read(recipe: Any) -> None:
+    own = recipe(group_size=2, custom_dialogue=Hurried(sentence="Be quick."))
+    write = scripts("WRR", "WWW") if recipe is not SVR else (lambda i, n, _: SAID[i][n])
+    ((group,), actors) = play(own, write)
+    later = [p[1]["content"] for p in actors.prompts if p[1]["content"].startswith("[T=")]
+    assert len(later) == 4
+    assert all(prompt.endswith(" Be quick.") for prompt in later)
+    assert all(turn.check is not None for t in group.trajectories for turn in t.turns)
+
+
+# --- methods without a self-check -------------------------------------------------------------
+
+
+def test_a_method_without_a_self_check_has_none_and_logs_none() -> None:
+    ((group,), _) = play(GRPOMT(group_size=2), lambda i, n, _: SAID[i][n])
+    assert {turn.check for t in group.trajectories for turn in t.turns} == {None}
+    turns = [turn for turns in group.scored for turn in turns]
+    assert {(t.verdict, t.confidence, t.self_check_format) for t in turns} == {(None, None, 0.0)}
+    logged = " ".join(rollout_stats([group]))
+    assert not any(word in logged for word in ("brier", "verdict", "confiden", "self_check"))
+    ((group,), _) = play(SVR(group_size=2), lambda i, n, _: SAID[i][n])
+    stats = rollout_stats([group])
+    # (.81 + .04 + .36 + .04 + .25 + .25) / 6; says CORRECT of a wrong answer once.
+    assert stats["train/brier"] == pytest.approx(1.75 / 6)
+    assert stats["train/overconfidence"] == pytest.approx(1 / 6)
+    assert stats["train/verdict/unsure"] == pytest.approx(2 / 6)
