@@ -3,10 +3,11 @@
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import RichProgressBar
+
+from svr_lightning.training.internals import ProgressBar
 
 
-class Progress(RichProgressBar):
+class Progress(ProgressBar):
     """Lightning's rich progress bar, counting optimizer steps instead of micro-batches.
 
     ``reward`` and ``accuracy`` are means over the turns of the last rollout; ``turns`` and
@@ -25,13 +26,7 @@ class Progress(RichProgressBar):
         """Advance when an optimizer step is complete."""
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
-        if not self.is_disabled and self.train_progress_bar_id is not None:
-            self._update(self.train_progress_bar_id, trainer.global_step)
-            self._update_metrics(trainer, pl_module)
-            self.refresh()
-
-    def _get_train_description(self, current_epoch: int) -> str:
-        return "training"
+        self.advance(trainer.global_step, trainer, pl_module)
 
     def get_metrics(
         self, trainer: Trainer, pl_module: LightningModule

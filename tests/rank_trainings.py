@@ -26,9 +26,9 @@ from svr_lightning.training.config import (
     ReferenceConfig,
     SamplingConfig,
 )
-from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.deepspeed import SVRDeepSpeedStrategy
+from svr_lightning.training.distributed import SVRDeepSpeedStrategy
+from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer

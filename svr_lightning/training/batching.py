@@ -49,7 +49,7 @@ class TrainBatch:
 
     def to(self, *args: Any, **kwargs: Any) -> "TrainBatch":
         """Move every tensor, as Lightning does with a batch."""
-        moved = {
+        moved: dict[str, Any] = {
             f.name: value.to(*args, **kwargs)
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), Tensor)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.types import Problem, Turn
 from svr_lightning.evaluation.config import EvaluationConfig
@@ -18,11 +18,11 @@ from svr_lightning.evaluation.results import RESULTS
 from svr_lightning.evaluation.transcript import print_outcome, print_turn
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.tasks import TASKS
-from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.data import Split
-from svr_lightning.training.fingerprint import fingerprint as hash_of
-from svr_lightning.training.fingerprint import weights_fingerprint
-from svr_lightning.training.ranks import gather_lists
+from svr_lightning.training.distributed import gather_lists
+from svr_lightning.training.logs import CSVLog
+from svr_lightning.training.policy import fingerprint as hash_of
+from svr_lightning.training.policy import weights_fingerprint
 from svr_lightning.training.sources import problems_digest
 
 if TYPE_CHECKING:

@@ -13,22 +13,19 @@ from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loops.fetchers import _DataFetcher
-from lightning.pytorch.loops.fit_loop import _FitLoop
-from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.batching import TrainBatch
-from svr_lightning.training.ranks import gather_lists
+from svr_lightning.training.distributed import gather_lists
+from svr_lightning.training.internals import Fetcher, FitLoop, save_at_the_end
 
 _MICRO_BATCHES = "micro-batches per optimizer step (model.micro_batch_size, processes)"
 
 Collect = Callable[[list[Problem]], list[TrainBatch]]
 
 
-class ExperienceFetcher(_DataFetcher):
+class RolloutFetcher(Fetcher):
     """Turns problem batches into micro-batches, ``per_rollout`` of them at a time.
 
     Resuming is lazy: Lightning sets ``fetched`` after it made the iterator, so the problems that
@@ -42,7 +39,7 @@ class ExperienceFetcher(_DataFetcher):
         self._per_rollout = per_rollout
         self._pulled = 0
 
-    def __iter__(self) -> "ExperienceFetcher":
+    def __iter__(self) -> "RolloutFetcher":
         self.iterator = iter(self.combined_loader)
         self.reset()
         return self
@@ -77,32 +74,13 @@ class ExperienceFetcher(_DataFetcher):
         return batch  # type: ignore[no-any-return]
 
 
-class WholeStepEpochLoop(_TrainingEpochLoop):
-    """Lightning's epoch loop, which ends between optimizer steps only.
+class RolloutFitLoop(FitLoop):
+    """Lightning's fit loop with rollouts between its data and its batches."""
 
-    A limit of time, say, would end it at any micro-batch, and the step's gradient would be lost.
-    """
+    trainer: Any
 
-    @property
-    def done(self) -> bool:
-        """Whether to leave the loop."""
-        return not self._should_accumulate() and super().done
-
-    def _should_check_val_fx(self, data_fetcher: _DataFetcher) -> bool:
-        return not self._should_accumulate() and super()._should_check_val_fx(data_fetcher)
-
-
-class RolloutFitLoop(_FitLoop):
-    """Lightning's fit loop with rollouts between its data and its batches.
-
-    Raises:
-        RuntimeError: where Lightning's private loop no longer has what this builds on.
-    """
-
-    def __init__(self, trainer: Any, stock: _FitLoop) -> None:
-        super().__init__(trainer, stock.min_epochs, stock.max_epochs)
-        epochs = stock.epoch_loop
-        self.epoch_loop = WholeStepEpochLoop(trainer, epochs.min_steps, epochs.max_steps)
+    def __init__(self, trainer: Any, stock: Any) -> None:
+        super().__init__(trainer, stock)
         self._restored: list[dict[str, Any]] = []
 
     @property
@@ -110,11 +88,6 @@ class RolloutFitLoop(_FitLoop):
         """Micro-batches per rollout."""
         module = self.trainer.lightning_module
         return int(self.trainer.accumulate_grad_batches * module.updates_per_rollout)
-
-    @property
-    def accumulating(self) -> bool:
-        """Whether the present micro-batch is not the last one of its optimizer step."""
-        return self._should_accumulate()  # type: ignore[no-any-return]
 
     @property
     def within_step(self) -> bool:
@@ -131,7 +104,8 @@ class RolloutFitLoop(_FitLoop):
         """
         self.setup_data()
         module = self.trainer.lightning_module
-        due = self.restarting and self.epoch_loop._should_check_val_fx(self._data_fetcher)
+        resumed = self.restarting and self.fetcher is not None
+        due = resumed and self.epoch_loop.validation_due(self.fetcher)
         if due and not module.evaluating.log_finished_validation():
             val_loop = self.epoch_loop.val_loop
             progress = val_loop.batch_progress.state_dict()
@@ -145,17 +119,17 @@ class RolloutFitLoop(_FitLoop):
 
     def setup_data(self) -> None:
         """Wrap the problems' fetcher and count in micro-batches from here on."""
-        before = self._data_fetcher
+        before = self.fetcher
         try:
             super().setup_data()
         except ValueError as error:  # a validation interval that the data cannot have
             raise ConfigError(str(error)) from error
-        if self._data_fetcher is before or not isinstance(self._combined_loader, CombinedLoader):
+        if self.fetcher is before or self.problems is None:
             return
-        fetcher = ExperienceFetcher(self._collect, self.per_rollout)
-        fetcher.setup(self._combined_loader)
+        fetcher = RolloutFetcher(self._collect, self.per_rollout)
+        fetcher.setup(self.problems)
         iter(fetcher)
-        self._data_fetcher = fetcher
+        self.fetcher = fetcher
         self.max_batches *= self.per_rollout
         trainer = self.trainer
         if trainer.val_check_batch is not None and not math.isinf(trainer.val_check_batch):
@@ -167,7 +141,7 @@ class RolloutFitLoop(_FitLoop):
     def on_save_checkpoint(self) -> dict[str, Any]:
         """Add what every process has left of a rollout that several optimizer steps share."""
         state = super().on_save_checkpoint()
-        pending = getattr(self._data_fetcher, "pending", [])
+        pending = getattr(self.fetcher, "pending", [])
         state["pending"] = gather_lists([[_plain(batch.to("cpu")) for batch in pending]])
         state["progress_counts"] = self._counted_in()
         return state
@@ -212,16 +186,15 @@ class RolloutFitLoop(_FitLoop):
                 "the checkpoint lies within an optimizer step, whose gradient no checkpoint holds; "
                 "resume from another one"
             )
-        if self._restored and isinstance(self._data_fetcher, ExperienceFetcher):
-            self._data_fetcher.pending = [_from_plain(batch) for batch in self._restored]
+        if self._restored and isinstance(self.fetcher, RolloutFetcher):
+            self.fetcher.pending = [_from_plain(batch) for batch in self._restored]
             self._restored = []
 
     def on_run_end(self) -> None:
         """Make ``last`` the end of the run: Lightning is content with any earlier save."""
         for callback in self.trainer.checkpoint_callbacks:
-            saves = isinstance(callback, ModelCheckpoint)
-            if saves and callback._last_global_step_saved != self.trainer.global_step:
-                callback._last_checkpoint_saved = ""
+            if isinstance(callback, ModelCheckpoint):
+                save_at_the_end(callback, self.trainer.global_step)
         super().on_run_end()
 
     def _collect(self, problems: list[Problem]) -> list[TrainBatch]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from svr_lightning.core.seeds import derive_seed
@@ -32,7 +32,6 @@ from svr_lightning.training.batching import (
     micro_batches_per_step,
     samples_of,
 )
-from svr_lightning.training.checks import check_precision
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
@@ -40,21 +39,25 @@ from svr_lightning.training.config import (
     ReferenceConfig,
     SamplingConfig,
 )
-from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.distributed import check_precision, gather_lists, mean_over_ranks
 from svr_lightning.training.evaluating import (
     ModuleEvaluation,
     quoted_config,
     report_operating_point,
 )
+from svr_lightning.training.internals import has_trainer
+from svr_lightning.training.logs import CSVLog, StepLog, rollout_stats
 from svr_lightning.training.loop import RolloutFitLoop
-from svr_lightning.training.optimizer import make_optimizer, mix_reference, total_norm
 from svr_lightning.training.policy import load_policy, stop_token_ids
-from svr_lightning.training.ranks import gather_lists, mean_over_ranks
 from svr_lightning.training.serving import PolicyEngine, require_agreement
-from svr_lightning.training.stats import rollout_stats
-from svr_lightning.training.step_log import StepLog
-from svr_lightning.training.update import completion_logprobs, policy_update_loss
+from svr_lightning.training.update import (
+    completion_logprobs,
+    make_optimizer,
+    mix_reference,
+    policy_update_loss,
+    total_norm,
+)
 
 
 class SVRModule(LightningModule):
@@ -142,7 +145,7 @@ class SVRModule(LightningModule):
             self._load_policy()
         if self.in_process and self.reference is None and self.recipe.loss.beta and self._trains:
             self.reference = copy.deepcopy(self.policy).requires_grad_(False).eval()
-        if self._trainer is not None:
+        if has_trainer(self):
             self.evaluating = ModuleEvaluation(self)
 
     @property
@@ -159,11 +162,11 @@ class SVRModule(LightningModule):
 
     @property
     def _trains(self) -> bool:
-        return self._trainer is None or self.trainer.state.fn == "fit"
+        return not has_trainer(self) or self.trainer.state.fn == "fit"
 
     def _load_policy(self) -> None:
         config = self.policy_config
-        device = "cpu" if self._trainer is None else self.trainer.strategy.root_device.type
+        device = "cpu" if not has_trainer(self) else self.trainer.strategy.root_device.type
         self.policy, tokenizer = load_policy(config, self.seed, device)
         self.renderer = Renderer(
             tokenizer,
@@ -298,7 +301,7 @@ class SVRModule(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Set the gradient accumulation, which follows from data, recipe and processes."""
-        data = getattr(self.trainer, "datamodule", None)
+        data: Any = getattr(self.trainer, "datamodule", None)
         require(
             isinstance(data, SVRDataModule),
             "SVRModule needs the problems of an SVRDataModule: trainer.fit(module, "
@@ -327,7 +330,7 @@ class SVRModule(LightningModule):
             sequences, self.micro_batch_size
         )
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         """AdamW over the policy, warmup-stable-decay over the planned optimizer steps."""
         total = self.trainer.estimated_stepping_batches
         require(

@@ -1,16 +1,27 @@
-"""Loading the policy: a folder, a hub id, the embedded checkpoint, or random weights."""
+"""The policy: loading it, its kernels, and its fingerprint.
 
+A policy is a folder, a hub id, the embedded checkpoint, or a tiny model with random weights.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers.integrations.liger import apply_liger_kernel
+from transformers.utils import is_flash_linear_attention_available  # type: ignore[attr-defined]
 
 from svr_lightning.engines.weight_names import VISION
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.kernels import use_kernels
 
 BUILT_IN = "embedded:"
 """Begins the name of a checkpoint that ships with the package."""
@@ -156,7 +167,7 @@ def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:
     """A Qwen3.5 text model of the smallest useful size, to try a configuration out on a CPU."""
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(seed)
-    model = Qwen3_5ForCausalLM(
+    model = Qwen3_5ForCausalLM(  # type: ignore[no-untyped-call]
         Qwen3_5TextConfig(
             vocab_size=vocab,
             hidden_size=64,
@@ -176,3 +187,89 @@ def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:
     )
     torch.random.set_rng_state(generator_state)
     return model
+
+
+LIGER_MODELS = ("qwen3", "qwen3_5_text")
+"""Architectures whose RMSNorm and SwiGLU (and, for Qwen3, rotary embedding) liger-kernel replaces
+by the same functions, as its source says."""
+
+
+def use_kernels(model: Any, liger: bool | None, device: str) -> None:
+    """Give the model the kernels that this machine has for it, and log which ones.
+
+    Args:
+        model: a transformers causal language model; patched in place.
+        liger: None to use liger-kernel where it can be, True to insist, False to do without.
+        device: type of the device that will run the model.
+
+    Raises:
+        ConfigError: if ``liger`` is True and cannot be.
+    """
+    config = model.config.get_text_config()
+    installed = find_spec("liger_kernel") is not None and find_spec("triton") is not None
+    used = []
+    if chooses_liger(liger, model_type=config.model_type, device=device, installed=installed):
+        # Its fused losses would replace the model's forward, which the engine needs for scores.
+        changes = {"fused_linear_cross_entropy": False, "cross_entropy": False}
+        apply_liger_kernel(model, changes)  # type: ignore[no-untyped-call]
+        used.append(f"liger-kernel {version('liger_kernel')}")
+    hybrid = "linear_attention" in (getattr(config, "layer_types", None) or ())
+    if hybrid and device == "cuda":
+        if is_flash_linear_attention_available():
+            used.append("flash-linear-attention")
+        else:
+            rank_zero_warn(
+                "flash-linear-attention is not installed: the linear attention of this model runs "
+                "as a loop in torch, many times slower; pip install flash-linear-attention"
+            )
+    rank_zero_info(f"kernels on {device}: {', '.join([*used, 'torch'])}")
+
+
+def chooses_liger(wanted: bool | None, *, model_type: str, device: str, installed: bool) -> bool:
+    """Whether liger-kernel is used.
+
+    Raises:
+        ConfigError: if it is wanted and cannot be; the message says why.
+    """
+    if wanted is False:
+        return False
+    obstacle = None
+    if model_type not in LIGER_MODELS:
+        obstacle = f"the architecture {model_type!r} is none of {', '.join(LIGER_MODELS)}"
+    elif device != "cuda":
+        obstacle = f"its kernels need CUDA and this run computes on {device!r}"
+    elif not installed:
+        obstacle = "liger-kernel and triton are not both installed; pip install liger-kernel"
+    if wanted and obstacle:
+        raise ConfigError(
+            f"model.policy.liger=true cannot be: {obstacle}; or set model.policy.liger=null"
+        )
+    return obstacle is None
+
+
+PROBE = 4096
+"""Elements that are read of each tensor."""
+
+
+@torch.no_grad()
+def weights_fingerprint(model: nn.Module) -> str:
+    """A sha256 over names, types, shapes and a fixed sample of every tensor of ``model``.
+
+    Reading all of a model of two billion parameters would take as long as its first batches. A
+    sample of evenly spaced elements is enough to tell policies apart: an optimizer step, a mix
+    or another seed changes nearly every element of every matrix. A tensor of at most
+    :data:`PROBE` elements, as norms and biases are, is read whole.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        flat = tensor.detach().reshape(-1)
+        sample = flat[:: max(1, flat.numel() // PROBE)].contiguous()
+        digest.update(sample.view(torch.uint8).cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def fingerprint(parts: Mapping[str, Any]) -> str:
+    """A sha256 of values that JSON can hold."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,33 +1,35 @@
 """A Lightning Trainer with the rollout fit loop, durable checkpoints and a run's folder layout."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     ModelCheckpoint,
     ProgressBar,
 )
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.checkpoint_io import DurableCheckpointIO
-from svr_lightning.training.csv_log import CSVLog
-from svr_lightning.training.deepspeed import own_strategy
-from svr_lightning.training.failure import failing_together, note_launcher
+from svr_lightning.training.checkpoint import DurableCheckpointIO
+from svr_lightning.training.distributed import failing_together, note_launcher, own_strategy
+from svr_lightning.training.internals import HookedTrainer
+from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.loop import RolloutFitLoop
 
 
-class SVRTrainer(Trainer):
+class SVRTrainer(HookedTrainer):
     """Lightning's Trainer, with three defaults of its own.
 
     Everything of a run lies under ``default_root_dir``: ``logs/`` for TensorBoard,
     ``metrics.csv``, ``checkpoints/``. Ranks take their share of each batch themselves, so that
     batches on several processes are those of a run on one; resampling is each process's own.
     """
+
+    fit_loop: RolloutFitLoop
 
     def __init__(
         self,
@@ -99,9 +101,11 @@ class SVRTrainer(Trainer):
 
         return hook_of_whole_steps
 
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Errors of one process end all of them."""
         with failing_together(self):
-            return super()._run(*args, **kwargs)
+            yield
 
 
 def _as_list(value: Any) -> list[Any]:

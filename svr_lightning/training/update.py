@@ -1,15 +1,18 @@
-"""The loss of a micro-batch under a policy and its reference."""
+"""The update: the loss of a micro-batch, the optimizer, and the reference that follows."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import LossSpec, policy_loss
+from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.training.batching import TrainBatch
+from svr_lightning.training.config import OptimizerConfig
+from svr_lightning.training.internals import let_gradients_be_clipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +108,52 @@ def _packed_hidden(
         input_ids=input_ids, attention_mask=attention_mask, use_cache=False
     ).last_hidden_state
     return hidden[rows, logit_positions]  # type: ignore[no-any-return]
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Trainable parameters in two groups: matrices decay, norms and biases do not.
+
+    Norm scales, biases and per-head vectors are exactly the parameters with fewer than two
+    dimensions; convolution kernels and embeddings have more.
+    """
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) -> dict[str, Any]:
+    """What ``configure_optimizers`` returns for ``total_steps`` optimizer steps."""
+    groups = [group for group in parameter_groups(model, config.weight_decay) if group["params"]]
+    optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    let_gradients_be_clipped(optimizer)
+
+    def factor(step: int) -> float:
+        return warmup_stable_decay(
+            step,
+            total_steps,
+            warmup_fraction=config.warmup_fraction,
+            decay_fraction=config.decay_fraction,
+            floor=config.floor,
+        )
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+@torch.no_grad()
+def mix_reference(reference: nn.Module, policy: nn.Module, mix: float) -> None:
+    """Set ref = (1 - mix) ref + mix policy, in fp32 whatever the weights are stored in.
+
+    Example: with mix 0.6 a reference weight 1.0 and a policy weight 2.0 give 1.6.
+    """
+    for old, new in zip(reference.parameters(), policy.parameters(), strict=True):
+        mixed = old.float().mul(1.0 - mix).add_(new.float(), alpha=mix)
+        old.copy_(mixed)
+
+
+def total_norm(model: nn.Module) -> torch.Tensor:
+    """The 2-norm of all gradients together."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients)

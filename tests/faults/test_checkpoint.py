@@ -14,7 +14,7 @@ import torch
 
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.checkpoint_io import SUFFIX, DurableCheckpointIO
+from svr_lightning.training.checkpoint import SUFFIX, DurableCheckpointIO
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKPOINTS = DurableCheckpointIO()

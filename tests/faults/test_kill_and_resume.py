@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from svr_lightning.training.csv_log import CSVLog
+from svr_lightning.training.logs import CSVLog
 from tests.faults.runs import differences, resume, start
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.checkpoint_io import DurableCheckpointIO
-from svr_lightning.training.sharded_checkpoint import (
+from svr_lightning.training.checkpoint import (
     TAG,
+    DurableCheckpointIO,
     check,
     clear,
     free_slot,

@@ -3,7 +3,7 @@
 import pytest
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.checks import check_precision
+from svr_lightning.training.distributed import check_precision
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 from svr_lightning.training.batching import samples_of
-from svr_lightning.training.stats import rollout_stats
+from svr_lightning.training.logs import rollout_stats
 
 TOKENIZER = AutoTokenizer.from_pretrained(str(Path(tiny.__file__).parent / "countdown_policy"))
 LEARNING, TEACHES_NOTHING = (0.0, 1.0), (1.0, 1.0)

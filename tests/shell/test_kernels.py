@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.kernels import LIGER_MODELS, chooses_liger, use_kernels
+from svr_lightning.training.policy import LIGER_MODELS, chooses_liger, use_kernels
 from tests.models import tiny_hybrid, tiny_qwen3
 
 

@@ -21,7 +21,7 @@ from svr_lightning.training.config import (
     PolicyConfig,
     SamplingConfig,
 )
-from svr_lightning.training.csv_log import CSVLog
+from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from tests.small_fit import data, module, same, trainer, weights

@@ -13,13 +13,13 @@ from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM
 from svr_lightning import tiny
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig
-from svr_lightning.training.optimizer import (
+from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
+from svr_lightning.training.update import (
     make_optimizer,
     mix_reference,
     parameter_groups,
     total_norm,
 )
-from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
 from tests.models import MODELS, tiny_hybrid, tiny_qwen3
 
 SHIPPED = Path(tiny.__file__).parent / "countdown_policy"

@@ -12,7 +12,7 @@ import torch
 
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.deepspeed import SVRDeepSpeedStrategy, own_strategy
+from svr_lightning.training.distributed import SVRDeepSpeedStrategy, own_strategy
 from tests.rank_trainings import CLIP, train
 
 ROOT = Path(__file__).resolve().parents[2]

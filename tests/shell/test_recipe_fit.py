@@ -24,8 +24,8 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.batching import TrainBatch
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig, SamplingConfig
-from svr_lightning.training.csv_log import CSVLog
 from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer

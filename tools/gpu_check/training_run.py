@@ -28,7 +28,7 @@ STEPS = 3
 ACCUMULATE = 2
 CLOCK = "clock.json"
 ZERO_2 = {
-    "class_path": "svr_lightning.training.deepspeed.SVRDeepSpeedStrategy",
+    "class_path": "svr_lightning.training.distributed.SVRDeepSpeedStrategy",
     "init_args": {"stage": 2},
 }
 SHOWN = {

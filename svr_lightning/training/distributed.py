@@ -1,23 +1,151 @@
-"""DeepSpeed ZeRO under Lightning: gradients divided once, atomic checkpoints, also on a CPU.
+"""Several processes: what they tell each other, how they fail together, and DeepSpeed's ZeRO.
 
-Stage 2 keeps every process's weights whole, which rollouts need, and shards gradients and the
-optimizer, its fp32 master weights among them.
+Stage 2 of ZeRO keeps every process's weights whole, which rollouts need, and shards gradients and
+the optimizer, its fp32 master weights among them.
 """
 
+import ctypes
 import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, TypeVar
 
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.plugins.precision import DeepSpeedPrecision
 from lightning.pytorch.strategies import DeepSpeedStrategy, StrategyRegistry
 
-from svr_lightning.errors import ConfigError
-from svr_lightning.training import sharded_checkpoint
-from svr_lightning.training.checks import FP16
+from svr_lightning.errors import ConfigError, require
+from svr_lightning.training import checkpoint as sharded
+from svr_lightning.training.internals import CPUDeepSpeed, compile_no_kernels
+
+T = TypeVar("T")
+
+
+def gather_lists(values: Sequence[T]) -> list[T]:
+    """The values of all ranks, those of the first rank first; every rank has to call it."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return list(values)
+    gathered: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(gathered, list(values))
+    return list(chain.from_iterable(gathered))
+
+
+def mean_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
+    """The mean of each value over the ranks that have it."""
+    shards = gather_lists([dict(values)])
+    keys = dict.fromkeys(key for shard in shards for key in shard)
+    return {k: fmean(shard[k] for shard in shards if k in shard) for k in keys}
+
+
+CLEANING_UP = 20
+"""Seconds that a failing process may take to close its loggers and leave its group."""
+FIRST_RANKS_TURN = 10
+"""Seconds in which the first process reports a faulty configuration that all of them found."""
+
+_LAUNCHER = "SVR_LAUNCHER_PID"
+_PR_SET_PDEATHSIG = 1
+
+
+def note_launcher() -> None:
+    """Let processes that Lightning starts from this one, ranks above 0, know which one it is."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        os.environ[_LAUNCHER] = str(os.getpid())
+
+
+@contextmanager
+def failing_together(trainer: Any) -> Iterator[None]:
+    """Within it, an error of one process becomes the end of all.
+
+    Args:
+        trainer: its ``world_size``, ``global_rank`` and ``strategy.launcher`` are asked for.
+
+    Raises:
+        SystemExit: 1, in place of an error that was reported here with the rank's number.
+        ConfigError: as it was raised, for the command line to print as one line; from the
+            first process at once, from the others only where the first one had nothing to say.
+    """
+    if trainer.world_size == 1:
+        yield
+        return
+    _follow_launcher()
+    try:
+        yield
+    except (ConfigError, MisconfigurationException) as error:
+        if trainer.global_rank == 0:
+            _end_the_others(trainer)
+            _be_gone_in_time()
+            raise
+        _let_the_first_speak()
+        raise ConfigError(f"rank {trainer.global_rank}: {error}") from error
+    except Exception as error:
+        _report(error, trainer.global_rank)
+        if trainer.global_rank == 0:
+            _end_the_others(trainer)
+        _be_gone_in_time()
+        raise SystemExit(1) from error
+
+
+def _report(error: BaseException, rank: int) -> None:
+    """In one write, so that the lines of several processes do not mix."""
+    trace = "".join(traceback.format_exception(error))
+    line = f"svr_lightning: error: rank {rank} failed: {type(error).__name__}: {error}"
+    sys.stderr.write(f"{trace}{line}\n")
+    sys.stderr.flush()
+
+
+def _be_gone_in_time() -> None:
+    """The system ends this process, should a callback or a collective keep it."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(CLEANING_UP)
+
+
+def _end_the_others(trainer: Any) -> None:
+    launcher = trainer.strategy.launcher
+    if launcher is not None:
+        launcher.kill(signal.SIGKILL)  # without effect where something else started them
+
+
+def _let_the_first_speak() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun's way of ending the others
+    time.sleep(FIRST_RANKS_TURN)
+
+
+def _follow_launcher() -> None:
+    """Have the system end this process with the one that started it, whatever keeps either."""
+    launcher = os.environ.get(_LAUNCHER)
+    if sys.platform != "linux" or launcher != str(os.getppid()):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if launcher != str(os.getppid()):  # gone in between
+        os._exit(1)
+
+
+FP16 = "leaves updates out until its loss scale fits, which is here an error"
+
+
+def check_precision(precision: str, learning_rate: float) -> None:
+    """Refuse what cannot train outside DeepSpeed, whose optimizer brings masters of its own.
+
+    Raises:
+        ConfigError: for weights without fp32 masters, and for fp16.
+    """
+    require(
+        precision not in ("bf16-true", "16-true"),
+        f"trainer.precision={precision} keeps no fp32 masters, so that a learning rate of "
+        f"{learning_rate} would change nothing; use bf16-mixed or DeepSpeed",
+    )
+    require(precision != "16-mixed", f"trainer.precision={precision} {FP16}; use bf16-mixed")
 
 
 class WeightsOnlyPrecision(DeepSpeedPrecision):
@@ -32,7 +160,7 @@ class WeightsOnlyPrecision(DeepSpeedPrecision):
         return module
 
 
-class SVRDeepSpeedStrategy(DeepSpeedStrategy):
+class SVRDeepSpeedStrategy(CPUDeepSpeed):
     """ZeRO stage 1 or 2 with the settings of the paper's framework.
 
     Args:
@@ -102,8 +230,8 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
         if isinstance(plugin, DeepSpeedPrecision):
             if plugin.precision.startswith("16"):
                 raise ConfigError(f"trainer.precision={plugin.precision} {FP16}; use bf16-true")
-            plugin = WeightsOnlyPrecision(plugin.precision)
-        self._precision_plugin = plugin
+            plugin = WeightsOnlyPrecision(plugin.precision)  # type: ignore[arg-type]
+        self.use_precision(plugin)
 
     @property
     def root_device(self) -> torch.device:
@@ -116,30 +244,20 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
         if not isinstance(self.accelerator, CPUAccelerator):
             super().setup_environment()
             return
-        import deepspeed
-
-        # DeepSpeed would compile a communication kernel of its own for over a minute.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        compile_no_kernels()
         super(DeepSpeedStrategy, self).setup_environment()
 
     def setup_distributed(self) -> None:
         """Join the other processes."""
         if isinstance(self.accelerator, CPUAccelerator):
-            self.set_world_ranks()
-            self._init_deepspeed_distributed()
+            self.join_on_cpus()
         else:
             super().setup_distributed()
-
-    def _format_config(self) -> None:
-        super()._format_config()
-        if "bf16" in self.config:
-            # The check for gradients that are not finite needs it.
-            self.config["bf16"].setdefault("check_grad_overflow", True)
 
     def init_deepspeed(self) -> None:
         """Create DeepSpeed's engine, and make its checkpoints atomic."""
         super().init_deepspeed()
-        sharded_checkpoint.make_durable(self.deepspeed_engine.checkpoint_engine)
+        sharded.make_durable(self.deepspeed_engine.checkpoint_engine)
 
     def backward(self, closure_loss: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Lightning has divided the loss by the accumulated micro-batches; once is enough."""
@@ -154,13 +272,13 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
     ) -> None:
         """Write a folder beside the previous one, then let the name point to it."""
         target = Path(self.broadcast(filepath))
-        folder = self.broadcast(sharded_checkpoint.free_slot(target))
+        folder = self.broadcast(sharded.free_slot(target))
         if self.is_global_zero:
-            sharded_checkpoint.clear(folder)
+            sharded.clear(folder)
         self.barrier()
         super().save_checkpoint(checkpoint, folder, storage_options)  # ends when all have written
         if self.is_global_zero:
-            sharded_checkpoint.point(target, folder)
+            sharded.point(target, folder)
         self.barrier()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Any:
@@ -171,20 +289,20 @@ class SVRDeepSpeedStrategy(DeepSpeedStrategy):
         """
         assert self.lightning_module is not None
         training = self.lightning_module.trainer.state.fn == "fit"
-        sharded_checkpoint.check(Path(checkpoint_path), self.world_size if training else None)
+        sharded.check(Path(checkpoint_path), self.world_size if training else None)
         _, state = self.deepspeed_engine.load_checkpoint(
             str(checkpoint_path),
-            tag=sharded_checkpoint.TAG,
+            tag=sharded.TAG,
             load_optimizer_states=training,
             load_lr_scheduler_states=False,
-            custom_load_fn=None if training else sharded_checkpoint.load_without_reference,
+            custom_load_fn=None if training else sharded.load_without_reference,
         )
         return state
 
     def remove_checkpoint(self, filepath: Any) -> None:
         """Remove a checkpoint's name and folders."""
         if self.is_global_zero:
-            sharded_checkpoint.remove(Path(filepath))
+            sharded.remove(Path(filepath))
 
 
 def own_strategy(strategy: Any) -> Any:
@@ -205,7 +323,7 @@ def own_strategy(strategy: Any) -> Any:
     if isinstance(strategy, DeepSpeedStrategy) and not isinstance(strategy, SVRDeepSpeedStrategy):
         raise ConfigError(
             "trainer.strategy: Lightning's DeepSpeedStrategy divides gradients twice by "
-            "accumulate_grad_batches; use the class svr_lightning.training.deepspeed."
+            "accumulate_grad_batches; use the class svr_lightning.training.distributed."
             "SVRDeepSpeedStrategy"
         )
     return strategy

@@ -1,0 +1,250 @@
+"""Checkpoints that are whole or not there, with a digest of each file.
+
+A single file is written aside, flushed, then renamed into place. DeepSpeed writes a folder with a
+file per process: ``last.ckpt`` is a symbolic link to ``.last.ckpt.0`` or ``.last.ckpt.1``. A save
+fills the one that the link does not name and then moves the link, which the file system does in
+one piece: at every moment the link names a checkpoint that all processes have written to its end.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+
+from svr_lightning.errors import ConfigError
+
+SUFFIX = ".sha256"
+
+
+class DurableCheckpointIO(TorchCheckpointIO):
+    """Saves atomically with a digest beside the file, and refuses a file that does not match it.
+
+    A checkpoint holds tensors and plain values only, so loading one never runs code.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        """Write ``path`` so that a kill at any moment leaves the old file or the new one."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = target.with_name(f".{target.name}.writing")
+        sidecar = target.with_name(target.name + SUFFIX)
+        try:
+            with aside.open("wb") as stream:
+                torch.save(checkpoint, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            digest = _digest(aside)
+            # The sidecar names both contents while the file changes, so that no moment is
+            # unprotected; also those that earlier kills left in doubt.
+            named = sidecar.read_text().split() if sidecar.is_file() else []
+            _write_durably(sidecar, "\n".join([*named, digest]) + "\n")
+            os.replace(aside, target)
+        except BaseException as error:
+            aside.unlink(missing_ok=True)
+            # torch.save reports a write that failed as a RuntimeError of its own.
+            fault = error if isinstance(error, OSError) else error.__context__
+            if not isinstance(fault, OSError):
+                raise
+            raise RuntimeError(_unwritable(target, fault)) from fault
+        sync_folder(target.parent)
+        with suppress(OSError):  # a sidecar that names too much still vouches for the file
+            _write_durably(sidecar, f"{digest}\n")
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any = lambda storage, loc: storage, weights_only: Any = None
+    ) -> Any:
+        """Read a checkpoint after checking it against its digest.
+
+        Raises:
+            ConfigError: if it is missing or damaged.
+        """
+        target = Path(path)
+        if target.is_dir():
+            raise ConfigError(
+                f"checkpoint {target} was written under DeepSpeed; use its strategy, or the "
+                "exported policy/ with model.policy.path"
+            )
+        if not target.is_file():
+            raise ConfigError(f"checkpoint {target} does not exist; check --ckpt_path")
+        sidecar = target.with_name(target.name + SUFFIX)
+        if sidecar.is_file() and _digest(target) not in sidecar.read_text().split():
+            raise ConfigError(_damaged(target, "its contents do not match its digest"))
+        try:
+            return torch.load(target, map_location=map_location, weights_only=True)
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ConfigError(_damaged(target, reason)) from error
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Remove a checkpoint and its digest."""
+        super().remove_checkpoint(path)
+        Path(f"{path}{SUFFIX}").unlink(missing_ok=True)
+
+
+def _unwritable(target: Path, fault: OSError) -> str:
+    free = os.statvfs(target.parent)
+    return (
+        f"checkpoint {target} could not be written ({fault.strerror or fault}); "
+        f"{free.f_bavail * free.f_frsize // 2**20} MiB are free; the previous one is intact"
+    )
+
+
+def _damaged(target: Path, reason: str) -> str:
+    return (
+        f"checkpoint {target} is damaged ({reason}); "
+        "give --ckpt_path another one, or leave it out to start afresh"
+    )
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _write_durably(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.writing")
+    try:
+        with aside.open("w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have a folder's entries on the disk, not only in memory."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+TAG = "checkpoint"
+"""Folder of the shards within a checkpoint, as Lightning and its conversion tools name it."""
+
+_NAMED_SHARDS = "*_optim_states.pt"
+
+
+def make_durable(engine: Any) -> None:
+    """Let DeepSpeed's checkpoint engine flush its files, vouch for them, and run no code in them.
+
+    Args:
+        engine: has ``save(state_dict, path)`` and ``load(path, map_location)``.
+    """
+    files = DurableCheckpointIO()
+
+    def save(state_dict: dict[str, Any], path: str) -> None:
+        files.save_checkpoint(_without_enums(state_dict), path)
+
+    def load(path: str, map_location: Any = None) -> Any:
+        with torch.serialization.safe_globals(_harmless_classes()):
+            return files.load_checkpoint(path, map_location=map_location)
+
+    engine.save, engine.load = save, load
+
+
+def free_slot(target: Path) -> Path:
+    """The folder that the next save to ``target`` fills: the one that is not in use."""
+    slots = _slots(target)
+    used = target.resolve() if target.is_symlink() else None
+    return slots[1] if used == slots[0].resolve() else slots[0]
+
+
+def clear(folder: Path) -> None:
+    """Make room: drop what an interrupted save or the last but one left."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+
+
+def point(target: Path, folder: Path) -> None:
+    """Let ``target`` name ``folder``, of which every file is on the disk, and drop the other."""
+    sync_folder(folder / TAG)
+    sync_folder(folder)
+    if target.is_dir() and not target.is_symlink():  # a copy in which links became folders
+        other = next(slot for slot in _slots(target) if slot != folder)
+        clear(other)
+        target.rename(other)
+    aside = target.with_name(f".{target.name}.link")
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(folder.name)
+    os.replace(aside, target)
+    sync_folder(target.parent)
+    target.with_name(target.name + SUFFIX).unlink(missing_ok=True)
+    for slot in _slots(target):
+        if slot != folder:
+            shutil.rmtree(slot, ignore_errors=True)
+
+
+def remove(target: Path) -> None:
+    """Remove a checkpoint, its name first."""
+    with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+        target.unlink()
+    for folder in (target, *_slots(target)):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check(folder: Path, ranks: int | None) -> None:
+    """Insist on a folder that DeepSpeed wrote.
+
+    Args:
+        folder: what ``--ckpt_path`` names.
+        ranks: processes that will share its optimizer; None where it is not loaded.
+
+    Raises:
+        ConfigError: if it is none, or was written by another number of processes.
+    """
+    if not folder.exists():
+        raise ConfigError(f"checkpoint {folder} does not exist; check --ckpt_path")
+    if not (folder / TAG).is_dir():
+        raise ConfigError(
+            f"checkpoint {folder} was not written under DeepSpeed; resume with the strategy that "
+            "wrote it, or start from the exported policy/ with model.policy.path"
+        )
+    shards = len(list((folder / TAG).glob(_NAMED_SHARDS)))
+    if ranks is not None and shards != ranks:
+        raise ConfigError(
+            f"checkpoint {folder} holds the optimizer of {shards} processes, and this run has "
+            f"{ranks}; resume with as many, or start from the exported policy/ with "
+            "model.policy.path"
+        )
+
+
+def load_without_reference(src: Mapping[str, Any], dst: Any) -> None:
+    """Load a module that evaluates: it has no use for the reference in the checkpoint."""
+    dst.load_state_dict({k: v for k, v in src.items() if not k.startswith("reference.")})
+
+
+def _harmless_classes() -> list[Any]:
+    """What DeepSpeed's files hold besides tensors and plain values: plain values in classes."""
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    return [LossScaler, fragment_address]
+
+
+def _without_enums(value: Any) -> Any:
+    """Values in the place of their names in DeepSpeed: some Pythons store a name as a call."""
+    if isinstance(value, Enum):
+        return value.value
+    if type(value) is dict:
+        return {key: _without_enums(inner) for key, inner in value.items()}
+    return value
+
+
+def _slots(target: Path) -> list[Path]:
+    return [target.with_name(f".{target.name}.{number}") for number in range(2)]

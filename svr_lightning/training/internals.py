@@ -1,0 +1,185 @@
+"""Every private name of Lightning, DeepSpeed and torch that the package uses, under a public one.
+
+No other file touches one. ``PRIVATE`` says what each is needed for; tests/shell/test_internals.py
+fails where a new version no longer has it, or calls it with other arguments.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
+from lightning.pytorch.loops.fetchers import _DataFetcher
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.strategies import DeepSpeedStrategy
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+
+_LOOPS = "lightning.pytorch.loops"
+
+PRIVATE = {
+    f"{_LOOPS}.fetchers._DataFetcher": "base of the fetcher that turns problems into rollouts",
+    f"{_LOOPS}.fit_loop._FitLoop": "base of the fit loop",
+    f"{_LOOPS}.fit_loop._FitLoop._data_fetcher": "where batches come from, to be replaced",
+    f"{_LOOPS}.fit_loop._FitLoop._combined_loader": "the problems that the fetcher reads",
+    f"{_LOOPS}.fit_loop._FitLoop._should_accumulate": "whether an optimizer step is unfinished",
+    f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop": "base of the epoch loop",
+    f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop._should_accumulate": "as above",
+    f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop._should_check_val_fx": (
+        "validation comes between optimizer steps only, and a resumed run makes up for one"
+    ),
+    "lightning.pytorch.callbacks.ModelCheckpoint._last_global_step_saved": (
+        "the last checkpoint is that of the last step"
+    ),
+    "lightning.pytorch.callbacks.ModelCheckpoint._last_checkpoint_saved": "as above",
+    "lightning.pytorch.Trainer._run": "an error of one process ends all of them",
+    "lightning.pytorch.LightningModule._trainer": "whether a module has a trainer, without raising",
+    "lightning.pytorch.callbacks.RichProgressBar._update": "the bar counts optimizer steps",
+    "lightning.pytorch.callbacks.RichProgressBar._update_metrics": "as above",
+    "lightning.pytorch.callbacks.RichProgressBar._get_train_description": "the bar's name",
+    "lightning.pytorch.strategies.DeepSpeedStrategy._precision_plugin": (
+        "inputs stay in fp32, and DeepSpeed casts the weights itself"
+    ),
+    "lightning.pytorch.strategies.DeepSpeedStrategy._init_deepspeed_distributed": (
+        "processes on CPUs, which Lightning refuses"
+    ),
+    "lightning.pytorch.strategies.DeepSpeedStrategy._format_config": (
+        "bf16 gradients are checked for overflow"
+    ),
+    "torch.optim.AdamW._step_supports_amp_scaling": "gradients are clipped under mixed precision",
+    "deepspeed.ops.__compatible_ops__": "no communication kernel is compiled on CPUs",
+}
+
+Fetcher = _DataFetcher
+
+
+class EpochLoop(_TrainingEpochLoop):
+    """Lightning's epoch loop, which ends and validates between optimizer steps only.
+
+    A limit of time, say, would end it at any micro-batch, and the step's gradient would be lost.
+    """
+
+    @property
+    def done(self) -> bool:
+        """Whether to leave the loop."""
+        return not self._should_accumulate() and super().done
+
+    def _should_check_val_fx(self, data_fetcher: _DataFetcher) -> bool:
+        return not self._should_accumulate() and super()._should_check_val_fx(data_fetcher)
+
+    def validation_due(self, fetcher: Any) -> bool:
+        """Whether validation follows the present batch."""
+        return self._should_check_val_fx(fetcher)
+
+
+class FitLoop(_FitLoop):
+    """Lightning's fit loop with a fetcher that can be replaced.
+
+    Args:
+        trainer: of the loop.
+        stock: the loop that this one takes the place of.
+    """
+
+    epoch_loop: EpochLoop
+
+    def __init__(self, trainer: Trainer, stock: _FitLoop) -> None:
+        super().__init__(trainer, stock.min_epochs, stock.max_epochs)
+        epochs = stock.epoch_loop
+        self.epoch_loop = EpochLoop(trainer, epochs.min_steps, epochs.max_steps)
+
+    @property
+    def fetcher(self) -> Fetcher | None:
+        """Where batches come from."""
+        return self._data_fetcher
+
+    @fetcher.setter
+    def fetcher(self, fetcher: Fetcher) -> None:
+        self._data_fetcher = fetcher
+
+    @property
+    def problems(self) -> CombinedLoader | None:
+        """What the data module's loader yields."""
+        return self._combined_loader
+
+    @property
+    def accumulating(self) -> bool:
+        """Whether the present micro-batch is not the last one of its optimizer step."""
+        return self._should_accumulate()
+
+
+class HookedTrainer(Trainer):
+    """Lightning's Trainer with a context around each of its runs."""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Entered before a run, left after it."""
+        yield
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        with self.running():
+            return super()._run(*args, **kwargs)
+
+
+class ProgressBar(RichProgressBar):
+    """Lightning's rich progress bar under a description of its own."""
+
+    description = "training"
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        return self.description
+
+    def advance(self, total: int, trainer: Trainer, module: LightningModule) -> None:
+        """Show ``total`` finished steps and the present metrics."""
+        if not self.is_disabled and self.train_progress_bar_id is not None:
+            self._update(self.train_progress_bar_id, total)
+            self._update_metrics(trainer, module)
+            self.refresh()
+
+
+class CPUDeepSpeed(DeepSpeedStrategy):
+    """Lightning's DeepSpeed strategy with hooks for CPUs and bf16."""
+
+    _precision_plugin: Any
+
+    def use_precision(self, plugin: Any) -> None:
+        """Represent numbers as ``plugin`` says."""
+        self._precision_plugin = plugin
+
+    def join_on_cpus(self) -> None:
+        """Join the other processes over gloo."""
+        self.set_world_ranks()
+        self._init_deepspeed_distributed()
+
+    def _format_config(self) -> None:
+        super()._format_config()
+        if isinstance(self.config, dict) and "bf16" in self.config:
+            # Without it an update with gradients that are not finite is not left out.
+            self.config["bf16"].setdefault("check_grad_overflow", True)
+
+
+def compile_no_kernels() -> None:
+    """Keep DeepSpeed from compiling a communication kernel on CPUs, which takes over a minute."""
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def save_at_the_end(callback: ModelCheckpoint, step: int) -> None:
+    """Have ``last`` saved when the run ends: Lightning is content with any earlier save."""
+    if callback._last_global_step_saved != step:
+        callback._last_checkpoint_saved = ""
+
+
+def has_trainer(module: LightningModule) -> bool:
+    """Whether a trainer runs this module."""
+    return module._trainer is not None
+
+
+def let_gradients_be_clipped(optimizer: torch.optim.AdamW) -> None:
+    """A fused optimizer offers to undo a gradient scale itself.
+
+    Nothing here needs that, and under mixed precision Lightning would refuse to clip gradients.
+    """
+    optimizer._step_supports_amp_scaling = False

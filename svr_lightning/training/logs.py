@@ -1,0 +1,169 @@
+"""What a run logs: ``metrics.csv`` and the numbers of a rollout and of a step."""
+
+import csv
+import math
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
+
+from svr_lightning.core.rewards import Reward
+from svr_lightning.core.types import ScoredTurn, Verdict
+from svr_lightning.recipes.base import Group
+
+
+class CSVLog(Logger):
+    """Writes every logged value as ``step,key,value`` lines, flushed at once.
+
+    Long format: columns never change, so a row once written stays as it is, and a run killed and
+    resumed only drops what lies after the checkpoint (:meth:`rewind`).
+
+    Args:
+        folder: where ``metrics.csv`` goes.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__()
+        self.path = Path(folder) / "metrics.csv"
+
+    @property
+    def name(self) -> str:
+        """Name of this log."""
+        return "metrics"
+
+    @property
+    def version(self) -> str:
+        """There is one per run."""
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *_: Any, **__: Any) -> None:
+        """The resolved configuration is in ``config.yaml``."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Append one line per metric."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = not self.path.exists()
+        with self.path.open("a", newline="") as stream:
+            writer = csv.writer(stream)
+            if fresh:
+                writer.writerow(["step", "key", "value"])
+            for key, value in metrics.items():
+                writer.writerow([step, key, "" if math.isnan(value) else repr(float(value))])
+
+    def rewind(self, step: int) -> None:
+        """Drop what was logged after ``step``: the resumed run logs it again."""
+        self._keep(lambda at, _: at <= step)
+
+    def forget(self, step: int, prefix: str) -> None:
+        """Drop what was logged at ``step`` under keys that begin with ``prefix``."""
+        self._keep(lambda at, key: at != step or not key.startswith(prefix))
+
+    @rank_zero_only
+    def _keep(self, wanted: Callable[[int, str], bool]) -> None:
+        if not self.path.exists():
+            return
+        with self.path.open(newline="") as stream:
+            header, *rows = list(csv.reader(stream)) or [["step", "key", "value"]]
+        whole = [row for row in rows if len(row) == 3 and row[0].isdigit()]
+        kept = [row for row in whole if wanted(int(row[0]), row[1])]
+        aside = self.path.with_name(".metrics.csv.writing")
+        with aside.open("w", newline="") as stream:
+            csv.writer(stream).writerows([header, *kept])
+        os.replace(aside, self.path)
+
+
+class StepLog:
+    """Means and maxima over the micro-batches since the last :meth:`take`."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._maxima: dict[str, float] = {}
+        self._count = 0
+
+    def add(self, means: Mapping[str, Tensor], maxima: Mapping[str, Tensor]) -> None:
+        """Note the values of one micro-batch."""
+        self._count += 1
+        for name, value in means.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value.item()
+        for name, value in maxima.items():
+            self._maxima[name] = max(self._maxima.get(name, value.item()), value.item())
+
+    def take(self) -> dict[str, float]:
+        """The values of the step, and begin the next one."""
+        values = {name: total / self._count for name, total in self._sums.items()} | self._maxima
+        self._sums, self._maxima, self._count = {}, {}, 0
+        return values
+
+
+def rollout_stats(groups: Sequence[Group]) -> dict[str, float]:
+    """Rewards, correctness, self-verification and lengths of one rollout, averaged over turns."""
+    turns = [turn for group in groups for trajectory in group.scored for turn in trajectory]
+    rewards = [reward for group in groups for rewards in group.rewards for reward in rewards]
+    returns = list(chain.from_iterable(group.returns for group in groups))
+    stats = {
+        "train/reward/mean": fmean(returns),
+        "train/zero_std_groups": _share(group.degenerate for group in groups),
+        "train/resampled_groups": _share(group.attempt > 0 for group in groups),
+        "train/generations": len(turns) / len(groups),
+        "train/accuracy": _share(turn.correct for turn in turns),
+        "train/truncated": _share(turn.truncated for turn in turns),
+        "train/completion_tokens": fmean(turn.completion_tokens for turn in turns),
+    }
+    return {**stats, **_reward_terms(rewards), **_per_turn(groups), **_self_checks(turns)}
+
+
+def _reward_terms(rewards: Sequence[Reward]) -> dict[str, float]:
+    """Means of every term and subtotal; 0 stands for a term that a turn's reward does not have."""
+    named = [{**reward.subtotals, **reward.terms} for reward in rewards]
+    names = dict.fromkeys(name for terms in named for name in terms)
+    return {
+        f"train/reward/{name}": fmean(terms.get(name, 0.0) for terms in named) for name in names
+    }
+
+
+def _per_turn(groups: Sequence[Group]) -> dict[str, float]:
+    correct: dict[int, list[bool]] = {}
+    for group in groups:
+        for trajectory, scored in zip(group.trajectories, group.scored, strict=True):
+            for turn, label in zip(trajectory.turns, scored, strict=True):
+                correct.setdefault(turn.index, []).append(label.correct)
+    return {f"train/turn{index}/accuracy": _share(correct[index]) for index in sorted(correct)}
+
+
+def _self_checks(turns: Sequence[ScoredTurn]) -> dict[str, float]:
+    """What turns with a self-check say of themselves; nothing where no turn has one."""
+    checked = [
+        (turn.verdict, turn.confidence, turn.correct)
+        for turn in turns
+        if turn.verdict is not None and turn.confidence is not None
+    ]
+    if not checked:
+        return {}
+    stats = {
+        "train/brier": fmean((stated - correct) ** 2 for _, stated, correct in checked),
+        "train/overconfidence": _share(
+            verdict == Verdict.CORRECT and not correct for verdict, _, correct in checked
+        ),
+    }
+    for word in Verdict:
+        share = _share(verdict == word for verdict, _, _ in checked)
+        stats[f"train/verdict/{word.value.lower()}"] = share
+    for name, label in (("right", True), ("wrong", False)):
+        values = [stated for _, stated, correct in checked if correct == label]
+        if values:
+            stats[f"train/confidence/{name}"] = fmean(values)
+    return stats
+
+
+def _share(flags: Iterable[bool]) -> float:
+    values = list(flags)
+    return sum(values) / len(values)
