@@ -83,14 +83,12 @@ def _parameters(module: str, name: str) -> dict[str, Key]:
         return {}
     module, node = found
     initializer = _method(node, "__init__")
-    if initializer is None:
-        return {}
     keys: dict[str, Key] = {}
-    if initializer.args.kwarg is not None:
+    if initializer is None or initializer.args.kwarg is not None:
         for base in node.bases:
             if isinstance(base, ast.Name):
                 keys |= _parameters(module, base.id)
-    return keys | _arguments(initializer, module, keys)
+    return keys | (_arguments(initializer, module, keys) if initializer else {})
 
 
 def _arguments(function: ast.FunctionDef, module: str, known: Mapping[str, Key]) -> dict[str, Key]:
