@@ -15,6 +15,7 @@ from svr_lightning.core.metrics import SELF_CHECK_METRICS
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.evaluation import calibration
 from svr_lightning.evaluation.intervals import (
+    best_within_cost,
     level_resamples,
     percentile_interval,
     ratio_resamples,
@@ -253,33 +254,28 @@ def at_cost(
 ) -> dict[str, Any] | None:
     """The most accurate option at another row's cost, chosen on other problems.
 
-    On each half of the clusters the option is chosen, within the other row's mean tokens there, and
-    then measured on the other half: so its accuracy is not that of a winner on its own problems.
+    See :func:`~svr_lightning.evaluation.intervals.best_within_cost`; the choice is by means over
+    seeds.
 
     Returns:
         ``accuracy`` and ``tokens``, means over both halves; ``options``, the two that were chosen;
         ``gap``, the option minus the other row, as ``accuracy`` of :func:`compare` has it. None
-        where no option is as cheap.
+        if no option is as cheap.
     """
     right = np.stack([option.right.mean(0) for option in options.answers])  # [O, N]
     tokens = np.stack([option.tokens.mean(0) for option in options.answers])
-    cost = other.tokens.mean(0)
-    half = cluster % 2 == 0
-    names, taken = [], Answers(right=np.zeros_like(other.right), tokens=np.zeros_like(other.tokens))
-    for seen in (half, ~half):
-        if not seen.any() or seen.all():
-            return None
-        cheap = tokens[:, seen].mean(1) <= cost[seen].mean()
-        if not cheap.any():
-            return None
-        accuracy = np.where(cheap, right[:, seen].mean(1), -1.0)
-        best = int(np.lexsort((tokens[:, seen].mean(1), -accuracy))[0])
-        names.append(options.names[best])
-        taken.right[:, ~seen] = options.answers[best].right[:, ~seen]
-        taken.tokens[:, ~seen] = options.answers[best].tokens[:, ~seen]
+    found = best_within_cost(right, tokens, other.tokens.mean(0), cluster)
+    if found is None:
+        return None
+    by_even, by_odd = (options.answers[option] for option in found[2])
+    even = cluster % 2 == 0
+    taken = Answers(
+        right=np.where(even, by_odd.right, by_even.right),
+        tokens=np.where(even, by_odd.tokens, by_even.tokens),
+    )
     return {
         "accuracy": float(taken.right.mean()),
         "tokens": float(taken.tokens.mean()),
-        "options": names,
+        "options": [options.names[option] for option in found[2]],
         "gap": compare(taken, other, drawn)["accuracy"],
     }
