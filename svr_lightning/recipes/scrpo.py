@@ -31,7 +31,7 @@ from svr_lightning.recipes.labels import oracle_state
 from svr_lightning.recipes.options import check_range
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
-from svr_lightning.tasks.blocks import OPEN_TAG as ANSWER_OPEN
+from svr_lightning.tasks.answers import OPEN_TAG as ANSWER_OPEN
 
 ANALYSIS_OPEN, ANALYSIS_CLOSE = "<analysis>", "</analysis>"
 

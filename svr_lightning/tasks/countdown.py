@@ -13,10 +13,9 @@ from typing import Any
 from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, without_spans
 from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.answers import AnswerForm
+from svr_lightning.tasks.answers import AnswerForm, first_answer
 from svr_lightning.tasks.arithmetic import ExpressionError, evaluate
 from svr_lightning.tasks.base import Column, Row, Task
-from svr_lightning.tasks.blocks import first_answer
 from svr_lightning.tasks.canonical import canonical
 from svr_lightning.tasks.fields import ID_COLUMN, integer, present, row_id, shown, text_field
 

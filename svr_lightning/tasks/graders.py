@@ -9,7 +9,7 @@ from collections.abc import Callable
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.base import Task
 from svr_lightning.tasks.latex import MAX_ANSWER, normalise, read_number
-from svr_lightning.tasks.symbolic.client import equal_answers_apart
+from svr_lightning.tasks.symbolic import equal_answers_apart
 
 
 class Grader(ABC):

@@ -10,9 +10,8 @@ from fractions import Fraction
 
 from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.answers import AnswerForm
+from svr_lightning.tasks.answers import AnswerForm, last_answer
 from svr_lightning.tasks.base import Column, Row, Task
-from svr_lightning.tasks.blocks import last_answer
 from svr_lightning.tasks.fields import ID_COLUMN, answer_text, present, row_id, shown, text_field
 from svr_lightning.tasks.latex import MAX_ANSWER, close, last_boxed, normalise, read_number
 

@@ -166,6 +166,11 @@ def spell(answer: str) -> str:
     return _MIXED.sub(r"\1\\frac{\2}{\3}", _CONJUNCTION.sub(",", text))
 
 
+def without_delimiters(text: str) -> str:
+    r"""The text without ``$``, ``\(``, ``\)``, ``\[`` and ``\]``."""
+    return _DELIMITER.sub(" ", text)
+
+
 def read_number(normalised: str) -> Fraction | None:
     r"""The exact value of a normalised answer that is written as one number, or None.
 

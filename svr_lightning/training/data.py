@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
-from svr_lightning.tasks import get_task
+from svr_lightning.tasks import resolve_task
 from svr_lightning.training.sources import (
     DataSource,
     OnBadRow,
@@ -111,7 +111,7 @@ class SVRDataModule(LightningDataModule):
         test: list[DataSource] | None = None,
         predict: DataSource | None = None,
         questions: list[str] | None = None,
-        questions_task: str = "math",
+        questions_task: dict[str, Any] | str = "math",
         problems_per_step: int = 16,
         eval_batch_size: int | None = None,
         local_files: dict[str, str] | None = None,
@@ -261,7 +261,7 @@ class SVRDataModule(LightningDataModule):
             return _question_problems(self.questions, source)
         problems = load_problems(source, self.on_bad_row)
         rank_zero_info(
-            f"data.{part}: {len(problems)} {source.task} problems of {source.label}, "
+            f"data.{part}: {len(problems)} {problems[0].task} problems of {source.label}, "
             f"sha256 {problems_digest(problems)}"
         )
         return problems
@@ -329,7 +329,7 @@ def _loader(problems: list[Problem], sampler: Any, batch_size: int) -> DataLoade
 def _question_problems(questions: list[str], source: DataSource) -> list[Problem]:
     problems = []
     try:
-        task = get_task(source.task)
+        task = resolve_task(source.task)
         for index, question in enumerate(questions):
             if not isinstance(question, str) or not question.strip():
                 raise ValueError(f"question {index} is empty")

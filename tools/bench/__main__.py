@@ -8,6 +8,7 @@ BENCHMARKS = {
     "batch_fill": "idle slots of the engine while a data set is evaluated",
     "graders": "where the graders 'paper' and 'symbolic' differ on real benchmark problems",
     "grading": "completions graded per second, and the cost of hostile answers",
+    "math_verify_cases": "how often grader and library agree with Math-Verify's own tests",
     "rollout": "pipelined turns against turns in lock-step",
     "scaling": "cost of an optimizer step by group size, turns, completion length and processes",
     "step": "one whole optimizer step against TRL's GRPOTrainer",
@@ -20,7 +21,7 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"{__doc__}\n")
         for name, what in BENCHMARKS.items():
-            print(f"  {name:<12} {what}")
+            print(f"  {name:<18} {what}")
         return 0
     name, *rest = arguments
     if name not in BENCHMARKS:

@@ -15,6 +15,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ import sympy
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.graders import get_grader
+from svr_lightning.tasks.grading import label
 from svr_lightning.tasks.latex import boxed_gold, normalise, read_number
-from svr_lightning.tasks.symbolic.answers import Items, Scalar, read_answer
-from svr_lightning.tasks.symbolic.tokens import UnreadableError
+from svr_lightning.tasks.worker import read
 
 DATASETS = {
     "gsm8k_test": "gsm8k",
@@ -43,13 +44,14 @@ def main() -> None:
     """Grade, print, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of benchmark problems")
+    parser.add_argument("--limit", type=int, help="only the first problems of each data set")
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     options = parser.parse_args()
     figures: dict[str, Any] = {}
     rewritten: dict[str, Tally] = {}
     for name, task in DATASETS.items():
         rows = [json.loads(x) for x in (options.data / f"{name}.jsonl").open(encoding="utf-8")]
-        rows = [row for row in rows if row["answer"]]
+        rows = [row for row in rows if row["answer"]][: options.limit]
         problems = [get_task(task).from_row(row) for row in rows]
         solutions, others, datasets = Tally(), Tally(), Tally()
         for row, problem in zip(rows, problems, strict=True):
@@ -82,16 +84,18 @@ class Tally:
     """What two graders said of the same answers."""
 
     def __init__(self) -> None:
-        self.total = self.paper = self.symbolic = 0
+        self.total = self.paper = self.symbolic = self.undecided = 0
         self.only_symbolic: list[tuple[str, str]] = []
         self.neither: list[tuple[str, str]] = []
 
     def add(self, answer: str, problem: Problem) -> None:
         """Grade one answer twice."""
         completion, task = f"\\boxed{{{answer}}}", get_task(problem.task)
-        paper, symbolic = (
-            get_grader(name).grade(task, completion, problem) for name in ("paper", "symbolic")
+        paper, (symbolic, error) = (
+            task.grade(completion, problem),
+            astuple(label(task, completion, problem, get_grader("symbolic"))),
         )
+        self.undecided += error is not None
         self.total += 1
         self.paper += paper
         self.symbolic += symbolic
@@ -101,8 +105,13 @@ class Tally:
             self.neither.append((answer, problem.reference))
 
     def counts(self) -> dict[str, int]:
-        """How many answers there were, and how many each grader took."""
-        return {"answers": self.total, "paper": self.paper, "symbolic": self.symbolic}
+        """How many answers there were, how many each grader took, how many "symbolic" gave up."""
+        return {
+            "answers": self.total,
+            "paper": self.paper,
+            "symbolic": self.symbolic,
+            "undecided": self.undecided,
+        }
 
     def figures(self) -> dict[str, Any]:
         """The counts with some pairs of answer and gold."""
@@ -119,12 +128,9 @@ def rewritings(gold: str) -> Iterator[tuple[str, str]]:
         changed = rewrite(gold)
         if changed is not None and changed != gold:
             yield kind, changed
-    try:
-        value = read_answer(gold).value
-    except UnreadableError:
-        return
-    if isinstance(value, Scalar):
-        expression = value.expression
+    (expression,) = read(gold) or (None,)
+    if isinstance(expression, sympy.Expr):
+        expression = expression.doit()
         forms = {"printed by sympy": expression, "expanded": sympy.expand(expression)}
         forms["factored"] = sympy.factor(expression)
         written = {gold, sympy.latex(expression)}
@@ -159,18 +165,13 @@ def _is_one_value(gold: str) -> bool:
 
 
 def _inequality(gold: str) -> str | None:
-    try:
-        value = read_answer(gold).value
-    except UnreadableError:
-        return None
-    if not isinstance(value, Items) or value.kind not in ("[]", "(]", "[)", "()"):
-        return None
-    if len(value.items) != 2 or "," not in gold or value.kind in ("()", "[]"):
-        return None
-    low, high = (sympy.latex(item.expression) for item in value.items)
-    signs = {"[": r" \le ", "(": " < ", "]": r" \le ", ")": " < "}
-    left = "" if low == r"-\infty" else low + signs[value.kind[0]]
-    return left + "x" + ("" if high == r"\infty" else signs[value.kind[1]] + high)
+    (value,) = read(gold) or (None,)
+    if not isinstance(value, sympy.Interval) or value.left_open == value.right_open:
+        return None  # (a, b) may be a point, and [a, b] a row
+    low, high = sympy.latex(value.start), sympy.latex(value.end)
+    left = "" if low == r"-\infty" else low + (" < " if value.left_open else r" \le ")
+    right = "" if high == r"\infty" else (" < " if value.right_open else r" \le ") + high
+    return f"{left}x{right}"
 
 
 _TEXTUAL: dict[str, Callable[[str], str | None]] = {

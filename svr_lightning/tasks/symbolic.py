@@ -1,9 +1,11 @@
-"""The other end of the worker process: started when first needed, replaced when it dies."""
+"""The client of the process that compares answers mathematically (:mod:`.worker`)."""
 
 import atexit
+import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -11,17 +13,26 @@ import time
 from pathlib import Path
 
 from svr_lightning.tasks.base import GradingError
-from svr_lightning.tasks.symbolic.limits import READY, START_SECONDS, WALL_SECONDS
 
-_ROOT = Path(__file__).resolve().parents[3]
-_MODULE = "svr_lightning.tasks.symbolic.worker"
+CPU_SECONDS = 1.0
+"""Processor time of one comparison: the kernel then ends the process that makes it."""
+WALL_SECONDS = 20.0
+"""Of one comparison, on a machine so busy that the processor time is not used up by then."""
+START_SECONDS = 120.0
+"""For the worker to be ready."""
+MEMORY = 256 * 2**20
+"""Bytes of address space beyond what the worker has when it is ready."""
+READY = b"ready\n"
+
+_ROOT = Path(__file__).resolve().parents[2]
+_REASONS = {b"m\n": "needed too much memory", b"t\n": "took too much time"}
 
 
 class SymbolicWorker:
-    """One worker process, for one caller at a time.
+    """One worker, for one caller at a time; started when first needed, replaced when it dies.
 
-    It is a fresh interpreter, not a fork, so that it starts safely from a process with threads
-    and a GPU. A forked child of this process starts a worker of its own.
+    It is a fresh interpreter, not a fork of this process, so that it starts safely from a process
+    with threads and a GPU. A forked child of this process starts a worker of its own.
     """
 
     def __init__(self) -> None:
@@ -34,45 +45,43 @@ class SymbolicWorker:
         """Whether two answers are mathematically equal.
 
         Raises:
-            GradingError: if the worker ran out of time or memory, died or did not start. A new
-                one is then on its way, and the next answer is compared as usual.
+            GradingError: if the comparison needed too much time or memory, or the worker died or
+                did not start. The next answer is compared as usual.
         """
         with self._lock:
             try:
                 return self._ask(json.dumps([answer, reference]).encode("ascii") + b"\n")
-            except GradingError:
+            except OSError as error:
                 self._stop()
-                self._start()
-                raise
+                raise GradingError(f"the process that compares answers is gone ({error})") from None
 
     def close(self) -> None:
-        """End the worker process, if there is one."""
+        """End the worker, if there is one."""
         with self._lock:
             self._stop()
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, while it has one."""
+        """The process id of the worker, which is its process group too; None without one."""
         return self._process.pid if self._process and self._owner == os.getpid() else None
 
     def _ask(self, request: bytes) -> bool:
         process = self._process
         if process is None or self._owner != os.getpid() or process.poll() is not None:
+            self._stop()
             process = self._start()
         if not self._ready:
             if self._line(process, START_SECONDS) != READY:
-                raise GradingError("the process that compares answers did not start")
+                raise OSError("it did not start")
             self._ready = True
         assert process.stdin
-        try:
-            process.stdin.write(request)
-            process.stdin.flush()
-        except OSError as error:
-            raise GradingError(f"the process that compares answers is gone ({error})") from error
+        process.stdin.write(request)
+        process.stdin.flush()
         reply = self._line(process, WALL_SECONDS)
+        if reply in _REASONS:
+            raise GradingError(f"comparing the answers {_REASONS[reply]}")
         if reply not in (b"1\n", b"0\n"):
-            reason = "ran out of memory" if reply == b"m\n" else "ran out of time or died"
-            raise GradingError(f"the process that compares answers {reason}")
+            raise OSError("it ran out of time or died")
         return reply == b"1\n"
 
     def _line(self, process: "subprocess.Popen[bytes]", seconds: float) -> bytes:
@@ -93,12 +102,13 @@ class SymbolicWorker:
     def _start(self) -> "subprocess.Popen[bytes]":
         kept = ("LD_LIBRARY_PATH", "HOME", "SYSTEMROOT")
         environment = {name: os.environ[name] for name in kept if name in os.environ}
-        self._process = subprocess.Popen(  # noqa: S603 - no shell, a fixed command
-            [sys.executable, "-P", "-m", _MODULE],
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "svr_lightning.tasks.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**environment, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
             cwd="/",
+            start_new_session=True,  # the worker and its child are ended together
         )
         self._owner, self._ready = os.getpid(), False
         return self._process
@@ -107,7 +117,8 @@ class SymbolicWorker:
         process, self._process = self._process, None
         if process is None or self._owner != os.getpid():
             return
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream:

@@ -1,0 +1,146 @@
+"""A task from outside the package, whose answers are programs, trains through the command line."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import svr_lightning as svr
+from svr_lightning.core.types import Problem
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "sorting_task.py"
+ROW = {"inputs": [[3, 1, 2], [], [5, 5, 0]], "outputs": [[1, 2, 3], [], [0, 5, 5]]}
+
+# The policy that the package ships writes arithmetic, and here an expression is a program too. Its
+# outputs are never right, so each is noted where the task sees it; some problems cannot be graded.
+NOTED = """
+import os
+from svr_lightning.tasks import GradingError
+from my_package.sorting import Sorting as Base
+
+class Sorting(Base):
+    def grade(self, completion, problem):
+        with open(os.environ["GRADED"], "a") as file:
+            file.write(f"{problem.id} {os.getpid()}\\n")
+        if problem.id.endswith("1"):
+            raise GradingError("no sandbox today")
+        return super().grade(completion, problem)
+"""
+
+CONFIG = """
+trainer: {max_steps: 2, val_check_interval: null, limit_val_batches: 0}
+model:
+  updates_per_rollout: 1
+  sampling: {max_completion_tokens: 48}
+data:
+  problems_per_step: 2
+  train:
+    name: sorting
+    task: {class_path: my_package.noted.Sorting, init_args: {timeout: 20}}
+    path: PATH
+    split: train
+  val: []
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "my_package"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    shutil.copy(EXAMPLE, folder / "sorting.py")
+    (folder / "noted.py").write_text(NOTED)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_two_steps_through_the_command_line_without_touching_the_package(package: Path) -> None:
+    rows = package / "rows.jsonl"
+    rows.write_text("".join(json.dumps({**ROW, "id": f"s{i}"}) + "\n" for i in range(4)))
+    config = package / "sorting.yaml"
+    config.write_text(CONFIG.replace("PATH", str(rows)))
+    graded = package / "graded.txt"
+    layers = (ROOT / "configs/countdown_tiny.yaml", ROOT / "tests/faults/small_run.yaml", config)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "svr_lightning", "fit"),
+            *(part for layer in layers for part in ("--config", str(layer))),
+            *("--trainer.default_root_dir", str(package / "run")),
+        ],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(package), str(ROOT)]),
+            "OMP_NUM_THREADS": "1",
+            "GRADED": str(graded),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "problem s1: counted as wrong, not graded: no sandbox today" in done.stderr
+    seen = [line.split() for line in graded.read_text().splitlines()]
+    assert {name for name, _ in seen} == {"s0", "s1", "s2", "s3"}
+    logged = [json.loads(line) for line in (package / "run/rollouts.jsonl").open()]
+    assert {record["step"] for record in logged} == {1, 2}
+    turns = [turn for record in logged for turn in record["turns"]]
+    assert len(turns) == len(seen)
+    assert not any(turn["correct"] for turn in turns)
+    assert "my_package.noted.Sorting" in (package / "run" / "config.yaml").read_text()
+
+
+SORT = "def solve(xs): return sorted(xs)"
+
+
+@pytest.mark.parametrize(
+    ("program", "right"),
+    [
+        (SORT, True),
+        ("def solve(xs):\n    xs.sort()\n    return xs", True),
+        ("def solve(xs): return xs", False),
+        ("def solve(xs): return 1 / 0", False),
+        ("3 + 5", False),
+        ("import sys; sys.exit(0)", False),
+        ("while True: pass", False),
+        ("while True: print('x' * 1000)", False),
+        (f"xs = bytearray(10**9)\n{SORT}", False),
+        (f"open(PATH, 'w').write('x')\n{SORT}", False),
+        (f"open(PATH)\n{SORT}", False),
+        (f"import os\nos.close(0)\nimport socket\nsocket.socket()\n{SORT}", False),
+        (f"import os\nos.fork()\n{SORT}", False),
+        (f"import os\nos.system('true') and 1 / 0\n{SORT}", False),
+        ("def solve(xs): return solve(xs)", False),
+        ("not python", False),
+        ("#" * 20_000 + "\n" + SORT, False),
+    ],
+)
+def test_programs_run_in_a_process_that_can_do_nothing_else(
+    package: Path, program: str, right: bool
+) -> None:
+    spec: dict[str, Any] = {"timeout": 1 if "while" in program else 20}
+    task = svr.get_task(f"my_package.sorting.Sorting {json.dumps(spec)}")
+    leak = package / "leak"
+    text = program.replace("PATH", repr(str(leak)))
+    problem = task.from_row(ROW)
+    assert task.grade(f"<answer>{text}</answer>", problem) is right
+    assert not leak.exists()
+    assert task.format_score(f"<answer>{text}</answer>") == 1.0
+
+
+def test_the_example_reads_its_rows_and_words_its_own_prompts(package: Path) -> None:
+    task = svr.get_task("my_package.sorting.Sorting")
+    problem = task.from_row(ROW)
+    assert isinstance(problem, Problem)
+    assert (problem.task, problem.reference) == (task.name, ROW["outputs"])
+    assert problem.payload == {"inputs": ROW["inputs"]}
+    assert "careful programmer" in svr.first_turn_messages(task, problem)[0]["content"]
+    assert not task.grade("no program", problem)
+    with pytest.raises(ValueError, match="fields 'inputs' and 'outputs'"):
+        task.from_row({"inputs": "3 1 2"})
