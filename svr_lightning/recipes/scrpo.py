@@ -30,8 +30,8 @@ from svr_lightning.recipes.dialogues import (
 from svr_lightning.recipes.labels import oracle_state
 from svr_lightning.recipes.options import check_range
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.base import Task
 from svr_lightning.tasks.answers import OPEN_TAG as ANSWER_OPEN
+from svr_lightning.tasks.base import Task
 
 ANALYSIS_OPEN, ANALYSIS_CLOSE = "<analysis>", "</analysis>"
 
