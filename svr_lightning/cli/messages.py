@@ -64,8 +64,8 @@ def _of_system(error: OSError) -> str | None:
             f"{where}cannot be written or read ({os.strerror(error.errno)}); give another folder "
             "with --trainer.default_root_dir, or change the permissions"
         )
-    if error.errno in (errno.EDQUOT, errno.EFBIG):
-        return f"{where}cannot be written ({os.strerror(error.errno)})"
+    if where and error.errno in (errno.EDQUOT, errno.EFBIG, errno.ENOENT, errno.ENOTDIR):
+        return f"{where}cannot be used ({os.strerror(error.errno)})"
     return None
 
 

@@ -146,6 +146,12 @@ class SVRCommandLine(LightningCLI):
 
     after_test = after_validate
 
+    def after_predict(self) -> None:
+        """Say where the answers are."""
+        file = Path(self.trainer.default_root_dir) / "eval" / "predict" / SAMPLES
+        if self.trainer.is_global_zero and file.is_file():
+            print(file)
+
     def _checkpoint_asked_for(self) -> str | None:
         asked = self.config_init[self.subcommand].get("ckpt_path")
         require(
