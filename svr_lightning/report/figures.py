@@ -63,7 +63,7 @@ SPECS = (
     FigureSpec(
         name="04_reliability",
         caption="Is the confidence honest? Share of right answers at each stated confidence{pool}",
-        numbers=lambda _, table, outcome: confidence.reliability_of(table, outcome),
+        numbers=lambda _, table, outcome: confidence.reliability_numbers(table, outcome),
         draw=confidence.reliability,
         shown=lambda run: run.self_checks,
     ),

@@ -1,12 +1,16 @@
 """Figures of stated confidence: is it honest, does it rank, does it follow correctness?"""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
-from svr_lightning.core.metrics import VERDICT_CODES
+from svr_lightning.core.metrics import NO_VERDICT, VERDICT_CODES
 from svr_lightning.evaluation.calibration import (
     BINS,
     area_under_risk_coverage,
@@ -15,7 +19,7 @@ from svr_lightning.evaluation.calibration import (
     reliability_bins,
 )
 from svr_lightning.evaluation.intervals import wilson_interval
-from svr_lightning.evaluation.table import Bools, Floats, Outcome, TurnTable
+from svr_lightning.evaluation.table import Bools, Floats, Outcome, TurnTable, problem_table
 from svr_lightning.report.figures_style import (
     BLUE,
     FAINT,
@@ -37,46 +41,32 @@ from svr_lightning.report.numbers import Numbers
 # --- is it honest? ----------------------------------------------------------------------------
 
 
-def reliability_numbers(table: TurnTable, rows: Bools) -> Numbers:
-    """Stated confidence against the share that is right, of the turns that ``rows`` marks.
+def reliability_numbers(table: TurnTable, outcome: Outcome) -> Numbers:
+    """Reliability of ``observed`` turns, and of those alone that ``stopped`` a trajectory."""
+    found = problem_table(table, outcome)
+    turns = found.turns
+    returned = outcome.returned[turns["row"]] == turns["turn"]
+    stopped = outcome.stopped_early[turns["row"]] & returned
+    return {"observed": _reliability(turns), "stopped": _reliability(turns, stopped)}
 
-    Returns:
-        ``bins`` of equal width: bounds, ``n``, and, where n > 0, mean ``confidence``, ``accuracy``,
-        its Wilson interval, and how many turns have each verdict; ``n``; ``ece``, the mean
-        distance of confidence and accuracy, weighted by n.
-    """
-    confidence, verdict = table.confidence[rows], table.verdict[rows]
-    levels = levels_of(confidence, table.correct[rows])
+
+def _reliability(turns: Mapping[str, NDArray[Any]], rows: Bools | None = None) -> Numbers:
+    """The bins of some turns, with Wilson intervals and verdicts, and their calibration error."""
+    chosen = slice(None) if rows is None else rows
+    confidence, correct, verdict = (turns[k][chosen] for k in ("confidence", "correct", "verdict"))
+    levels = levels_of(confidence, correct)
     place = np.searchsorted(np.arange(1, BINS) / BINS, confidence, side="right")
-    bins = [
-        {
-            **row,
-            "accuracy_ci95": (
-                None
-                if row["accuracy"] is None
-                else wilson_interval(row["accuracy"], int(row["n"] or 0))
-            ),
-            "verdicts": {
-                name.value: int((verdict[place == number] == code).sum())
-                for name, code in VERDICT_CODES.items()
-            },
+    bins = []
+    for number, row in enumerate(reliability_bins(levels, BINS)):
+        accuracy, n = row["accuracy"], int(row["n"] or 0)
+        verdicts = {
+            name.value: int((verdict[place == number] == code).sum())
+            for name, code in VERDICT_CODES.items()
         }
-        for number, row in enumerate(reliability_bins(levels, BINS))
-    ]
+        interval = None if accuracy is None else wilson_interval(accuracy, n)
+        bins.append({**row, "accuracy_ci95": interval, "verdicts": verdicts})
     ece = float(expected_calibration_error(levels, BINS)) if len(confidence) else None
     return {"n": len(confidence), "ece": ece, "bins": bins}
-
-
-def reliability_of(table: TurnTable, outcome: Outcome) -> Numbers:
-    """Reliability on all observed turns, and on those alone that ended a trajectory early."""
-    seen = table.observed(outcome)
-    stopped = np.zeros_like(seen)
-    rows = np.flatnonzero(outcome.stopped_early)
-    stopped[rows, outcome.returned[rows] - 1] = True
-    return {
-        "observed": reliability_numbers(table, seen),
-        "stopped": reliability_numbers(table, stopped),
-    }
 
 
 @styled
@@ -145,7 +135,8 @@ def risk_numbers(table: TurnTable, outcome: Outcome) -> Numbers:
         curve); ``operating``, the coverage and risk of the answers that the rule stopped at.
     """
     final = table.at(table.correct, outcome.returned).astype(bool)
-    score = np.where(outcome.returned > 0, table.at(table.confidence, outcome.returned), -1.0)
+    stated = np.nan_to_num(table.at(table.confidence, outcome.returned), nan=-1.0)
+    score = np.where(outcome.returned > 0, stated, -1.0)
     wrong = ~final
     stopped = int(outcome.stopped_early.sum())
     coverage, risk, area = _risk_curve(score, wrong)
@@ -225,7 +216,7 @@ def by_turn_numbers(table: TurnTable) -> Numbers:
     """Quartiles of the stated confidence at each recorded turn, of right and of wrong answers."""
     rows = []
     for turn in range(table.correct.shape[1]):
-        there = table.length > turn
+        there = table.verdict[:, turn] != NO_VERDICT
         row: Numbers = {"turn": turn + 1}
         for name, label in (("right", True), ("wrong", False)):
             values = table.confidence[there & (table.correct[:, turn] == label), turn]

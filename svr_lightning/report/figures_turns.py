@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from svr_lightning.evaluation import sweep
-from svr_lightning.evaluation.table import Outcome, TurnTable
+from svr_lightning.evaluation.table import Outcome, TurnTable, problem_table
 from svr_lightning.report.figures_style import (
     BLUE,
     FAINT,
@@ -171,27 +171,25 @@ def _boundary(axes: Axes, boundary: Numbers, *, first: bool) -> None:
 
 def stop_numbers(table: TurnTable, outcome: Outcome) -> Numbers:
     """How many problems end at each turn, early or not, right or wrong."""
-    final = table.at(table.correct, outcome.returned).astype(bool)
-    rows = []
-    for turn in range(1, int(outcome.observed.max(initial=0)) + 1):
-        here = outcome.observed == turn
-        early, late = here & outcome.stopped_early, here & ~outcome.stopped_early
-        rows.append(
-            {
-                "turn": turn,
-                "early_right": int((early & final).sum()),
-                "early_wrong": int((early & ~final).sum()),
-                "last_right": int((late & final).sum()),
-                "last_wrong": int((late & ~final).sum()),
-            }
-        )
-    n = len(table.ids)
+    found = problem_table(table, outcome)
+    right, early, turns = (
+        found.problems[name] for name in ("final_correct", "stopped_early", "turns")
+    )
+    kinds = {
+        "early_right": (early == 1) & (right == 1),
+        "early_wrong": (early == 1) & (right == 0),
+        "last_right": (early == 0) & (right == 1),
+        "last_wrong": (early == 0) & (right == 0),
+    }
     return {
-        "n": n,
-        "not_run": int((outcome.observed == 0).sum()),
-        "esr": float(outcome.stopped_early.mean()),
-        "pse": float((outcome.stopped_early & ~final).mean()),
-        "turns": rows,
+        "n": len(table.ids),
+        "not_run": int((turns == 0).sum()),
+        "esr": found.value("esr"),
+        "pse": found.value("pse"),
+        "turns": [
+            {"turn": turn, **{k: int((kind & (turns == turn)).sum()) for k, kind in kinds.items()}}
+            for turn in range(1, int(turns.max(initial=0)) + 1)
+        ],
     }
 
 

@@ -83,7 +83,7 @@ def value_of(run: Run, names: Sequence[str], metric: str) -> float | None:
         return None
     if metric in SELF_CHECK_METRICS and not run.self_checks:
         return None
-    value = average(run.datasets, names)[metric]
+    value = average(run.datasets, names).get(metric)
     return None if value is None else float(value)
 
 

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from svr_lightning.evaluation.results import setting
 from svr_lightning.files import to_json
 from svr_lightning.report.figures import DrawnFigure
 from svr_lightning.report.figures_style import PALETTE
 from svr_lightning.report.names import display, ordered
 from svr_lightning.report.numbers import headline, rule_note, seed_name
-from svr_lightning.report.runs import Method, heading, setting
+from svr_lightning.report.runs import Method, heading
 from svr_lightning.report.text import (
     Table,
     attribute,

@@ -6,6 +6,7 @@ Values are means over a method's seeds; with several seeds the sample standard d
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from svr_lightning.evaluation.results import setting
 from svr_lightning.evaluation.sweep import THRESHOLDS
 from svr_lightning.report.names import averages, display, ordered
 from svr_lightning.report.numbers import (
@@ -25,7 +26,7 @@ from svr_lightning.report.numbers import (
     vote_counts,
     vote_point,
 )
-from svr_lightning.report.runs import Method, setting
+from svr_lightning.report.runs import Method
 from svr_lightning.report.text import Cell, Row, Table, cells, ranked
 
 _CHECKS = ("verdict_accuracy", "auroc", "brier", "overconfidence")

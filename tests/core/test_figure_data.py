@@ -12,7 +12,11 @@ from svr_lightning.evaluation.metrics import measure
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.table import Outcome, TurnTable, pool
 from svr_lightning.metrics import METRIC_NAMES
-from svr_lightning.report.figures_confidence import by_turn_numbers, reliability_of, risk_numbers
+from svr_lightning.report.figures_confidence import (
+    by_turn_numbers,
+    reliability_numbers,
+    risk_numbers,
+)
 from svr_lightning.report.figures_style import spread
 from svr_lightning.report.figures_training import health_numbers, read_curves, reward_numbers
 from svr_lightning.report.figures_turns import stop_numbers, transition_numbers
@@ -82,7 +86,7 @@ def test_risk_is_counted_from_the_most_confident_answer_with_ties_kept_together(
 def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certainty(
     six: tuple[TurnTable, Outcome],
 ) -> None:
-    found = reliability_of(*six)
+    found = reliability_numbers(*six)
     bins = found["observed"]["bins"]
     assert [row["n"] for row in bins] == [0, 0, 1, 1, 0, 2, 1, 0, 3, 5]
     assert [row["accuracy"] for row in bins[8:]] == [2 / 3, 2 / 5]

@@ -10,6 +10,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from svr_lightning.__main__ import main
 from svr_lightning.cli.keys import SECTIONS, flat, known_keys
+from svr_lightning.cli.main import READING
 from svr_lightning.cli.messages import explain, of_parser
 from svr_lightning.cli.questions import read_questions, with_questions
 from svr_lightning.errors import ConfigError
@@ -18,6 +19,7 @@ from svr_lightning.training.module import SVRModule
 from svr_lightning.training.trainer import SVRTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
+_NEEDED = {"vote": "--votes", "report": "--out"}
 TINY = str(ROOT / "configs" / "countdown_tiny.yaml")
 
 
@@ -93,6 +95,23 @@ def test_a_wrong_key_of_a_configuration_is_named_with_its_file(
     assert "must hold keys" in error_of(capsys, "fit", "--config", str(file))
     file.write_text("model: [")
     assert "not a YAML file" in error_of(capsys, "fit", "--config", str(file))
+
+
+@pytest.mark.parametrize("command", READING)
+def test_commands_that_read_files_do_not_import_torch(command: str, tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom svr_lightning.__main__ import main\ntry:\n    main(sys.argv[1:])\n"
+        "except SystemExit:\n    pass\n"
+        "print({'torch', 'torchmetrics', 'transformers', 'lightning'} & set(sys.modules))"
+    )
+    for arguments in (["--help"], [_NEEDED.get(command, "--samples"), str(tmp_path / "none")]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, command, *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.endswith("set()\n")
 
 
 @pytest.mark.parametrize("command", ["fit", "predict"])
