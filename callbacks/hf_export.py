@@ -54,7 +54,9 @@ def export_policy(pl_module: Any, root: Path, dtype: str) -> Path:
     pl_module.renderer.tokenizer.save_pretrained(folder)
     if _stops(pl_module):
         # Anew even where the folder had one: what was certified of it held of other weights.
-        write_operating_point(folder, pl_module.threshold, {"max_turns": evaluation.max_turns})
+        write_operating_point(
+            folder, pl_module.evaluating.threshold, {"max_turns": evaluation.max_turns}
+        )
     after = root / "eval" / "after" / "results.json"
     datasets = json.loads(after.read_text())["datasets"] if after.is_file() else {}
     (folder / "README.md").write_text(model_card(pl_module, datasets), encoding="utf-8")
@@ -104,13 +106,13 @@ def _usage(pl_module: Any) -> list[str]:
         text = (
             "Each turn it writes a solution, a verdict and a confidence. Stop at the first "
             "complete turn with verdict CORRECT and confidence >= "
-            f"{number(pl_module.threshold)}, otherwise refine from its own draft and self-check, "
-            f"for at most {max_turns} turns:"
+            f"{number(pl_module.evaluating.threshold)}, otherwise refine from its own draft and "
+            f"self-check, for at most {max_turns} turns:"
         )
     else:
         text = (
-            f"Its answer is that of turn {pl_module.protocol[0]}; nothing it writes ends a "
-            "trajectory earlier:"
+            f"Its answer is that of turn {pl_module.evaluating.protocol[0]}; nothing it writes "
+            "ends a trajectory earlier:"
         )
     if pl_module.recipe.uses_labels:
         text = f"PRIVILEGED: its prompts show whether the previous answer was right. {text}"

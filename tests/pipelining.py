@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from tools.bench.lock_step import LockStep
 from transformers import AutoModelForCausalLM
 
 from svr_lightning.core.stopping import StopRule
@@ -12,6 +11,7 @@ from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Job
 from tests.scripted import DECODING, PROBLEMS, STEP, TOKENIZER, driver
+from tools.bench.workloads import LockStep
 
 
 class Counting:

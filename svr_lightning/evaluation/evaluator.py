@@ -258,7 +258,7 @@ class Evaluator:
         return self._run(problems, _Work(dataset, jobs, record, failed, each=self.config.votes))
 
     def _run(self, problems: Sequence[Problem], work: "_Work") -> list[Any]:
-        """Any each problem as soon as it has all its results; those in the journal are done."""
+        """Record each problem as soon as it has all its results; those in the journal are done."""
         done = self._journal.done(work.dataset) if self._journal is not None else {}
         records = {p.id: done[p.id] for p in problems if p.id in done}
         fitting = []

@@ -1,22 +1,28 @@
 """An :class:`Evaluator` inside Lightning's validation, test and predict loops."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule
 from svr_lightning.core.types import Problem, Turn
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.metrics import named_metrics
-from svr_lightning.evaluation.operating_point import OPERATING_POINT, uncertified_settings
+from svr_lightning.evaluation.operating_point import (
+    OPERATING_POINT,
+    read_operating_point,
+    uncertified_settings,
+)
 from svr_lightning.evaluation.results import RESULTS
 from svr_lightning.evaluation.transcript import print_outcome, print_turn
-from svr_lightning.recipes.base import Recipe
 from svr_lightning.tasks import TASKS
 from svr_lightning.training.data import Split
 from svr_lightning.training.distributed import gather_lists
@@ -30,30 +36,108 @@ if TYPE_CHECKING:
 
 
 class ModuleEvaluation:
-    """Runs a module's evaluator on a data module's problems, and logs what comes of it.
+    """Evaluates a module's policy on its data module's problems, and logs the results.
 
     Args:
-        module: with an engine and, if the engine is in this process, a policy.
+        module: whose policy is evaluated.
     """
+
+    evaluator: Evaluator
+    """From :meth:`connect` on."""
 
     def __init__(self, module: "SVRModule") -> None:
         self._module = module
-        policy = module.policy_config
-        trainer = module.trainer
-        here = module.in_process
+
+    def connect(self) -> None:
+        """Make the evaluator, now that the engine has started and the trainer is known."""
+        module, trainer, here = self._module, self._module.trainer, self._module.in_process
         self.evaluator = Evaluator(
             module.engine,
-            replace(module.evaluation, threshold=module.threshold),
+            self.config,
             recipe=module.recipe,
             renderer=module.renderer if here else None,
             root=Path(trainer.default_root_dir),
             seed=module.seed,
-            chat_template_kwargs=policy.chat_template_kwargs,
+            chat_template_kwargs=module.policy_config.chat_template_kwargs,
             sampling=module.serving.sampling if here else None,
             gather=gather_lists,
             rank=trainer.global_rank,
             shared=module.ranks_per_engine,
         )
+
+    # --- the protocol --------------------------------------------------------------------------
+
+    @cached_property
+    def own_threshold(self) -> float | None:
+        """The operating point in the policy's folder; None without one, and for a server.
+
+        Raises:
+            ConfigError: if the file there is none.
+        """
+        path = self._module.policy_config.path
+        return read_operating_point(path) if self._module.in_process else None
+
+    @property
+    def threshold(self) -> float:
+        """gamma: the configured threshold, else the policy's own, else the paper's."""
+        configured = self._module.evaluation.threshold
+        if configured is not None:
+            return configured
+        return DEFAULT_THRESHOLD if self.own_threshold is None else self.own_threshold
+
+    @property
+    def config(self) -> EvaluationConfig:
+        """The configured evaluation, with the threshold that applies."""
+        return replace(self._module.evaluation, threshold=self.threshold)
+
+    @property
+    def protocol(self) -> tuple[int, StopRule | None]:
+        """T_max and the stopping rule, as far as they apply to the recipe's policies."""
+        return self._module.recipe.protocol(self.config.max_turns, self.config.rule)
+
+    def report_operating_point(self) -> None:
+        """Say that the policy's own threshold is used, and where that leaves its certificate."""
+        folder = self._module.policy_config.path
+        if self._module.evaluation.threshold is not None or self.own_threshold is None:
+            return
+        file = Path(folder) / OPERATING_POINT
+        rank_zero_info(f"threshold {self.own_threshold:g}, the operating point of {file}")
+        other = uncertified_settings(folder, asdict(self._module.evaluation) | self._own_gate())
+        if other:
+            rank_zero_warn(f"{file} promises nothing for {', '.join(other)}")
+
+    def quoted_config(self) -> dict[str, Any]:
+        """The configuration for results files, with the stopping rule that is really used.
+
+        If a server has the policy, only what the server is asked is quoted of the model.
+        """
+        module = self._module
+        model: dict[str, Any] = dict(module.run_config.get("model", {}))
+        if not module.in_process:
+            template = module.policy_config.chat_template_kwargs
+            model = {key: model[key] for key in ("engine", "recipe", "evaluation") if key in model}
+            model["policy"] = {"chat_template_kwargs": template}
+        quoted = {**model.get("evaluation", {}), "threshold": self.threshold}
+        model["evaluation"] = quoted | self._own_gate()
+        max_turns, rule = self.protocol
+        return {
+            **module.run_config,
+            "model": model,
+            "graders": dict.fromkeys(TASKS, module.evaluation.grader),
+            "protocol": {
+                "max_turns": max_turns,
+                "adaptive": rule is not None,
+                "privileged": module.recipe.uses_labels,
+            },
+        }
+
+    def _own_gate(self) -> dict[str, Any]:
+        """``gate`` of what ends a trajectory, or would end it if not every turn were recorded.
+
+        A recipe may have a gate of its own. Empty for a recipe that never stops early.
+        """
+        _, rule = self._module.recipe.protocol(self.config.max_turns, self.config.full_rule)
+        return {} if rule is None else {"gate": rule.gate}
 
     # --- one evaluation ------------------------------------------------------------------------
 
@@ -92,7 +176,7 @@ class ModuleEvaluation:
         """Write the files; with a ``stage``, also log the metrics under ``<stage>/...``."""
         if self._module.trainer.sanity_checking:
             return {}
-        results = self.evaluator.finish(self._module.quoted_config())
+        results = self.evaluator.finish(self.quoted_config())
         if stage is not None:
             self._log(stage, results)
         return results
@@ -171,65 +255,10 @@ class ModuleEvaluation:
         exact = {k: torch.tensor(v, dtype=torch.float64, device="cpu") for k, v in values.items()}
         if exact:
             exact["step"] = torch.tensor(float(module.global_step))
-        module.log_dict(exact, logger=True, sync_dist=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*have no logger configured.*")
+            module.log_dict(exact, logger=True, sync_dist=True)
         macro = results.get("macro")
         if stage == "val" and macro:
             for name, metric in (("val_acc", "accuracy"), ("turns", "turns")):
                 module.log(name, macro["all"][metric], prog_bar=True, logger=False, sync_dist=True)
-
-
-def report_operating_point(
-    folder: str, own_threshold: float | None, evaluation: EvaluationConfig, recipe: Recipe
-) -> None:
-    """Say that the policy's own threshold is used, and where that leaves its certificate."""
-    if evaluation.threshold is not None or own_threshold is None:
-        return
-    file = Path(folder) / OPERATING_POINT
-    rank_zero_info(f"threshold {own_threshold:g}, the operating point of {file}")
-    configured = asdict(evaluation) | own_gate(evaluation, recipe)
-    if other := uncertified_settings(folder, configured):
-        rank_zero_warn(f"{file} promises nothing for {', '.join(other)}")
-
-
-def own_gate(evaluation: EvaluationConfig, recipe: Recipe) -> dict[str, Any]:
-    """``gate`` of what ends a trajectory, or would end it if not every turn were recorded.
-
-    A recipe may have a gate of its own. Empty for a recipe that never stops early.
-    """
-    _, rule = recipe.protocol(evaluation.max_turns, evaluation.full_rule)
-    return {} if rule is None else {"gate": rule.gate}
-
-
-def quoted_config(
-    run_config: Mapping[str, Any],
-    evaluation: EvaluationConfig,
-    recipe: Recipe,
-    *,
-    served: bool,
-) -> dict[str, Any]:
-    """The configuration for results files, with the stopping rule that is really used.
-
-    Args:
-        run_config: as resolved.
-        evaluation: with a threshold.
-        recipe: whose protocol applies.
-        served: a server has the policy; then only what it is asked is quoted.
-    """
-    model: dict[str, Any] = dict(run_config.get("model", {}))
-    if served:
-        template = model.get("policy", {}).get("chat_template_kwargs", {})
-        model = {key: model[key] for key in ("engine", "recipe", "evaluation") if key in model}
-        model["policy"] = {"chat_template_kwargs": template}
-    quoted = {**model.get("evaluation", {}), "threshold": evaluation.threshold}
-    model["evaluation"] = quoted | own_gate(evaluation, recipe)
-    max_turns, rule = recipe.protocol(evaluation.max_turns, evaluation.rule)
-    return {
-        **run_config,
-        "model": model,
-        "graders": dict.fromkeys(TASKS, evaluation.grader),
-        "protocol": {
-            "max_turns": max_turns,
-            "adaptive": rule is not None,
-            "privileged": recipe.uses_labels,
-        },
-    }

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +15,10 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from svr_lightning.core.seeds import derive_seed
-from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule
 from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
 from svr_lightning.errors import one_line, require
-from svr_lightning.evaluation.operating_point import read_operating_point
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode, collect_rollout, share_of
@@ -41,11 +39,7 @@ from svr_lightning.training.config import (
 )
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import check_precision, gather_lists, mean_over_ranks
-from svr_lightning.training.evaluating import (
-    ModuleEvaluation,
-    quoted_config,
-    report_operating_point,
-)
+from svr_lightning.training.evaluating import ModuleEvaluation
 from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import CSVLog, StepLog, rollout_stats
 from svr_lightning.training.loop import RolloutFitLoop
@@ -87,8 +81,6 @@ class SVRModule(LightningModule):
     renderer: Renderer
     serving: PolicyEngine
     """Keeps the engine on the policy's weights. A module whose engine is a server has neither."""
-    evaluating: ModuleEvaluation
-    """How this module evaluates; from ``configure_model`` on."""
 
     def __init__(
         self,
@@ -129,6 +121,7 @@ class SVRModule(LightningModule):
         self.updates_per_rollout = updates_per_rollout
         self.micro_batch_size = micro_batch_size
         self.seed = seed
+        self.evaluating = ModuleEvaluation(self)
         self.groups: list[Group] = []
         self.run_config: dict[str, Any] = {}
         self.reference = None
@@ -146,7 +139,7 @@ class SVRModule(LightningModule):
         if self.in_process and self.reference is None and self.recipe.loss.beta and self._trains:
             self.reference = copy.deepcopy(self.policy).requires_grad_(False).eval()
         if has_trainer(self):
-            self.evaluating = ModuleEvaluation(self)
+            self.evaluating.connect()
 
     @property
     def engine(self) -> Engine:
@@ -182,35 +175,6 @@ class SVRModule(LightningModule):
             max_model_len=config.max_model_len,
             device_type=device,
         )
-
-    # --- the evaluation protocol ----------------------------------------------------------------
-
-    @cached_property
-    def own_threshold(self) -> float | None:
-        """The operating point in the policy's folder; None without one, and for a server.
-
-        Raises:
-            ConfigError: if the file there is none.
-        """
-        return read_operating_point(self.policy_config.path) if self.in_process else None
-
-    @property
-    def threshold(self) -> float:
-        """gamma: the configured threshold, else the policy's own, else the paper's."""
-        if self.evaluation.threshold is not None:
-            return self.evaluation.threshold
-        return DEFAULT_THRESHOLD if self.own_threshold is None else self.own_threshold
-
-    @property
-    def protocol(self) -> tuple[int, StopRule | None]:
-        """T_max and the stopping rule, as far as they apply to the recipe's policies."""
-        rule = replace(self.evaluation, threshold=self.threshold).rule
-        return self.recipe.protocol(self.evaluation.max_turns, rule)
-
-    def quoted_config(self) -> dict[str, Any]:
-        """The configuration for results files, with the stopping rule that is really used."""
-        evaluation = replace(self.evaluation, threshold=self.threshold)
-        return quoted_config(self.run_config, evaluation, self.recipe, served=not self.in_process)
 
     # --- Lightning's evaluation loops -----------------------------------------------------------
 
@@ -312,9 +276,7 @@ class SVRModule(LightningModule):
             "a stock lightning Trainer has no rollouts to train on: use svr_lightning.SVRTrainer, "
             "or write a loop of your own with collect_rollout and policy_update_loss",
         )
-        report_operating_point(
-            self.policy_config.path, self.own_threshold, self.evaluation, self.recipe
-        )
+        self.evaluating.report_operating_point()
         if stage != "fit":
             return
         require(

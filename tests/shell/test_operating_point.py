@@ -75,12 +75,15 @@ def policy(folder: Path, threshold: Any) -> PolicyConfig:
 
 def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path: Path) -> None:
     own = policy(tmp_path, 0.7)
-    assert SVRModule(policy=own).threshold == 0.7
-    assert SVRModule(policy=own, evaluation=EvaluationConfig(threshold=0.6)).threshold == 0.6
-    assert SVRModule().threshold == 0.85
+    assert SVRModule(policy=own).evaluating.threshold == 0.7
+    assert (
+        SVRModule(policy=own, evaluation=EvaluationConfig(threshold=0.6)).evaluating.threshold
+        == 0.6
+    )
+    assert SVRModule().evaluating.threshold == 0.85
     quoted = SVRModule(policy=own)
     quoted.run_config = {"seed_everything": 1, "model": {"evaluation": {"threshold": None}}}
-    assert quoted.quoted_config()["model"]["evaluation"] == {
+    assert quoted.evaluating.quoted_config()["model"]["evaluation"] == {
         "threshold": 0.7,
         "gate": "joint",
     }
@@ -92,10 +95,10 @@ def test_results_quote_the_gate_that_the_recipe_has_of_its_own() -> None:
         module = SVRModule(
             recipe=SVR(interface="verdict"), evaluation=EvaluationConfig(adaptive=adaptive)
         )
-        quoted = module.quoted_config()
+        quoted = module.evaluating.quoted_config()
         assert quoted["model"]["evaluation"]["gate"] == "verdict"
         assert quoted["protocol"]["adaptive"] is adaptive
-    assert "gate" not in SVRModule(recipe=GRPO()).quoted_config()["model"]["evaluation"]
+    assert "gate" not in SVRModule(recipe=GRPO()).evaluating.quoted_config()["model"]["evaluation"]
 
 
 def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(

@@ -1,0 +1,60 @@
+"""How far apart two floating-point results of the same mathematics may be.
+
+A sum of n terms of size s, each rounded to a type with spacing eps, carries an error that behaves
+like a random walk: its standard deviation is about eps / 4 * sqrt(n) * s (rounding to nearest is
+off by up to eps / 2, uniformly, which is eps / (2 sqrt 3) on average). Two results that are
+compared each carry one, and a test looks at the largest of some hundred differences, at four to
+five standard deviations: together eps * 2 * sqrt(n) * s. Twice that is allowed, since terms of one
+sum are not quite independent of each other.
+
+Another order of summation, thread count, kernel or processor stays within it. An error of the
+mathematics (a wrong position, mask, temperature or weight) is orders of magnitude larger.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def rounding(terms: float, scale: float, dtype: torch.dtype = torch.float32) -> float:
+    """The difference that rounding explains.
+
+    Args:
+        terms: how many rounded numbers go into one result, one after the other.
+        scale: the size of the largest of them.
+        dtype: in which they are rounded.
+    """
+    return 4 * torch.finfo(dtype).eps * math.sqrt(terms) * scale
+
+
+def terms_of(model: Any, length: int) -> int:
+    """Terms in one score of a transformer: each layer sums over its widths and the sequence."""
+    config = model.config.get_text_config()
+    widths = config.hidden_size + config.intermediate_size + length
+    return int(config.num_hidden_layers * widths + config.hidden_size)
+
+
+def of_logprobs(model: Any, scores: Tensor) -> float:
+    """For log-probabilities of a sequence.
+
+    Args:
+        model: computed them, in float32.
+        scores: [L, V] at the sampling temperature; the softmax subtracts numbers of their size.
+    """
+    return rounding(terms_of(model, len(scores)), scores.abs().max().item())
+
+
+def of_gradients(model: Any, length: int, tokens: int, expected: Mapping[str, Tensor]) -> float:
+    """For gradients, which the backward pass rounds once more and sums over ``tokens``.
+
+    Args:
+        model: computed them, in float32.
+        length: of the longest sequence.
+        tokens: of all sequences.
+        expected: the gradients by parameter; the largest gives the scale.
+    """
+    scale = max(gradient.abs().max().item() for gradient in expected.values())
+    return rounding(2 * terms_of(model, length) + tokens, scale)
