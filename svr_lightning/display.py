@@ -3,10 +3,11 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from svr_lightning.core.types import SelfCheck
@@ -46,6 +47,34 @@ def turn_header(index: int, check: SelfCheck | None, note: str) -> Text:
 def number(value: float) -> str:
     """Two decimals, and four digits where two decimals would round."""
     return f"{value:.2f}" if round(value, 2) == value else f"{value:.4g}"
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+    """A table of plain texts: the first column is aligned left, all others right."""
+    table = Table(title=Text(title, style="bold") if title else None, title_justify="left")
+    for index, name in enumerate(columns):
+        table.add_column(Text(name), justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def merged(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Rows without those that repeat the one before but for their first cell, a label.
+
+    Example:
+        >>> merged([["0.50", "a"], ["0.55", "a"], ["0.60", "a"], ["0.65", "b"]])
+        [['0.50-0.60', 'a'], ['0.65', 'b']]
+    """
+    found: list[list[str]] = []
+    first = ""
+    for label, *cells in rows:
+        if found and found[-1][1:] == cells:
+            found[-1][0] = f"{first}-{label}"
+        else:
+            found.append([label, *cells])
+            first = label
+    return found
 
 
 def name_some(names: Sequence[str], most: int = 10) -> str:

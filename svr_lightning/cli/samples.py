@@ -1,10 +1,12 @@
 """Samples files as commands take them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.records import read_samples
+from svr_lightning.evaluation.results import RESULTS, read_results, setting
 from svr_lightning.evaluation.table import TurnTable, turn_tables
 
 
@@ -29,6 +31,19 @@ def load_tables(paths: Sequence[Path]) -> dict[str, TurnTable]:
             )
         tables |= found
     return tables
+
+
+def run_configs(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
+    """The configurations that the results files beside samples files quote."""
+    return [read_results(path.parent / RESULTS).get("config", {}) for path in paths]
+
+
+def recorded_turns(tables: Mapping[str, TurnTable], configs: Sequence[Mapping[str, Any]]) -> int:
+    """T_max: what the results files say; without one, the longest recorded trajectory."""
+    stated = [setting(config, "protocol", "max_turns") for config in configs]
+    known = [turns for turns in stated if isinstance(turns, int)]
+    longest = max(table.correct.shape[1] for table in tables.values())
+    return max(known) if known and len(known) == len(stated) else longest
 
 
 def check_thresholds(thresholds: Iterable[float | None]) -> None:

@@ -8,7 +8,8 @@ The recording holds T_max greedy turns of every problem:
 Replayed are fixed budgets K = 1 to T_max, thresholds, a gate on the verdict or on the confidence
 alone, every (threshold, T_max), other stopping rules on the same turns, and how labels change from
 turn to turn. Leaves sweep.json, sweep.csv with a line per point and data set, and diagnostics.json
-with calibration and stopping at the operating point, intervals included.
+with calibration and stopping at the operating point, intervals included. Rows that return the same
+are one line on the terminal.
 """
 
 import argparse
@@ -19,19 +20,17 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from svr_lightning.cli.samples import check_thresholds, load_tables
+from svr_lightning.cli.samples import check_thresholds, load_tables, recorded_turns, run_configs
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Gate, StopRule
-from svr_lightning.display import plain
+from svr_lightning.display import merged, plain, text_table
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.diagnostics import DIAGNOSTICS, diagnose
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.results import RESULTS, read_results
+from svr_lightning.evaluation.results import setting
 from svr_lightning.evaluation.sweep import THRESHOLDS, long_rows, sweep
 from svr_lightning.files import write_file, write_json
-from svr_lightning.report.runs import is_privileged
 
 COLUMNS = (
     ("accuracy", "accuracy", "{:.3f}"),
@@ -46,7 +45,7 @@ COLUMNS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line may say."""
     parser.add_argument("--samples", type=Path, nargs="+", required=True, help="samples.jsonl")
-    parser.add_argument("--max-turns", type=int, default=10, help="T_max (default 10)")
+    parser.add_argument("--max-turns", type=int, help="T_max (default: what was recorded)")
     parser.add_argument(
         "--threshold",
         type=float,
@@ -65,28 +64,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
     check_thresholds([options.threshold, *options.thresholds])
-    require(options.max_turns >= 1, f"--max-turns {options.max_turns} must be at least 1")
     tables = load_tables(options.samples)
+    configs = run_configs(options.samples)
+    max_turns = recorded_turns(tables, configs) if options.max_turns is None else options.max_turns
+    require(max_turns >= 1, f"--max-turns {max_turns} must be at least 1")
     rule = StopRule(threshold=options.threshold, gate=options.gate)
     try:
-        curves = sweep(tables, rule, options.max_turns, options.thresholds)
+        curves = sweep(tables, rule, max_turns, options.thresholds)
     except ValueError as error:
         raise ConfigError(
             f"{error}; record every turn with --model.evaluation.adaptive false, or lower "
             "--max-turns"
         ) from error
     out = options.out or options.samples[0].parent / "sweep"
-    uses_labels = any(
-        is_privileged(read_results(path.parent / RESULTS).get("config", {}))
-        for path in options.samples
-    )
+    uses_labels = any(setting(config, "protocol", "privileged") is True for config in configs)
     samples = [str(path) for path in options.samples]
     curves = {"samples": samples, "privileged": uses_labels, **curves}
     write_json(out / "sweep.json", curves)
     write_file(out / "sweep.csv", [_csv(long_rows(curves))])
-    outcomes = {name: replay(table, rule, options.max_turns) for name, table in tables.items()}
+    outcomes = {name: replay(table, rule, max_turns) for name, table in tables.items()}
     write_json(out / DIAGNOSTICS, diagnose(tables, outcomes))
     show(curves)
+    if not any(table.self_checked for table in tables.values()):
+        turns = sum(int(table.length.sum()) for table in tables.values())
+        Console().print(Text(f"0 of {turns} turns state a self-check: no threshold ever stops"))
     Console().print(Text(f"{out}: sweep.json, sweep.csv, {DIAGNOSTICS}"))
     return 0
 
@@ -99,28 +100,34 @@ def show(curves: Mapping[str, Any]) -> None:
     console.print(Text(f"data sets: {plain(', '.join(names))}"))
     if curves["privileged"]:
         console.print(Text("privileged: labels in prompts", style="bold"))
-    _table(console, "fixed budgets", "K", [(str(r["budget"]), r) for r in curves["fixed"]])
+    _print(console, "fixed budgets", "K", [(str(r["budget"]), r) for r in curves["fixed"]])
     adaptive = [(f"{row['threshold']:.2f}", row) for row in curves["thresholds"]]
-    adaptive.append(("verdict alone", curves["verdict_only"]))
-    adaptive += [(f"confidence alone {r['threshold']:.2f}", r) for r in curves["confidence_only"]]
-    _table(console, f"adaptive, T_max = {point['max_turns']}", "threshold", adaptive)
-    others = [(f"threshold {point['threshold']:.2f}", point)]
-    others += [(row["name"], row) for row in curves["options"]]
-    _table(console, "other uses of the same turns", "rule", others)
+    title = f"adaptive, T_max = {point['max_turns']}"
+    _print(console, title, "threshold", adaptive, [("verdict alone", curves["verdict_only"])])
+    alone = [(f"{row['threshold']:.2f}", row) for row in curves["confidence_only"]]
+    _print(console, "confidence alone", "threshold", alone)
+    others = [(row["name"], row) for row in curves["options"]]
+    named = [(f"threshold {point['threshold']:.2f}", point), *others]
+    _print(console, "other uses of the same turns", "rule", [], named)
 
 
-def _table(
-    console: Console, title: str, first: str, rows: Sequence[tuple[str, Mapping[str, Any]]]
+def _print(
+    console: Console,
+    title: str,
+    first: str,
+    curve: Sequence[tuple[str, Mapping[str, Any]]],
+    single: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> None:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column(first)
-    for _, heading, _ in COLUMNS:
-        table.add_column(heading, justify="right")
-    for name, row in rows:
-        values = row["macro"]["all"]
-        cells = ["-" if values[k] is None else form.format(values[k]) for k, _, form in COLUMNS]
-        table.add_row(Text(name), *cells)
-    console.print(table)
+    """A table of a curve's points, equal neighbours merged, and of single points behind it."""
+    points, others = (
+        [[name, *_cells(row["macro"]["all"])] for name, row in rows] for rows in (curve, single)
+    )
+    headings = [first, *(heading for _, heading, _ in COLUMNS)]
+    console.print(text_table(headings, [*merged(points), *others], title))
+
+
+def _cells(values: Mapping[str, Any]) -> list[str]:
+    return ["-" if values[name] is None else form.format(values[name]) for name, _, form in COLUMNS]
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -70,10 +70,11 @@ def completion_fields(problem: Problem, completion: AnyCompletion, grader: str) 
 
 
 def _turn_record(problem: Problem, turn: Turn, grader: str) -> TurnRecord:
+    check = turn.check
     return TurnRecord(
         turn=turn.index,
-        verdict=turn.check and turn.check.verdict,
-        confidence=turn.check and turn.check.confidence,
+        verdict=None if check is None else check.verdict,
+        confidence=None if check is None else check.confidence,
         verdict_probability=turn.verdict_probability,
         **completion_fields(problem, turn.completion, grader),
     )

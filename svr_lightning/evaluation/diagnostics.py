@@ -112,8 +112,14 @@ def bootstrap_intervals(
 def _intervals(table: ProblemTable, counts: NDArray[np.int32]) -> dict[str, Floats]:
     ratios = ratio_resamples(table.ratios(), counts)
     if table.self_checked:
-        turns = (table.turns[name] for name in ("confidence", "correct", "row"))
-        ratios |= level_resamples(*turns, counts, lambda x: {"auroc": calibration.auroc(x)})
+        turns = table.turns
+        ratios |= level_resamples(
+            turns["confidence"],
+            turns["correct"],
+            turns["row"],
+            counts,
+            lambda levels: {"auroc": calibration.auroc(levels)},
+        )
     return ratios
 
 

@@ -352,7 +352,7 @@ def _read(kind: type, value: Any, what: str) -> dict[str, Any]:
         raise ValueError(f"{what} is no JSON object")
     optional = {f.name for f in fields(kind) if f.default is not MISSING}
     optional |= {f.name for f in fields(kind) if f.default_factory is not MISSING}
-    found = {}
+    found: dict[str, Any] = {}
     for name, (hint, nullable) in _schema(kind).items():
         if name not in value:
             if name not in optional and name not in _ABSENT_IN_VERSION_1:

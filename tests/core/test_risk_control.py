@@ -1,6 +1,7 @@
 """Promises: p-values by other libraries, the procedure by hand, the guarantee by simulation."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,12 @@ from scipy import stats
 
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.risk_control import (
+from svr_lightning.evaluation.table import TurnTable
+from svr_lightning.evaluation.thresholds import (
+    RiskConstraints,
     binomial_tails,
+    bounded_p_value,
+    bounded_upper_bound,
     certify,
     cheapest,
     mean_p_value,
@@ -17,9 +22,8 @@ from svr_lightning.evaluation.risk_control import (
     share_p_value,
     share_upper_bound,
     start_levels,
+    tune,
 )
-from svr_lightning.evaluation.table import TurnTable
-from svr_lightning.evaluation.tuning import RiskConstraints, tune
 from tests.trajectories import failed, record, turn_tables
 
 DRAWS = 1000
@@ -75,6 +79,46 @@ def test_the_p_value_of_a_mean_that_breaks_its_promise_is_rarely_small(share: fl
     values = (generator.random((DRAWS, 150)) < share).astype(float)
     small = [mean_p_value(row, share, 1.0) <= 0.1 for row in values]
     assert 0 < sum(small) <= stats.binom.ppf(0.999, DRAWS, 0.1)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_the_p_value_of_means_of_clusters_is_rarely_small_if_the_promise_is_broken(
+    share: float,
+) -> None:
+    # Two problems per cluster that agree in half of the clusters: 0, 1/2 or 1.
+    generator = np.random.default_rng(2)
+    both = generator.random((DRAWS, 120)) < 0.5
+    one, other = generator.random((2, DRAWS, 120)) < share
+    means = np.where(both, one, (one * 1.0 + other) / 2)
+    small = sum(bounded_p_value(row, share) <= 0.1 for row in means)
+    assert 0 < small <= stats.binom.ppf(0.999, DRAWS, 0.1)
+
+
+def test_a_bounded_mean_is_tested_by_relative_entropy_or_by_a_binomial_tail() -> None:
+    values = np.array([0.5] * 10 + [0.0] * 90)  # mean 0.05
+    entropy = 0.05 * math.log(0.05 / 0.2) + 0.95 * math.log(0.95 / 0.8)
+    tail = math.e * stats.binom.cdf(5, 100, 0.2)
+    assert bounded_p_value(values, 0.2) == pytest.approx(min(math.exp(-100 * entropy), tail))
+    assert bounded_p_value(values, 0.05) == 1.0
+    assert bounded_p_value(values, 1.0) == 0.0
+    assert bounded_p_value(np.zeros(20), 0.5) == pytest.approx(0.5**20)
+    bound = bounded_upper_bound(values, 0.1)
+    assert bounded_p_value(values, bound + 1e-6) <= 0.1 < bounded_p_value(values, bound - 1e-6)
+
+
+def test_variants_of_one_problem_certify_no_more_than_the_problem_alone() -> None:
+    found = []
+    for copies in (1, 2, 5):
+        chosen = table().select(np.repeat([0, 0, 0, 4], 40 * copies))
+        cluster = np.repeat(np.arange(160), copies)
+        problems = replace(chosen, cluster=cluster)
+        promises = RiskConstraints(max_pse=0.1, max_tokens=700, token_bound=2000)
+        found.append(tune([problems], StopRule(), (0.9,), promises, max_turns=3, delta=0.1))
+    assert [(one.n, one.clusters) for one in found] == [(160, 160), (320, 160), (800, 160)]
+    bounds = [one.candidates[0].pse_bound for one in found]
+    assert bounds[0] <= bounds[1] == bounds[2]  # exact for single problems, else a bound on means
+    tokens = [one.candidates[0].tokens_bound for one in found]
+    assert tokens[0] == pytest.approx(tokens[1]) == pytest.approx(tokens[2])
 
 
 # The procedure
@@ -177,6 +221,7 @@ def test_tuning_recorded_problems_is_the_procedure_that_was_simulated() -> None:
     for seed in range(3):
         drawn = np.random.default_rng(seed).multinomial(300, chances)
         problems = table().select(np.repeat(np.arange(len(KINDS)), drawn))
+        problems = replace(problems, cluster=np.arange(300))  # drawn one by one
         found = tune(
             [problems.select(np.arange(100)), problems.select(np.arange(100, 300))],
             StopRule(),

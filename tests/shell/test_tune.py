@@ -32,6 +32,8 @@ def samples(tmp_path: Path) -> Path:
 def tune(samples: Path, *arguments: str, max_pse: str = "0.10") -> int:
     promise = ["--max-pse", max_pse] if max_pse else []
     command = ["tune", "--samples", str(samples), *promise, "--max-turns", "3", "--resamples", "20"]
+    if not {"--calibrate-on", "--report-on"} & {*arguments}:
+        command += ["--calibrate-on", "1"]
     return main([*command, *arguments])
 
 
@@ -60,8 +62,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     assert rows[0.5]["pse"] == pytest.approx(0.3)
     assert not rows[0.5]["certified"]
     found = json.loads((samples.parent / "tune" / "diagnostics.json").read_text())
-    assert found["threshold"] == 0.99
-    assert found["datasets"]["toy"]["stopping"]["halting_precision"]["value"] == 1.0
+    assert (found["threshold"], found["datasets"]) == (0.99, {})  # every problem calibrated
     shown = capsys.readouterr().out
     assert "threshold 0.99: PSE at most 0.1 on new problems" in shown
     assert "no: PSE" in shown
@@ -154,9 +155,62 @@ def test_samples_that_end_at_their_stop_are_refused_with_what_to_do(
     assert "record 'a' of 'toy'" in line
 
 
+def test_the_choice_is_measured_on_problems_that_had_no_part_in_it(
+    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune(samples, "--calibrate-on", "0.6") == 0
+    assert report(samples)["datasets"] == {"toy": 180}
+    assert report(samples)["measured_on"]["datasets"] == {"toy": 120}
+    found = json.loads((samples.parent / "tune" / "diagnostics.json").read_text())
+    assert found["datasets"]["toy"]["n"] == 120
+    assert found["datasets"]["toy"]["stopping"]["halting_precision"]["value"] == 1.0
+    assert "measured on problems that had no part in the choice" in capsys.readouterr().out
+    write_samples(tmp_path / "other", problems("toy", 40))
+    other = tmp_path / "other" / "samples.jsonl"
+    assert tune(samples, "--report-on", str(other)) == 2  # some problems are in both
+    assert "toy/toy-0 is in --samples too" in capsys.readouterr().err
+    renamed = [{**row, "id": f"new-{row['id']}"} for row in problems("toy", 40)]
+    write_samples(tmp_path / "other", renamed)
+    assert tune(samples, "--report-on", str(other)) == 0
+    assert report(samples)["datasets"] == {"toy": 300}
+    assert report(samples)["measured_on"] == {"samples": [str(other)], "datasets": {"toy": 40}}
+
+
+def test_variants_of_one_problem_are_one_observation_on_one_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = problems(size=100)
+    twins = [{**row, "id": f"{row['id']}-{k}", "cluster": row["id"]} for row in rows for k in "ab"]
+    write_samples(tmp_path, twins)
+    samples = tmp_path / "samples.jsonl"
+    assert tune(samples, "--thresholds", "0.99", max_pse="0.2") == 0
+    assert (report(samples)["problems"], report(samples)["clusters"]) == (200, 100)
+    assert "200 problems, which count as 100 (variants of one problem are one)" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert tune(samples, "--thresholds", "0.99", "--calibrate-on", "0.5", max_pse="0.2") == 0
+    assert (report(samples)["problems"], report(samples)["clusters"]) == (100, 50)
+
+
+def test_a_choice_that_never_stops_says_so_and_equal_thresholds_are_one_row(
+    samples: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune(samples, "--thresholds", "0.55", "1.0", max_pse="0.01") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "this never stops: every problem takes all its 3 turns" in shown
+    assert tune(samples) == 0
+    shown = capsys.readouterr().out
+    assert "this never stops" not in shown
+    assert "0.75-0.99" in shown  # all of them return the same
+    assert "0.85" not in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--calibrate-on", "0"], "--calibrate-on 0 must be above 0 and at most 1"),
+        (["--calibrate-on", "0.001"], "--calibrate-on 0.001: no problem is left"),
+        (["--calibrate-on", "0.5", "--report-on", "x"], "leave it out with --report-on"),
         (["--max-pse", "1.5"], "--max-pse 1.5 must lie between 0 and 1"),
         (["--confidence", "1"], "--confidence 1 must lie between 0 and 1"),
         (["--confidence", "nan"], "--confidence nan must lie between 0 and 1"),
