@@ -7,6 +7,7 @@ from math import sqrt
 from typing import Any
 
 import pytest
+from svr_lightning.training.stats import rollout_stats
 
 from svr_lightning.core.rewards import (
     BaselineReward,
@@ -36,7 +37,6 @@ from svr_lightning.recipes.scrpo_pool import ScRPOPool
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.rollout.collect import collect_rollout
-from svr_lightning.training.stats import rollout_stats
 from tests.recipes import RECIPES, RIGHT, WRONG, advantages, completion, play, scripts, ten
 from tests.scripted import DECODING, PROBLEMS, RENDERER, says, words
 
