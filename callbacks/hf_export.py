@@ -160,7 +160,8 @@ def _recipe_settings(pl_module: Any) -> dict[str, Any]:
         for name, parameter in inspect.signature(recipe).parameters.items()
         if name in chosen
         and chosen[name] != parameter.default
-        and isinstance(chosen[name], bool | str)
+        and (isinstance(chosen[name], bool | str) or name == "custom_dialogue")
+        and name != "custom_reward"
     }
     named = {"model.recipe": f"{recipe.__module__}.{recipe.__qualname__}"}
     return {**(named if recipe is not SVR or options else {}), **options}
