@@ -64,12 +64,12 @@ def export_policy(pl_module: Any, root: Path, dtype: str) -> Path:
 
 
 def _stops(pl_module: Any) -> bool:
-    """Whether the recipe's policies say when they are done."""
+    """Whether the recipe's policies stop by themselves."""
     return pl_module.recipe.protocol(pl_module.evaluation.max_turns, StopRule())[1] is not None
 
 
 def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
-    """What the policy is, how it was trained, how to use it, what it scored."""
+    """The model card: what the policy is, how it was trained, its use and its scores."""
     rows = [
         f"| {name} | {v['n']} | {v['accuracy']:.3f} | {v['turns']:.2f} | {v['esr']:.3f} "
         f"| {v['pse']:.3f} | {'-' if v.get('brier') is None else format(v['brier'], '.3f')} |"
@@ -120,7 +120,7 @@ def _usage(pl_module: Any) -> list[str]:
 
 
 def _command(pl_module: Any) -> list[str]:
-    """Asks the policy as it was trained to be asked, whatever the defaults are."""
+    """A command that asks the policy with the settings of its training."""
     task = pl_module.run_config.get("data", {}).get("questions_task")
     settings = {
         **({"data.questions_task": task} if task else {}),

@@ -62,7 +62,7 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str
 def merged(rows: Iterable[Sequence[str]]) -> list[list[str]]:
     """Rows without those that repeat the one before but for their first cell, a label.
 
-    Example:
+    Examples:
         >>> merged([["0.50", "a"], ["0.55", "a"], ["0.60", "a"], ["0.65", "b"]])
         [['0.50-0.60', 'a'], ['0.65', 'b']]
     """

@@ -61,7 +61,7 @@ def example_key(dataset: str, example: str, turn: int | None = None) -> int:
 def keep_first(ids: Tensor) -> Tensor:
     """[N] bool, which rows to count: every row without an id (-1), the first one of each id.
 
-    Example:
+    Examples:
         >>> keep_first(torch.tensor([7, -1, 7, 3, -1])).tolist()
         [True, True, False, True, True]
     """
@@ -209,7 +209,7 @@ class _OfConfidence(_ColumnMetric):
 class FinalAccuracy(_OfCorrect):
     """Acc: share of examples whose returned answer is correct (equation app-final-accuracy).
 
-    Example:
+    Examples:
         >>> metric = FinalAccuracy()
         >>> metric.update(torch.tensor([1, 0, 1]), example_ids=torch.tensor([5, 6, 5]))
         >>> metric.compute().item()   # the second row of example 5 is padding

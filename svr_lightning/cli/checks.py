@@ -1,4 +1,4 @@
-"""What can be checked of a training command in a tenth of a second, before torch is imported.
+"""Checks of a training command that need no torch and take a tenth of a second.
 
 Commands, keys on the command line and in configuration files, and files that are not there. What
 is not checked here is left to the real parser, which takes ten seconds to say so.
@@ -65,7 +65,7 @@ def _flags(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _read_config(value: str) -> Mapping[str, Any]:
-    """What a configuration file holds; nothing for a text or an address that is no file's."""
+    """The content of a configuration file; empty for a text or an address."""
     if "://" in value or any(character in value for character in "{}:\n"):
         return {}
     path = Path(value)

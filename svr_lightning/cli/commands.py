@@ -17,7 +17,7 @@ USER_FAULT = 2
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """What the command ``name`` understands."""
+    """The argument parser of the command ``name``."""
     module = import_module(f"{__package__}.{name}")
     parser = argparse.ArgumentParser(
         prog=f"svr_lightning {name}",

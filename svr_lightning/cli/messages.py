@@ -1,4 +1,4 @@
-"""What jsonargparse, Lightning and the system say of a fault, in a line that names the remedy."""
+"""Error messages of jsonargparse, Lightning and the system as one line that says how to fix it."""
 
 import errno
 import importlib

@@ -33,7 +33,7 @@ _SHOWN = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command line may say."""
+    """The arguments of the command."""
     parser.add_argument("--samples", type=Path, required=True, help="samples.jsonl")
     parser.add_argument("--grader", choices=sorted(GRADERS), default="symbolic", help="the new one")
     parser.add_argument("--out", type=Path, required=True, help="folder for the two files")

@@ -35,7 +35,7 @@ from svr_lightning.report.text import Table, tables_tex
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command line may say."""
+    """The arguments of the command."""
     parser.add_argument(
         "runs",
         nargs="+",

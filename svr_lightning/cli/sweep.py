@@ -43,7 +43,7 @@ COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command line may say."""
+    """The arguments of the command."""
     parser.add_argument("--samples", type=Path, nargs="+", required=True, help="samples.jsonl")
     parser.add_argument("--max-turns", type=int, help="T_max (default: what was recorded)")
     parser.add_argument(

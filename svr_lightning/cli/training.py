@@ -113,7 +113,7 @@ class SVRCommandLine(LightningCLI):
             )
 
     def before_validate(self) -> None:
-        """Evaluate the checkpoint that was asked for, or nothing."""
+        """Refuse ``--ckpt_path`` if there is no such checkpoint."""
         require(
             not self._server_has_the_policy() or self._checkpoint_asked_for() is None,
             "--ckpt_path: model.engine is a server, which has weights of its own; leave one out",
@@ -161,11 +161,11 @@ class SVRCommandLine(LightningCLI):
         return None if asked is None else str(asked)
 
     def _parse_ckpt_path(self) -> None:
-        """Keep the configuration: what YAML and flags say wins over what a checkpoint holds."""
+        """Configuration files and flags win over the hyperparameters in a checkpoint."""
 
 
 def _checkpoints(trainer: Trainer) -> list[Path]:
-    """What ``last`` may mean: files, or folders of a strategy that writes several."""
+    """The checkpoints that ``last`` may mean: files, or folders of a sharded strategy."""
     return [
         path
         for callback in trainer.checkpoint_callbacks
@@ -189,7 +189,7 @@ _KEPT_FOR_A_SERVER = (
 
 
 def run(command: str, arguments: list[str]) -> str | None:
-    """Run a training command; returns what is wrong if it is something that the user can mend."""
+    """Run a training command; returns the message of a fault that the user can fix."""
     _quieten()
     # Reading the descriptions of fields doubles the time that the parser takes.
     explained = "--help-all" in arguments

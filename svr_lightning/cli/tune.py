@@ -49,7 +49,7 @@ Tables = dict[str, TurnTable]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command line may say."""
+    """The arguments of the command."""
     add = parser.add_argument
     add("--samples", type=Path, nargs="+", required=True, help="samples.jsonl, every turn recorded")
     add("--report-on", type=Path, nargs="+", help="other samples, to measure the choice on")

@@ -1,4 +1,4 @@
-"""What ``tune`` shows on a terminal, in at most 80 columns."""
+"""The terminal tables of ``tune``, at most 80 columns wide."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -23,7 +23,7 @@ from svr_lightning.files import write_json
 
 RESULTS = "votes.json"
 EQUALITY = "paper"
-"""Which notion of equal answers voting goes by, whatever grader gave the labels."""
+"""The grader whose notion of equal answers voting uses, whichever grader gave the labels."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

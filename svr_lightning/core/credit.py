@@ -20,7 +20,7 @@ def group_advantages(returns: Sequence[float], scale: RewardScale = "group") -> 
     Returns:
         [G] advantages, all exactly 0 for a degenerate group or a group of one.
 
-    Example:
+    Examples:
         >>> [round(a, 3) for a in group_advantages([1.0, 2.0, 3.0])]
         [-1.0, 0.0, 1.0]
     """
@@ -48,7 +48,7 @@ def sibling_advantages(
         turns: [N] the turn of each node.
         scale: as in :func:`group_advantages`.
 
-    Example:
+    Examples:
         >>> sibling_advantages([1.0, 0.0, 4.0, 2.0], "aabc", [2, 2, 2, 2], "none")
         [0.5, -0.5, 1.0, -1.0]
     """
@@ -77,7 +77,7 @@ def beyond_success(parents: Sequence[int | None], correct: Sequence[bool]) -> li
         parents: [N] index of each node's parent, which stands before it; None for a root.
         correct: [N].
 
-    Example:
+    Examples:
         >>> beyond_success([None, 0, 1, None], [True, False, False, False])
         [False, True, True, False]
     """
@@ -96,7 +96,7 @@ def reward_to_go(rewards: Sequence[float]) -> list[float]:
     Returns:
         [T]; the mean instead of the sum keeps all turns on one scale.
 
-    Example:
+    Examples:
         >>> reward_to_go([1.0, 0.0, 3.0])
         [1.3333333333333333, 1.5, 3.0]
     """
@@ -110,7 +110,7 @@ def max_to_go(rewards: Sequence[float], parents: Sequence[int | None]) -> list[f
         rewards: [N] r_n of the nodes of a forest, parents before their children.
         parents: [N] index of each node's parent; None for a root.
 
-    Example:
+    Examples:
         >>> max_to_go([0.0, 1.0, 0.5], [None, 0, None])
         [1.0, 1.0, 0.5]
     """
@@ -140,7 +140,7 @@ def mean_to_go(
         horizon: S, the number of turns.
         discount: gamma, for each step back.
 
-    Example:
+    Examples:
         >>> mean_to_go([0.0, 1.0], [None, 0], [1, 2], horizon=3)
         [0.3, 1.0]
     """

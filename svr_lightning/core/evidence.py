@@ -28,7 +28,7 @@ def verdict_probability(
     Returns:
         A number in [0, 1] with :data:`DIGITS` decimals; None where no verdict can be read.
 
-    Example:
+    Examples:
         >>> pieces = ["VERDICT:", " IN", "CORRECT", "."]
         >>> verdict_probability(
         ...     "".join(pieces),
@@ -60,7 +60,7 @@ def token_span(
     Returns:
         First token and the one past the last; at least one token.
 
-    Example:
+    Examples:
         >>> pieces = ["ab", "cd", "ef"]
         >>> token_span((1, 4), 3, lambda k: len("".join(pieces[:k])))
         (0, 2)

@@ -89,7 +89,7 @@ SELF_CHECK_METRICS = tuple(name for name, one in DEFINITIONS.items() if one.of_t
 def value_of(metric: str, *columns: Column) -> float:
     """A metric of its columns; nan if it is undefined.
 
-    Example:
+    Examples:
         >>> value_of("brier", np.array([0.5, 1.0]), np.array([1, 1]))
         0.125
         >>> value_of("verdict_accuracy", np.array([1, 0, -1]), np.array([1, 1, 0]))
@@ -116,7 +116,7 @@ def auroc(confidence: Column, correct: Column) -> float:
 
     nan if all labels are equal.
 
-    Example:
+    Examples:
         >>> auroc(np.array([0.9, 0.9, 0.2]), np.array([1, 0, 0]))
         0.75
     """

@@ -60,7 +60,7 @@ def parse_self_check(text: str, interface: SelfCheckFields = "joint") -> SelfChe
     is UNSURE; a missing or malformed confidence takes :data:`CONFIDENCE_PRIOR`. A field that
     ``interface`` does not ask for counts as missing. Never raises.
 
-    Example:
+    Examples:
         >>> parse_self_check("<self_check>VERDICT: RIGHT; CONFIDENCE: 92%</self_check>")
         SelfCheck(verdict=<Verdict.CORRECT: 'CORRECT'>, confidence=0.92)
     """

@@ -119,7 +119,7 @@ def refinement_text(
 def shorten_draft(completion: str, limit: int) -> str:
     """d_t: the first ``limit`` characters, marked if and only if there were more.
 
-    Example:
+    Examples:
         >>> shorten_draft("abcdef", 3)
         'abc[...truncated]'
     """

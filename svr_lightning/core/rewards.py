@@ -48,7 +48,7 @@ class Reward:
     Raises:
         ValueError: if the terms do not sum to the total.
 
-    Example:
+    Examples:
         >>> Reward.of(correct=1.0, short=-0.25).total
         0.75
     """
@@ -213,7 +213,7 @@ def trajectory_return(
     Raises:
         ValueError: if there is no turn.
 
-    Example:
+    Examples:
         >>> right = ScoredTurn(correct=True, truncated=False, verdict=Verdict.CORRECT,
         ...     confidence=1.0, completion_tokens=512, task_format=1.0, self_check_format=1.0)
         >>> trajectory_return([right])   # 0.75 solve + 0.5 + 0.3 verify + 0.8 format

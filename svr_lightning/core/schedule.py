@@ -17,7 +17,7 @@ def warmup_stable_decay(
     then linear down to ``floor`` over the last ``floor(decay_fraction * total)``. Warm-up starts
     at the floor rather than at 0, so that no step is wasted (as ms-swift's schedule does).
 
-    Example:
+    Examples:
         >>> [round(warmup_stable_decay(s, 40), 3) for s in (0, 1, 2, 31, 32, 36, 40)]
         [0.05, 0.525, 1.0, 1.0, 1.0, 0.525, 0.05]
     """

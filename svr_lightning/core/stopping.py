@@ -102,7 +102,7 @@ def gate(
 def stops(rule: StopRule, turns: Sequence[StopSignals]) -> bool:
     """Whether the last of ``turns`` ends its trajectory under ``rule``.
 
-    Example:
+    Examples:
         >>> unsure = StopSignals(verdict=Verdict.UNSURE, confidence=0.9, truncated=False)
         >>> stops(StopRule(), [unsure]), stops(StopRule(gate="confidence"), [unsure])
         (False, True)
@@ -140,7 +140,7 @@ def should_stop(
 ) -> bool:
     """Whether a turn ends its trajectory: q_t = 0, v_t = CORRECT and c_t >= threshold.
 
-    Example:
+    Examples:
         >>> should_stop(Verdict.CORRECT, 0.85, truncated=False)
         True
         >>> should_stop(Verdict.CORRECT, 1.0, truncated=True)
@@ -160,7 +160,7 @@ def returned_turn(gates: Sequence[bool], max_turns: int) -> int:
     Raises:
         ValueError: if no gate opens and fewer than ``max_turns`` turns are given.
 
-    Example:
+    Examples:
         >>> returned_turn([False, True, True], max_turns=3)
         2
     """

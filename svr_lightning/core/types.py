@@ -35,7 +35,7 @@ class FinishReason(StrEnum):
 class Problem:
     """One row of a data set, after validation.
 
-    Example:
+    Examples:
         >>> Problem(id="train-0", task="gsm8k", question="1 + 1 = ?", reference="2").reference
         '2'
     """
@@ -188,7 +188,7 @@ class Trajectory:
 class ScoredTurn:
     """A turn as rewards and metrics see it: the only record with a correctness label.
 
-    Example:
+    Examples:
         >>> ScoredTurn(correct=True, truncated=False, verdict=Verdict.CORRECT, confidence=0.9,
         ...            completion_tokens=256, task_format=1.0, self_check_format=1.0).correct
         True

@@ -130,7 +130,7 @@ def retry_delay(
     Returns:
         At most :data:`LONGEST_WAIT`.
 
-    Example:
+    Examples:
         >>> now = datetime(2026, 1, 1, tzinfo=UTC)
         >>> retry_delay(3, 1.0, 0.5, None, now), retry_delay(1, 1.0, 0.0, "7", now)
         (3.0, 7.0)

@@ -47,7 +47,7 @@ def routes(
     Raises:
         ConfigError: naming the weights that find no place, or get none.
 
-    Example:
+    Examples:
         >>> [(way.policy, way.engine)
         ...  for way in routes(["a.k", "a.v", "b"], ["a.kv", "b"], {"kv": ["k", "v"]}, tied=False)]
         [('a.k', 'a.kv'), ('a.v', 'a.kv'), ('b', 'b')]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from svr_lightning.core.metrics import auroc_of_counts
 
 BINS = 10
-"""Of reliability diagrams and of both binned calibration errors."""
+"""Bins of reliability diagrams and of both binned calibration errors."""
 
 Equal = Literal["width", "mass"]
 Floats = NDArray[np.float64]
@@ -36,7 +36,7 @@ class ConfidenceCounts:
 def levels_of(confidence: NDArray[Any], correct: NDArray[Any]) -> ConfidenceCounts:
     """The levels of [M] confidences and labels.
 
-    Example:
+    Examples:
         >>> levels = levels_of(np.array([0.9, 0.5, 0.9]), np.array([1, 0, 0]))
         >>> levels.confidence.tolist(), levels.total.tolist(), levels.right.tolist()
         ([0.5, 0.9], [1.0, 2.0], [0.0, 1.0])

@@ -32,7 +32,7 @@ Ints = NDArray[np.int64]
 def wilson_interval(proportion: float, n: float) -> list[float] | None:
     """The 95 % Wilson score interval of a proportion of n trials; None without trials.
 
-    Example:
+    Examples:
         >>> [round(bound, 3) for bound in wilson_interval(0.8, 10)]
         [0.49, 0.943]
     """
@@ -52,7 +52,7 @@ def effective_size(values: NDArray[Any], cluster: Ints) -> float:
     N divided by the design effect, the ratio of the mean's variance over clusters to that over
     problems; C if all values are equal.
 
-    Example:
+    Examples:
         >>> effective_size(np.array([1, 1, 0, 0]), np.array([0, 0, 1, 1]))
         2.0
     """
@@ -194,7 +194,7 @@ def sign_flip(differences: Floats, flips: int = FLIPS, seed: int = 0) -> float:
         flips: random patterns, where there are too many to enumerate.
         seed: of those.
 
-    Example:
+    Examples:
         Of the eight patterns of 1, 1, 1 two have a sum as far from 0 as 3.
 
         >>> sign_flip(np.array([1.0, 1.0, 1.0, 0.0]))

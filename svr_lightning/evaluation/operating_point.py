@@ -73,7 +73,7 @@ def write_operating_point(
     Args:
         folder: of the policy; it has to be there.
         threshold: gamma in [0, 1].
-        details: how it was chosen, for whoever reads the file.
+        details: how it was chosen; only for readers of the file.
 
     Returns:
         The file.

@@ -150,7 +150,7 @@ def turn_tables(records: Sequence[SampleRecord]) -> dict[str, TurnTable]:
 def cluster_codes(labels: Sequence[object]) -> Ints:
     """[N] equal numbers for equal labels, numbered by first occurrence.
 
-    Example:
+    Examples:
         >>> cluster_codes(["b", "a", "b"]).tolist()
         [0, 1, 0]
     """

@@ -39,7 +39,7 @@ Bools = NDArray[np.bool_]
 def binomial_tails(n: int, p: float) -> Floats:
     """[n + 1] P(Bin(n, p) <= k) for k = 0..n.
 
-    Example:
+    Examples:
         >>> binomial_tails(2, 0.5).tolist()
         [0.25, 0.75, 1.0]
     """

@@ -204,7 +204,7 @@ def pass_at_k(size: Ints, hits: Ints, k: int) -> Floats:
         hits: [N] c of them that are right.
         k: at most n.
 
-    Example:
+    Examples:
         >>> pass_at_k(np.array([4]), np.array([1]), 2).tolist()
         [0.5]
     """

@@ -175,7 +175,7 @@ def without_analysis(text: str) -> str:
 def analysis_span(text: str) -> tuple[int, int] | None:
     """The analysis of a completion, else what stands before its answer, else None for all of it.
 
-    Example:
+    Examples:
         >>> analysis_span("<analysis>a</analysis> <answer>1</answer>")
         (0, 22)
     """

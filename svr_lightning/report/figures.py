@@ -22,7 +22,7 @@ class FigureSpec:
     """A figure of one recording."""
 
     name: str
-    """Of its files, before the number of the method."""
+    """Name of its files, before the number of the method."""
     caption: str
     """``{turned}`` stands for which turns were recorded, ``{pool}`` for pooled data sets."""
     numbers: Callable[[Run, TurnTable, Outcome], Numbers]
@@ -37,7 +37,7 @@ class DrawnFigure:
     """A figure with its numbers, which are plain JSON."""
 
     name: str
-    """Of its files, without their endings."""
+    """Name of its files, without extension."""
     caption: str
     numbers: Numbers
     draw: Callable[[Any], Figure]

@@ -69,7 +69,7 @@ _RC: Any = {
     "hatch.color": PAPER,
     "lines.linewidth": 1.6,
     "text.parse_math": False,  # names of methods and data sets are text
-    "svg.fonttype": "path",  # the same picture whatever fonts the reader has
+    "svg.fonttype": "path",  # the same picture with any fonts
     "svg.hashsalt": "svr_lightning",
     "figure.max_open_warning": 0,
 }
@@ -80,7 +80,7 @@ R = TypeVar("R")
 
 
 def styled(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a drawing function under the common style, whatever style the caller has."""
+    """Run a drawing function under the common style."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -118,7 +118,7 @@ def shown(text: str, limit: int = 28) -> str:
 def spread(positions: Sequence[float], gap: float) -> list[float]:
     """Move positions apart, as little as need be, until neighbours are at least ``gap`` apart.
 
-    Example:
+    Examples:
         >>> spread([1.0, 1.0, 5.0], gap=1.0)
         [0.5, 1.5, 5.0]
     """
@@ -269,7 +269,7 @@ def share_axis(axes: Axes, which: str = "y") -> None:
 
 
 def turn_axis(axes: Axes, turns: Sequence[int]) -> None:
-    """Whole numbers for turns."""
+    """Label turns with whole numbers."""
     axes.set_xticks(list(turns))
     axes.set_xlabel("turn")
 

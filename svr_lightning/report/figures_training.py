@@ -48,7 +48,7 @@ TERMS = {
 """Names and colours of known reward terms: solving blue, verifying orange, format grey."""
 _PREFIX = "train/reward/"
 _SUMS = ("mean", "solve", "verify", "format")
-"""What is logged beside the terms and is a sum of several."""
+"""Logged sums of several terms."""
 HEALTH = (
     ("train/reward/mean", "mean return"),
     ("train/kl", "KL to the reference\n(nats per token)"),

@@ -53,7 +53,7 @@ _ENDS = (
 
 
 def transition_numbers(table: TurnTable) -> Numbers:
-    """What becomes of answers from each turn to the next, over all recorded turns.
+    """How answers change from each turn to the next, over all recorded turns.
 
     Returns:
         ``boundaries``: for turns k and k + 1 the counts of ``right_right``, ``right_wrong``,

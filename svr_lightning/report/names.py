@@ -1,4 +1,4 @@
-"""What data sets, averages and methods are called, and in which order they stand."""
+"""Display names of data sets, averages and methods, and their order."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +16,7 @@ DISPLAY = {
 """The paper's seven data sets in its order, under the names that its tables use."""
 
 PRIVILEGED = " (privileged)"
-"""Stands behind the name of a method whose prompts showed labels."""
+"""Suffix of the name of a method whose prompts showed labels."""
 
 
 def marked(name: str) -> str:
@@ -25,9 +25,9 @@ def marked(name: str) -> str:
 
 
 def apart(name: str) -> tuple[str, str]:
-    """A name and its mark or nothing, for who shortens the one and keeps the other.
+    """A name and its suffix, so that a caller can shorten the one and keep the other.
 
-    Example:
+    Examples:
         >>> apart("Oracle (privileged)")
         ('Oracle', ' (privileged)')
     """
@@ -49,11 +49,11 @@ def ordered(datasets: Iterable[str]) -> list[str]:
 
 
 def averages(datasets: Sequence[str]) -> dict[str, list[str]]:
-    """The averages that can be taken, by name: over everything, and Math-5 where it is whole.
+    """The averages over all data sets, and over Math-5 if it is complete.
 
     A single data set stands for itself.
 
-    Example:
+    Examples:
         >>> averages(["gsm8k", "math500"])
         {'All-2': ['gsm8k', 'math500']}
         >>> averages(["gsm8k"])

@@ -188,7 +188,7 @@ def average_note(columns: Mapping[str, Sequence[str]]) -> str:
 
 
 def seed_note(methods: Sequence[Method]) -> str:
-    """What the sign of plus and minus means, where it occurs."""
+    """The meaning of plus-minus, if it occurs."""
     several = [method for method in methods if len(method.runs) > 1]
     return " Of several seeds, mean \u00b1 sample standard deviation." if several else ""
 

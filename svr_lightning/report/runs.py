@@ -1,4 +1,4 @@
-"""What a report is about: methods, each with one run per seed, read from samples files."""
+"""The methods of a report, each with one run per seed, read from samples files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -30,7 +30,7 @@ class Source:
     records: list[SampleRecord]
     tables: dict[str, TurnTable]
     config: Mapping[str, Any]
-    """Of ``results.json``; empty where there is none."""
+    """The configuration in ``results.json``; empty if there is none."""
     versions: Mapping[str, Any]
     metrics: Path | None
     """The training log of the run."""
@@ -61,7 +61,7 @@ class Run:
 
     @property
     def interface(self) -> SelfCheckFields | None:
-        """What self-checks consist of, both fields unless it is said; None without any."""
+        """The fields of a self-check, both by default; None without self-checks."""
         if not self.self_checks:
             return None
         stated = setting(self.sources[0].config, "model", "recipe", "init_args", "interface")
@@ -90,12 +90,12 @@ class Method:
     """A name of the tables, with one run per seed."""
 
     given: str
-    """As the command line has it."""
+    """The name on the command line."""
     runs: tuple[Run, ...]
 
     @property
     def name(self) -> str:
-        """As everything shows it: marked if a run of it is privileged."""
+        """The name as shown: with a suffix if one of its runs is privileged."""
         return marked(self.given) if any(run.uses_labels for run in self.runs) else self.given
 
 
@@ -168,7 +168,7 @@ def _read_source(path: Path) -> Source:
 
 
 def _mapping(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """What stands under nested keys; empty where that is no mapping."""
+    """The mapping under nested keys; empty if it is not a mapping."""
     found: Any = values
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -214,13 +214,13 @@ def _run(sources: Sequence[Source]) -> Run:
 
 
 def _turns(config: Mapping[str, Any], evaluation: Mapping[str, Any], width: int) -> int:
-    """What the method's protocol allowed, which may be less than the run's own setting."""
+    """The number of turns that the protocol allowed, at most the run's setting."""
     stated = setting(config, "protocol", "max_turns") or evaluation.get("max_turns")
     return stated if isinstance(stated, int) and stated >= width else width
 
 
 def _rule(evaluation: Mapping[str, Any], samples: Path) -> StopRule:
-    """The stopping rule of a configuration; what it does not say is as in the paper."""
+    """The stopping rule of a configuration, with the paper's defaults."""
     if "exhausted" in evaluation:  # the name of `fallback` in results of version 0.1
         evaluation = {"fallback": evaluation["exhausted"], **evaluation}
     known = {field.name: field.default for field in fields(StopRule)}

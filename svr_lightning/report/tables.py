@@ -57,7 +57,7 @@ def all_tables(methods: Sequence[Method], votes: Mapping[str, Any] | None) -> li
 
 
 def columns_of(names: Sequence[str]) -> dict[str, list[str]]:
-    """What tables have columns for: each data set, then the averages."""
+    """The columns of a table: each data set, then the averages."""
     return {display(name): [name] for name in ordered(names)} | averages(names)
 
 
@@ -103,7 +103,7 @@ def main_results(methods: Sequence[Method]) -> Table:
 
 
 def results(methods: Sequence[Method]) -> Table:
-    """Everything that results files hold, with intervals; one row per method and data set."""
+    """All metrics of the results files, with intervals; one row per method and data set."""
     metrics = ("turns", "avg_total_tokens", "esr", "pse", *_CHECKS)
     rows: Rows = []
     for method in methods:

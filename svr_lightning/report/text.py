@@ -132,7 +132,7 @@ def ranked(columns: Sequence[Sequence[float | None]]) -> list[list[Mark]]:
 
     A column with fewer than two values has no marks.
 
-    Example:
+    Examples:
         >>> ranked([[0.5, 0.7, 0.7, 0.1, None]])
         [['second', 'best', 'best', '', '']]
     """

@@ -17,7 +17,7 @@ CLASSES = {
     "truncated": "truncated",
     "malformed": "malformed self-check",
 }
-"""What a reader looks for, by key."""
+"""The filters of the trajectory section, by key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Trajectory:
     """Turns up to the stop; later ones were recorded and not used."""
     stopped_early: bool
     interface: SelfCheckFields | None
-    """What a self-check consists of; None where none is asked for."""
+    """The fields of a self-check; None without self-checks."""
     classes: frozenset[str]
     """Keys of :data:`CLASSES`; a trajectory may be in several or none."""
 
@@ -126,7 +126,7 @@ _WRONG = '<span class="wrong">\u2717 wrong</span>'.encode("ascii", "xmlcharrefre
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """What the section of trajectories is made of; all of it is ready HTML or CSS but the names."""
+    """The parts of the trajectory section, as HTML and CSS; only the names are plain text."""
 
     filters: dict[str, list[tuple[str, int]]]
     """{group: [(name, problems in the recording)]}; the first of a group shows everything."""
@@ -176,7 +176,7 @@ def _named(name: str) -> str:
 
 
 def _css(filters: Mapping[str, Sequence[Any]]) -> str:
-    """What each radio button hides, and how its label looks while it is chosen or focused."""
+    """CSS: what each radio button hides, and its label when chosen or focused."""
     rules = []
     for group, entries in filters.items():
         for number in range(len(entries)):

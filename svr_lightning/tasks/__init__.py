@@ -36,7 +36,7 @@ def get_task(name: str) -> Task:
     Raises:
         ValueError: if there is no such task, naming the known ones, or it cannot be made.
 
-    Example:
+    Examples:
         >>> get_task("countdown").name
         'countdown'
     """
@@ -69,7 +69,7 @@ def resolve_task(spec: TaskSpec) -> Task:
     Raises:
         ValueError: if the mapping has other keys, or there is no such task.
 
-    Example:
+    Examples:
         >>> resolve_task({"class_path": "svr_lightning.tasks.countdown.Countdown"}).name
         'countdown'
     """

@@ -47,7 +47,7 @@ def evaluate(text: str) -> tuple[Fraction, list[int]]:
     Raises:
         ExpressionError: for anything else, a division by zero included.
 
-    Example:
+    Examples:
         >>> evaluate("3 * (7 + 1)")
         (Fraction(24, 1), [3, 7, 1])
     """

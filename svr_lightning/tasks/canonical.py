@@ -24,7 +24,7 @@ def canonical(text: str) -> str:
     Raises:
         ExpressionError: for what :func:`arithmetic.evaluate` does not accept.
 
-    Example:
+    Examples:
         >>> canonical("(3 + 5)*2") == canonical("2*(5+3)")
         True
         >>> canonical("7 - (1 - 4)/2")

@@ -70,7 +70,7 @@ class Countdown(Task):
     def from_question(self, question: str) -> Problem:
         """A question as it stands, or the short form ``3 5 8 = 16``, worded and gradable.
 
-        Example:
+        Examples:
             >>> Countdown().from_question("3, 5, 8 = 16").payload
             {'nums': [3, 5, 8]}
         """

@@ -65,7 +65,7 @@ def generate_rows(generator: CountdownGenerator) -> list[dict[str, Any]]:
     Raises:
         ConfigError: if its settings do not allow that many different problems.
 
-    Example:
+    Examples:
         >>> generate_rows(CountdownGenerator(count=2, seed=0))
         [{'nums': [42, 26, 51, 41], 'target': 78}, {'nums': [28, 75, 62, 25], 'target': 37}]
     """
@@ -78,7 +78,7 @@ def reachable(numbers: Sequence[int]) -> set[int]:
 
     Subtractions that fall below zero and divisions with a remainder are not taken.
 
-    Example:
+    Examples:
         >>> sorted(reachable([6, 3]))
         [2, 3, 9, 18]
     """

@@ -75,7 +75,7 @@ def last_boxed(text: str) -> str | None:
     Braces are matched, escaped ones (``\{``) are not braces, and a box that never closes is no
     box. Of boxes within each other the inner one opens last.
 
-    Example:
+    Examples:
         >>> last_boxed(r"so \boxed{1}, no: \boxed{\frac{a}{b}}")
         '\\frac{a}{b}'
     """
@@ -109,7 +109,7 @@ def boxed_gold(solution: str) -> str | None:
 def equivalent(prediction: str, reference: str) -> bool:
     r"""Whether two LaTeX answers are equal: as normalised strings, else as numbers.
 
-    Example:
+    Examples:
         >>> equivalent(r"x = \dfrac12", "0.5")
         True
     """

@@ -81,7 +81,7 @@ _WARM_UP = (
 def equal_answers(answer: str, reference: str) -> bool:
     r"""Whether an answer is mathematically equal to a reference; False where one is not read.
 
-    Example:
+    Examples:
         >>> equal_answers(r"\sqrt{12}", r"2\sqrt{3}")
         True
     """

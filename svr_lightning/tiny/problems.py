@@ -29,7 +29,7 @@ _OPERATORS = "+-*/"
 class Step:
     """One operation on two positive integers, with a positive integer as its value.
 
-    Example:
+    Examples:
         >>> Step(left=8, operator="/", right=2, value=4).text
         '8/2=4'
     """

@@ -106,7 +106,7 @@ def whole_completion(sample: Sample) -> tuple[int, int]:
 def micro_batches_per_step(sequences: int, micro_batch_size: int) -> int:
     """How many micro-batches one process splits the sequences of an optimizer step into.
 
-    Example:
+    Examples:
         >>> micro_batches_per_step(sequences=128, micro_batch_size=24)
         6
     """
@@ -193,7 +193,7 @@ def balanced_split(lengths: Sequence[int], count: int) -> list[slice]:
         lengths: ascending, at least ``count`` of them.
         count: runs, none of them empty.
 
-    Example:
+    Examples:
         >>> balanced_split([1, 1, 1, 5], 2)
         [slice(0, 3, None), slice(3, 4, None)]
     """

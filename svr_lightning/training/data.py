@@ -194,7 +194,7 @@ class SVRDataModule(LightningDataModule):
     def problems(self, part: Split) -> list[list[Problem]]:
         """All problems of a part, one list for each of its sources, before any sharding.
 
-        Example:
+        Examples:
             ``problems("val")[1]`` belongs to ``val_sources[1]``.
         """
         if part not in self._problems:

@@ -47,7 +47,7 @@ def policy_update_loss(
         spec: ratio level, clip range, beta.
         temperature: of the rollout; the default is that of ``model.sampling``.
 
-    Example:
+    Examples:
         >>> for batch in batches:                                            # doctest: +SKIP
         ...     (policy_update_loss(policy, reference, batch, spec).loss / len(batches)).backward()
     """
