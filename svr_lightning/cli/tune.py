@@ -1,10 +1,10 @@
-"""A threshold that keeps promises about new problems, with a stated confidence.
+r"""A threshold that keeps promises about new problems, with a stated confidence.
 
 The recordings hold T_max greedy turns of every problem:
 
     python -m svr_lightning validate --config ... --model.evaluation.adaptive false
     python -m svr_lightning test --config ... --model.evaluation.adaptive false
-    python -m svr_lightning tune --samples RUN/eval/validate/samples.jsonl \\
+    python -m svr_lightning tune --samples RUN/eval/validate/samples.jsonl \
         --report-on RUN/eval/test/samples.jsonl --max-pse 0.10
 
 Every threshold of the grid is tested on the calibration problems; of those certified to keep all

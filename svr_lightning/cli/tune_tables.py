@@ -35,8 +35,11 @@ def show_tuning(
         names.append("mapped")
         labels.append(lambda row: number(scale[row.threshold]))
     rows = [
-        [*(_range(cell, group) for cell in labels), *(cell(_weakest(group)) for _, cell in columns)]
-        + [_verdict(group[0])]
+        [
+            *(_range(cell, group) for cell in labels),
+            *(cell(_weakest(group)) for _, cell in columns),
+            _verdict(group[0]),
+        ]
         for group in _groups(tuning.candidates)
     ]
     size = f"{tuning.n} problems"
