@@ -1,37 +1,67 @@
-"""The progress display: optimizer steps, reward, accuracy, mean turns and time left."""
+"""The progress display of a training: one line of at most 80 columns."""
 
+import time
+from contextlib import ExitStack
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
 
-from svr_lightning.training.internals import ProgressBar
+from svr_lightning.display import COLUMNS, clock, status_line
 
 
 class Progress(ProgressBar):
-    """Lightning's rich progress bar, counting optimizer steps instead of micro-batches.
+    """Optimizer steps, what the last rollout and the last validation gave, and the time left.
 
     ``reward`` and ``accuracy`` are means over the turns of the last rollout; ``turns`` and
-    ``val_acc`` are what adaptive inference took and got at the last validation.
+    ``val_acc`` are what adaptive inference took and got at the last validation. On a terminal the
+    rollout or the evaluation in progress has a line of its own below this one.
     """
 
-    @property
-    def total_train_batches(self) -> int:
-        """Optimizer steps that are left."""
-        planned = int(self.trainer.estimated_stepping_batches)
-        return planned - self.trainer.global_step
+    def __init__(self) -> None:
+        super().__init__()
+        self._enabled = True
+        self._shown = ExitStack()
+        self._began = 0.0
+        self._first = 0
+        self._steps: float = 0
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Advance when an optimizer step is complete."""
-        if (batch_idx + 1) % trainer.accumulate_grad_batches:
-            return
-        self.advance(trainer.global_step, trainer, pl_module)
+    def enable(self) -> None:
+        """Show the line."""
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Show nothing, as on all processes but the first."""
+        self._enabled = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin to show the line."""
+        self._began, self._first = time.monotonic(), trainer.global_step
+        self._steps = trainer.estimated_stepping_batches
+        if self._enabled:
+            self._shown.enter_context(status_line(self.line, always=True))
+
+    def on_train_end(self, *_: Any) -> None:
+        """Leave the line as it was last."""
+        self._shown.close()
+
+    def on_exception(self, *_: Any) -> None:
+        """Give the terminal back."""
+        self._shown.close()
 
     def get_metrics(
         self, trainer: Trainer, pl_module: LightningModule
     ) -> dict[str, int | str | float | dict[str, float]]:
-        """Two decimals are enough, and they leave an 80-column terminal in one piece."""
+        """What was logged for the progress display, with two decimals."""
         metrics: dict[str, Any] = super().get_metrics(trainer, pl_module)
         metrics.pop("v_num", None)
         return {k: f"{v:.2f}" if isinstance(v, float) else v for k, v in metrics.items()}
+
+    def line(self) -> str:
+        """The present state."""
+        done, seconds = self.trainer.global_step, time.monotonic() - self._began
+        new = done - self._first
+        left = clock(seconds * (self._steps - done) / new) if new else "?"
+        metrics = self.get_metrics(self.trainer, self.trainer.lightning_module)
+        values = "".join(f"{name} {value}, " for name, value in metrics.items())
+        return f"step {done}/{self._steps:.0f}, {values}{clock(seconds)}, {left} left"[:COLUMNS]

@@ -114,10 +114,39 @@ STATUS = StatusLines()
 """The status lines of this process's terminal."""
 
 
+@contextlib.contextmanager
+def status_line(line: Callable[[], str], *, always: bool) -> Iterator[None]:
+    """Show what ``line`` returns until the block ends.
+
+    On a terminal the line stays in place; elsewhere it is printed every 30 seconds, and once at
+    the end if that came later or ``always``.
+    """
+    if Console().is_terminal:
+        with STATUS.show(line):
+            yield
+        return
+    over, began = threading.Event(), time.monotonic()
+
+    def show() -> None:
+        Console(width=COLUMNS).print(Text(line(), no_wrap=True, overflow="ellipsis"))
+
+    def show_at_times() -> None:
+        while not over.wait(_EVERY):
+            show()
+
+    printer = threading.Thread(target=show_at_times, daemon=True)
+    printer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        printer.join()
+        if always or time.monotonic() - began >= _EVERY:
+            show()
+
+
 class Progress:
     """Counts of one rollout, or of one data set's evaluation, and their display.
-
-    On a terminal one line stays in place; elsewhere a line is printed every 30 seconds.
 
     Args:
         name: of the data set.
@@ -152,20 +181,9 @@ class Progress:
         self._began = self._last = time.monotonic()
         if self._quiet:
             yield
-        elif Console().is_terminal:
-            with STATUS.show(self.line):
-                yield
-        else:
-            over = threading.Event()
-            printer = threading.Thread(target=self._print_at_times, args=(over,), daemon=True)
-            printer.start()
-            try:
-                yield
-            finally:
-                over.set()
-                printer.join()
-                if describe_wait is not None or time.monotonic() - self._began >= _EVERY:
-                    self._print()
+            return
+        with status_line(self.line, always=describe_wait is not None):
+            yield
 
     def line(self) -> str:
         """The present state; see :func:`progress_line`."""
@@ -182,13 +200,6 @@ class Progress:
             silent=now - self._last,
             waits=self._describe_wait() if self._describe_wait is not None else "",
         )
-
-    def _print_at_times(self, over: threading.Event) -> None:
-        while not over.wait(_EVERY):
-            self._print()
-
-    def _print(self) -> None:
-        Console(width=COLUMNS).print(Text(self.line(), no_wrap=True, overflow="ellipsis"))
 
 
 def progress_line(
@@ -220,16 +231,17 @@ def progress_line(
         waits: what the engine says about its requests in flight, such as ``try 2 of 6``.
     """
     if in_flight and silent >= _SILENT:
-        pace = f"no answer for {_clock(silent)}" + (f", {waits}" if waits else "")
+        pace = f"no answer for {clock(silent)}" + (f", {waits}" if waits else "")
     else:
-        left = _clock(seconds * (total - done) / new) if new else "?"
+        left = clock(seconds * (total - done) / new) if new else "?"
         rate = tokens / seconds if seconds > 0 else 0.0
-        pace = f"{rate:.0f} tok/s, {_clock(seconds)}, {left} left"
+        pace = f"{rate:.0f} tok/s, {clock(seconds)}, {left} left"
     rest = f"{done}/{total} done, {turns} turns, {in_flight} in flight, {pace}"
     return f"{plain(name)[: max(COLUMNS - len(rest) - 2, 0)]}  {rest}"[:COLUMNS]
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """``1:30`` or ``2:01:30``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.fetchers import _DataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
@@ -36,9 +36,6 @@ PRIVATE = {
     "lightning.pytorch.callbacks.ModelCheckpoint._last_checkpoint_saved": "as above",
     "lightning.pytorch.Trainer._run": "an error of one process ends all of them",
     "lightning.pytorch.LightningModule._trainer": "whether a module has a trainer, without raising",
-    "lightning.pytorch.callbacks.RichProgressBar._update": "the bar counts optimizer steps",
-    "lightning.pytorch.callbacks.RichProgressBar._update_metrics": "as above",
-    "lightning.pytorch.callbacks.RichProgressBar._get_train_description": "the bar's name",
     "lightning.pytorch.strategies.DeepSpeedStrategy._precision_plugin": (
         "inputs stay in fp32, and DeepSpeed casts the weights itself"
     ),
@@ -120,22 +117,6 @@ class HookedTrainer(Trainer):
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         with self.running():
             return super()._run(*args, **kwargs)
-
-
-class ProgressBar(RichProgressBar):
-    """Lightning's rich progress bar under a description of its own."""
-
-    description = "training"
-
-    def _get_train_description(self, current_epoch: int) -> str:
-        return self.description
-
-    def advance(self, total: int, trainer: Trainer, module: LightningModule) -> None:
-        """Show ``total`` finished steps and the present metrics."""
-        if not self.is_disabled and self.train_progress_bar_id is not None:
-            self._update(self.train_progress_bar_id, total)
-            self._update_metrics(trainer, module)
-            self.refresh()
 
 
 class CPUDeepSpeed(DeepSpeedStrategy):
