@@ -92,7 +92,8 @@ def ratios_of(table: TurnTable, outcome: Outcome) -> dict[str, tuple[Floats, Flo
     found = dict.fromkeys(SELF_CHECK_METRICS, nothing) | problems.ratios()
     found["tokens"] = found.pop("avg_total_tokens")
     found["tokens_per_correct"] = (found["tokens"][0], found["accuracy"][0])
-    found["any_turn_accuracy"] = (table.correct.any(1).astype(np.float64), found["accuracy"][1])
+    any_right = np.asarray(table.correct.any(1), dtype=np.float64)
+    found["any_turn_accuracy"] = (any_right, found["accuracy"][1])
     return {name: found[name] for name in RATIOS}
 
 
@@ -145,9 +146,14 @@ def auroc_over_seeds(runs: Sequence[tuple[TurnTable, Outcome]], drawn: Draws) ->
     for table, outcome in runs:
         for counts, kept in ((whole, values), (drawn.counts, resampled)):
             turns = problem_table(table, outcome).turns
-            columns = (turns[name] for name in ("confidence", "correct", "row"))
-            found = level_resamples(*columns, counts, lambda x: {"a": calibration.auroc(x)})
-            kept.append(found["a"])
+            found = level_resamples(
+                turns["confidence"],
+                turns["correct"],
+                turns["row"],
+                counts,
+                lambda levels: {"auroc": calibration.auroc(levels)},
+            )
+            kept.append(found["auroc"])
     return entry([value[0] for value in values], np.stack(resampled), drawn)
 
 
