@@ -84,7 +84,7 @@ def name_some(names: Sequence[str], most: int = 10) -> str:
 
 
 class StatusLines:
-    """Lines at the bottom of a terminal that stay in place, one for each thing in progress."""
+    """Progress lines that stay at the bottom of a terminal."""
 
     def __init__(self) -> None:
         self._lines: list[Callable[[], str]] = []

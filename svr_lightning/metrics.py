@@ -74,7 +74,7 @@ def keep_first(ids: Tensor) -> Tensor:
 
 
 class _Column(NamedTuple):
-    """What a column may hold."""
+    """The values that a column may hold."""
 
     dtype: torch.dtype
     low: int
@@ -123,7 +123,7 @@ class _ColumnMetric(Metric):
             getattr(self, name).append(values.to(self.device))
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
-        """Gather all ranks' rows. A rank that saw nothing takes part with rows of the right type.
+        """Gather all ranks' rows. A rank without rows takes part with empty rows of the right type.
 
         (torchmetrics would send float32 from it, and gathering mixed types fails or hangs.)
         """
@@ -337,7 +337,7 @@ class Overconfidence(_OfVerdict):
 
 
 class PerProblemTable(Protocol):
-    """What :class:`TrajectoryMetrics` reads of an evaluation's ``ProblemTable``."""
+    """The columns of a ``ProblemTable`` that :class:`TrajectoryMetrics` reads."""
 
     dataset: str
     ids: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""What samples completions: a protocol and its implementations."""
+"""Engines sample completions: the protocol and its implementations."""

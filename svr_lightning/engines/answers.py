@@ -1,4 +1,4 @@
-"""Every answer on disk as it comes, so that an interrupted evaluation asks nothing twice."""
+"""A journal of a server's answers, so that an interrupted evaluation asks nothing twice."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,7 @@ class AnswerJournal:
         self._stream.close()
 
     def _read(self) -> int:
-        """Read what is there; returns how many bytes of it are whole lines."""
+        """Read the file; returns the number of bytes in whole lines."""
         if not self.path.exists():
             return 0
         whole = 0

@@ -33,7 +33,7 @@ def request_body(
     *,
     chat_template_kwargs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What is sent. Fields that only some servers know are there only where they say something."""
+    """The body of a request. Fields that only some servers know are sent only if they are set."""
     body: dict[str, Any] = {
         "model": model,
         "messages": list(messages),
@@ -153,7 +153,7 @@ def _seconds(retry_after: str | None, now: datetime) -> float:
 
 
 def server_message(body: bytes) -> str:
-    """What an error answer says, in one short line: its ``message``, or how it begins."""
+    """The message of an error answer in one short line, or its beginning."""
     text = body[:4000].decode("utf-8", errors="replace")
     try:
         said = json.loads(text)

@@ -51,7 +51,7 @@ class _Failure(NamedTuple):
     reason: str
     retry_after: str | None = None
     answered: bool = False
-    """The server did answer, but with something that is no chat completion."""
+    """The server answered, but not with a chat completion."""
 
 
 class OpenAIEngine(Engine):
@@ -185,7 +185,7 @@ class OpenAIEngine(Engine):
         return ended
 
     def cancel(self) -> None:
-        """Drop everything that runs, and the connections."""
+        """Cancel all requests and close the connections."""
         self._ended = queue.SimpleQueue()
         self._running.clear()
         self._recalled.clear()

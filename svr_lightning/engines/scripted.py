@@ -1,4 +1,4 @@
-"""An engine that says what it is told: for tests and for trying out recipes without a model."""
+"""An engine with scripted completions, for tests and for trying out recipes without a model."""
 
 from collections.abc import Callable
 from typing import Any

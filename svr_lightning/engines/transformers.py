@@ -63,13 +63,13 @@ class TransformersEngine(Engine):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the weights are when it computes with them; the model may have moved since."""
+        """The type of the weights when it computes; the model may have moved to a device since."""
         if self._model is None:
             return torch.float32
         return torch.bfloat16 if _computes_in_bf16(self._model) else self._model.dtype
 
     def sync(self, model: Any, version: int) -> None:
-        """Nothing to copy: take the module and note the version of its weights."""
+        """Take the module itself, without a copy, and the version of its weights."""
         self._model = model
         self.version = version
 

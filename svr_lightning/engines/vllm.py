@@ -224,7 +224,7 @@ def installed_release() -> tuple[int, ...]:
 
 
 def prepare_environment(ranks: int) -> None:
-    """What vLLM reads from the environment; before it is first imported.
+    """Set the environment variables that vLLM reads when it is first imported.
 
     Raises:
         ConfigError: if ``ranks`` processes are to share an engine and there are not as many.
@@ -312,7 +312,7 @@ def _final_only() -> Any:
 
 
 def _eager() -> AbstractContextManager[Any]:
-    """Without compilation, whose start-up on a CPU costs more than it will ever save."""
+    """Without compilation, which costs more on a CPU than it saves."""
     return torch.compiler.set_stance("force_eager")
 
 

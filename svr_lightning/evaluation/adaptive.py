@@ -31,7 +31,7 @@ def trajectory_record(
         trajectory: as it ended under ``rule``.
         dataset: its name in the record.
         max_turns: T_max.
-        rule: what ended it; None where nothing could.
+        rule: the stopping rule; None for a fixed budget.
         grader: name of the notion of correctness.
     """
     problem = trajectory.problem

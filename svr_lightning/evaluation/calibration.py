@@ -196,7 +196,7 @@ def _ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> NDArray[np.flo
 # which needs neither bins nor a bandwidth.
 
 _INTERVALS = 500
-"""Of the grid over [0, 1]: confidences of two decimals lie on its nodes."""
+"""Spacing of the grid over [0, 1]: confidences of two decimals lie on its nodes."""
 _EXACT = 2.0**-12
 """How well the bandwidth is found: finer than the grid."""
 

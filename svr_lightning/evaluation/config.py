@@ -1,4 +1,4 @@
-"""What a configuration may say about evaluation (``model.evaluation``)."""
+"""The settings of evaluation (``model.evaluation``)."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -71,7 +71,7 @@ class EvaluationConfig(StopSettings):
 
     @property
     def rule(self) -> StopRule | None:
-        """What ends a trajectory; None if every turn is recorded."""
+        """The stopping rule; None if every turn is recorded."""
         return self.full_rule if self.adaptive else None
 
     def decoding(self, task: str, max_completion_tokens: int | None = None) -> Decoding:

@@ -49,11 +49,11 @@ def diagnose(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """What ``diagnostics.json`` holds: :func:`diagnostics` of each data set.
+    """The content of ``diagnostics.json``: :func:`diagnostics` of each data set.
 
     Args:
         tables: by data set, see :func:`turn_tables`.
-        outcomes: by data set, what a stopping rule makes of it.
+        outcomes: by data set, of a stopping rule.
         resamples: of the bootstrap.
         seed: of its draws; each data set starts from it.
     """

@@ -115,7 +115,7 @@ class Evaluator:
                 journal of records.
 
         Returns:
-            What an earlier start left, in one line; None if it is nothing.
+            One line about what an earlier start left; None if there is nothing.
         """
         self.records, self._name, self.step = [], name, step
         if isinstance(self.engine, OpenAIEngine):
@@ -137,7 +137,7 @@ class Evaluator:
         return f"{path.parent}: going on after {finished} problems of an earlier start"
 
     def identity(self) -> dict[str, Any]:
-        """What of this evaluator decides its records, for a fingerprint."""
+        """All settings that decide the records, for a fingerprint."""
         return {
             "evaluation": asdict(self.config),
             "draws": [self.seed, self.step],
@@ -170,7 +170,7 @@ class Evaluator:
                 write_samples(folder, samples)
             if self.recipe.protocol(1, StopRule())[1] is not None:
                 warn_of_missing_self_checks(samples)
-        self._gather(())  # no journal goes before the files are there
+        self._gather(())  # journals are removed after the files are written
         for journal in (self._journal, self._answers):
             if journal is not None:
                 journal.discard()
@@ -315,7 +315,7 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class _Work:
-    """What is run for each problem of a data set, and how its results become a record."""
+    """The jobs of each problem of a data set, and how their results become a record."""
 
     dataset: str
     jobs: Callable[[Problem], Iterator[Job]]
@@ -326,7 +326,7 @@ class _Work:
     quiet: bool = False
 
     def recorded(self, problem: Problem, results: Sequence[Trajectory | RequestError]) -> Any:
-        """The record of a problem, all of whose jobs have ended."""
+        """The record of a problem when all its jobs have ended."""
         errors = [result for result in results if isinstance(result, RequestError)]
         if errors:
             return self.failed(problem, errors[0].reason)

@@ -1,4 +1,4 @@
-"""What an evaluation has finished so far, so that a killed one goes on where it was.
+"""A journal of finished problems, so that a killed evaluation continues where it was.
 
 One file per process. Its first line is a fingerprint of all that decides a record; every other
 line is the record of one problem, written out the moment the problem is finished. A journal goes

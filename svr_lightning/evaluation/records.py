@@ -62,7 +62,7 @@ class TurnRecord(CompletionRecord):
     """Probability with which the policy gave the word of its verdict; None if not known."""
 
     def signals(self) -> StopSignals:
-        """What a stopping rule reads of it; raises ValueError without a self-check."""
+        """The inputs of a stopping rule; raises ValueError without a self-check."""
         if self.verdict is None or self.confidence is None:
             raise ValueError(f"turn {self.turn} has no self-check that a stopping rule could read")
         return StopSignals(
@@ -76,7 +76,7 @@ class TurnRecord(CompletionRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRecord:
-    """What every record says of its problem. ``dataset`` and ``id`` together are unique."""
+    """The fields of a record about its problem. ``dataset`` and ``id`` together are unique."""
 
     dataset: str
     id: str
@@ -178,7 +178,7 @@ class SampleRecord(ProblemRecord):
         return self.turns
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a line holds it; optional fields only if they say something."""
+        """The record as JSON; optional fields only if they are set."""
         line = _to_json(self, leave_out=("turns", "observed_turns"))
         if self.observed != self.returned_turn:
             line["observed_turns"] = self.observed

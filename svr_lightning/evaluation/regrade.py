@@ -26,7 +26,7 @@ class Change:
 
 @dataclass
 class Changes:
-    """What grading again did to one data set."""
+    """The changes of one data set."""
 
     turns: int = 0
     changed: list[Change] = field(default_factory=list)

@@ -12,7 +12,7 @@ from svr_lightning.evaluation.table import Bools, Floats, Ints, Outcome, TurnTab
 
 
 def replay(table: TurnTable, rule: StopRule, max_turns: int) -> Outcome:
-    """What adaptive inference with ``rule`` and T_max = ``max_turns`` would have returned.
+    """The outcome of adaptive inference with ``rule`` and T_max = ``max_turns``.
 
     Args:
         table: with each problem's turns up to its stop, or ``max_turns`` of them.

@@ -39,7 +39,7 @@ def write_results(
         versions: see :func:`package_versions`.
 
     Returns:
-        What ``results.json`` holds.
+        The content of ``results.json``.
 
     Raises:
         ValueError: see :func:`summarize`; the samples are on disk then.

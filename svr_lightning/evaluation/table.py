@@ -43,7 +43,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a stopping rule makes of each trajectory."""
+    """The outcome of a stopping rule for each trajectory."""
 
     returned: Ints
     """[N] the turn (from 1) whose answer is returned; 0 for a problem that could not be run."""
@@ -82,7 +82,7 @@ class TurnTable:
     completion_tokens: Ints
     """[N, T]"""
     recorded: Outcome
-    """What the run that was recorded returned."""
+    """The outcome of the recorded run."""
 
     @property
     def self_checked(self) -> bool:
@@ -166,7 +166,7 @@ def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
     }
     for row, record in enumerate(records):
         _fill(columns, row, record)
-    # A label of its own for a problem without a cluster: no string equals a tuple.
+    # A problem without a cluster gets a label that equals no other: no string equals a tuple.
     clusters = [(r.id,) if r.cluster is None else r.cluster for r in records]
     return TurnTable(
         dataset=dataset,

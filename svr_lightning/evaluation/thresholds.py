@@ -199,7 +199,7 @@ def _smallest(granted: Callable[[float], bool], high: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskConstraints:
-    """What is to hold of new problems, on average; None is no promise."""
+    """The promises about new problems, on average; None for no promise."""
 
     max_pse: float | None = None
     """Share of problems that stop before T_max with a wrong answer."""
@@ -270,7 +270,7 @@ class _Columns:
         return bounded_p_value(risk, promise)
 
     def upper_bound(self, risk: Floats, level: float) -> float:
-        """Of the mean of ``risk``."""
+        """The bound of the mean of ``risk``."""
         if self.single:
             return share_upper_bound(round(risk.sum()), len(risk), level)
         return bounded_upper_bound(risk, level)

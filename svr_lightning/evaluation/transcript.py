@@ -16,7 +16,7 @@ _EVIDENCE = {
 
 
 def print_turn(problem: Problem, turn: Turn, *, name_problem: bool = False) -> None:
-    """Show a turn as soon as it is there."""
+    """Show a turn as soon as it ends."""
     console = Console()
     if turn.index == 1:
         console.print(Text(f"\n{plain(problem.question)}", style="italic"))

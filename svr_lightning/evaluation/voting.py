@@ -54,7 +54,7 @@ class Pools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Votes:
-    """What voting does on one data set."""
+    """The results of voting on one data set."""
 
     n: int
     """Problems."""
@@ -316,6 +316,6 @@ def _limits(draws: Mapping[str, Floats]) -> dict[str, list[float]]:
 
 
 def _macro_limits(votes: Sequence[Votes]) -> dict[str, list[float]]:
-    """Of the unweighted mean over data sets, whose problems are drawn independently."""
+    """Intervals of the unweighted mean over data sets, whose problems are drawn independently."""
     names = votes[0].draws if votes else {}
     return _limits({name: np.mean([v.draws[name] for v in votes], axis=0) for name in names})
