@@ -339,11 +339,25 @@ class Overconfidence(_OfVerdict):
 class PerProblemTable(Protocol):
     """The columns of a ``ProblemTable`` that :class:`TrajectoryMetrics` reads."""
 
-    dataset: str
-    ids: tuple[str, ...]
-    problems: Mapping[str, NDArray[Any]]
-    turns: Mapping[str, NDArray[Any]]
-    self_checked: bool
+    @property
+    def dataset(self) -> str:
+        """Its name."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """[N] problems."""
+
+    @property
+    def problems(self) -> Mapping[str, NDArray[Any]]:
+        """[N] columns of problems."""
+
+    @property
+    def turns(self) -> Mapping[str, NDArray[Any]]:
+        """[O] columns of observed turns with a self-check."""
+
+    @property
+    def self_checked(self) -> bool:
+        """Whether the method states self-checks."""
 
 
 _CLASSES: Sequence[type[_ColumnMetric]] = (

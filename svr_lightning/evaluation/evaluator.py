@@ -177,6 +177,11 @@ class Evaluator:
         self._journal = self._answers = None
         return summarize(samples) if graded else {}
 
+    @property
+    def samples(self) -> list[SampleRecord]:
+        """The trajectories that this process recorded in the present evaluation."""
+        return [record for record in self.records if isinstance(record, SampleRecord)]
+
     def _all_records(self) -> list[AnyRecord]:
         """The records of all processes, each problem of a data set once, in a stable order."""
         return unique(self._gather(self.records))

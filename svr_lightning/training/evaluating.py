@@ -15,14 +15,17 @@ from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule
 from svr_lightning.core.types import Problem, Turn
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
-from svr_lightning.evaluation.metrics import named_metrics
+from svr_lightning.evaluation.metrics import macro_averages, named_metrics
 from svr_lightning.evaluation.operating_point import (
     OPERATING_POINT,
     read_operating_point,
     uncertified_settings,
 )
 from svr_lightning.evaluation.results import RESULTS
+from svr_lightning.evaluation.table import problem_table, turn_tables
 from svr_lightning.evaluation.transcript import print_outcome, print_turn
+from svr_lightning.files import finite
+from svr_lightning.metrics import TrajectoryMetrics
 from svr_lightning.tasks import TASKS
 from svr_lightning.training.data import Split
 from svr_lightning.training.distributed import gather_lists
@@ -172,14 +175,27 @@ class ModuleEvaluation:
             print_outcome(record, self.evaluator.rule)
         return [record.to_json() for record in records]
 
-    def finish(self, stage: str | None = None) -> dict[str, Any]:
+    def finish(self, stage: Split | None = None) -> dict[str, Any]:
         """Write the files; with a ``stage``, also log the metrics under ``<stage>/...``."""
         if self._module.trainer.sanity_checking:
             return {}
         results = self.evaluator.finish(self.quoted_config())
         if stage is not None:
-            self._log(stage, results)
+            self._log(stage, self._reduced(stage) if results else {})
         return results
+
+    def _reduced(self, stage: Split) -> dict[str, Any]:
+        """The metrics of the problems of all processes, reduced over them by torchmetrics."""
+        tables = turn_tables(self.evaluator.samples)
+        datasets = {}
+        for source in self._data.sources(stage):
+            metrics = TrajectoryMetrics().to(self._module.device)
+            if table := tables.get(source.name):
+                metrics.update(problem_table(table, table.recorded))
+            values = metrics.compute()  # by every process, whether it has problems or not
+            if values["n"]:
+                datasets[source.name] = {name: finite(value) for name, value in values.items()}
+        return {"datasets": datasets, "macro": macro_averages(datasets)}
 
     def run(self, name: str, split: Split) -> dict[str, Any]:
         """A whole evaluation outside of Lightning's loops."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation import metrics
 from svr_lightning.evaluation.intervals import wilson_interval
 from svr_lightning.evaluation.metrics import MATH_5
 from svr_lightning.evaluation.records import read_samples
@@ -246,6 +247,67 @@ def test_a_samples_file_from_elsewhere_is_read_or_named(tmp_path: Path) -> None:
         read_samples(path)
     with pytest.raises(ConfigError, match=r"absent\.jsonl: cannot be read \(No such file"):
         read_samples(tmp_path / "absent.jsonl")
+
+
+def _version_1(row: dict[str, Any]) -> dict[str, Any]:
+    """A record as svr_lightning 0.1 wrote it."""
+    new = ("schema_version", "task", "payload")
+    return {name: value for name, value in row.items() if name not in new}
+
+
+def test_a_file_of_version_1_is_read_and_its_fake_self_checks_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.write_text("".join(json.dumps(_version_1(row)) + "\n" for row in adaptive()))
+    records = read_samples(path)
+    assert {(record.task, record.cluster) for record in records} == {(None, None)}
+    assert metrics.summarize(records) == summarize(adaptive())
+    with pytest.raises(ValueError, match=r"toy/a does not name its task .*; evaluate again"):
+        records[0].problem()
+    silent = record("x", (True, "U", 0.5, 10), (False, "U", 0.5, 10))
+    path.write_text(json.dumps(_version_1(silent)) + "\n")
+    (old,) = read_samples(path)
+    assert {(turn.verdict, turn.confidence) for turn in old.turns} == {(None, None)}
+    path.write_text(json.dumps(silent) + "\n")  # in version 2 the policy said it
+    (new,) = read_samples(path)
+    assert new.turns[0].confidence == 0.5
+    path.write_text(json.dumps({**silent, "schema_version": 3}) + "\n")
+    with pytest.raises(ConfigError, match="schema_version 3 is not one that this svr_lightning"):
+        read_samples(path)
+
+
+def test_a_method_without_self_checks_has_no_verdict_metrics(tmp_path: Path) -> None:
+    rows = [record("x", (True, None, None, 10)), record("y", (False, None, None, 30))]
+    found = write_results(tmp_path, rows, {}, package_versions())
+    values = found["datasets"]["toy"]
+    assert (values["accuracy"], values["turns"], values["esr"]) == (0.5, 1.0, 0.0)
+    absent = {"verdict_accuracy", "auroc", "brier", "overconfidence"}
+    assert set(METRIC_NAMES) - set(values) == absent
+    assert not absent & {*found["macro"]["all"], *found["macro"]["all"]["n_datasets"]}
+    done = _recompute(tmp_path)
+    assert (done.returncode, done.stdout.endswith("every number agrees\n")) == (0, True)
+    live = TrajectoryMetrics()
+    live.update(problem_tables(rows)["toy"])
+    assert live.compute() == {k: v for k, v in values.items() if k != "accuracy_ci95"}
+    # Beside a method's own self-checks, turns without one are left out of its verdict metrics.
+    both = summarize([*rows, record("z", (True, "C", 0.9, 10))])["datasets"]["toy"]
+    assert (both["accuracy"], both["verdict_accuracy"]) == (2 / 3, 1.0)
+    assert both["brier"] == pytest.approx(0.01)
+
+
+def test_variants_of_one_problem_are_worth_one_in_the_interval(tmp_path: Path) -> None:
+    alone = [record(str(k), (k < 12, "C", 0.9, 1)) for k in range(20)]
+    twins = [{**row, "id": f"{row['id']}-{k}", "cluster": row["id"]} for row in alone for k in "ab"]
+    one, two = (summarize(rows)["datasets"]["toy"] for rows in (alone, twins))
+    assert (one["n"], two["n"]) == (20, 40)
+    assert two["accuracy_ci95"] == pytest.approx(one["accuracy_ci95"])
+    write_results(tmp_path, twins, {}, package_versions())
+    assert _recompute(tmp_path).returncode == 0
+    # All right: there is no variance to go by, and clusters are counted.
+    right = [{**row, "turns": alone[0]["turns"]} for row in twins]
+    assert summarize(right)["datasets"]["toy"]["accuracy_ci95"] == wilson_interval(1.0, 20)
+    # Variants that do not agree tell almost as much as problems of their own.
+    mixed = [{**row, "turns": alone[19 * (k % 2)]["turns"]} for k, row in enumerate(twins)]
+    assert summarize(mixed)["datasets"]["toy"]["accuracy_ci95"] == wilson_interval(0.5, 40)
 
 
 def test_versions_name_what_a_result_depends_on() -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from svr_lightning.core.metrics import METRIC_NAMES
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "[{{name: {0}, task: countdown, path: 'embedded:countdown-tiny', split: {0}, limit: {1}}}]"
 
@@ -34,3 +36,10 @@ def test_two_processes_of_torchrun_share_the_work_and_write_one_run(tmp_path: Pa
     for name, count in (("step-000002", 7), ("after", 5)):
         results = json.loads((tmp_path / "eval" / name / "results.json").read_text())
         assert [values["n"] for values in results["datasets"].values()] == [count]
+    # What validation logs is reduced over the processes by the metrics themselves.
+    results = json.loads((tmp_path / "eval" / "step-000002" / "results.json").read_text())
+    logged = {key: value for _, key, value in (line.split(",") for line in metrics[1:])}
+    for name in METRIC_NAMES:
+        value = results["datasets"]["dev"][name]
+        assert (f"val/dev/{name}" in logged) == (value is not None)
+        assert value is None or float(logged[f"val/dev/{name}"]) == value, name
