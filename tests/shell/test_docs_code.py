@@ -119,6 +119,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "runs" / run).mkdir(parents=True)
         (tmp_path / "runs" / run / "policy").symlink_to(SHIPPED)
     (tmp_path / "my_data.yaml").write_text(blocks("docs/data.md", "yaml")[0])
+    (tmp_path / "questions.txt").write_text("What is 3+3?\n")
     (tmp_path / "data").mkdir()
     for name in ("train", "dev", "test"):
         (tmp_path / "data" / f"{name}.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n')
