@@ -85,7 +85,7 @@ def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
                     values.append(float(row["value"]))
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise ConfigError(
-            f"{path}: no metrics.csv of a run ({error}); mend or remove it"
+            f"{path}: not a metrics.csv of a run ({error}); fix or remove it"
         ) from error
     return curves
 

@@ -26,7 +26,7 @@ class Trajectory:
 
     record: SampleRecord
     returned: int
-    """The turn whose answer is returned; 0 where the problem could not be run."""
+    """The turn whose answer is returned; 0 if the problem could not be run."""
     observed: int
     """Turns up to the stop; later ones were recorded and not used."""
     stopped_early: bool

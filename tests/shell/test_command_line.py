@@ -129,9 +129,9 @@ def test_help_lists_every_key_and_says_what_is_not_read(
 def test_no_command_takes_an_abbreviated_flag(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["sweep", "--sample", "x"])
-    assert "--samples" in capsys.readouterr().err
+    error = error_of(capsys, "sweep", "--samples", "x", "--max-turn", "3")
+    assert "unrecognized arguments: --max-turn 3; did you mean '--max-turns'?" in error
+    assert "--samples; see `svr_lightning sweep --help`" in error_of(capsys, "sweep")
     monkeypatch.setattr("svr_lightning.cli.main.check_command_line", lambda *_: None)
     error = error_of(capsys, "fit", "--config", TINY, "--trainer.max_step", "1")
     assert "--trainer.max_step" in error
