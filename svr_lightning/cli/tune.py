@@ -215,7 +215,7 @@ def _write(tuning: Tuning, job: Job, options: argparse.Namespace) -> list[Path]:
     if tuning.choice is not None:
         threshold = tuning.choice.threshold
         measured = _measure(job, job.report, threshold, options.resamples)
-        show_measured(measured, tuning)
+        show_measured(measured)
         files.append(out / DIAGNOSTICS)
         write_json(files[1], {"threshold": threshold, **measured})
         if options.write is not None:

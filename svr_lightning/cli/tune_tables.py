@@ -14,7 +14,7 @@ from svr_lightning.evaluation.recalibration import Recalibration
 from svr_lightning.evaluation.thresholds import Candidate, RiskConstraints, Tuning
 
 _PROMISED = {"max_pse": "PSE", "min_accuracy": "acc.", "max_tokens": "tokens"}
-_MEASURED = (("accuracy", 3), ("pse", 3), ("avg_total_tokens", 0))
+_MEASURED = (("accuracy", "accuracy", 3), ("PSE", "pse", 3), ("tokens", "avg_total_tokens", 0))
 _EFFECTS = ("brier", "brier_reliability", "ece_width", "ece_mass", "smooth_ece", "auroc", "aurc")
 
 
@@ -61,7 +61,7 @@ def show_tuning(
         console.print(Text(line))
 
 
-def show_measured(measured: Mapping[str, Any], tuning: Tuning) -> None:
+def show_measured(measured: Mapping[str, Any]) -> None:
     """What the chosen threshold does on problems that had no part in the choice."""
     console = Console()
     if not measured["datasets"]:
@@ -70,11 +70,11 @@ def show_measured(measured: Mapping[str, Any], tuning: Tuning) -> None:
         )
         return
     rows = [
-        [plain(name), f"{found['n']} ({found['n_clusters']})"]
-        + [_with_interval(found["metrics"][metric], digits) for metric, digits in _MEASURED]
+        [f"{plain(name)} ({found['n']})", metric, *_with_interval(found["metrics"][key], digits)]
         for name, found in measured["datasets"].items()
+        for metric, key, digits in _MEASURED
     ]
-    heads = ("data set", "n (clusters)", "accuracy", "PSE", "tokens")
+    heads = ("data set (problems)", "metric", "value", "95 %")
     title = "measured on problems that had no part in the choice"
     console.print(text_table(heads, rows, title))
 
@@ -178,8 +178,8 @@ def _number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _with_interval(metric: Mapping[str, Any], digits: int) -> str:
+def _with_interval(metric: Mapping[str, Any], digits: int) -> tuple[str, str]:
     if metric["value"] is None:
-        return "-"
+        return "-", ""
     low, high = (_number(bound, digits) for bound in metric["ci95"])
-    return f"{_number(metric['value'], digits)} [{low}, {high}]"
+    return _number(metric["value"], digits), f"{low}-{high}"
