@@ -27,6 +27,7 @@ class BeforeAfter(Callback):
     """Runs the test sets at the start and at the end of ``fit`` and prints both side by side.
 
     Leaves ``eval/before/`` and ``eval/after/``. A resumed run keeps the ``before`` it has.
+    ``trainer.limit_test_batches`` applies; ``trainer.fast_dev_run`` leaves the comparison out.
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -67,8 +68,10 @@ def _show(value: float | None, form: str) -> str:
 
 
 def _test_sources(trainer: Trainer) -> list[Any]:
+    """What is compared: nothing in a ``fast_dev_run``."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
-    return list(data.test_sources)
+    fast: Any = trainer.fast_dev_run  # type: ignore[attr-defined]
+    return [] if fast else list(data.test_sources)
 
 
 def _folder(trainer: Trainer, name: str) -> Path:

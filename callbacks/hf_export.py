@@ -30,8 +30,9 @@ class HFExport(Callback):
         self.dtype = dtype
 
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Export, on one rank."""
-        if trainer.is_global_zero and not trainer.interrupted:
+        """Export, on one rank; not the trial of a ``fast_dev_run``."""
+        fast: Any = trainer.fast_dev_run  # type: ignore[attr-defined]
+        if trainer.is_global_zero and not trainer.interrupted and not fast:
             export_policy(pl_module, Path(trainer.default_root_dir), self.dtype)
 
 

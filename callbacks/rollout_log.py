@@ -75,6 +75,7 @@ def group_lines(group: Group, step: int, *, uses_labels: bool = False) -> list[d
             "schema_version": SCHEMA_VERSION,
             "step": step,
             "id": group.problem.id,
+            "question": group.problem.question,
             "sample": trajectory.sample,
             **({} if trajectory.parent is None else {"parent": trajectory.parent}),
             **({"privileged": True} if uses_labels else {}),

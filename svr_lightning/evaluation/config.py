@@ -24,7 +24,8 @@ class EvaluationConfig(StopSettings):
     """Above 0, ``test`` samples as many single-turn solutions per problem instead and leaves them
     in ``eval/votes/votes.jsonl`` for majority voting."""
     max_completion_tokens: int | None = None
-    """Upper bound on the completion limit of every data set; None leaves each its own."""
+    """Lowers the completion limit of every data set, which is ``max_completion_tokens`` of its
+    data source, else that of its task. Training has ``model.sampling.max_completion_tokens``."""
     temperature: float = 0.0
     """0 is greedy decoding."""
     top_p: float = 1.0

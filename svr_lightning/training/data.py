@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
 from svr_lightning.tasks import resolve_task
+from svr_lightning.training.readers import is_hub_id
 from svr_lightning.training.sources import (
     DataSource,
     OnBadRow,
@@ -97,8 +98,9 @@ class SVRDataModule(LightningDataModule):
         eval_batch_size: problems of a data set that one process hands to its engine together;
             None hands over all, so that the engine runs out of work at the very end only. How
             many it completes at a time is its own setting.
-        local_files: for data sets named here, a local file or folder that stands for them: it is
-            read whole, so ``split``, ``subset``, ``revision`` and ``select`` do not apply.
+        local_files: for data sets of the hub named here, a local file or folder that stands for
+            them: it is read whole, so ``split``, ``subset``, ``revision`` and ``select`` do not
+            apply. A data set whose own ``path`` is local keeps that path.
         seed: with the epoch, decides the order of training problems.
         on_bad_row: ``error`` ends the run when a row of any data set cannot be used; ``skip``
             leaves such rows out with a warning that counts them.
@@ -302,8 +304,8 @@ class SVRDataModule(LightningDataModule):
 
 
 def _with_local_file(source: DataSource, local_files: Mapping[str, str]) -> DataSource:
-    if source.name not in local_files:
-        return source
+    if source.name not in local_files or not (source.path is None or is_hub_id(source.path)):
+        return source  # a path of its own wins over a file that stands for the hub's
     path = local_files[source.name]
     if not Path(path).expanduser().exists():
         raise ConfigError(

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -198,11 +199,13 @@ class ModuleEvaluation:
         return {"datasets": datasets, "macro": macro_averages(datasets)}
 
     def run(self, name: str, split: Split) -> dict[str, Any]:
-        """A whole evaluation outside of Lightning's loops."""
+        """A whole evaluation outside of Lightning's loops, under their limit on batches."""
         self.begin(name, split)
         loaders = getattr(self._data, f"{split}_dataloader")()
+        limit = getattr(self._module.trainer, f"limit_{split}_batches")
         for source, loader in zip(getattr(self._data, f"{split}_sources"), loaders, strict=True):
-            for problems in loader:
+            batches = limit if isinstance(limit, int) else int(len(loader) * limit)
+            for problems in islice(loader, batches):
                 self.evaluator.solve(problems, source.name, source.max_completion_tokens)
         return self.finish()
 

@@ -1,11 +1,12 @@
 """The LightningModule: owns the policy and the reference, and knows one training step."""
 
 import copy
+import json
 import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -284,6 +285,8 @@ class SVRModule(LightningModule):
             f"model.engine={type(self._engine).__name__} returns no token ids, which training "
             "needs; leave model.engine out, or use TransformersEngine or VLLMEngine",
         )
+        for logger in self.trainer.loggers:
+            logger.log_hyperparams(self._hyperparameters())
         if "deepspeed" not in type(self.trainer.strategy).__name__.lower():
             check_precision(str(self.trainer.precision), self.optimizer_config.lr)
         problems = data.problems_per_step // self.trainer.world_size
@@ -291,6 +294,23 @@ class SVRModule(LightningModule):
         self.trainer.accumulate_grad_batches = micro_batches_per_step(
             sequences, self.micro_batch_size
         )
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        """For loggers: the command line's configuration, else this module's own settings."""
+        if self.run_config:
+            return self.run_config
+        configs: dict[str, Any] = {
+            "policy": self.policy_config,
+            "sampling": self.sampling,
+            "optimizer": self.optimizer_config,
+            "reference": self.reference_config,
+            "evaluation": self.evaluation,
+        }
+        own = {name: asdict(config) for name, config in configs.items()}
+        plain_settings = ("resample", "updates_per_rollout", "micro_batch_size", "seed")
+        own |= {name: getattr(self, name) for name in plain_settings}
+        settings = {"model": {**own, "recipe": repr(self.recipe)}}
+        return dict(json.loads(json.dumps(settings, default=str)))  # tuples as lists
 
     def configure_optimizers(self) -> Any:
         """AdamW over the policy, warmup-stable-decay over the planned optimizer steps."""

@@ -4,6 +4,7 @@ Every error is a ``ValueError`` of one line; :mod:`svr_lightning.training.source
 data it was. A line that is no JSON is not an error of the file but of that row.
 """
 
+import csv
 import gzip
 import json
 import re
@@ -20,6 +21,11 @@ Choose = Callable[[int], Sequence[int]]
 
 _SPLITS = {"train", "test", "validation", "valid", "val", "dev"}
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+
+
+def is_hub_id(path: str) -> bool:
+    """Whether a path can be the name of a hub data set: ``owner/name`` and no file's."""
+    return bool(_HUB_ID.fullmatch(path)) and not path.lower().endswith(tuple(_READERS))
 
 
 class RawRow(NamedTuple):
@@ -65,7 +71,7 @@ def hub_rows(
         ValueError: if ``path`` can be no hub id, ``datasets`` is not installed, or the hub did
             not deliver.
     """
-    if not _HUB_ID.fullmatch(path) or path.lower().endswith(tuple(_READERS)):
+    if not is_hub_id(path):
         raise ValueError(f"there is no such file or folder (looked from {Path.cwd()}); mend path")
     try:
         import datasets
@@ -115,7 +121,7 @@ def _file_rows(file: Path, name: str) -> list[RawRow]:
         if file.name.lower().endswith(suffix):
             try:
                 return read(file, name)
-            except (OSError, EOFError, zlib.error) as error:
+            except (OSError, EOFError, zlib.error, csv.Error, UnicodeError) as error:
                 reason = one_line(getattr(error, "strerror", None) or error)
                 raise ValueError(f"cannot read {name}: {reason}") from error
     raise ValueError(f"{name} is none of {', '.join(_READERS)}")
@@ -164,9 +170,35 @@ def _parquet(file: Path, name: str) -> list[RawRow]:
         raise ValueError(f"cannot read {name}: {one_line(error)}") from error
 
 
+_WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)")
+
+
+def _csv(file: Path, name: str) -> list[RawRow]:
+    """Rows under a header line. Whole numbers, JSON lists and JSON objects are read as such."""
+    rows: list[RawRow] = []
+    with file.open(newline="", encoding="utf-8-sig") as stream:
+        table = csv.DictReader(stream)
+        for cells in table:
+            value: Any = {key: _cell(text) for key, text in cells.items() if key is not None}
+            if None in cells or None in cells.values():
+                value = ValueError(f"another number of cells than the header's {len(value)}")
+            rows.append(RawRow(len(rows), f"{name}:{table.line_num}", value))
+    return rows
+
+
+def _cell(text: str | None) -> Any:
+    if not text or not text.strip():
+        return None
+    if _WHOLE_NUMBER.fullmatch(text.strip()) or text.lstrip().startswith(("[", "{")):
+        value = _parsed(text.encode())
+        return text if isinstance(value, ValueError) else value
+    return text
+
+
 _READERS: dict[str, Callable[[Path, str], list[RawRow]]] = {
     ".json": _json_list,
     ".jsonl": _json_lines,
     ".jsonl.gz": _json_lines,
     ".parquet": _parquet,
+    ".csv": _csv,
 }

@@ -48,7 +48,7 @@ class DataSource:
     """``countdown``, ``gsm8k``, ``math``, an entry point of group ``svr_lightning.tasks``, or a
     task of your own: its class path, or ``{class_path: ..., init_args: {...}}``."""
     path: str | None = None
-    """Hub id; or a .json, .jsonl, .jsonl.gz or .parquet file or a folder of such files; or
+    """Hub id; or a .json, .jsonl, .jsonl.gz, .csv or .parquet file or a folder of such files; or
     ``embedded:countdown-tiny``. None where ``generate`` is given."""
     generate: CountdownGenerator | None = None
     """Countdown problems made on the spot, instead of ``path``."""
@@ -65,8 +65,11 @@ class DataSource:
     """Only the first rows, after ``select``."""
     orders: int = 2
     """Of the embedded set: in how many orders of its numbers each problem is asked, at most 6."""
+    columns: dict[str, str] | None = None
+    """For columns that the task expects and the data set names otherwise: the task's name, then
+    the data set's, as in ``{question: problem_text}``."""
     max_completion_tokens: int | None = None
-    """Completion limit when this set is evaluated; None takes the one all sets share."""
+    """Completion limit when this set is evaluated; None takes the task's."""
 
     def check(self) -> None:
         """Refuse settings that no data could satisfy, before anything is read.
@@ -216,10 +219,11 @@ def _problem(row: readers.RawRow, source: DataSource, task: Task) -> Problem:
         raise row.value
     if not isinstance(row.value, Mapping):
         raise ValueError(f"expected an object, found {type(row.value).__name__}")
-    absent = [name for name, value in row.value.items() if _is_nan(value)]
+    value = _renamed(row.value, source.columns or {})
+    absent = [name for name, cell in value.items() if _is_nan(cell)]
     try:
         # Tables made by pandas write NaN for "nothing here", in columns nobody asks for too.
-        problem = task.from_row({**row.value, **dict.fromkeys(absent)})
+        problem = task.from_row({**value, **dict.fromkeys(absent)})
     except ValueError as error:
         if absent:
             raise ValueError(f"{error} (NaN in {', '.join(map(repr, absent))})") from None
@@ -228,11 +232,22 @@ def _problem(row: readers.RawRow, source: DataSource, task: Task) -> Problem:
     if isinstance(problem.reference, str):
         check_text(problem.reference, "reference")
     check_text(problem.id, "id")
-    cluster = row.value.get("cluster", problem.cluster)
+    cluster = value.get("cluster", problem.cluster)
     if cluster is not None:
         check_text(str(cluster), "cluster")
         problem = replace(problem, cluster=str(cluster))
     return problem if problem.id else replace(problem, id=f"{source.name}/{row.number}")
+
+
+def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """A row under the task's column names. Raises ValueError for a column that is not there."""
+    for wanted, name in columns.items():
+        if name not in row:
+            raise ValueError(
+                f"missing column {name!r}, which columns.{wanted} names; the row has "
+                f"{sorted(map(str, row))}"
+            )
+    return {**row, **{wanted: row[name] for wanted, name in columns.items()}}
 
 
 def _validated(

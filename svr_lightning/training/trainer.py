@@ -1,17 +1,19 @@
 """A Lightning Trainer with the rollout fit loop, durable checkpoints and a run's folder layout."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     ModelCheckpoint,
     ProgressBar,
 )
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.checkpoint import DurableCheckpointIO
@@ -47,6 +49,9 @@ class SVRTrainer(HookedTrainer):
                 "data.problems_per_step and the number of processes; leave it out and set "
                 "model.micro_batch_size, the sequences per forward and backward pass"
             )
+        root = kwargs.get("default_root_dir") or "runs/default"
+        _check_folder(Path(root))
+        _check_accelerator(str(kwargs.get("accelerator", "auto")))
         # The limits are spelled out because the configuration parser takes Lightning's own for
         # floats, and 1.0 means everything where 1 means one batch.
         kwargs |= {
@@ -55,7 +60,6 @@ class SVRTrainer(HookedTrainer):
             "limit_test_batches": limit_test_batches,
             "limit_predict_batches": limit_predict_batches,
         }
-        root = kwargs.get("default_root_dir") or "runs/default"
         kwargs["default_root_dir"] = root
         kwargs["use_distributed_sampler"] = False
         kwargs["strategy"] = own_strategy(kwargs.get("strategy", "auto"))
@@ -85,10 +89,14 @@ class SVRTrainer(HookedTrainer):
                 callback.on_train_batch_end = at_end  # type: ignore[method-assign]
 
     def save_checkpoint(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """Save, unless within an optimizer step: no checkpoint holds a part of its gradient.
+        """Save, unless in a ``fast_dev_run`` or within an optimizer step.
+
+        No checkpoint holds a part of a step's gradient.
 
         Whoever saves at any moment, such as a job's last signal, keeps the checkpoint before.
         """
+        if self.fast_dev_run:  # type: ignore[attr-defined]
+            return
         if self.training and self.fit_loop.within_step:
             rank_zero_warn(f"within an optimizer step; {filepath} is not written, resume from last")
             return
@@ -103,9 +111,41 @@ class SVRTrainer(HookedTrainer):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Errors of one process end all of them."""
-        with failing_together(self):
-            yield
+        """Errors of one process end all of them; an interrupted training says how to go on."""
+        try:
+            with failing_together(self):
+                yield
+        except KeyboardInterrupt:
+            if self.state.fn == "fit":
+                rank_zero_info(self._how_to_go_on())
+            raise
+
+    def _how_to_go_on(self) -> str:
+        kept = [c for c in self.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
+        saved = [callback.last_model_path for callback in kept if callback.last_model_path]
+        said = f"interrupted after optimizer step {self.global_step}"
+        if not saved:
+            return f"{said}; there is no checkpoint yet, so start the run again"
+        return f"{said}; the same command with --ckpt_path last goes on from {saved[0]}"
+
+
+def _check_folder(root: Path) -> None:
+    """Refuse a folder that cannot be written to, before anything is loaded."""
+    there = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise ConfigError(
+            f"trainer.default_root_dir={root}: {there} cannot be written to; give another folder"
+        )
+
+
+def _check_accelerator(accelerator: str) -> None:
+    gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    if accelerator in ("gpu", "cuda") and not gpu:
+        raise ConfigError(
+            f"trainer.accelerator={accelerator}, and torch sees no GPU here; to try the "
+            "configuration out on a CPU add --config configs/hardware/cpu_smoke.yaml as the last "
+            "one"
+        )
 
 
 def _as_list(value: Any) -> list[Any]:

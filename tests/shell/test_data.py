@@ -107,7 +107,7 @@ def test_a_batch_that_does_not_divide_among_the_processes_is_refused() -> None:
 
 
 def test_a_training_set_of_less_than_one_batch_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"37 problems are less than one batch of data\.prob"):
+    with pytest.raises(ConfigError, match=r"37 problems are fewer than the 64 of one rollout"):
         module(problems_per_step=64).setup("fit")
 
 
@@ -346,3 +346,22 @@ def test_the_data_module_is_configured_from_plain_values() -> None:
     # The message arrives as it was written, not inside one of the parser's own.
     with pytest.raises(ConfigError, match="give either path or generate"):
         parser.instantiate_classes(wrong)
+
+
+def test_a_local_file_stands_for_the_hubs_data_set_and_never_for_a_path_of_the_users_own(
+    tmp_path: Path,
+) -> None:
+    row = json.dumps({"question": "1+1?", "answer": "#### 2"}) + "\n"
+    for name in ("stand_in", "own"):
+        (tmp_path / f"{name}.jsonl").write_text(row)
+    files = {"gsm8k_train": str(tmp_path / "stand_in.jsonl")}
+
+    def read_from(path: str) -> str | None:
+        source = DataSource(name="gsm8k_train", task="gsm8k", path=path)
+        data = SVRDataModule(train=source, local_files=files, problems_per_step=1)
+        return data.sources("train")[0].path
+
+    assert read_from("openai/gsm8k") == files["gsm8k_train"]
+    own = str(tmp_path / "own.jsonl")
+    assert read_from(own) == own
+    assert read_from("missing.jsonl") == "missing.jsonl"  # and loading it says so

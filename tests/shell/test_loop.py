@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from svr_lightning.callbacks import BeforeAfter, HFExport
 from torch.utils.data import DataLoader
 
 from svr_lightning.core.losses import LossSpec
@@ -350,3 +352,59 @@ def test_problems_without_a_data_module_are_refused_in_one_line(tmp_path: Path) 
 def test_the_accumulation_is_not_for_users_to_set(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"accumulate_grad_batches=4.*set model.micro_batch_size"):
         trainer(tmp_path, accumulate_grad_batches=4)
+
+
+def test_a_fast_dev_run_leaves_nothing_that_the_next_run_trips_over(tmp_path: Path) -> None:
+    callbacks = (BeforeAfter(), HFExport(), ModelCheckpoint(save_last=True))
+    tested = data(test=data().val_sources)
+    trainer(tmp_path, *callbacks, fast_dev_run=1, enable_checkpointing=True).fit(module(), tested)
+    assert not list(tmp_path.rglob("*.ckpt"))
+    assert not any((tmp_path / name).exists() for name in ("policy", "eval/before", "eval/after"))
+
+
+def test_the_limit_on_test_batches_holds_for_the_comparison(tmp_path: Path) -> None:
+    tested = data(test=data().val_sources, eval_batch_size=1)
+    run = trainer(tmp_path, BeforeAfter(), max_steps=1, limit_test_batches=2)
+    run.fit(module(), tested)
+    for name in ("before", "after"):
+        lines = (tmp_path / "eval" / name / "samples.jsonl").read_text().splitlines()
+        assert len(lines) == 2
+
+
+def test_loggers_get_the_settings_of_a_run(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=1, logger=True).fit(module(), data())
+    logged = yaml.safe_load((tmp_path / "logs" / "hparams.yaml").read_text())
+    assert logged["model"]["optimizer"]["lr"] == 1e-3
+    assert logged["model"]["seed"] == 3
+
+
+def test_an_interrupted_run_says_how_to_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Interrupt(Callback):
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 2:
+                raise KeyboardInterrupt
+
+    keep = ModelCheckpoint(every_n_train_steps=1, save_top_k=0, save_last=True)
+    with caplog.at_level("INFO"), pytest.raises((SystemExit, KeyboardInterrupt)):
+        trainer(tmp_path, Interrupt(), keep, enable_checkpointing=True).fit(module(), data())
+    assert "interrupted after optimizer step 2; the same command with --ckpt_path last" in (
+        caplog.text
+    )
+    assert (tmp_path / "checkpoints" / "last.ckpt").is_file()
+
+
+def test_a_gpu_that_is_not_there_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"no GPU here; .*configs/hardware/cpu_smoke.yaml"):
+        trainer(tmp_path, accelerator="gpu")
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file cannot be written to; give another folder"):
+        trainer(tmp_path / "file" / "run")

@@ -1,5 +1,6 @@
 """Every form a data set comes in, and every fault it may have."""
 
+import csv
 import gzip
 import json
 import logging
@@ -83,6 +84,35 @@ def test_every_file_format_gives_the_same_problems(tmp_path: Path, name: str, wr
     assert [problem.reference for problem in problems] == ["2", "4", "1,234"]
     assert problems[2].question == "Is the sign \u2028 kept?"
     assert {problem.task for problem in problems} == {"gsm8k"}
+
+
+def write_csv(path: Path) -> Path:
+    with path.open("w", newline="", encoding="utf-8-sig") as stream:
+        table = csv.DictWriter(stream, ["note", *ROWS[0]])
+        table.writeheader()
+        table.writerows({"note": "", **row} for row in ROWS)
+    return path
+
+
+def test_csv_rows_are_under_a_header_and_faults_name_their_line(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "rows.csv")
+    expected = load_problems(gsm8k(write_lines(tmp_path / "rows.jsonl", ROWS)))
+    assert load_problems(gsm8k(path)) == expected
+    text = 'nums,target\n"[3, 5, 8]",16\n"[1, 2]",3,4\n'
+    (tmp_path / "numbers.csv").write_text(text)
+    source = DataSource(name="own", task="countdown", path=str(tmp_path / "numbers.csv"))
+    assert "numbers.csv:3: another number of cells than the header's 2" in error_of(source)
+    (one,) = load_problems(source, "skip")
+    assert (one.payload["nums"], one.reference) == ([3, 5, 8], "16")
+
+
+def test_columns_may_have_names_of_their_own(tmp_path: Path) -> None:
+    rows = [{"problem_text": row["question"], "answer": row["answer"]} for row in ROWS]
+    path = write_lines(tmp_path / "rows.jsonl", rows)
+    problems = load_problems(gsm8k(path, columns={"question": "problem_text"}))
+    assert [p.question for p in problems] == [row["question"] for row in ROWS]
+    said = error_of(gsm8k(path, columns={"question": "text"}))
+    assert "rows.jsonl:1: missing column 'text', which columns.question names" in said
 
 
 def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path: Path) -> None:
@@ -221,9 +251,9 @@ def test_a_path_that_can_be_no_hub_id_is_reported_without_asking_the_hub(
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("question,answer\n")
-    assert "rows.csv is none of .json, .jsonl, .jsonl.gz, .parquet" in error_of(
-        gsm8k(tmp_path / "rows.csv")
+    (tmp_path / "rows.txt").write_text("question,answer\n")
+    assert "rows.txt is none of .json, .jsonl, .jsonl.gz, .parquet, .csv" in error_of(
+        gsm8k(tmp_path / "rows.txt")
     )
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b"{}" * 99)[:-9])
     assert "cannot read cut.jsonl.gz: Compressed file ended" in error_of(
@@ -234,7 +264,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         gsm8k(tmp_path / "no.jsonl.gz")
     )
     (tmp_path / "empty").mkdir()
-    assert "the folder holds no .json, .jsonl, .jsonl.gz, .parquet file" in error_of(
+    assert "the folder holds no .json, .jsonl, .jsonl.gz, .parquet, .csv file" in error_of(
         gsm8k(tmp_path / "empty")
     )
 
