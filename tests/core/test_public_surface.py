@@ -17,6 +17,7 @@ text = ("<think>3+5=8</think>\\n<answer>(3+5)+8</answer>\\n"
         "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>")
 check = svr.parse_self_check(text)
 assert task.grade(text, problem) and task.format_score(text) == 1.0
+assert svr.get_grader("symbolic").grade(task, text, problem)
 assert svr.self_check_format_score(text) == 1.0
 assert svr.should_stop(check.verdict, check.confidence, False)
 assert [m["role"] for m in svr.first_turn_messages(task, problem)] == ["system", "user"]
