@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from svr_lightning.core.types import Problem
+from svr_lightning.errors import one_line
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError, Task
 from svr_lightning.tasks.graders import Grader, get_grader
@@ -33,7 +34,8 @@ def label(task: Task, completion: str, problem: Problem, grader: Grader | None =
     try:
         return Label((grader or get_grader("paper")).grade(task, completion, problem))
     except GradingError as error:
-        log.warning("problem %s: counted as wrong, not graded: %s", problem.id, error)
+        told = one_line(f"problem {problem.id}: counted as wrong, not graded: {error}")
+        log.warning("%s", told)
         return Label(correct=False, error=str(error))
 
 
