@@ -51,7 +51,7 @@ class RolloutLog(Callback):
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log a rollout before its first micro-batch, under the step that it leads to."""
-        if batch_idx % trainer.fit_loop.per_rollout:
+        if batch_idx % trainer.fit_loop.per_rollout:  # type: ignore[attr-defined]
             return
         groups: list[Group] = pl_module.groups
         step = trainer.global_step + 1

@@ -69,9 +69,7 @@ class SVRCommandLine(LightningCLI):
         if self._server_has_the_policy():
             config = self.config[self._command]
             kept = {name: config.trainer[name] for name in _KEPT_FOR_A_SERVER}
-            config.trainer = Namespace(  # type: ignore[no-untyped-call]
-                **kept, accelerator="cpu", devices=1, callbacks=[]
-            )
+            config.trainer = Namespace(**kept, accelerator="cpu", devices=1, callbacks=[])  # type: ignore[no-untyped-call]
             config.trainer.enable_model_summary = False
             config.trainer.enable_progress_bar = False
             self.save_config_callback = None
@@ -237,7 +235,7 @@ def _plain(config: Any) -> Any:
 
 def _quieten() -> None:
     """Drop advertisements, and warnings that speak of settings chosen here on purpose."""
-    disable_progress_bar()  # type: ignore[no-untyped-call]
+    disable_progress_bar()
     for logger in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
         logging.getLogger(logger).addFilter(lambda record: "Tip:" not in str(record.msg))
     for pattern in (

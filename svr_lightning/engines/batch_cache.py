@@ -25,7 +25,7 @@ SPARE = 64
 _SERVED = (DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
 
 
-class RoomyLayer(DynamicLayer):
+class RoomyLayer(DynamicLayer):  # type: ignore[misc]
     """Keys and values as views of larger buffers.
 
     A new token is written into a spare column, and a row that is kept into the place of one that

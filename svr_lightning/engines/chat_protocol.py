@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from svr_lightning.core.types import FinishReason, Message, RemoteCompletion
 from svr_lightning.engines.base import SamplingParams
@@ -72,21 +72,19 @@ def read_answer(body: bytes) -> RemoteCompletion:
     if ended not in tuple(FinishReason):
         said = excerpt(ended) if isinstance(ended, str) else "none"
         raise UnusableError(f"the server ended it with {said!r}, neither 'stop' nor 'length'")
-    counts = [
-        usage.get(name) if isinstance(usage, dict) else None
-        for name in ("prompt_tokens", "completion_tokens")
-    ]
-    if not all(map(_is_count, counts)):
+    counts: dict[str, Any] = usage if isinstance(usage, dict) else {}
+    prompt_tokens, completion_tokens = counts.get("prompt_tokens"), counts.get("completion_tokens")
+    if not (_is_count(prompt_tokens) and _is_count(completion_tokens)):
         raise UnusableError("the server's answer has no usage, so its tokens cannot be counted")
     return RemoteCompletion(
         text=text,
         finish_reason=FinishReason(ended),
-        prompt_tokens=counts[0],
-        completion_tokens=counts[1],
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
     )
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
@@ -135,7 +133,7 @@ def retry_delay(
         >>> retry_delay(3, 1.0, 0.5, None, now), retry_delay(1, 1.0, 0.0, "7", now)
         (3.0, 7.0)
     """
-    own = first_delay * 2 ** (tries - 1) * (1 - draw / 2)
+    own: float = first_delay * 2 ** (tries - 1) * (1 - draw / 2)
     return min(max(own, _seconds(retry_after, now)), LONGEST_WAIT)
 
 

@@ -62,7 +62,7 @@ class TransformersEngine(Engine):
         self._stop_ids = frozenset(stop_token_ids)
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
         """The type of the weights when it computes; the model may have moved to a device since."""
         if self._model is None:
             return torch.float32
@@ -153,7 +153,8 @@ class TransformersEngine(Engine):
             use_cache=True,
             logits_to_keep=1,
         )
-        return output.logits[:, -1]
+        logits: Tensor = output.logits
+        return logits[:, -1]
 
     def _take(self, logits: Tensor, rows: Sequence[_Row]) -> None:
         """Draw a token for each row and write it down."""
@@ -208,4 +209,4 @@ def _autocast(model: Any) -> AbstractContextManager[Any]:
 
 
 def _computes_in_bf16(model: Any) -> bool:
-    return model.device.type != "cpu" and model.dtype == torch.float32
+    return bool(model.device.type != "cpu" and model.dtype == torch.float32)

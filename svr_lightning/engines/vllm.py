@@ -313,7 +313,8 @@ def _final_only() -> Any:
 
 def _eager() -> AbstractContextManager[Any]:
     """Without compilation, which costs more on a CPU than it saves."""
-    return torch.compiler.set_stance("force_eager")
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 from transformers.integrations.liger import apply_liger_kernel
-from transformers.utils import is_flash_linear_attention_available  # type: ignore[attr-defined]
+from transformers.utils import is_flash_linear_attention_available
 
 from svr_lightning.engines.weight_names import VISION
 from svr_lightning.errors import ConfigError
@@ -172,7 +172,7 @@ def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:
     """A Qwen3.5 text model of the smallest useful size, to try a configuration out on a CPU."""
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(seed)
-    model = Qwen3_5ForCausalLM(  # type: ignore[no-untyped-call]
+    model = Qwen3_5ForCausalLM(
         Qwen3_5TextConfig(
             vocab_size=vocab,
             hidden_size=64,
@@ -216,7 +216,7 @@ def use_kernels(model: Any, liger: bool | None, device: str) -> None:
     if chooses_liger(liger, model_type=config.model_type, device=device, installed=installed):
         # Its fused losses would replace the model's forward, which the engine needs for scores.
         changes = {"fused_linear_cross_entropy": False, "cross_entropy": False}
-        apply_liger_kernel(model, changes)  # type: ignore[no-untyped-call]
+        apply_liger_kernel(model, changes)
         used.append(f"liger-kernel {version('liger_kernel')}")
     hybrid = "linear_attention" in (getattr(config, "layer_types", None) or ())
     if hybrid and device == "cuda":
