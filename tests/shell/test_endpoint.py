@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,29 @@ def test_a_server_that_dies_costs_no_answer(tmp_path: Path) -> None:
         assert len(again.bodies) == 3
     with ChatServer(unsure) as healthy:
         assert evaluate(healthy, tmp_path / "other") == records
+
+
+def test_a_server_that_says_nothing_is_given_up_within_the_patience_for_one_request(
+    tmp_path: Path,
+) -> None:
+    over = threading.Event()
+
+    def silent(_body: dict[str, Any], _number: int) -> Reply:
+        over.wait(20)
+        return Reply(b"", drop=True)
+
+    began = time.monotonic()
+    with ChatServer(silent) as server:
+        asking = remote(server, tmp_path, concurrency=1, timeout=1.0, patience=2.5)
+        waits: list[str] = []
+        watcher = threading.Timer(1.5, lambda: waits.append(asking.engine.describe_wait()))
+        watcher.start()
+        said = r"did not answer in 3 tries, the last time: no answer within 0\.\d+ seconds"
+        with pytest.raises(ConfigError, match=said):
+            asking.solve(PROBLEMS, "toy")
+        over.set()
+    assert time.monotonic() - began < 15
+    assert waits == ["try 2 of 6"]
 
 
 def test_a_torn_line_of_the_answers_is_asked_for_again_and_a_foreign_one_is_named(
