@@ -4,32 +4,24 @@ import copy
 import json
 import math
 import time
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
-from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
 from svr_lightning.errors import one_line, require
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.collect import ResampleMode, collect_rollout, share_of
+from svr_lightning.rollout.collect import ResampleMode
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.batching import (
     TrainBatch,
-    dummy_sample,
-    micro_batches,
     micro_batches_per_step,
-    samples_of,
 )
 from svr_lightning.training.config import (
     EvaluationConfig,
@@ -39,15 +31,15 @@ from svr_lightning.training.config import (
     SamplingConfig,
 )
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.distributed import check_precision, gather_lists, mean_over_ranks
+from svr_lightning.training.distributed import check_precision, mean_over_ranks
 from svr_lightning.training.evaluating import ModuleEvaluation
 from svr_lightning.training.internals import has_trainer
-from svr_lightning.training.logs import CSVLog, StepLog, rollout_stats
+from svr_lightning.training.logs import CSVLog, StepLog
 from svr_lightning.training.loop import RolloutFitLoop
 from svr_lightning.training.policy import load_policy, stop_token_ids
+from svr_lightning.training.rollouts import ModuleRollouts
 from svr_lightning.training.serving import PolicyEngine, require_agreement
 from svr_lightning.training.update import (
-    completion_logprobs,
     make_optimizer,
     mix_reference,
     policy_update_loss,
@@ -98,14 +90,11 @@ class SVRModule(LightningModule):
         seed: int = 42,
     ) -> None:
         super().__init__()
-        require(
-            micro_batch_size >= 1,
-            f"model.micro_batch_size={micro_batch_size} must be at least 1",
-        )
-        require(
-            updates_per_rollout >= 1,
-            f"model.updates_per_rollout={updates_per_rollout} must be at least 1",
-        )
+        for name, value in (
+            ("micro_batch_size", micro_batch_size),
+            ("updates_per_rollout", updates_per_rollout),
+        ):
+            require(value >= 1, f"model.{name}={value} must be at least 1")
         require(
             updates_per_rollout == 1 or sampling.top_p == 1,
             f"model.updates_per_rollout={updates_per_rollout} weighs tokens by the policy that "
@@ -129,7 +118,7 @@ class SVRModule(LightningModule):
         self._step_log = StepLog()
         self._engine = engine
         self._rollout_stats: dict[str, float] = {}
-        self._prompt_shown = False
+        self.rollouts = ModuleRollouts(self)
         self._grad_norm = math.nan
         self._update_began = time.perf_counter()
 
@@ -331,59 +320,9 @@ class SVRModule(LightningModule):
 
     def collect(self, problems: list[Problem]) -> list[TrainBatch]:
         """One on-policy batch: problems to groups, labels, rewards, samples, micro-batches."""
-        started = time.perf_counter()
-        self.serving.sync_seconds()  # of an evaluation since, which is none of the rollout's
-        self._show_prompt(problems)
-        self._name_too_long(problems)
-        own_ids = [problem.id for problem in problems]
-        # Of all processes, where single groups are replaced; whole batches are drawn from all.
-        batch = frozenset(gather_lists(own_ids) if self.resample == "top_up" else [])
-        with self.serving.sampling(self.global_step):
-            groups = collect_rollout(
-                self.serving.engine,
-                self.recipe,
-                problems,
-                renderer=self.renderer,
-                sampling=self.sampling.decoding(),
-                seed=self.seed,
-                step=self.global_step,
-                resample=self.resample,
-                fresh=partial(self._fresh_problems, batch),
-                part=self.global_rank // self.ranks_per_engine,
-                parts=self.trainer.world_size // self.ranks_per_engine,
-                show_progress=self.global_rank == 0,
-            )
-        self.groups = self._own_share(groups)
-        samples = samples_of(self.groups, self.recipe.samples_per_problem)
-        self.recipe.scheduler.remember(self.groups, self.global_step, gather_lists)
-        self._rollout_stats = rollout_stats(self.groups)
-        self._rollout_stats["time/rollout"] = time.perf_counter() - started
-        sync_seconds = self.serving.sync_seconds()
-        if sync_seconds is not None:
-            self._rollout_stats["time/sync"] = sync_seconds
+        batches, self.groups, self._rollout_stats = self.rollouts.collect(problems)
         self._update_began = time.perf_counter()
-        batches = micro_batches(
-            samples,
-            accumulate=int(self.trainer.accumulate_grad_batches),
-            updates=self.updates_per_rollout,
-            version=self.global_step,
-            max_tokens=self.policy_config.max_tokens_per_forward,
-            loss_tokens=self.renderer.loss_tokens,
-            dummy_sample=dummy_sample(self.groups),
-        )
-        return [self._with_old_logprobs(batch) for batch in batches]
-
-    def _with_old_logprobs(self, batch: TrainBatch) -> TrainBatch:
-        """Where several updates share a rollout, note what their ratios start from.
-
-        The engine's log-probabilities would not do: its rounding can be wider than the clip range.
-        """
-        if self.updates_per_rollout == 1:
-            return batch
-        with torch.no_grad(), self.trainer.precision_plugin.train_step_context():
-            here = batch.to(self.device)
-            old = completion_logprobs(self.policy, here, self.sampling.temperature)
-        return replace(batch, old_logprobs=old.to(batch.logprobs.device))
+        return batches
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
         """The policy loss of one micro-batch."""
@@ -451,45 +390,6 @@ class SVRModule(LightningModule):
             ids = tuple(group.problem.id for group in self.groups)
             raise RuntimeError(self._not_finite("gradient", ids))
         self._grad_norm = norm
-
-    def _own_share(self, groups: list[Group]) -> list[Group]:
-        """What this process trains on of the groups that its engine's processes all rolled out."""
-        own = len(groups) // self.ranks_per_engine
-        first = self.global_rank % self.ranks_per_engine * own
-        return groups[first : first + own]
-
-    def _fresh_problems(
-        self, batch: frozenset[str], attempt: int, count: int, exclude: frozenset[str]
-    ) -> list[Problem]:
-        """This engine's share of a draw that all make alike, none of them in ``batch``."""
-        seed = derive_seed(
-            self.seed, step=self.global_step, problem_id="", attempt=attempt, purpose="resample"
-        )
-        engines = self.trainer.world_size // self.ranks_per_engine
-        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-        drawn = data.fresh_problems(seed, (count + len(exclude)) * engines, batch)
-        own = self.global_rank // self.ranks_per_engine
-        fresh = share_of(drawn, count, exclude, own, engines)
-        self._name_too_long(fresh)
-        return fresh
-
-    def _show_prompt(self, problems: Sequence[Problem]) -> None:
-        """Print the first prompt of a run as rendered."""
-        if not self._prompt_shown:
-            text = self.renderer.text(self.recipe.dialogue.first(problems[0]))
-            rank_zero_info(f"first rendered prompt:\n{plain(text)}")
-            self._prompt_shown = True
-
-    def _name_too_long(self, problems: Sequence[Problem]) -> None:
-        """Name problems that a prompt cannot hold; each process knows of its own alone."""
-        fits = self.renderer.fits
-        unfit = [p.id for p in problems if not fits(self.recipe.dialogue.first(p))]
-        if unfit:
-            warnings.warn(
-                f"training problems {', '.join(unfit)} do not fit model.policy.max_prompt_tokens="
-                f"{self.renderer.max_prompt_tokens}; the left of their text is cut",
-                stacklevel=2,
-            )
 
     def _not_finite(self, what: str, problem_ids: Sequence[str]) -> str:
         named = ", ".join(dict.fromkeys(problem_ids))
