@@ -1,6 +1,7 @@
 """The structure of the source: imports run one way, and files and functions stay small."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -38,7 +39,7 @@ def imported(module: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            source = node.module or ""
+            source = ".".join([*([room_of(module)] if node.level else []), node.module or ""])
             names = [f"{source}.{alias.name}" for alias in node.names] + [source]
         else:
             continue
@@ -112,3 +113,10 @@ def test_the_package_imports_neither_tools_nor_tests() -> None:
         if name.split(".")[0] in ("tools", "tests", "examples")
     }
     assert found == set()
+
+
+def test_the_wheel_holds_packages_of_svr_lightning_alone() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = project["tool"]["setuptools"]["packages"]
+    assert packages
+    assert {name.split(".")[0] for name in packages} == {"svr_lightning"}

@@ -7,7 +7,7 @@ from math import sqrt
 from typing import Any
 
 import pytest
-from svr_lightning.training.stats import rollout_stats
+from svr_lightning.training.logs import rollout_stats
 
 from svr_lightning.core.rewards import (
     BaselineReward,
