@@ -1,4 +1,4 @@
-"""The paper's metrics as ``torchmetrics.Metric`` classes, and all of them over a per-problem table.
+"""The paper's metrics as ``torchmetrics.Metric`` classes.
 
 The classes only collect rows and reduce them over ranks; what a metric is, is defined once in
 :mod:`svr_lightning.core.metrics`. A class keeps its rows, not running sums: a distributed sampler
@@ -13,23 +13,16 @@ metrics for one compute group. Nothing seen, or a value that is not defined, is 
 
 import hashlib
 import json
-import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torchmetrics import Metric, MetricCollection
+from torch import Tensor
+from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
-from svr_lightning.core.metrics import (
-    DEFINITIONS,
-    METRIC_NAMES,
-    SELF_CHECK_METRICS,
-    VERDICT_CODES,
-    value_of,
-)
+from svr_lightning.core.metrics import METRIC_NAMES, VERDICT_CODES, value_of
 
 __all__ = [
     "METRIC_NAMES",
@@ -46,7 +39,6 @@ __all__ = [
     "PrematureStopError",
     "PromptTokens",
     "TotalTokens",
-    "TrajectoryMetrics",
     "VerdictAccuracy",
     "example_key",
 ]
@@ -94,7 +86,7 @@ _COLUMNS = {
 }
 
 
-class _ColumnMetric(Metric):
+class ColumnMetric(Metric):
     """Gathers columns over batches and ranks, drops repeated examples, computes one number.
 
     A subclass names its metric, and its columns in the order in which the metric takes them.
@@ -170,7 +162,7 @@ def _checked(name: str, values: Tensor) -> Tensor:
     return exact
 
 
-class _OfCorrect(_ColumnMetric):
+class _OfCorrect(ColumnMetric):
     columns = ("correct",)
     higher_is_better = True
 
@@ -179,7 +171,7 @@ class _OfCorrect(_ColumnMetric):
         self._append(example_ids, correct=correct)
 
 
-class _OfTokens(_ColumnMetric):
+class _OfTokens(ColumnMetric):
     columns = ("tokens",)
     higher_is_better = False
 
@@ -188,7 +180,7 @@ class _OfTokens(_ColumnMetric):
         self._append(example_ids, tokens=tokens)
 
 
-class _OfVerdict(_ColumnMetric):
+class _OfVerdict(ColumnMetric):
     columns = ("verdict", "correct")
 
     def update(self, verdict: Tensor, correct: Tensor, example_ids: Tensor | None = None) -> None:
@@ -196,7 +188,7 @@ class _OfVerdict(_ColumnMetric):
         self._append(example_ids, verdict=verdict, correct=correct)
 
 
-class _OfConfidence(_ColumnMetric):
+class _OfConfidence(ColumnMetric):
     columns = ("confidence", "correct")
 
     def update(
@@ -234,7 +226,7 @@ class AnyTurnAccuracy(_OfCorrect):
     name = "any_turn_accuracy"
 
 
-class _ExampleCount(_OfCorrect):
+class ExampleCount(_OfCorrect):
     """The number of distinct examples."""
 
     def value(self, *columns: NDArray[Any]) -> float:
@@ -242,7 +234,7 @@ class _ExampleCount(_OfCorrect):
         return len(columns[0])
 
 
-class MeanTurns(_ColumnMetric):
+class MeanTurns(ColumnMetric):
     """Turns: mean number of generated turns per example."""
 
     name = "turns"
@@ -272,7 +264,7 @@ class TotalTokens(_OfTokens):
     name = "avg_total_tokens"
 
 
-class EarlyStopRate(_ColumnMetric):
+class EarlyStopRate(ColumnMetric):
     """ESR: share of examples that return before T_max.
 
     A gate that opens at T_max itself is not an early stop. ``higher_is_better`` is None: stopping
@@ -288,7 +280,7 @@ class EarlyStopRate(_ColumnMetric):
         self._append(example_ids, stopped_early=stopped_early)
 
 
-class PrematureStopError(_ColumnMetric):
+class PrematureStopError(ColumnMetric):
     """PSE: share of all examples that return before T_max with a wrong answer."""
 
     name = "pse"
@@ -336,31 +328,7 @@ class Overconfidence(_OfVerdict):
     higher_is_better = False
 
 
-class PerProblemTable(Protocol):
-    """The columns of a ``ProblemTable`` that :class:`TrajectoryMetrics` reads."""
-
-    @property
-    def dataset(self) -> str:
-        """Its name."""
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """[N] problems."""
-
-    @property
-    def problems(self) -> Mapping[str, NDArray[Any]]:
-        """[N] columns of problems."""
-
-    @property
-    def turns(self) -> Mapping[str, NDArray[Any]]:
-        """[O] columns of observed turns with a self-check."""
-
-    @property
-    def self_checked(self) -> bool:
-        """Whether the method states self-checks."""
-
-
-_CLASSES: Sequence[type[_ColumnMetric]] = (
+CLASSES: Sequence[type[ColumnMetric]] = (
     FinalAccuracy,
     FirstTurnAccuracy,
     AnyTurnAccuracy,
@@ -375,65 +343,4 @@ _CLASSES: Sequence[type[_ColumnMetric]] = (
     BrierScore,
     Overconfidence,
 )
-
-
-class TrajectoryMetrics(nn.Module):
-    """All metrics of one data set, from per-problem tables.
-
-    Keep one per data set, on every rank: ``compute`` gathers over all ranks, so a rank that has
-    no problem of the data set calls it too.
-
-    Args:
-        metric_kwargs: for every metric; ``sync_on_compute=False`` where one process works alone.
-    """
-
-    def __init__(self, **metric_kwargs: Any) -> None:
-        super().__init__()
-        self.dataset: str | None = None
-        found: dict[str, Metric] = {kind.name: kind(**metric_kwargs) for kind in _CLASSES}
-        found["n"] = _ExampleCount(**metric_kwargs)
-        found["unchecked"] = _ExampleCount(**metric_kwargs)
-        self.metrics = MetricCollection(dict(found), compute_groups=False)
-
-    def update(self, table: PerProblemTable) -> None:
-        """Add a table of the one data set; a problem that was already seen counts once.
-
-        Raises:
-            ValueError: naming the data sets that were mixed.
-        """
-        if self.dataset not in (None, table.dataset):
-            mixed = sorted({str(self.dataset), table.dataset})
-            raise ValueError(f"problems of {mixed} in the metrics of one data set")
-        self.dataset = table.dataset
-        rows, numbers = table.turns["row"].tolist(), table.turns["turn"].tolist()
-        problems = [example_key(table.dataset, name) for name in table.ids]
-        turns = [
-            example_key(table.dataset, table.ids[row], turn)
-            for row, turn in zip(rows, numbers, strict=True)
-        ]
-        labels = table.problems["final_correct"]
-        self._update("n", problems, labels)
-        if not table.self_checked:
-            self._update("unchecked", problems, labels)
-        for name, one in DEFINITIONS.items():
-            columns = table.turns if one.of_turns else table.problems
-            ids = turns if one.of_turns else problems
-            self._update(name, ids, *(columns[column] for column in one.columns))
-
-    def _update(self, name: str, ids: Sequence[int], *columns: NDArray[Any]) -> None:
-        keys = torch.tensor(ids, dtype=torch.int64)
-        self.metrics[name].update(*map(torch.from_numpy, columns), example_ids=keys)
-
-    def compute(self) -> dict[str, float]:
-        """Every metric that the method has under its results name, and ``n``; nan if undefined."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The ``compute`` method", UserWarning)
-            values = self.metrics.compute()
-        absent = SELF_CHECK_METRICS if values["unchecked"] else ()
-        found = {name: values[name].item() for name in METRIC_NAMES if name not in absent}
-        return {**found, "n": int(values["n"])}
-
-    def reset(self) -> None:
-        """Forget all problems."""
-        self.dataset = None
-        self.metrics.reset()
+"""One for each metric of results files."""

@@ -223,7 +223,7 @@ class PoolRecord(ProblemRecord):
         """Read what :meth:`to_json` gives, or a record of version 1; raises ValueError."""
         values = _problem(cls, value)
         samples = tuple(
-            CompletionRecord(**_completion(CompletionRecord, sample, f"sample {n}"))
+            CompletionRecord(**_read(CompletionRecord, sample, f"sample {n}"))
             for n, sample in enumerate(_list(value, "samples"), 1)
         )
         return cls(**values, samples=samples)
@@ -329,7 +329,7 @@ _KINDS: dict[Any, tuple[Callable[[Any], bool], str]] = {
     Mapping[str, Any]: (lambda value: isinstance(value, dict), "an object"),
 }
 """By the type of a record's field, what accepts a value, and what it must be in words."""
-_ABSENT_IN_VERSION_1 = {"task": None, "reference": None, "finish_reason": None, "answer": None}
+_ABSENT_IN_VERSION_1 = ("task", "reference", "answer")
 
 
 @cache
@@ -355,10 +355,10 @@ def _read(kind: type, value: Any, what: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, (hint, nullable) in _schema(kind).items():
         if name not in value:
-            if name not in optional and name not in _ABSENT_IN_VERSION_1:
-                raise ValueError(f"{what} has no {name!r}")
             if name in _ABSENT_IN_VERSION_1:
-                found[name] = _ABSENT_IN_VERSION_1[name]
+                found[name] = None
+            elif name not in optional:
+                raise ValueError(f"{what} has no {name!r}")
             continue
         found[name] = value[name]
         if hint is Any or (nullable and value[name] is None):
@@ -370,9 +370,9 @@ def _read(kind: type, value: Any, what: str) -> dict[str, Any]:
 
 
 def _list(value: Mapping[str, Any], name: str) -> list[Any]:
-    if not isinstance(value.get(name), list):
-        raise ValueError(f"{name!r} of the record must be a list")
-    return list(value[name])
+    if isinstance(found := value.get(name), list):
+        return found
+    raise ValueError(f"{name!r} of the record must be a list")
 
 
 def _problem(kind: type, value: Any) -> dict[str, Any]:
@@ -386,15 +386,8 @@ def _problem(kind: type, value: Any) -> dict[str, Any]:
     return found
 
 
-def _completion(kind: type, value: Any, what: str) -> dict[str, Any]:
-    found = _read(kind, value, what)
-    if found["finish_reason"] is None:
-        found["finish_reason"] = "length" if found["truncated"] else "stop"
-    return found
-
-
 def _turn(value: Any, what: str) -> TurnRecord:
-    found = _completion(TurnRecord, value, what)
+    found = _read(TurnRecord, value, what)
     if (found["verdict"] is None) != (found["confidence"] is None):
         raise ValueError(f"{what} must have both 'verdict' and 'confidence', or null for both")
     if found["verdict"] is not None:

@@ -9,10 +9,9 @@ threshold so certified keeps every promise, so that any of them may be chosen af
 Only the promises hold for the whole family. The bounds of a :class:`Candidate` are pointwise: each
 is valid for its own threshold at its own level, not for the one that was chosen because of it.
 
-The unit is the cluster: variants of one problem count as one observation, their mean. What is
-assumed: the C calibration clusters and those to come are independent draws from one distribution,
-and the policy, the decoding and T_max stay as they are. Nothing is assumed of the policy, of its
-confidences, or of how a risk depends on the threshold. Several data sets are one mixture.
+The unit is the cluster: variants of one problem count as one observation, their mean. Assumed is
+that the C calibration clusters and those to come are independent draws from one distribution, and
+that policy, decoding and T_max stay as they are. Several data sets are one mixture.
 """
 
 import math
@@ -59,7 +58,7 @@ def binomial_tails(n: int, p: float) -> Floats:
 def share_p_value(failures: int, n: int, promise: float) -> float:
     """P-value of "the share of failures is above ``promise``", from ``failures`` of ``n``.
 
-    The exact binomial tail; 1 where nothing was seen, 0 for a promise that cannot be broken.
+    The exact binomial tail; 1 if nothing was seen, 0 for a promise that cannot be broken.
     """
     if promise >= 1:
         return 0.0
@@ -306,8 +305,7 @@ def tune(
     grid = sorted(set(thresholds), reverse=True)
     columns = [_columns(tables, replace(rule, threshold=value), max_turns) for value in grid]
     pse_alone = promises.min_accuracy is None and promises.max_tokens is None
-    starts = STARTS if pse_alone else len(grid)
-    levels = start_levels(len(grid), delta, starts)
+    levels = start_levels(len(grid), delta, STARTS if pse_alone else len(grid))
     p_values = [_p_values(column, promises) for column in columns]
     largest = np.array([max(values.values()) for values in p_values])
     certified, tested = certify(largest, levels)

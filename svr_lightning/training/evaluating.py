@@ -24,9 +24,9 @@ from svr_lightning.evaluation.operating_point import (
 )
 from svr_lightning.evaluation.results import RESULTS
 from svr_lightning.evaluation.table import problem_table, turn_tables
+from svr_lightning.evaluation.trajectory_metrics import TrajectoryMetrics
 from svr_lightning.evaluation.transcript import print_outcome, print_turn
 from svr_lightning.files import finite
-from svr_lightning.metrics import TrajectoryMetrics
 from svr_lightning.tasks import TASKS
 from svr_lightning.training.data import Split
 from svr_lightning.training.distributed import gather_lists

@@ -19,7 +19,8 @@ from svr_lightning.evaluation.intervals import wilson_interval
 from svr_lightning.evaluation.metrics import MATH_5
 from svr_lightning.evaluation.records import read_samples
 from svr_lightning.evaluation.results import package_versions
-from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
+from svr_lightning.evaluation.trajectory_metrics import TrajectoryMetrics
+from svr_lightning.metrics import METRIC_NAMES
 from tests.trajectories import (
     EXPECTED,
     adaptive,

@@ -1,0 +1,90 @@
+"""Intervals and paired tests over clusters, by hand and by simulation."""
+
+import numpy as np
+import pytest
+
+from svr_lightning.evaluation.intervals import (
+    best_within_cost,
+    cluster_sums,
+    effective_size,
+    mean_variance,
+    paired_difference,
+    percentile_interval,
+    resample_counts,
+    sign_flip,
+    split_clusters,
+)
+
+
+def test_a_cluster_is_drawn_and_split_whole() -> None:
+    cluster = np.array([0, 1, 1, 2, 2, 2])
+    counts = resample_counts(cluster, 50, seed=3)
+    assert (counts[:, 1] == counts[:, 2]).all()
+    assert (counts[:, 3:5] == counts[:, [5]]).all()
+    assert (counts[:, [0, 1, 3]].sum(1) == 3).all()
+    for seed in range(20):
+        half = split_clusters(cluster, 0.5, seed)
+        assert len(set(cluster[half])) == 1
+        assert not set(cluster[half]) & set(cluster[~half])
+
+
+def test_single_problems_have_the_variance_and_size_of_independent_ones() -> None:
+    values, alone = np.array([1.0, 0.0, 0.0, 1.0, 1.0]), np.arange(5)
+    assert effective_size(values, alone) == 5
+    assert mean_variance(values, alone) == pytest.approx(values.var(ddof=1) / 5)
+    # Two equal ones each: five problems' worth, and five problems' variance.
+    twins, pairs = np.repeat(values, 2), np.repeat(alone, 2)
+    assert effective_size(twins, pairs) == pytest.approx(5)
+    assert mean_variance(twins, pairs) == pytest.approx(values.var(ddof=1) / 5)
+    assert effective_size(np.ones(10), pairs) == 5
+    # Opposite ones in each cluster: no less than independent, and no more is claimed.
+    assert effective_size(np.array([1, 0] * 5), pairs) == 10
+    assert (
+        effective_size(np.array([]), np.array([], dtype=int)),
+        mean_variance(values, 0 * alone),
+    ) == (
+        0.0,
+        0.0,
+    )
+
+
+def test_intervals_over_clusters_cover_the_truth_and_those_over_problems_do_not() -> None:
+    generator, cluster = np.random.default_rng(0), np.repeat(np.arange(60), 4)
+    hits = {"clusters": 0, "problems": 0}
+    for trial in range(200):
+        values = np.repeat(generator.random(60) < 0.3, 4).astype(float)
+        for name, groups in (("clusters", cluster), ("problems", np.arange(240))):
+            counts = resample_counts(groups, 200, seed=trial)
+            low, high = percentile_interval(counts @ values / counts.sum(1)) or [1.0, 0.0]
+            hits[name] += low <= 0.3 <= high
+    assert hits["clusters"] >= 180
+    assert hits["problems"] < 150
+
+
+def test_a_paired_difference_flips_whole_clusters() -> None:
+    ours, theirs = np.array([1, 1, 1, 1, 0, 1]), np.array([0, 0, 0, 1, 0, 1])
+    cluster = np.array([0, 0, 1, 1, 2, 2])
+    assert cluster_sums(ours - theirs, cluster).tolist() == [2.0, 1.0, 0.0]
+    found = paired_difference(ours, theirs, resample_counts(cluster, 400, seed=0), cluster)
+    assert found["difference"] == 0.5
+    # Of the sign patterns of 2 and 1, two of four sum to 3 or -3.
+    assert found["p_value"] == 0.5
+    assert found["ci95"][0] <= 0.5 <= found["ci95"][1]
+    same = paired_difference(ours, ours, resample_counts(cluster, 50, seed=0), cluster)
+    assert (same["difference"], same["p_value"]) == (0.0, 1.0)
+    assert sign_flip(np.ones(40)) < 0.001
+
+
+def test_an_option_is_measured_on_clusters_that_did_not_choose_it() -> None:
+    cluster = np.repeat(np.arange(4), 2)
+    even = cluster % 2 == 0
+    correct = np.stack([even, ~even, np.ones(8)]).astype(float)
+    tokens = np.stack([np.full(8, 10.0), np.full(8, 10.0), np.full(8, 99.0)])
+    found = best_within_cost(correct, tokens, np.full(8, 20.0), cluster)
+    assert found is not None
+    right, spent, options = found
+    # On even clusters option 0 wins and is measured on the odd ones, where it is always wrong.
+    assert options == [0, 1]
+    assert (right.sum(), spent.mean()) == (0.0, 10.0)
+    assert best_within_cost(correct, tokens, np.full(8, 5.0), cluster) is None
+    assert best_within_cost(correct, tokens, np.full(8, 20.0), np.zeros(8, dtype=int)) is None
