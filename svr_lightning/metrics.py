@@ -22,7 +22,15 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
+<<<<<<< HEAD
 from svr_lightning.core.metrics import METRIC_NAMES, VERDICT_CODES, value_of
+=======
+from svr_lightning.core.metrics import (
+    METRIC_NAMES,
+    VERDICT_CODES,
+    value_of,
+)
+>>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)
 
 __all__ = [
     "METRIC_NAMES",
@@ -162,7 +170,13 @@ def _checked(name: str, values: Tensor) -> Tensor:
     return exact
 
 
+<<<<<<< HEAD
 class _OfCorrect(ColumnMetric):
+=======
+class OfCorrect(ColumnMetric):
+    """A metric of examples that reads their labels."""
+
+>>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)
     columns = ("correct",)
     higher_is_better = True
 
@@ -198,7 +212,7 @@ class _OfConfidence(ColumnMetric):
         self._append(example_ids, confidence=confidence, correct=correct)
 
 
-class FinalAccuracy(_OfCorrect):
+class FinalAccuracy(OfCorrect):
     """Acc: share of examples whose returned answer is correct (equation app-final-accuracy).
 
     Examples:
@@ -211,13 +225,13 @@ class FinalAccuracy(_OfCorrect):
     name = "accuracy"
 
 
-class FirstTurnAccuracy(_OfCorrect):
+class FirstTurnAccuracy(OfCorrect):
     """T1Acc: share of examples whose first answer is correct, before any refinement."""
 
     name = "first_turn_accuracy"
 
 
-class AnyTurnAccuracy(_OfCorrect):
+class AnyTurnAccuracy(OfCorrect):
     """AnyAcc: share of examples with a correct answer at any turn up to the returned one.
 
     Describes the trajectory; choosing that turn would take the reference.
@@ -226,6 +240,7 @@ class AnyTurnAccuracy(_OfCorrect):
     name = "any_turn_accuracy"
 
 
+<<<<<<< HEAD
 class ExampleCount(_OfCorrect):
     """The number of distinct examples."""
 
@@ -234,6 +249,8 @@ class ExampleCount(_OfCorrect):
         return len(columns[0])
 
 
+=======
+>>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)
 class MeanTurns(ColumnMetric):
     """Turns: mean number of generated turns per example."""
 
@@ -328,7 +345,11 @@ class Overconfidence(_OfVerdict):
     higher_is_better = False
 
 
+<<<<<<< HEAD
 CLASSES: Sequence[type[ColumnMetric]] = (
+=======
+METRICS: Sequence[type[ColumnMetric]] = (
+>>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)
     FinalAccuracy,
     FirstTurnAccuracy,
     AnyTurnAccuracy,
@@ -343,4 +364,8 @@ CLASSES: Sequence[type[ColumnMetric]] = (
     BrierScore,
     Overconfidence,
 )
+<<<<<<< HEAD
 """One for each metric of results files."""
+=======
+"""The metric classes, in the order of results files."""
+>>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)

@@ -7,7 +7,6 @@ from math import sqrt
 from typing import Any
 
 import pytest
-from svr_lightning.training.logs import rollout_stats
 
 from svr_lightning.core.rewards import (
     BaselineReward,
@@ -37,6 +36,7 @@ from svr_lightning.recipes.scrpo_pool import ScRPOPool
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.rollout.collect import collect_rollout
+from svr_lightning.training.logs import rollout_stats
 from tests.recipes import RECIPES, RIGHT, WRONG, advantages, completion, play, scripts, ten
 from tests.scripted import DECODING, PROBLEMS, RENDERER, says, words
 
