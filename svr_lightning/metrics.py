@@ -22,15 +22,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
-<<<<<<< HEAD
 from svr_lightning.core.metrics import METRIC_NAMES, VERDICT_CODES, value_of
-=======
-from svr_lightning.core.metrics import (
-    METRIC_NAMES,
-    VERDICT_CODES,
-    value_of,
-)
->>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)
 
 __all__ = [
     "METRIC_NAMES",
@@ -170,13 +162,7 @@ def _checked(name: str, values: Tensor) -> Tensor:
     return exact
 
 
-<<<<<<< HEAD
 class _OfCorrect(ColumnMetric):
-=======
-class OfCorrect(ColumnMetric):
-    """A metric of examples that reads their labels."""
-
->>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)
     columns = ("correct",)
     higher_is_better = True
 
@@ -212,7 +198,7 @@ class _OfConfidence(ColumnMetric):
         self._append(example_ids, confidence=confidence, correct=correct)
 
 
-class FinalAccuracy(OfCorrect):
+class FinalAccuracy(_OfCorrect):
     """Acc: share of examples whose returned answer is correct (equation app-final-accuracy).
 
     Examples:
@@ -225,13 +211,13 @@ class FinalAccuracy(OfCorrect):
     name = "accuracy"
 
 
-class FirstTurnAccuracy(OfCorrect):
+class FirstTurnAccuracy(_OfCorrect):
     """T1Acc: share of examples whose first answer is correct, before any refinement."""
 
     name = "first_turn_accuracy"
 
 
-class AnyTurnAccuracy(OfCorrect):
+class AnyTurnAccuracy(_OfCorrect):
     """AnyAcc: share of examples with a correct answer at any turn up to the returned one.
 
     Describes the trajectory; choosing that turn would take the reference.
@@ -240,7 +226,6 @@ class AnyTurnAccuracy(OfCorrect):
     name = "any_turn_accuracy"
 
 
-<<<<<<< HEAD
 class ExampleCount(_OfCorrect):
     """The number of distinct examples."""
 
@@ -249,8 +234,6 @@ class ExampleCount(_OfCorrect):
         return len(columns[0])
 
 
-=======
->>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)
 class MeanTurns(ColumnMetric):
     """Turns: mean number of generated turns per example."""
 
@@ -345,11 +328,7 @@ class Overconfidence(_OfVerdict):
     higher_is_better = False
 
 
-<<<<<<< HEAD
 CLASSES: Sequence[type[ColumnMetric]] = (
-=======
-METRICS: Sequence[type[ColumnMetric]] = (
->>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)
     FinalAccuracy,
     FirstTurnAccuracy,
     AnyTurnAccuracy,
@@ -364,8 +343,4 @@ METRICS: Sequence[type[ColumnMetric]] = (
     BrierScore,
     Overconfidence,
 )
-<<<<<<< HEAD
 """One for each metric of results files."""
-=======
-"""The metric classes, in the order of results files."""
->>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)

@@ -9,14 +9,9 @@ threshold so certified keeps every promise, so that any of them may be chosen af
 Only the promises hold for the whole family. The bounds of a :class:`Candidate` are pointwise: each
 is valid for its own threshold at its own level, not for the one that was chosen because of it.
 
-<<<<<<< HEAD
 The unit is the cluster: variants of one problem count as one observation, their mean. Assumed is
 that the C calibration clusters and those to come are independent draws from one distribution, and
 that policy, decoding and T_max stay as they are. Several data sets are one mixture.
-=======
-The unit is the cluster, the mean over variants of one problem. Assumed is that calibration clusters
-and new ones are independent draws from one distribution. Several data sets are one mixture.
->>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)
 """
 
 import math

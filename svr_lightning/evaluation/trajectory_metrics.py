@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """All metrics of one data set as torchmetrics, reduced over the ranks that evaluate it."""
-=======
-"""All metrics of one data set from per-problem tables, reduced over the ranks by torchmetrics."""
->>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)
 
 import warnings
 from collections.abc import Sequence
@@ -15,19 +11,7 @@ from torchmetrics import Metric, MetricCollection
 
 from svr_lightning.core.metrics import DEFINITIONS, METRIC_NAMES, SELF_CHECK_METRICS
 from svr_lightning.evaluation.table import ProblemTable
-<<<<<<< HEAD
 from svr_lightning.metrics import CLASSES, ExampleCount, example_key
-=======
-from svr_lightning.metrics import METRICS, OfCorrect, example_key
-
-
-class _ExampleCount(OfCorrect):
-    """The number of distinct examples."""
-
-    def value(self, *columns: NDArray[Any]) -> float:
-        """N."""
-        return len(columns[0])
->>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)
 
 
 class TrajectoryMetrics(nn.Module):
@@ -43,15 +27,9 @@ class TrajectoryMetrics(nn.Module):
     def __init__(self, **metric_kwargs: Any) -> None:
         super().__init__()
         self.dataset: str | None = None
-<<<<<<< HEAD
         found: dict[str, Metric] = {kind.name: kind(**metric_kwargs) for kind in CLASSES}
         found["n"] = ExampleCount(**metric_kwargs)
         found["unchecked"] = ExampleCount(**metric_kwargs)
-=======
-        found: dict[str, Metric] = {kind.name: kind(**metric_kwargs) for kind in METRICS}
-        found["n"] = _ExampleCount(**metric_kwargs)
-        found["unchecked"] = _ExampleCount(**metric_kwargs)
->>>>>>> 21477ed (Metrics over per-problem tables live with the evaluation; the metric classes are a file of their own)
         self.metrics = MetricCollection(dict(found), compute_groups=False)
 
     def update(self, table: ProblemTable) -> None:
