@@ -26,6 +26,7 @@ from svr_lightning.evaluation.results import (
     read_results,
     write_results,
 )
+from svr_lightning.tasks import require_trusted
 from svr_lightning.tasks.graders import GRADERS, get_grader
 
 _SHOWN = 30
@@ -38,6 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grader", choices=sorted(GRADERS), default="symbolic", help="the new one")
     parser.add_argument("--out", type=Path, required=True, help="folder for the two files")
     parser.add_argument("--examples", type=int, default=3, help="per data set and direction")
+    parser.add_argument(
+        "--task",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="class path of a task outside svr_lightning to run",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,6 +55,10 @@ def run(options: argparse.Namespace) -> int:
     records = read_samples(options.samples)
     if not records:
         raise ConfigError(f"{options.samples}: there are no samples in it")
+    try:
+        require_trusted([record.task for record in records if record.task], options.task)
+    except ValueError as error:
+        raise ConfigError(f"{options.samples}: {error}") from error
     graded, changes = regrade(records, get_grader(options.grader))
     config = read_results(options.samples.parent / RESULTS).get("config", {})
     config = {

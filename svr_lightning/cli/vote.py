@@ -20,6 +20,7 @@ from svr_lightning.evaluation.records import VOTES, read_pools
 from svr_lightning.evaluation.results import package_versions
 from svr_lightning.evaluation.voting import vote
 from svr_lightning.files import write_json
+from svr_lightning.tasks import require_trusted
 
 RESULTS = "votes.json"
 EQUALITY = "paper"
@@ -38,6 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resamples", type=int, default=1000, help="draws for averages and intervals (1000)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the draws (0)")
+    parser.add_argument(
+        "--task",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="class path of a task outside svr_lightning to run",
+    )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help=f"where {RESULTS} goes (beside the pools)"
     )
@@ -59,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
     if not records:
         raise ConfigError(f"{options.votes}: holds no problem; give a {VOTES} with pools")
     try:
+        require_trusted([record.task for record in records if record.task], options.task)
         results = vote(records, ks, options.resamples, options.seed)
     except ValueError as error:
         raise ConfigError(f"{options.votes}: {error}") from error

@@ -8,7 +8,7 @@ package is therefore named by its class path, followed by its init arguments as 
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -25,7 +25,16 @@ ENTRY_POINTS = "svr_lightning.tasks"
 TaskSpec = str | Mapping[str, Any]
 """A name, or ``{"class_path": ..., "init_args": {...}}`` as configurations write it."""
 
-__all__ = ["TASKS", "Column", "GradingError", "Task", "TaskSpec", "get_task", "resolve_task"]
+__all__ = [
+    "TASKS",
+    "Column",
+    "GradingError",
+    "Task",
+    "TaskSpec",
+    "get_task",
+    "require_trusted",
+    "resolve_task",
+]
 
 _loaded: dict[str, Task] = {}
 
@@ -82,6 +91,24 @@ def resolve_task(spec: TaskSpec) -> Task:
             f"task: expected a name or {{class_path: ..., init_args: {{...}}}}, not {spec!r}"
         )
     return get_task(f"{path} {json.dumps(dict(init_args), sort_keys=True)}" if init_args else path)
+
+
+def require_trusted(names: Iterable[str], trusted: Collection[str]) -> None:
+    """Refuse class paths that only a file names, since loading a task runs its code.
+
+    Args:
+        names: the tasks of recorded answers.
+        trusted: class paths that the user allows.
+
+    Raises:
+        ValueError: naming the first class path that is not allowed.
+    """
+    for path in sorted({name.partition(" ")[0] for name in names}):
+        if "." in path and not path.startswith("svr_lightning.") and path not in trusted:
+            raise ValueError(
+                f"the task {path!r} is code outside svr_lightning, which grading would run; "
+                f"allow it with --task {path} if you trust it"
+            )
 
 
 @cache

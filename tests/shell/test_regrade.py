@@ -9,12 +9,12 @@ import pytest
 
 from svr_lightning.cli.commands import run
 from svr_lightning.core.types import Problem
-from svr_lightning.evaluation.records import SAMPLES, SampleRecord, read_samples
+from svr_lightning.evaluation.records import SAMPLES, VOTES, SampleRecord, read_samples
 from svr_lightning.evaluation.regrade import regrade
 from svr_lightning.evaluation.results import RESULTS
 from svr_lightning.tasks.base import GradingError, Task
 from svr_lightning.tasks.graders import Grader, get_grader
-from tests.trajectories import records_of, turn, write_results
+from tests.trajectories import pool, records_of, turn, write_results
 
 
 def record(dataset: str, name: str, text: str, correct: bool, **changes: Any) -> dict[str, Any]:
@@ -128,3 +128,35 @@ def test_what_cannot_be_graded_is_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+EVIL = """
+from pathlib import Path
+Path({mark!r}).touch()
+"""
+
+
+@pytest.mark.parametrize("command", ["regrade", "vote"])
+def test_a_task_that_only_the_file_names_is_not_imported(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mark = tmp_path / "imported"
+    (tmp_path / f"evil_{command}.py").write_text(EVIL.format(mark=str(mark)), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    task = f'evil_{command}.Task {{"a": 1}}'
+    if command == "regrade":
+        line, path = record("mine", "a", "1", False, task=task), tmp_path / SAMPLES
+        arguments = ["--samples", str(path), "--out", str(tmp_path / "out")]
+    else:
+        line, path = {**pool("a", "ab"), "task": task}, tmp_path / VOTES
+        arguments = ["--votes", str(path)]
+    path.write_text(json.dumps(line) + "\n", encoding="utf-8")
+
+    assert run(command, arguments) == 2
+    assert f"allow it with --task evil_{command}.Task" in capsys.readouterr().err
+    assert not mark.exists()
+    run(command, [*arguments, "--task", f"evil_{command}.Task"])
+    assert mark.exists()
