@@ -16,6 +16,7 @@ from lightning.pytorch.cli import (
     LightningCLI,
     SaveConfigCallback,
 )
+from lightning.pytorch.utilities import rank_zero_info
 from transformers.utils.logging import disable_progress_bar
 
 from svr_lightning.cli.messages import explain, of_parser
@@ -109,6 +110,16 @@ class SVRCommandLine(LightningCLI):
                 f"{root} holds another run ({found[0] if found else ''}); go on with it by "
                 "--ckpt_path last, or give this one a --trainer.default_root_dir of its own",
             )
+
+    def after_fit(self) -> None:
+        """Say what the run left, and what to do with it."""
+        root = Path(self.trainer.default_root_dir)
+        left = [("last checkpoint", path) for path in _checkpoints(self.trainer)[-1:]]
+        left += [("policy", path) for path in [root / "policy"] if path.is_dir()]
+        for name, path in left:
+            rank_zero_info(f"{name}: {path}")
+        if left:
+            rank_zero_info(f"next: python -m svr_lightning report {root.name}={root}")
 
     def before_validate(self) -> None:
         """Refuse ``--ckpt_path`` if there is no such checkpoint."""
