@@ -77,23 +77,11 @@ def collect_rollout(
         raise ValueError(f"resample={resample!r} needs fresh=, which draws training problems")
 
     def roll(batch: Sequence[Problem], attempt: int) -> list[Group]:
-        driver = Driver(
-            engine,
-            renderer,
-            run_seed=seed,
-            step=step,
-            attempt=attempt,
-            progress=Progress("rollout", 0, quiet=not show_progress),
-        )
-        return roll_out(
-            batch,
-            recipe=recipe,
-            driver=driver,
-            decoding=sampling,
-            attempt=attempt,
-            part=part,
-            parts=parts,
-        )
+        progress = Progress("rollout", 0, quiet=not show_progress)
+        place = {"run_seed": seed, "step": step, "attempt": attempt}
+        driver = Driver(engine, renderer, progress=progress, **place)
+        share = {"attempt": attempt, "part": part, "parts": parts}
+        return roll_out(batch, recipe=recipe, driver=driver, decoding=sampling, **share)
 
     groups = roll(problems, 0)
     if fresh is not None:

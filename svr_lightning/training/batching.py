@@ -164,17 +164,9 @@ def micro_batches(
         places = samples[start : start + per_step]
         step = sorted((sample for sample in places if sample is not None), key=_length)
         count = min(accumulate, len(step))
-        if count:
-            batches += [
-                pad(
-                    step[run],
-                    accumulate / per_step,
-                    max_tokens,
-                    loss_tokens,
-                    mean_weight=accumulate / len(step),
-                )
-                for run in balanced_split([_length(s) for s in step], count)
-            ]
+        for run in balanced_split([_length(s) for s in step], count) if count else []:
+            weights = (accumulate / per_step, accumulate / len(step))
+            batches.append(pad(step[run], weights[0], max_tokens, loss_tokens, weights[1]))
         if count < accumulate:
             if dummy_sample is None:
                 raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
