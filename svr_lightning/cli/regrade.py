@@ -18,7 +18,8 @@ from rich.text import Text
 
 from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.records import SAMPLES, read_samples
+from svr_lightning.evaluation.record_files import read_samples
+from svr_lightning.evaluation.records import SAMPLES
 from svr_lightning.evaluation.regrade import Change, Changes, regrade
 from svr_lightning.evaluation.results import (
     RESULTS,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.records import read_samples
+from svr_lightning.evaluation.record_files import read_samples
 from svr_lightning.evaluation.results import RESULTS, read_results, setting
 from svr_lightning.evaluation.table import TurnTable, turn_tables
 

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.records import VOTES, read_pools
+from svr_lightning.evaluation.record_files import read_pools
+from svr_lightning.evaluation.records import VOTES
 from svr_lightning.evaluation.results import package_versions
 from svr_lightning.evaluation.voting import vote
 from svr_lightning.files import write_json

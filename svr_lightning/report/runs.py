@@ -11,7 +11,8 @@ from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.metrics import measure
-from svr_lightning.evaluation.records import SAMPLES, SampleRecord, read_samples
+from svr_lightning.evaluation.record_files import read_samples
+from svr_lightning.evaluation.records import SAMPLES, SampleRecord
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.results import RESULTS, read_results, setting
 from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, fixed_row

@@ -17,7 +17,7 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation import metrics
 from svr_lightning.evaluation.intervals import wilson_interval
 from svr_lightning.evaluation.metrics import MATH_5
-from svr_lightning.evaluation.records import read_samples
+from svr_lightning.evaluation.record_files import read_samples
 from svr_lightning.evaluation.results import package_versions
 from svr_lightning.evaluation.trajectory_metrics import TrajectoryMetrics
 from svr_lightning.metrics import METRIC_NAMES

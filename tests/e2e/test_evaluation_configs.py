@@ -9,7 +9,7 @@ import yaml
 
 from svr_lightning.__main__ import main
 from svr_lightning.evaluation.metrics import MATH_5
-from svr_lightning.evaluation.records import read_pools
+from svr_lightning.evaluation.record_files import read_pools
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ALL_7 = ("countdown", "gsm8k", *MATH_5)

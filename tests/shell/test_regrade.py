@@ -9,7 +9,8 @@ import pytest
 
 from svr_lightning.cli.commands import run
 from svr_lightning.core.types import Problem
-from svr_lightning.evaluation.records import SAMPLES, VOTES, SampleRecord, read_samples
+from svr_lightning.evaluation.record_files import read_samples
+from svr_lightning.evaluation.records import SAMPLES, VOTES, SampleRecord
 from svr_lightning.evaluation.regrade import regrade
 from svr_lightning.evaluation.results import RESULTS
 from svr_lightning.tasks.base import GradingError, Task

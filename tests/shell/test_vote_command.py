@@ -8,7 +8,7 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.records import read_pools
+from svr_lightning.evaluation.record_files import read_pools
 from tests.trajectories import pool
 
 

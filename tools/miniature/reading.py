@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.records import VOTES, read_pools
+from svr_lightning.evaluation.record_files import read_pools
+from svr_lightning.evaluation.records import VOTES
 from svr_lightning.evaluation.table import TurnTable
 from svr_lightning.evaluation.voting import majority_outcomes, pools_of
 from svr_lightning.report.runs import Run, read_methods
