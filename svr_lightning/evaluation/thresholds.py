@@ -1,17 +1,16 @@
 """Thresholds that keep promises about new problems, with a stated confidence.
 
 Learn then test (Angelopoulos, Bates, Candes, Jordan, Lei 2021): every threshold of a grid that was
-fixed before looking at the samples is a null hypothesis "it breaks a promise". Each has a valid
-p-value, and a procedure that controls the family-wise error at delta = 1 - confidence says which
-nulls are rejected. With probability at least 1 - delta over the draw of the samples, every
-threshold so certified keeps every promise, so that any of them may be chosen afterwards.
+fixed before looking at the samples is a null hypothesis "it breaks a promise", with a p-value. A
+procedure that controls the family-wise error at delta = 1 - confidence rejects some of them. With
+probability at least 1 - delta over the draw of the samples, every threshold so certified keeps
+every promise, so that any of them may be chosen afterwards.
 
 Only the promises hold for the whole family. The bounds of a :class:`Candidate` are pointwise: each
 is valid for its own threshold at its own level, not for the one that was chosen because of it.
 
-The unit is the cluster: variants of one problem count as one observation, their mean. Assumed is
-that the C calibration clusters and those to come are independent draws from one distribution, and
-that policy, decoding and T_max stay as they are. Several data sets are one mixture.
+The unit is the cluster: the mean over variants of one problem. Assumed: old and new clusters are
+independent draws from one distribution; policy, decoding and T_max stay as they are.
 """
 
 import math

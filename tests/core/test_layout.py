@@ -27,6 +27,14 @@ def files() -> dict[str, Path]:
     return found
 
 
+class WithoutTypes(ast.NodeTransformer):
+    """Takes out what only a type checker reads: an annotation may name what uses the module."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        types_only = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return None if types_only else node
+
+
 def room_of(module: str) -> str:
     """The folder of a module, or the module itself where it lies in no folder."""
     parts = module.split(".")
@@ -34,8 +42,9 @@ def room_of(module: str) -> str:
 
 
 def imported(module: str) -> Iterator[str]:
-    """The modules of this package that a module imports, also within its functions."""
-    for node in ast.walk(ast.parse(files()[module].read_text(encoding="utf-8"))):
+    """The modules of this package that a module imports when it runs, also within functions."""
+    tree = ast.parse(files()[module].read_text(encoding="utf-8"))
+    for node in ast.walk(WithoutTypes().visit(tree)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
