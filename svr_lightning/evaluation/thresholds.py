@@ -3,14 +3,13 @@
 Learn then test (Angelopoulos, Bates, Candes, Jordan, Lei 2021): every threshold of a grid that was
 fixed before looking at the samples is a null hypothesis "it breaks a promise", with a p-value. A
 procedure that controls the family-wise error at delta = 1 - confidence rejects some of them. With
-probability at least 1 - delta over the draw of the samples, every threshold so certified keeps
-every promise, so that any of them may be chosen afterwards.
+probability at least 1 - delta every certified threshold keeps every promise; any may be chosen.
 
 Only the promises hold for the whole family. The bounds of a :class:`Candidate` are pointwise: each
 is valid for its own threshold at its own level, not for the one that was chosen because of it.
 
-The unit is the cluster: the mean over variants of one problem. Assumed: old and new clusters are
-independent draws from one distribution; policy, decoding and T_max stay as they are.
+The unit is the cluster: the mean over variants of one problem. Assumed: clusters are independent
+draws from one distribution; policy, decoding and T_max stay as they are.
 """
 
 import math
