@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -27,6 +27,7 @@ from svr_lightning.evaluation.table import problem_table, turn_tables
 from svr_lightning.evaluation.trajectory_metrics import TrajectoryMetrics
 from svr_lightning.evaluation.transcript import print_outcome, print_turn
 from svr_lightning.files import finite
+from svr_lightning.recipes.base import Recipe
 from svr_lightning.tasks import TASKS
 from svr_lightning.training.data import Split
 from svr_lightning.training.distributed import gather_lists
@@ -35,21 +36,19 @@ from svr_lightning.training.policy import fingerprint as hash_of
 from svr_lightning.training.policy import weights_fingerprint
 from svr_lightning.training.sources import problems_digest
 
-if TYPE_CHECKING:
-    from svr_lightning.training.module import SVRModule
-
 
 class ModuleEvaluation:
     """Evaluates a module's policy on its data module's problems, and logs the results.
 
     Args:
-        module: whose policy is evaluated.
+        module: the :class:`SVRModule` whose policy is evaluated. Its type is not imported, since
+            the module imports this file.
     """
 
     evaluator: Evaluator
     """From :meth:`connect` on."""
 
-    def __init__(self, module: "SVRModule") -> None:
+    def __init__(self, module: Any) -> None:
         self._module = module
 
     def connect(self) -> None:
@@ -84,7 +83,7 @@ class ModuleEvaluation:
     @property
     def threshold(self) -> float:
         """gamma: the configured threshold, else the policy's own, else the paper's."""
-        configured = self._module.evaluation.threshold
+        configured: float | None = self._module.evaluation.threshold
         if configured is not None:
             return configured
         return DEFAULT_THRESHOLD if self.own_threshold is None else self.own_threshold
@@ -92,12 +91,14 @@ class ModuleEvaluation:
     @property
     def config(self) -> EvaluationConfig:
         """The configured evaluation, with the threshold that applies."""
-        return replace(self._module.evaluation, threshold=self.threshold)
+        configured: EvaluationConfig = self._module.evaluation
+        return replace(configured, threshold=self.threshold)
 
     @property
     def protocol(self) -> tuple[int, StopRule | None]:
         """T_max and the stopping rule, as far as they apply to the recipe's policies."""
-        return self._module.recipe.protocol(self.config.max_turns, self.config.rule)
+        recipe: Recipe = self._module.recipe
+        return recipe.protocol(self.config.max_turns, self.config.rule)
 
     def report_operating_point(self) -> None:
         """Say that the policy's own threshold is used, and where that leaves its certificate."""
@@ -259,7 +260,7 @@ class ModuleEvaluation:
 
     @property
     def _data(self) -> Any:
-        return self._module.trainer.datamodule  # type: ignore[attr-defined]
+        return self._module.trainer.datamodule
 
     def _forget_logged(self, stage: str) -> None:
         for logger in self._module.trainer.loggers:

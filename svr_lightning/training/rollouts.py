@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -20,9 +20,6 @@ from svr_lightning.training.distributed import gather_lists
 from svr_lightning.training.logs import rollout_stats
 from svr_lightning.training.update import completion_logprobs
 
-if TYPE_CHECKING:
-    from svr_lightning.training.module import SVRModule
-
 
 class ModuleRollouts:
     """Rolls out a module's training problems and makes micro-batches of them.
@@ -31,7 +28,7 @@ class ModuleRollouts:
         module: with a policy in this process.
     """
 
-    def __init__(self, module: "SVRModule") -> None:
+    def __init__(self, module: Any) -> None:
         self._module = module
         self._prompt_shown = False
 
@@ -115,7 +112,7 @@ class ModuleRollouts:
             module.seed, step=module.global_step, problem_id="", attempt=attempt, purpose="resample"
         )
         engines = module.trainer.world_size // module.ranks_per_engine
-        data: Any = module.trainer.datamodule  # type: ignore[attr-defined]
+        data: Any = module.trainer.datamodule
         drawn = data.fresh_problems(seed, (count + len(exclude)) * engines, batch)
         own = module.global_rank // module.ranks_per_engine
         fresh = share_of(drawn, count, exclude, own, engines)
