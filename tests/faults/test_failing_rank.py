@@ -9,7 +9,11 @@ import psutil
 
 from tests.faults.runs import ROOT, command
 
-ONE_UPDATE = ["--model.updates_per_rollout", "1", "--trainer.max_steps", "3"]
+# Two updates per rollout would split one problem between two processes.
+ONE_UPDATE = [
+    *("--model.updates_per_rollout", "1", "--data.problems_per_step", "2"),
+    *("--trainer.max_steps", "3"),
+]
 
 
 def run_two(folder: Path, rank: int, fault: str, others: str = "wait") -> tuple[int, str]:
