@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from svr_lightning.cli.samples import add_task_option, require_trusted_tasks
 from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.record_files import read_samples
@@ -27,7 +28,6 @@ from svr_lightning.evaluation.results import (
     read_results,
     write_results,
 )
-from svr_lightning.tasks import require_trusted
 from svr_lightning.tasks.graders import GRADERS, get_grader
 
 _SHOWN = 30
@@ -40,13 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grader", choices=sorted(GRADERS), default="symbolic", help="the new one")
     parser.add_argument("--out", type=Path, required=True, help="folder for the two files")
     parser.add_argument("--examples", type=int, default=3, help="per data set and direction")
-    parser.add_argument(
-        "--task",
-        action="append",
-        default=[],
-        metavar="CLASS",
-        help="class path of a task outside svr_lightning to run",
-    )
+    add_task_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,10 +50,7 @@ def run(options: argparse.Namespace) -> int:
     records = read_samples(options.samples)
     if not records:
         raise ConfigError(f"{options.samples}: there are no samples in it")
-    try:
-        require_trusted([record.task for record in records if record.task], options.task)
-    except ValueError as error:
-        raise ConfigError(f"{options.samples}: {error}") from error
+    require_trusted_tasks(options.samples, records, options)
     graded, changes = regrade(records, get_grader(options.grader))
     config = read_results(options.samples.parent / RESULTS).get("config", {})
     config = {

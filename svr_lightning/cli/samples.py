@@ -1,13 +1,16 @@
 """Samples files as commands take them."""
 
+import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.record_files import read_samples
+from svr_lightning.evaluation.records import AnyRecord
 from svr_lightning.evaluation.results import RESULTS, read_results, setting
 from svr_lightning.evaluation.table import TurnTable, turn_tables
+from svr_lightning.tasks import require_trusted
 
 
 def load_tables(paths: Sequence[Path]) -> dict[str, TurnTable]:
@@ -55,3 +58,24 @@ def check_thresholds(thresholds: Iterable[float | None]) -> None:
     for threshold in thresholds:
         if threshold is not None and not 0 <= threshold <= 1:
             raise ConfigError(f"threshold {threshold:g} must lie in [0, 1]")
+
+
+def add_task_option(parser: argparse.ArgumentParser) -> None:
+    """``--task``, which allows a command that grades to run a task outside this package."""
+    parser.add_argument(
+        "--task",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="class path of a task outside svr_lightning that the command may run",
+    )
+
+
+def require_trusted_tasks(
+    file: Path, records: Sequence[AnyRecord], options: argparse.Namespace
+) -> None:
+    """Raise ConfigError if a record names a task that ``--task`` does not allow."""
+    try:
+        require_trusted([record.task for record in records if record.task], options.task)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from error

@@ -5,8 +5,10 @@ import warnings
 from importlib import import_module
 from itertools import count
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
+import torch
 from jsonargparse import ArgumentError, Namespace, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
@@ -162,11 +164,10 @@ class SVRCommandLine(LightningCLI):
             print(file)
 
     def _checkpoint_asked_for(self) -> str | None:
-        asked = self.config_init[self.subcommand].get("ckpt_path")
-        require(
-            asked != "best",
-            "--ckpt_path best: only a training knows which one that is; give last or a file",
-        )
+        arguments = self.config_init[self.subcommand]
+        if arguments.get("ckpt_path") == "best":
+            arguments["ckpt_path"] = best_checkpoint(self.trainer)
+        asked = arguments.get("ckpt_path")
         return None if asked is None else str(asked)
 
     def _parse_ckpt_path(self) -> None:
@@ -185,6 +186,33 @@ def _checkpoints(trainer: Trainer) -> list[Path]:
             )
         )
     ]
+
+
+def best_checkpoint(trainer: Trainer) -> str:
+    """The best checkpoint by a monitored metric, as the run's last checkpoint names it.
+
+    Raises:
+        ConfigError: if no callback monitors a metric, or there is no such checkpoint.
+    """
+    for callback in trainer.checkpoint_callbacks:
+        if not isinstance(callback, ModelCheckpoint) or callback.monitor is None:
+            continue
+        for last in filter(Path.is_file, _checkpoints(trainer)):
+            try:
+                saved = torch.load(last, map_location="cpu", mmap=True, weights_only=True)
+                name = Path(saved["callbacks"][callback.state_key]["best_model_path"]).name
+            except (OSError, RuntimeError, KeyError, TypeError, UnpicklingError) as error:
+                raise ConfigError(
+                    f"--ckpt_path best: {last} does not name the best one of "
+                    f"{callback.monitor!r}; give last or a file"
+                ) from error
+            best = last.parent / name
+            if name and best.is_file():
+                return str(best)
+    raise ConfigError(
+        f"--ckpt_path best: no checkpoint under {trainer.default_root_dir} was chosen by a "
+        "ModelCheckpoint with monitor; give last or a file"
+    )
 
 
 _KEPT_FOR_A_SERVER = (

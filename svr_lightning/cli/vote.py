@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from svr_lightning.cli.samples import add_task_option, require_trusted_tasks
 from svr_lightning.display import plain
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.record_files import read_pools
@@ -21,7 +22,6 @@ from svr_lightning.evaluation.records import VOTES
 from svr_lightning.evaluation.results import package_versions
 from svr_lightning.evaluation.voting import vote
 from svr_lightning.files import write_json
-from svr_lightning.tasks import require_trusted
 
 RESULTS = "votes.json"
 EQUALITY = "paper"
@@ -40,13 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resamples", type=int, default=1000, help="draws for averages and intervals (1000)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the draws (0)")
-    parser.add_argument(
-        "--task",
-        action="append",
-        default=[],
-        metavar="CLASS",
-        help="class path of a task outside svr_lightning to run",
-    )
+    add_task_option(parser)
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help=f"where {RESULTS} goes (beside the pools)"
     )
@@ -67,8 +61,8 @@ def run(options: argparse.Namespace) -> int:
     records = read_pools(options.votes)
     if not records:
         raise ConfigError(f"{options.votes}: holds no problem; give a {VOTES} with pools")
+    require_trusted_tasks(options.votes, records, options)
     try:
-        require_trusted([record.task for record in records if record.task], options.task)
         results = vote(records, ks, options.resamples, options.seed)
     except ValueError as error:
         raise ConfigError(f"{options.votes}: {error}") from error

@@ -4,8 +4,12 @@ import errno
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser
 
 from svr_lightning.__main__ import main
@@ -13,6 +17,7 @@ from svr_lightning.cli.keys import SECTIONS, flat, known_keys
 from svr_lightning.cli.main import READING
 from svr_lightning.cli.messages import explain, of_parser
 from svr_lightning.cli.questions import read_questions, with_questions
+from svr_lightning.cli.training import best_checkpoint
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
@@ -194,3 +199,29 @@ def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidd
     assert "cpu_smoke.yaml" in str(explain(RuntimeError("No supported gpu backend found!")))
     assert explain(RuntimeError("shapes do not match")) is None
     assert explain(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
+
+
+def monitored(folder: Path, **saved: Any) -> Any:
+    """A trainer whose last checkpoint recorded ``saved`` of its monitoring callback."""
+    callback = ModelCheckpoint(folder, monitor="accuracy", mode="max", save_last=True)
+    torch.save({"callbacks": {callback.state_key: saved}}, folder / "last.ckpt")
+    return SimpleNamespace(checkpoint_callbacks=[callback], default_root_dir=str(folder))
+
+
+def test_the_best_checkpoint_is_the_one_that_the_run_recorded(tmp_path: Path) -> None:
+    trainer = monitored(tmp_path, best_model_path="/before/the/move/step-4.ckpt")
+    (tmp_path / "step-4.ckpt").touch()
+    assert best_checkpoint(trainer) == str(tmp_path / "step-4.ckpt")
+
+
+@pytest.mark.parametrize("saved", [{}, {"best_model_path": ""}, {"best_model_path": "gone.ckpt"}])
+def test_a_run_without_a_best_checkpoint_is_named(tmp_path: Path, saved: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"--ckpt_path best: .* give last or a file"):
+        best_checkpoint(monitored(tmp_path, **saved))
+
+
+def test_a_damaged_checkpoint_cannot_say_which_one_is_best(tmp_path: Path) -> None:
+    trainer = monitored(tmp_path)
+    (tmp_path / "last.ckpt").write_bytes(b"no checkpoint")
+    with pytest.raises(ConfigError, match="does not name the best one of 'accuracy'"):
+        best_checkpoint(trainer)
