@@ -120,8 +120,10 @@ class SVRCommandLine(LightningCLI):
         left += [("policy", path) for path in [root / "policy"] if path.is_dir()]
         for name, path in left:
             rank_zero_info(f"{name}: {path}")
-        if left:
-            rank_zero_info(f"next: python -m svr_lightning report {root.name}={root}")
+        judged = root / "eval" / "after"
+        if (judged / RESULTS).is_file():
+            out = f"--out {root / 'report'}"
+            rank_zero_info(f"next: python -m svr_lightning report {root.name}={judged} {out}")
 
     def before_validate(self) -> None:
         """Refuse ``--ckpt_path`` if there is no such checkpoint."""
