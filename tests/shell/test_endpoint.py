@@ -140,7 +140,7 @@ FAULTS = {
     "half an answer": Reply(b'{"choices', headers={"Content-Length": "900"}, drop=False),
     "no JSON": Reply(b"<html>"),
     "ten megabytes": Reply(b" " * 10 * 2**20 + completion("x").body),
-    "slow": Reply(b"{}", delay=1.5),
+    "slow": Reply(b"{}", delay=4.5),
 }
 
 
@@ -152,7 +152,7 @@ def test_a_fault_that_passes_leaves_no_trace(tmp_path: Path, fault: Reply) -> No
     with ChatServer(unsure) as healthy:
         wanted = evaluate(healthy, tmp_path / "healthy")
     with ChatServer(answer) as server:
-        assert evaluate(server, tmp_path / "faulty", timeout=1.0, concurrency=1) == wanted
+        assert evaluate(server, tmp_path / "faulty", timeout=3.0, concurrency=1) == wanted
     assert len(server.bodies) == 7
     assert server.bodies[1] == server.bodies[2]
 
