@@ -46,7 +46,7 @@ class Group:
     samples: tuple[Sample, ...] = ()
     """The sequences that learn, with their advantages; empty until the group is credited."""
     degenerate: bool = False
-    """Its recipe gives every sample of it an advantage of 0."""
+    """Every sample of it has an advantage of 0, so that resampling may replace it."""
 
 
 class Scheduler:
@@ -180,10 +180,6 @@ class Recipe(ABC):
             At most ``samples_per_problem`` samples; where there are fewer, the rest counts in the
             mean over an optimizer step with a loss of 0.
         """
-
-    def degenerate(self, group: Group) -> bool:
-        """Whether no sample has an advantage, so that resampling may replace the group."""
-        return not any(sample.advantage for sample in self.credit(group))
 
     @property
     def scheduler(self) -> Scheduler:

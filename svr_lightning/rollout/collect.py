@@ -84,9 +84,7 @@ def collect_rollout(
         return roll_out(batch, recipe=recipe, driver=driver, decoding=sampling, **share)
 
     groups = roll(problems, 0)
-    if fresh is not None:
-        groups = replace_degenerate(groups, roll, fresh, resample)
-    return [replace(group, samples=tuple(recipe.credit(group))) for group in groups]
+    return groups if fresh is None else replace_degenerate(groups, roll, fresh, resample)
 
 
 def roll_out(
@@ -189,7 +187,10 @@ def _reward_group(
         attempt=attempt,
         place=place,
     )
-    return replace(group, degenerate=recipe.degenerate(group))
+    samples = tuple(recipe.credit(group))
+    return replace(
+        group, samples=samples, degenerate=not any(sample.advantage for sample in samples)
+    )
 
 
 def _top_up(groups: list[Group], roll: RollOut, fresh: FreshProblems) -> list[Group]:
