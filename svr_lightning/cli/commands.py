@@ -13,10 +13,8 @@ from typing import NoReturn
 from svr_lightning.cli.checks import did_you_mean
 from svr_lightning.errors import ConfigError
 
-COMMANDS = ("sweep", "tune", "vote", "report", "regrade")
-"""In the order in which the help lists them."""
 USER_FAULT = 2
-"""Exit code for a fault of the files or the command line."""
+"""Exit code for a fault of the configuration, the data or the command line."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -49,6 +47,10 @@ def run(name: str, arguments: list[str]) -> int:
         options = parser_of(name).parse_args(arguments)
         return int(import_module(f"{__package__}.{name}").run(options))
     except (ConfigError, OSError) as error:
-        line = " ".join(str(error).split())
-        print(f"svr_lightning {name}: error: {line}", file=sys.stderr)
-        return USER_FAULT
+        return fail(str(error), f"svr_lightning {name}")
+
+
+def fail(message: str, program: str = "svr_lightning") -> int:
+    """Print one line on standard error; returns the exit code."""
+    print(f"{program}: error: {' '.join(message.split())}", file=sys.stderr)
+    return USER_FAULT

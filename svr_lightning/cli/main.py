@@ -5,12 +5,11 @@ import sys
 
 from svr_lightning.cli import commands
 from svr_lightning.cli.checks import check_command_line, did_you_mean
+from svr_lightning.cli.commands import fail
 from svr_lightning.cli.keys import flat, known_keys
 from svr_lightning.cli.questions import with_questions
 from svr_lightning.errors import ConfigError
 
-USER_FAULT = 2
-"""Exit code for a fault of the configuration, the data or the command line."""
 TRAINING = {
     "fit": "train, validate on the way, compare before and after on held-out problems",
     "validate": "adaptive inference on the validation sets",
@@ -129,9 +128,3 @@ def _help_of(command: str) -> str:
         extra=_QUESTIONS if command == "predict" else "",
         keys="\n".join(keys),
     )
-
-
-def fail(message: str) -> int:
-    """Print one line on standard error; returns the exit code."""
-    print(f"svr_lightning: error: {' '.join(message.split())}", file=sys.stderr)
-    return USER_FAULT

@@ -11,7 +11,8 @@ import pytest
 import svr_lightning as svr
 from svr_lightning import tiny
 from svr_lightning.__main__ import main
-from svr_lightning.cli.commands import COMMANDS, parser_of
+from svr_lightning.cli.commands import parser_of
+from svr_lightning.cli.main import READING
 from svr_lightning.tasks import TASKS
 from tests.scripted import says
 
@@ -130,7 +131,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("command", commands())
 def test_every_command_of_the_documentation_resolves(command: str, checkout: Path) -> None:
     words = shlex.split(command)
-    if words[0] in COMMANDS:
+    if words[0] in READING:
         assert parser_of(words[0]).parse_args(words[1:])
         return
     if set(re.findall(r" (--\S+)", command)) <= {"--config", "--print_config"}:
