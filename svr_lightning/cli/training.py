@@ -104,6 +104,7 @@ class SVRCommandLine(LightningCLI):
 
     def before_fit(self) -> None:
         """Keep what an earlier run left: a new one would empty its logs and replace its policy."""
+        self._find_best()
         root = Path(self.trainer.default_root_dir)
         if self._checkpoint_asked_for() is None:
             found = [*_checkpoints(self.trainer), *(p for p in [root / "policy"] if p.exists())]
@@ -136,6 +137,7 @@ class SVRCommandLine(LightningCLI):
             f"--ckpt_path last: there is no checkpoint under {self.trainer.default_root_dir}; give "
             "the run's --trainer.default_root_dir, or a file",
         )
+        self._find_best()
 
     before_test = before_validate
 
@@ -166,11 +168,13 @@ class SVRCommandLine(LightningCLI):
             print(file)
 
     def _checkpoint_asked_for(self) -> str | None:
-        arguments = self.config_init[self.subcommand]
-        if arguments.get("ckpt_path") == "best":
-            arguments["ckpt_path"] = best_checkpoint(self.trainer)
-        asked = arguments.get("ckpt_path")
+        asked = self.config_init[self.subcommand].get("ckpt_path")
         return None if asked is None else str(asked)
+
+    def _find_best(self) -> None:
+        """Give Lightning the file that ``--ckpt_path best`` means: only a training knows it."""
+        if self._checkpoint_asked_for() == "best":
+            self.config_init[self.subcommand]["ckpt_path"] = best_checkpoint(self.trainer)
 
     def _parse_ckpt_path(self) -> None:
         """Configuration files and flags win over the hyperparameters in a checkpoint."""
