@@ -1,6 +1,6 @@
-"""Intervals and paired tests of metrics, over clusters of problems.
+"""Intervals of metrics, over clusters of problems.
 
-Variants of one problem are not independent: every resample, test and split here takes a cluster
+Variants of one problem are not independent: every resample and split here takes a cluster
 whole. A problem's turns stay together for the same reason. Nothing here speaks of another decoding
 seed or another training run.
 
@@ -9,7 +9,6 @@ Shapes: N problems, C clusters, R resamples. ``cluster`` is [N] codes 0..C-1.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,9 @@ from numpy.typing import NDArray
 from svr_lightning.evaluation.calibration import ConfidenceCounts
 
 RESAMPLES = 1000
-FLIPS = 20_000
 Z_95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution: half the width of a 95 % interval, in sigmas."""
 _AT_ONCE = 100  # resamples whose turns are in memory together
-_EXACT_FLIPS = 12  # up to so many differing clusters every sign pattern is enumerated
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -155,59 +152,6 @@ def _resampled(
             for column in (weight, weight * label)
         ]
         yield ConfidenceCounts(confidence=values, total=sums[0], right=sums[1])
-
-
-def paired_difference(
-    ours: NDArray[Any], theirs: NDArray[Any], counts: NDArray[np.int32], cluster: Ints
-) -> dict[str, Any]:
-    """The mean difference of two policies on the same problems.
-
-    The p-value and the interval are about these two policies on new problems. They do not include
-    the variation between training runs: for a claim about methods, repeat the trainings.
-
-    Args:
-        ours: [N] such as labels or tokens of the returned answers.
-        theirs: [N] of the same problems.
-        counts: [R, N], see :func:`resample_counts`.
-        cluster: [N]
-
-    Returns:
-        ``difference`` ours - theirs, ``ci95`` and ``p_value``, see :func:`sign_flip`.
-    """
-    gap = np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64)
-    resampled = ratio_resamples({"gap": (gap, np.ones(len(gap)))}, counts)["gap"]
-    return {
-        "difference": float(gap.mean()),
-        "ci95": percentile_interval(resampled),
-        "p_value": sign_flip(cluster_sums(gap, cluster)),
-    }
-
-
-def sign_flip(differences: Floats, flips: int = FLIPS, seed: int = 0) -> float:
-    """Two-sided p-value of the permutation test that flips the sign of each cluster's difference.
-
-    Under the hypothesis that two policies are exchangeable on every cluster, each pattern of signs
-    is as likely as the one observed.
-
-    Args:
-        differences: [C].
-        flips: random patterns, where there are too many to enumerate.
-        seed: of those.
-
-    Examples:
-        Of the eight patterns of 1, 1, 1 two have a sum as far from 0 as 3.
-
-        >>> sign_flip(np.array([1.0, 1.0, 1.0, 0.0]))
-        0.25
-    """
-    nonzero = differences[differences != 0]
-    observed = abs(nonzero.sum()) - 1e-9  # sums of the same numbers in another order
-    if len(nonzero) <= _EXACT_FLIPS:
-        signs = np.array(list(product((-1.0, 1.0), repeat=len(nonzero))))
-        return float((np.abs(signs @ nonzero) >= observed).mean())
-    drawn = np.random.default_rng(seed).integers(0, 2, (flips, len(nonzero)), dtype=np.int8)
-    sums = (2.0 * drawn - 1.0) @ nonzero
-    return float((1 + (np.abs(sums) >= observed).sum()) / (1 + flips))
 
 
 def best_within_cost(
