@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from svr_lightning.core.parsing import self_check_format_score
 from svr_lightning.core.types import Problem, ScoredTurn, Turn
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
@@ -12,15 +11,10 @@ Formats = Callable[[Task, str], tuple[float, float]]
 """From a task and a completion's text to r_taskfmt and r_scfmt."""
 
 
-def svr_formats(task: Task, text: str) -> tuple[float, float]:
-    """The two format scores as SVR has them."""
-    return task.format_score(text), self_check_format_score(text)
-
-
 def score_turns(
     problem: Problem,
     turns: Sequence[Turn],
-    formats: Formats = svr_formats,
+    formats: Formats,
     labels: Iterable[Label] | None = None,
 ) -> list[ScoredTurn]:
     """Grade every turn of one trajectory: y_t and the two format scores beside v_t, c_t, q_t.

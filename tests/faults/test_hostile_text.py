@@ -15,6 +15,7 @@ from svr_lightning.display import plain
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.evaluation.transcript import print_outcome, print_turn
 from svr_lightning.recipes.base import Group
+from svr_lightning.recipes.dialogues import SelfVerifying
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.tasks.scoring import score_turns
 
@@ -53,7 +54,7 @@ def trajectory(text: str) -> Trajectory:
 
 def group(text: str) -> Group:
     one = trajectory(text)
-    scored = score_turns(one.problem, one.turns)
+    scored = score_turns(one.problem, one.turns, SelfVerifying().formats)
     rewards = SVR().reward(scored)
     return Group(
         problem=one.problem,

@@ -225,7 +225,9 @@ def test_permuting_the_references_leaves_every_training_prompt_as_it_was() -> No
         graded: list[bool] = []
 
         def grade(turn: Turn, problem: Problem, labels: list[bool] = graded) -> None:
-            labels.append(score_turns(problem, [turn])[0].correct)  # between the turns
+            labels.append(
+                score_turns(problem, [turn], SelfVerifying().formats)[0].correct
+            )  # between the turns
 
         work = [
             Job(
@@ -242,7 +244,12 @@ def test_permuting_the_references_leaves_every_training_prompt_as_it_was() -> No
         trajectories = driver(engine).run(work)
         assert len(graded) == 3 * 6 * 3
         prompts.add(tuple(request.prompt_ids for request in engine.requests))
-        returns.add(tuple(trajectory_return(score_turns(t.problem, t.turns)) for t in trajectories))
+        returns.add(
+            tuple(
+                trajectory_return(score_turns(t.problem, t.turns, SelfVerifying().formats))
+                for t in trajectories
+            )
+        )
     assert len(prompts) == 1
     assert len(returns) > 1  # the labels themselves did change
 

@@ -110,7 +110,9 @@ class Workload:
 
     def reward(self, trajectory: list[Trajectory], **_: Any) -> list[float]:
         """Rewards of what :meth:`roll_out` returned."""
-        scored = [score_turns(one.problem, one.turns) for one in trajectory]
+        scored = [
+            score_turns(one.problem, one.turns, self.recipe.dialogue.formats) for one in trajectory
+        ]
         return self.recipe.returns([self.recipe.reward(turns) for turns in scored])
 
 
