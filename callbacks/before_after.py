@@ -6,7 +6,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from rich.console import Console
-from rich.table import Table
+
+from svr_lightning.display import plain, text_table
 
 ROWS = (
     ("accuracy", "accuracy", "{:.3f}"),
@@ -32,15 +33,16 @@ class BeforeAfter(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Evaluate the untrained policy; a resumed run did so when it began."""
-        if trainer.ckpt_path is None and _test_sources(trainer):
+        if trainer.ckpt_path is None and _compares(trainer):
             pl_module.evaluating.run("before", "test")
 
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Evaluate the trained policy and print the table."""
-        if trainer.interrupted or not _test_sources(trainer):
+        if trainer.interrupted or not _compares(trainer):
             return
         pl_module.evaluating.run("after", "test")
-        files = [_folder(trainer, name) / "results.json" for name in ("before", "after")]
+        root = Path(trainer.default_root_dir) / "eval"
+        files = [root / name / "results.json" for name in ("before", "after")]
         if trainer.is_global_zero and all(file.is_file() for file in files):
             before, after = (json.loads(file.read_text())["datasets"] for file in files)
             for dataset in sorted(before.keys() & after.keys()):
@@ -53,26 +55,17 @@ def print_comparison(
 ) -> None:
     """A table of before and after on one data set."""
     note = ", privileged: labels in prompts" if uses_labels else ""
-    table = Table(title=f"{dataset}: {after['n']} held-out prompts{note}")
-    for column in ("", "before", "after", "change"):
-        table.add_column(column, justify="left" if not column else "right")
+    rows = []
     for key, label, form in ROWS:
         old, new = before.get(key), after.get(key)
+        texts = ["undefined" if value is None else form.format(value) for value in (old, new)]
         change = "" if old is None or new is None else form.replace(":", ":+").format(new - old)
-        table.add_row(label, _show(old, form), _show(new, form), change)
-    Console().print(table)
+        rows.append([label, *texts, change])
+    title = f"{plain(dataset)}: {after['n']} held-out prompts{note}"
+    Console().print(text_table(("", "before", "after", "change"), rows, title))
 
 
-def _show(value: float | None, form: str) -> str:
-    return "undefined" if value is None else form.format(value)
-
-
-def _test_sources(trainer: Trainer) -> list[Any]:
-    """What is compared: nothing in a ``fast_dev_run``."""
-    data: Any = trainer.datamodule  # type: ignore[attr-defined]
-    fast: Any = trainer.fast_dev_run  # type: ignore[attr-defined]
-    return [] if fast else list(data.test_sources)
-
-
-def _folder(trainer: Trainer, name: str) -> Path:
-    return Path(trainer.default_root_dir) / "eval" / name
+def _compares(trainer: Trainer) -> bool:
+    """Whether there is something to compare: nothing in a ``fast_dev_run``."""
+    data, fast = trainer.datamodule, trainer.fast_dev_run  # type: ignore[attr-defined]
+    return not fast and bool(data.sources("test"))

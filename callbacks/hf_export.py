@@ -11,11 +11,14 @@ from lightning.pytorch import Callback, Trainer
 from transformers import GenerationConfig
 
 from svr_lightning import __version__
-from svr_lightning.core.stopping import StopRule
-from svr_lightning.display import number
+from svr_lightning.core.stopping import Confident, rule_as_config
 from svr_lightning.evaluation.operating_point import write_operating_point
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.report.numbers import FORMS, text_of
+from svr_lightning.report.text import Table, to_markdown
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+
+_SCORES = ("accuracy", "turns", "esr", "pse", "brier")
 
 
 class HFExport(Callback):
@@ -53,35 +56,29 @@ def export_policy(pl_module: Any, root: Path, dtype: str) -> Path:
     )
     model.save_pretrained(folder, state_dict=state)
     pl_module.renderer.tokenizer.save_pretrained(folder)
-    if _stops(pl_module):
+    rule = pl_module.evaluating.full_rule
+    if isinstance(rule, Confident) and rule.score == "confidence":
         # Anew even where the folder had one: what was certified of it held of other weights.
-        write_operating_point(
-            folder, pl_module.evaluating.threshold, {"max_turns": evaluation.max_turns}
-        )
+        write_operating_point(folder, rule.threshold, {"max_turns": evaluation.max_turns})
     after = root / "eval" / "after" / "results.json"
     datasets = json.loads(after.read_text())["datasets"] if after.is_file() else {}
     (folder / "README.md").write_text(model_card(pl_module, datasets), encoding="utf-8")
     return folder
 
 
-def _stops(pl_module: Any) -> bool:
-    """Whether the recipe's policies stop by themselves."""
-    return pl_module.recipe.protocol(pl_module.evaluation.max_turns, StopRule())[1] is not None
-
-
 def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
     """The model card: what the policy is, how it was trained, its use and its scores."""
-    rows = [
-        f"| {name} | {v['n']} | {v['accuracy']:.3f} | {v['turns']:.2f} | {v['esr']:.3f} "
-        f"| {v['pse']:.3f} | {'-' if v.get('brier') is None else format(v['brier'], '.3f')} |"
-        for name, v in datasets.items()
-    ]
-    table = [
-        "| data set | n | accuracy | turns | ESR | PSE | Brier |",
-        "|---|---|---|---|---|---|---|",
-        *rows,
-    ]
-    title = "A self-verifying policy" if _stops(pl_module) else "A policy without self-verification"
+    scores = Table(
+        name="scores",
+        caption="On held-out problems",
+        head=("data set", "n", *(FORMS[metric][0] for metric in _SCORES)),
+        rows=[
+            [name, str(values["n"]), *(text_of([datasets], [name], metric) for metric in _SCORES)]
+            for name, values in datasets.items()
+        ],
+    )
+    verifies = pl_module.recipe.protocol(1, Confident())[1] is not None
+    title = "A self-verifying policy" if verifies else "A policy without self-verification"
     lines = [
         "---",
         "library_name: transformers",
@@ -94,7 +91,7 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
         f"from `{pl_module.policy_config.path}`, seed {pl_module.seed}.",
         "",
         *_usage(pl_module),
-        *(["", "On held-out problems:", "", *table] if rows else []),
+        *(["", to_markdown(scores)] if datasets else []),
         "",
     ]
     return "\n".join(lines)
@@ -103,12 +100,14 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
 def _usage(pl_module: Any) -> list[str]:
     """How the policy is to be asked, and the command that does so."""
     max_turns = pl_module.evaluation.max_turns
-    if _stops(pl_module):
+    rule = pl_module.evaluating.full_rule
+    if rule is not None:
+        checked = (
+            "a solution, a verdict and a confidence" if rule.needs_self_check else "a solution"
+        )
         text = (
-            "Each turn it writes a solution, a verdict and a confidence. Stop at the first "
-            "complete turn with verdict CORRECT and confidence >= "
-            f"{number(pl_module.evaluating.threshold)}, otherwise refine from its own draft and "
-            f"self-check, for at most {max_turns} turns:"
+            f"Each turn it writes {checked}. Stop at the first complete turn with {rule}, "
+            f"otherwise let it refine its own draft, for at most {max_turns} turns:"
         )
     else:
         text = (
@@ -123,10 +122,12 @@ def _usage(pl_module: Any) -> list[str]:
 def _command(pl_module: Any) -> list[str]:
     """A command that asks the policy with the settings of its training."""
     task = pl_module.run_config.get("data", {}).get("questions_task")
+    stop = pl_module.evaluation.stop
     settings = {
         **({"data.questions_task": task} if task else {}),
         **_other_than_default(pl_module.policy_config, _RENDERING, "model.policy"),
-        **_other_than_default(pl_module.evaluation, _STOPPING, "model.evaluation"),
+        **_other_than_default(pl_module.evaluation, ("max_turns",), "model.evaluation"),
+        **({"model.evaluation.stop": rule_as_config(stop)} if stop else {}),
         **_recipe_settings(pl_module),
     }
     options = [
@@ -138,7 +139,6 @@ def _command(pl_module: Any) -> list[str]:
 
 
 _RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
-_STOPPING = ("max_turns", "gate", "evidence", "agreement_threshold", "fallback")
 
 
 def _other_than_default(

@@ -33,7 +33,7 @@ _HOME = {
     "should_stop": "core.stopping",
     "get_task": "tasks",
     "Task": "tasks",
-    "get_grader": "tasks.graders",
+    "get_grader": "tasks.grading",
     "first_turn_messages": "tasks.messages",
     "refinement_messages": "tasks.messages",
     # These import torch, transformers and Lightning when they are first used.

@@ -5,7 +5,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from rich.console import Console, Group
+from rich import get_console
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -83,56 +84,36 @@ def name_some(names: Sequence[str], most: int = 10) -> str:
     return plain(", ".join(names[:most]).replace("\n", " ")) + more
 
 
-class StatusLines:
-    """Progress lines that stay at the bottom of a terminal."""
-
-    def __init__(self) -> None:
-        self._lines: list[Callable[[], str]] = []
-        self._live: Live | None = None
-
-    @contextlib.contextmanager
-    def show(self, line: Callable[[], str]) -> Iterator[None]:
-        """Show what ``line`` returns, updated twice a second, until the block ends."""
-        self._lines.append(line)
-        if self._live is None:
-            # The terminal's own width: a line that wraps could not be overwritten.
-            self._live = Live(get_renderable=self._render, refresh_per_second=2)
-            self._live.start()
-        try:
-            yield
-        finally:
-            if len(self._lines) == 1:  # it stays on the screen as it was last
-                live, self._live = self._live, None
-                live.stop()
-            self._lines.remove(line)
-
-    def _render(self) -> Group:
-        return Group(*(Text(line(), no_wrap=True, overflow="ellipsis") for line in self._lines))
-
-
-STATUS = StatusLines()
-"""The status lines of this process's terminal."""
+_OPEN: list[Live] = []
 
 
 @contextlib.contextmanager
 def status_line(line: Callable[[], str], *, always: bool) -> Iterator[None]:
     """Show what ``line`` returns until the block ends.
 
-    On a terminal the line stays in place; elsewhere it is printed every 30 seconds, and once at
-    the end if that came later or ``always``.
+    On a terminal the line stays in place, below those of enclosing blocks; elsewhere it is printed
+    every 30 seconds, and once at the end if that came later or ``always``.
     """
-    if Console().is_terminal:
-        with STATUS.show(line):
-            yield
+
+    def shown() -> Text:
+        return Text(line(), no_wrap=True, overflow="ellipsis")
+
+    if get_console().is_terminal:
+        # The terminal's own width: a line that wraps could not be overwritten. The outermost one
+        # stays on the screen as it was last.
+        inner = Live(get_renderable=shown, refresh_per_second=2, transient=bool(_OPEN))
+        _OPEN.append(inner)
+        try:
+            with inner:
+                yield
+        finally:
+            _OPEN.remove(inner)
         return
     over, began = threading.Event(), time.monotonic()
 
-    def show() -> None:
-        Console(width=COLUMNS).print(Text(line(), no_wrap=True, overflow="ellipsis"))
-
     def show_at_times() -> None:
         while not over.wait(_EVERY):
-            show()
+            Console(width=COLUMNS).print(shown())
 
     printer = threading.Thread(target=show_at_times, daemon=True)
     printer.start()
@@ -142,7 +123,7 @@ def status_line(line: Callable[[], str], *, always: bool) -> Iterator[None]:
         over.set()
         printer.join()
         if always or time.monotonic() - began >= _EVERY:
-            show()
+            Console(width=COLUMNS).print(shown())
 
 
 class Progress:
@@ -150,7 +131,7 @@ class Progress:
 
     Args:
         name: of the data set.
-        total: jobs to run.
+        total: jobs to run: one for each problem, or for each of its votes.
         done: jobs that an earlier start of the same evaluation finished.
         quiet: show nothing.
     """
@@ -175,7 +156,8 @@ class Progress:
         """Show the line until the block ends.
 
         Args:
-            describe_wait: says why requests take long, for an engine that may keep one waiting.
+            describe_wait: says why requests take long (such as ``try 2 of 6``), for an engine that
+                may keep one waiting.
         """
         self._describe_wait = describe_wait
         self._began = self._last = time.monotonic()
@@ -186,58 +168,24 @@ class Progress:
             yield
 
     def line(self) -> str:
-        """The present state; see :func:`progress_line`."""
+        """The present state in at most :data:`COLUMNS` characters; a long name is shortened.
+
+        Thirty seconds after the last completion the line says so, and gives no estimate of the
+        time left.
+        """
         now = time.monotonic()
-        return progress_line(
-            self.name,
-            done=self.done,
-            total=self.total,
-            new=self.done - self._done_before,
-            turns=self.turns,
-            in_flight=self.in_flight,
-            tokens=self.tokens,
-            seconds=now - self._began,
-            silent=now - self._last,
-            waits=self._describe_wait() if self._describe_wait is not None else "",
-        )
-
-
-def progress_line(
-    name: str,
-    *,
-    done: int,
-    total: int,
-    new: int,
-    turns: int,
-    in_flight: int,
-    tokens: int,
-    seconds: float,
-    silent: float = 0.0,
-    waits: str = "",
-) -> str:
-    """One line of at most :data:`COLUMNS` characters; a long name is shortened.
-
-    Args:
-        name: of the data set.
-        done: jobs that have ended, of ``total``.
-        total: one for each problem, or for each of its votes.
-        new: jobs of ``done`` that ended in ``seconds``.
-        turns: completions so far, those taken from a journal included.
-        in_flight: requests that wait for their completion.
-        tokens: completion tokens generated in ``seconds``.
-        seconds: since the beginning.
-        silent: seconds since the last completion. From 30 on the line says so, and gives no
-            estimate of the time left.
-        waits: what the engine says about its requests in flight, such as ``try 2 of 6``.
-    """
-    if in_flight and silent >= _SILENT:
-        pace = f"no answer for {clock(silent)}" + (f", {waits}" if waits else "")
-    else:
-        left = clock(seconds * (total - done) / new) if new else "?"
-        rate = tokens / seconds if seconds > 0 else 0.0
-        pace = f"{rate:.0f} tok/s, {clock(seconds)}, {left} left"
-    rest = f"{done}/{total} done, {turns} turns, {in_flight} in flight, {pace}"
-    return f"{plain(name)[: max(COLUMNS - len(rest) - 2, 0)]}  {rest}"[:COLUMNS]
+        seconds, silent = now - self._began, now - self._last
+        if self.in_flight and silent >= _SILENT:
+            wait = self._describe_wait() if self._describe_wait is not None else ""
+            pace = f"no answer for {clock(silent)}" + (f", {wait}" if wait else "")
+        else:
+            new = self.done - self._done_before
+            left = clock(seconds * (self.total - self.done) / new) if new else "?"
+            rate = self.tokens / seconds if seconds > 0 else 0.0
+            pace = f"{rate:.0f} tok/s, {clock(seconds)}, {left} left"
+        rest = f"{self.done}/{self.total} done, {self.turns} turns, {self.in_flight} in flight, "
+        room = max(COLUMNS - len(rest) - len(pace) - 2, 0)
+        return f"{plain(self.name)[:room]}  {rest}{pace}"[:COLUMNS]
 
 
 def clock(seconds: float) -> str:

@@ -13,16 +13,27 @@ metrics for one compute group. Nothing seen, or a value that is not defined, is 
 
 import hashlib
 import json
+import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torchmetrics import Metric
+from torch import Tensor, nn
+from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.data import dim_zero_cat
 
-from svr_lightning.core.metrics import METRIC_NAMES, VERDICT_CODES, value_of
+from svr_lightning.core.metrics import (
+    DEFINITIONS,
+    METRIC_NAMES,
+    SELF_CHECK_METRICS,
+    VERDICT_CODES,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from svr_lightning.evaluation.table import ProblemTable
 
 __all__ = [
     "METRIC_NAMES",
@@ -39,6 +50,7 @@ __all__ = [
     "PrematureStopError",
     "PromptTokens",
     "TotalTokens",
+    "TrajectoryMetrics",
     "VerdictAccuracy",
     "example_key",
 ]
@@ -57,33 +69,21 @@ def keep_first(ids: Tensor) -> Tensor:
         >>> keep_first(torch.tensor([7, -1, 7, 3, -1])).tolist()
         [True, True, False, True, True]
     """
-    ordered, position = torch.sort(ids, stable=True)
-    first = torch.ones_like(ordered, dtype=torch.bool)
-    first[1:] = (ordered[1:] != ordered[:-1]) | (ordered[1:] < 0)
-    kept = torch.empty_like(first)
-    kept[position] = first
+    kept = ids < 0
+    kept[np.unique(ids.numpy(), return_index=True)[1]] = True
     return kept
 
 
-class _Column(NamedTuple):
-    """The values that a column may hold."""
-
-    dtype: torch.dtype
-    low: int
-    high: int
-
-
-_COUNT = _Column(torch.int64, 0, 2**63 - 1)
-_FLAG = _Column(torch.int64, 0, 1)
 _COLUMNS = {
-    "correct": _FLAG,
-    "stopped_early": _FLAG,
-    "turns": _COUNT,
-    "tokens": _COUNT,
-    "verdict": _Column(torch.int64, -1, 1),
-    "confidence": _Column(torch.float64, 0, 1),
-    "example_ids": _Column(torch.int64, -1, 2**63 - 1),
+    "correct": (torch.int64, 0, 1),
+    "stopped_early": (torch.int64, 0, 1),
+    "turns": (torch.int64, 0, 2**63 - 1),
+    "tokens": (torch.int64, 0, 2**63 - 1),
+    "verdict": (torch.int64, -1, 1),
+    "confidence": (torch.float64, 0, 1),
+    "example_ids": (torch.int64, -1, 2**63 - 1),
 }
+"""The type of a column, and the least and greatest value that it may hold."""
 
 
 class ColumnMetric(Metric):
@@ -141,7 +141,7 @@ class ColumnMetric(Metric):
 
 
 def _no_rows(name: str, device: torch.device | str) -> Tensor:
-    return torch.empty(0, dtype=_COLUMNS[name].dtype, device=device)
+    return torch.empty(0, dtype=_COLUMNS[name][0], device=device)
 
 
 def _checked(name: str, values: Tensor) -> Tensor:
@@ -150,15 +150,15 @@ def _checked(name: str, values: Tensor) -> Tensor:
     Raises:
         ValueError: if it is not 1-D, or holds what such a column cannot hold.
     """
-    column = _COLUMNS[name]
+    dtype, low, high = _COLUMNS[name]
     if values.dim() != 1:
         raise ValueError(f"{name} must be 1-D, one entry per row; got shape {tuple(values.shape)}")
-    exact = values.detach().to(column.dtype, copy=True)
-    good = (exact >= column.low) & (exact <= column.high) & (exact == values)
+    exact = values.detach().to(dtype, copy=True)
+    good = (exact >= low) & (exact <= high) & (exact == values)
     if not bool(good.all()):
-        kind = "integers" if column.dtype is torch.int64 else "numbers"
+        kind = "integers" if dtype is torch.int64 else "numbers"
         bad = values[~good][0].item()
-        raise ValueError(f"{name} must hold {kind} in [{column.low}, {column.high}]; got {bad}")
+        raise ValueError(f"{name} must hold {kind} in [{low}, {high}]; got {bad}")
     return exact
 
 
@@ -218,15 +218,12 @@ class FirstTurnAccuracy(_OfCorrect):
 
 
 class AnyTurnAccuracy(_OfCorrect):
-    """AnyAcc: share of examples with a correct answer at any turn up to the returned one.
-
-    Describes the trajectory; choosing that turn would take the reference.
-    """
+    """AnyAcc: share of examples with a correct answer at any turn up to the returned one."""
 
     name = "any_turn_accuracy"
 
 
-class ExampleCount(_OfCorrect):
+class _ExampleCount(_OfCorrect):
     """The number of distinct examples."""
 
     def value(self, *columns: NDArray[Any]) -> float:
@@ -265,11 +262,7 @@ class TotalTokens(_OfTokens):
 
 
 class EarlyStopRate(ColumnMetric):
-    """ESR: share of examples that return before T_max.
-
-    A gate that opens at T_max itself is not an early stop. ``higher_is_better`` is None: stopping
-    early is cheap, and says nothing on whether it was right.
-    """
+    """ESR: share of examples that return before T_max; stopping at T_max itself is not early."""
 
     name = "esr"
     columns = ("stopped_early",)
@@ -295,10 +288,7 @@ class PrematureStopError(ColumnMetric):
 
 
 class VerdictAccuracy(_OfVerdict):
-    """VAcc: share of right ones among committed verdicts of observed turns; UNSURE is left out.
-
-    nan where no verdict commits itself.
-    """
+    """VAcc: share of right ones among committed verdicts of observed turns; UNSURE is left out."""
 
     name = "verdict_accuracy"
     higher_is_better = True
@@ -312,10 +302,7 @@ class BrierScore(_OfConfidence):
 
 
 class ConfidenceAUROC(_OfConfidence):
-    """AUROC of the confidence as a score for correctness over observed turns, ties counting 1/2.
-
-    nan where all labels are equal.
-    """
+    """AUROC of the confidence as a score for correctness over observed turns, ties counting 1/2."""
 
     name = "auroc"
     higher_is_better = True
@@ -328,19 +315,67 @@ class Overconfidence(_OfVerdict):
     higher_is_better = False
 
 
-CLASSES: Sequence[type[ColumnMetric]] = (
-    FinalAccuracy,
-    FirstTurnAccuracy,
-    AnyTurnAccuracy,
-    MeanTurns,
-    PromptTokens,
-    CompletionTokens,
-    TotalTokens,
-    EarlyStopRate,
-    PrematureStopError,
-    VerdictAccuracy,
-    ConfidenceAUROC,
-    BrierScore,
-    Overconfidence,
+_CLASSES: Sequence[type[ColumnMetric]] = (
+    *(FinalAccuracy, FirstTurnAccuracy, AnyTurnAccuracy, MeanTurns),
+    *(PromptTokens, CompletionTokens, TotalTokens, EarlyStopRate, PrematureStopError),
+    *(VerdictAccuracy, ConfidenceAUROC, BrierScore, Overconfidence),
 )
 """One for each metric of results files."""
+
+
+class TrajectoryMetrics(nn.Module):
+    """All metrics of one data set, from per-problem tables.
+
+    Keep one per data set, on every rank: ``compute`` gathers over all ranks, so a rank that has
+    no problem of the data set calls it too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dataset: str | None = None
+        found: dict[str, Metric] = {kind.name: kind() for kind in _CLASSES}
+        counts = {"n": _ExampleCount(), "unchecked": _ExampleCount()}
+        self.metrics = MetricCollection({**found, **counts}, compute_groups=False)
+
+    def update(self, table: "ProblemTable") -> None:
+        """Add a table of the one data set; a problem that was already seen counts once.
+
+        Raises:
+            ValueError: naming the data sets that were mixed.
+        """
+        if self.dataset not in (None, table.dataset):
+            mixed = sorted({str(self.dataset), table.dataset})
+            raise ValueError(f"problems of {mixed} in the metrics of one data set")
+        self.dataset = table.dataset
+        rows, numbers = table.turns["row"].tolist(), table.turns["turn"].tolist()
+        problems = [example_key(table.dataset, name) for name in table.ids]
+        turns = [
+            example_key(table.dataset, table.ids[row], turn)
+            for row, turn in zip(rows, numbers, strict=True)
+        ]
+        labels = table.problems["final_correct"]
+        self._update("n", problems, labels)
+        if not table.self_checked:
+            self._update("unchecked", problems, labels)
+        for name, one in DEFINITIONS.items():
+            columns = table.turns if one.of_turns else table.problems
+            ids = turns if one.of_turns else problems
+            self._update(name, ids, *(columns[column] for column in one.columns))
+
+    def _update(self, name: str, ids: Sequence[int], *columns: NDArray[Any]) -> None:
+        keys = torch.tensor(ids, dtype=torch.int64)
+        self.metrics[name].update(*map(torch.from_numpy, columns), example_ids=keys)
+
+    def compute(self) -> dict[str, float]:
+        """Every metric that the method has under its results name, and ``n``; nan if undefined."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The ``compute`` method", UserWarning)
+            values = self.metrics.compute()
+        absent = SELF_CHECK_METRICS if values["unchecked"] else ()
+        found = {name: values[name].item() for name in METRIC_NAMES if name not in absent}
+        return {**found, "n": int(values["n"])}
+
+    def reset(self) -> None:
+        """Forget all problems."""
+        self.dataset = None
+        self.metrics.reset()

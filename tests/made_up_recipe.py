@@ -5,8 +5,7 @@ MADE_UP = '''"""Two answers; the shorter right one wins."""
 from dataclasses import dataclass
 
 from svr_lightning.core.credit import group_advantages
-from svr_lightning.recipes.base import sample_of
-from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.recipes.base import Baseline, sample_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM
 
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Trajectory
 from svr_lightning.engines.base import Engine
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
@@ -42,7 +42,7 @@ def training_rollout(engine: Engine) -> tuple[list[Trajectory], int]:
 
 def adaptive_rollout(engine: Engine) -> tuple[list[Trajectory], int]:
     """The same problems with adaptive stopping, so that trajectories end at different turns."""
-    rule = StopRule(threshold=0.95)
+    rule = Confident(threshold=0.95)
     return _run(
         engine, [(p, i, chain(SelfVerifying(), p, i, 4, rule)) for p in PROBLEMS for i in range(5)]
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import (
     Completion,
@@ -17,13 +18,12 @@ from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import PromptRequest
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
-from svr_lightning.recipes.gspo import GSPO
 from svr_lightning.recipes.igrpo import IGRPO
 from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
-from svr_lightning.recipes.scrpo import ScRPO
-from svr_lightning.recipes.scrpo_pool import ScRPOPool
+from svr_lightning.recipes.rlcr import RLCR
+from svr_lightning.recipes.scrpo import ScRPO, ScRPOPool
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.rollout.collect import roll_out
@@ -134,11 +134,12 @@ RECIPES: dict[str, tuple[Recipe, int, int]] = {
     "svr_proper": (SVR(proper=True), 8, 10),
     "svr_turns": (SVRPlus(sections=False), 8, 10),
     "svr_plus": (SVRPlus(), 16, 10),
+    "svr_plus_matched": (SVRPlus(optimised=8), 8, 10),
     "svr_plus_whole": (SVRPlus(turns="all", sections=False, proper=False), 24, 10),
     "svr_verdict": (SVR(interface="verdict"), 8, 10),
     "svr_confidence": (SVR(interface="confidence"), 8, 10),
     "grpo": (GRPO(), 24, 1),
-    "gspo": (GSPO(), 24, 1),
+    "gspo": (GRPO(loss=LossSpec(ratio="sequence")), 24, 1),
     "grpo_mt": (GRPOMT(), 24, 10),
     "grpo_mt_final": (GRPOMT(loss_turns="final"), 8, 10),
     "igrpo": (IGRPO(), 12, 1),
@@ -151,6 +152,9 @@ RECIPES: dict[str, tuple[Recipe, int, int]] = {
     "scrpo_labels": (ScRPO(oracle_free=False), 24, 10),
     "scrpo_pool": (ScRPOPool(), 24, 10),
     "oracle": (Oracle(), 8, 10),
+    "rlcr": (RLCR(), 24, 10),
+    "rlcr_log": (RLCR(score="log"), 24, 10),
+    "rlcr_turns": (RLCR(group_size=8, horizon=3), 8, 10),
 }
 
 

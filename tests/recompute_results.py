@@ -155,7 +155,6 @@ def vote_values(rows, ks, stored):
         missed = [math.comb(size - c, k) / math.comb(size, k) if size else 1 for size, c in pools]
         values[f"pass@{k}"] = 1 - sum(missed) / n
         values[f"tokens@{k}"] = k * (prompt + completion)
-        values[f"tokens_shared_prompt@{k}"] = prompt + k * completion
         voted = values[f"maj@{k}"] = stored.get(f"maj@{k}")
         if voted is None or not set(sizes) <= {0, k}:
             continue
@@ -191,7 +190,7 @@ def recompute_votes(pools, stored):
     datasets = by_dataset(
         pools, lambda rows: vote_values(rows, ks, kept.get(rows[0]["dataset"], {}))
     )
-    kinds = ("maj", "pass", "tokens", "tokens_shared_prompt")
+    kinds = ("maj", "pass", "tokens")
     metrics = ["mean@1", *(f"{kind}@{k}" for k in ks for kind in kinds)]
     return with_macro(datasets, metrics)
 

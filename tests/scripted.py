@@ -3,7 +3,7 @@
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Request
-from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.rollout.driver import Decoding, Driver
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
+from tests.scripted_engine import ScriptedEngine
 
 TOKENIZER = AutoTokenizer.from_pretrained(str(Path(tiny.__file__).parent / "countdown_policy"))
 RENDERER = Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900)
@@ -86,10 +86,11 @@ def evaluator(
     settings = {
         "max_completion_tokens": DECODING.max_completion_tokens,
         "temperature": DECODING.temperature,
-        **({} if rule is None else asdict(rule)),
         **config,
     }
-    evaluation = EvaluationConfig(max_turns=max_turns, adaptive=rule is not None, **settings)
+    evaluation = EvaluationConfig(
+        max_turns=max_turns, stop=rule, adaptive=rule is not None, **settings
+    )
     found = Evaluator(engine, evaluation, renderer=renderer, root=root, seed=RUN_SEED)
     found.step = STEP
     return found

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from svr_lightning.evaluation.records import SCHEMA_VERSION
+
 DATASETS = {
     # name: (problems, how likely the first answer is right, how likely a turn mends or breaks one)
     "countdown": (300, 0.60, 0.30, 0.08),
@@ -65,8 +67,11 @@ def _record(
             }
         )
     return {
+        "schema_version": SCHEMA_VERSION,
         "dataset": dataset,
         "id": f"test-{index}",
+        "task": "gsm8k",
+        "payload": {},
         "question": f"Problem {index}?",
         "reference": "42",
         "returned_turn": turns,

@@ -58,3 +58,30 @@ def of_gradients(model: Any, length: int, tokens: int, expected: Mapping[str, Te
     """
     scale = max(gradient.abs().max().item() for gradient in expected.values())
     return rounding(2 * terms_of(model, length) + tokens, scale)
+
+
+def assert_same_first_step(found: Any, trained: Any, lr: float, length: int, tokens: int) -> None:
+    """Two policies took the same first step of AdamW, up to the rounding of its gradient.
+
+    The step is ``lr g / (|g| + eps)``. An error of g that may turn its sign moves the weight by up
+    to ``2 lr``; elsewhere the error counts times the slope, ``lr eps / (|g| + eps)^2``.
+
+    Args:
+        found: the policy to check.
+        trained: the other one, which still has the gradients of the step.
+        lr: of the step.
+        length: of the longest sequence.
+        tokens: of all sequences.
+    """
+    eps = 1e-8
+    gradients = {name: p.grad for name, p in trained.named_parameters()}
+    error = of_gradients(trained, length, tokens, gradients)
+    firm = 0
+    weights = zip(found.parameters(), trained.named_parameters(), strict=True)
+    for weight, (name, expected) in weights:
+        surely = (gradients[name].abs() - error).clamp(min=0)
+        step = lr * (error * eps / (surely + eps) ** 2).clamp(max=2.0)
+        allowed = step + rounding(3, expected.abs().max().item())
+        assert ((weight - expected).abs() <= allowed).all(), name
+        firm += int((step < lr / 10).sum())
+    assert firm > 0.5 * sum(p.numel() for p in trained.parameters())  # of most weights it is strict

@@ -217,4 +217,5 @@ def pool(name: str, answers: str, right: str = "a", dataset: str = "toy") -> dic
         }
         for place, letter in enumerate(answers, start=1)
     ]
-    return {"dataset": dataset, "id": name, "task": "math", "question": "", "samples": samples}
+    problem = {"dataset": dataset, "id": name, "task": "math", "question": "", "reference": right}
+    return {"schema_version": SCHEMA_VERSION, **problem, "samples": samples}

@@ -5,6 +5,8 @@ is not checked here is left to the real parser, which takes ten seconds to say s
 """
 
 import difflib
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,18 @@ from svr_lightning.errors import ConfigError, one_line, require
 
 _CONFIG = ("--config", "-c")
 _OTHER_FLAGS = ("print_config", "help", "h", "help-all")
-_OLD_SERVER_FLAGS = ("--engine", "--base-url", "--model-name")
 _DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
+TYPES = {
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "true or false",
+    "str": "text",
+    "list": "a list",
+    "dict": "a mapping",
+    "None": "null",
+    "NoneType": "null",
+}
+"""Types in a user's words."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -37,18 +49,12 @@ def check_command_line(command: str, arguments: Sequence[str]) -> None:
     for flag, value in _flags(arguments):
         if flag in _CONFIG:
             for path, found in _settings(_read_config(value)):
-                _check_key(path, keys, f"{value}: ")
+                _check_key(path, found, keys, f"{value}: ")
                 values[path] = found
-        elif flag in _OLD_SERVER_FLAGS:
-            raise ConfigError(
-                f"{flag} {value}: an engine is given as --model.engine; for a server: "
-                "--model.engine OpenAIEngine --model.engine.base_url URL "
-                "--model.engine.model_name NAME"
-            )
         elif flag.startswith("--"):
             name = flag[2:].rstrip("+")
             if name not in _OTHER_FLAGS:
-                _check_key(name, keys)
+                _check_key(name, value or None, keys)
                 values[name] = value
     _check_files(values)
 
@@ -98,8 +104,11 @@ def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield from _settings(value, f"{prefix}{name}.")
 
 
-def _check_key(path: str, keys: Mapping[str, Key], where: str = "") -> None:
-    """Refuse a dotted key that leaves the known ones; below an open key anything may stand."""
+def _check_key(path: str, value: Any, keys: Mapping[str, Key], where: str = "") -> None:
+    """Refuse a dotted key that leaves the known ones, and a value of another plain type.
+
+    Below an open key anything may stand.
+    """
     below, parts = keys, path.split(".")
     for depth, part in enumerate(parts):
         if part == "help" and depth:
@@ -116,9 +125,34 @@ def _check_key(path: str, keys: Mapping[str, Key], where: str = "") -> None:
             if not hint and len(here) <= 12:
                 hint = f"; known: {', '.join(here)}"
             raise ConfigError(f"{where}there is no key {tried!r}{hint}")
-        below = below[part].below
+        kind, below = below[part].type, below[part].below
         if not below:
+            if depth + 1 == len(parts):
+                _check_type(path, value, kind, where)
             return
+
+
+def _check_type(path: str, value: Any, kind: str, where: str) -> None:
+    """Refuse a value that no part of an annotation like ``int | None`` can mean."""
+    names = [name for name in re.findall(r"\w+", kind) if name not in ("Optional", "Union")]
+    if value is None or not names or not {"int", "float", "bool", "None"} >= set(names):
+        return
+    if isinstance(value, str):
+        try:
+            value = yaml.safe_load(value)
+            value = float(value) if isinstance(value, str) else value  # 1e-4 is text in YAML 1.1
+        except (ValueError, yaml.YAMLError):
+            pass
+    numbers = not isinstance(value, bool) and isinstance(value, int | float)
+    if value is not None and not numbers and not ("bool" in names and isinstance(value, bool)):
+        wanted = one_of([TYPES[name] for name in names])
+        raise ConfigError(f"{where}{path}={one_line(value)}: must be {wanted}")
+
+
+def one_of(options: Sequence[str]) -> str:
+    """``a, b or c``."""
+    *rest, last = dict.fromkeys(options)
+    return f"{', '.join(rest)} or {last}" if rest else last
 
 
 def _check_files(values: Mapping[str, Any]) -> None:
@@ -155,3 +189,52 @@ def _is_local(path: str) -> bool:
         or len(rest) > 1
         or (bool(rest) and Path(first).is_dir() and not Path(path).is_dir())
     )
+
+
+# --- questions for predict ----------------------------------------------------------------------
+
+
+def with_questions(command: str, arguments: list[str]) -> list[str]:
+    """The arguments with ``--question`` and ``--questions`` as entries of ``data.questions``."""
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag not in ("--question", "--questions"):
+            rest.append(word)
+            continue
+        require(command == "predict", f"{flag} is for predict; {command} takes data sets")
+        value = value if equals else next(words, "")
+        for question in read_questions(value) if flag == "--questions" else [value]:
+            rest += ["--data.questions+", question]
+    return rest
+
+
+def read_questions(path: str) -> list[str]:
+    """The questions of a text file, one per line, or of a ``.jsonl`` with "question" in each row.
+
+    Raises:
+        ConfigError: naming the file and the line that cannot be used.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--questions {path}: cannot be read as UTF-8 text ({error})") from error
+    numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+    require(bool(numbered), f"--questions {path}: there are no questions in it")
+    if not path.endswith((".jsonl", ".json")):
+        return [line for _, line in numbered]
+    questions = []
+    for number, line in numbered:
+        try:
+            question = json.loads(line)["question"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ConfigError(
+                f'--questions {path}:{number}: must be a JSON object with "question"'
+            ) from error
+        require(
+            isinstance(question, str) and bool(question.strip()),
+            f'--questions {path}:{number}: "question" must be a text',
+        )
+        questions.append(question)
+    return questions

@@ -33,10 +33,10 @@ class Key:
 @cache
 def known_keys(command: str) -> dict[str, Key]:
     """Every section and top-level key of the training command ``command``."""
-    keys = {section: Key("", "", _parameters(*home)) for section, home in SECTIONS.items()}
+    keys = {section: Key("", "", _members(*home)) for section, home in SECTIONS.items()}
     trainer = _find("lightning.pytorch.trainer.trainer", "Trainer")
     method = _method(trainer[1], command) if trainer else None
-    options = _arguments(method, "", {}) if method else {}
+    options = _arguments(method, "") if method else {}
     plain = Key("", "", {})
     return {**keys, **options, "seed_everything": Key("int", "42", {}), "config": plain}
 
@@ -76,9 +76,9 @@ def _find(module: str, name: str) -> tuple[str, ast.ClassDef] | None:
     return None
 
 
-def _parameters(module: str, name: str) -> dict[str, Key]:
-    """The parameters of a class, those that it hands to its base class included."""
-    found = _find(module, name)
+def _members(module: str, name: str) -> dict[str, Key]:
+    """The parameters of a class or the fields of a dataclass, those of its bases included."""
+    found = _find(module, name) if module else None
     if found is None:
         return {}
     module, node = found
@@ -87,11 +87,17 @@ def _parameters(module: str, name: str) -> dict[str, Key]:
     if initializer is None or initializer.args.kwarg is not None:
         for base in node.bases:
             if isinstance(base, ast.Name):
-                keys |= _parameters(module, base.id)
-    return keys | (_arguments(initializer, module, keys) if initializer else {})
+                keys |= _members(module, base.id)
+    if initializer is not None:
+        return keys | _arguments(initializer, module)
+    return keys | {
+        field.target.id: _key(field.annotation, field.value, module)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    }
 
 
-def _arguments(function: ast.FunctionDef, module: str, known: Mapping[str, Key]) -> dict[str, Key]:
+def _arguments(function: ast.FunctionDef, module: str) -> dict[str, Key]:
     given = function.args
     named = [*given.args, *given.kwonlyargs]
     defaults: list[ast.expr | None] = [None] * (len(given.args) - len(given.defaults))
@@ -107,28 +113,17 @@ def _key(annotation: ast.expr | None, default: ast.expr | None, module: str) -> 
     kind = ast.unparse(annotation) if annotation else ""
     below: dict[str, Key] = {}
     for option in kind.split("|"):
-        if option.strip().isidentifier():
-            below |= _fields(module, option.strip())
+        if _is_dataclass(module, option.strip()):
+            below |= _members(module, option.strip())
     return Key(kind, ast.unparse(default) if default else "", below)
 
 
-def _fields(module: str, name: str) -> dict[str, Key]:
-    """The fields of a dataclass, inherited ones included; none of another or an abstract class."""
-    found = _find(module, name) if module else None
-    if found is None or not any("dataclass" in ast.unparse(d) for d in found[1].decorator_list):
-        return {}
-    module, definition = found
-    if any(ast.unparse(base) == "ABC" for base in definition.bases):  # class_path names a subclass
-        return {}
-    inherited: dict[str, Key] = {}
-    for base in definition.bases:
-        if isinstance(base, ast.Name):
-            inherited |= _fields(module, base.id)
-    return inherited | {
-        node.target.id: _key(node.annotation, node.value, module)
-        for node in definition.body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
+def _is_dataclass(module: str, name: str) -> bool:
+    """Whether a type is a dataclass, and no abstract one, of which class_path names a subclass."""
+    found = _find(module, name) if module and name.isidentifier() else None
+    if found is None or any(ast.unparse(base) == "ABC" for base in found[1].bases):
+        return False
+    return any("dataclass" in ast.unparse(decorator) for decorator in found[1].decorator_list)
 
 
 def _method(node: ast.ClassDef, name: str) -> ast.FunctionDef | None:

@@ -1,14 +1,18 @@
 """``python -m svr_lightning``: chooses the command; imports what it needs and no more."""
 
+import argparse
 import os
+import re
 import sys
+from importlib import import_module
+from typing import NoReturn
 
-from svr_lightning.cli import commands
-from svr_lightning.cli.checks import check_command_line, did_you_mean
-from svr_lightning.cli.commands import fail
+from svr_lightning.cli.checks import check_command_line, did_you_mean, with_questions
 from svr_lightning.cli.keys import flat, known_keys
-from svr_lightning.cli.questions import with_questions
 from svr_lightning.errors import ConfigError
+
+USER_FAULT = 2
+"""Exit code for a fault of the configuration, the data or the command line."""
 
 TRAINING = {
     "fit": "train, validate on the way, compare before and after on held-out problems",
@@ -18,7 +22,7 @@ TRAINING = {
 }
 READING = {
     "sweep": "every fixed budget, threshold and gate from one recording",
-    "tune": "a threshold with a guarantee on premature stops",
+    "certify": "a threshold that keeps promises, with a stated confidence",
     "vote": "majority voting from a pool of samples",
     "report": "figures, tables and a page to read",
     "regrade": "grade recorded samples with another grader",
@@ -86,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(__version__)
         return 0
     if command in READING:
-        return commands.run(command, rest)
+        return read_files(command, rest)
     if command not in TRAINING:
         known = [*TRAINING, *READING]
         hint = did_you_mean(command, known)
@@ -122,9 +126,50 @@ def _help_of(command: str) -> str:
     return _HELP_OF_TRAINING.format(
         command=command,
         about=TRAINING[command][0].upper() + TRAINING[command][1:],
-        checkpoint="go on with a run: last, or a file"
-        if command == "fit"
-        else "weights: last, best or a file",
+        checkpoint=f"{'go on with a run' if command == 'fit' else 'weights'}: last, best or a file",
         extra=_QUESTIONS if command == "predict" else "",
         keys="\n".join(keys),
     )
+
+
+# --- commands that read files and need no trainer -----------------------------------------------
+# One module each, named for its command, with ``add_arguments(parser)`` and ``run(options)``.
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that says in one line what it does not understand."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a :class:`ConfigError` with the flag that may have been meant."""
+        unknown = re.match(r"unrecognized arguments: (-\S+)", message)
+        flags = re.findall(r"--[\w-]+", self.format_usage())
+        hint = did_you_mean(unknown.group(1), flags) if unknown else ""
+        raise ConfigError(f"{message}{hint or f'; see `{self.prog} --help`'}")
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The argument parser of the command ``name``."""
+    module = import_module(f"{__package__}.{name}")
+    parser = _Parser(
+        prog=f"svr_lightning {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    return parser
+
+
+def read_files(name: str, arguments: list[str]) -> int:
+    """Run the command ``name``; 0 is success."""
+    try:
+        options = parser_of(name).parse_args(arguments)
+        return int(import_module(f"{__package__}.{name}").run(options))
+    except (ConfigError, OSError) as error:
+        return fail(str(error), f"svr_lightning {name}")
+
+
+def fail(message: str, program: str = "svr_lightning") -> int:
+    """Print one line on standard error; returns the exit code."""
+    print(f"{program}: error: {' '.join(message.split())}", file=sys.stderr)
+    return USER_FAULT

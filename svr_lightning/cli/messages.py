@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from svr_lightning.cli.checks import did_you_mean
+from svr_lightning.cli.checks import TYPES, did_you_mean, one_of
 from svr_lightning.errors import ConfigError, one_line
 
 _NEEDED = {
@@ -23,15 +23,6 @@ _NO_GPU = re.compile(
     r"MisconfigurationException: You requested gpu|not available on your system.*gpu",
     re.IGNORECASE,
 )
-_TYPES = {
-    "float": "a number",
-    "int": "a whole number",
-    "bool": "true or false",
-    "str": "text",
-    "NoneType": "null",
-    "list": "a list",
-    "dict": "a mapping",
-}
 
 
 def explain(error: BaseException) -> str | None:
@@ -71,7 +62,7 @@ def _of_system(error: OSError) -> str | None:
 
 def of_parser(error: BaseException) -> str:
     """A parser error as ``KEY=VALUE: what is allowed``."""
-    text = one_line_whole(error)
+    text = " ".join(str(error).split())
     found = re.match(r'(?:Parser key |Key )"?([\w.+]+)"?: (.*)', text)
     if found is None:
         return text if len(text) <= 300 else f"{text[:297]}..."
@@ -93,11 +84,6 @@ def of_parser(error: BaseException) -> str:
     return f"{shown}: must be {allowed}" if allowed else f"{shown}: {body[:200]}"
 
 
-def one_line_whole(error: BaseException) -> str:
-    """The whole message on one line, which is longer than what is shown of it."""
-    return " ".join(str(error).split())
-
-
 def _allowed(body: str) -> str:
     """The types that a message says were expected, in words."""
     options: list[str] = []
@@ -105,12 +91,8 @@ def _allowed(body: str) -> str:
         r"Expected a (?:typing\.Literal\[([^]]*)\]|<class '(\w+)'>)", body
     ):
         names = [name.strip().strip("'\"") for name in literal.split(",")] if literal else []
-        options += names or [_TYPES.get(kind, kind)]
-    options = list(dict.fromkeys(options))
-    if not options:
-        return ""
-    one_of = "one of " if len(options) > 2 else ""
-    return f"{one_of}{', '.join(options[:-1])} or {options[-1]}" if len(options) > 1 else options[0]
+        options += names or [TYPES.get(kind, kind)]
+    return one_of(options) if options else ""
 
 
 def _of_class(class_path: str, reason: str) -> str:

@@ -5,30 +5,30 @@ r"""Grade recorded turns again, with another notion of what is correct.
 
 Leaves samples.jsonl and results.json in the folder --out, like an evaluation, and prints which
 turns became right or wrong. No model is run; verdicts, confidences and stopping stay as they were.
-Samples that were written by svr_lightning 0.1 do not name their task and cannot be graded again.
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from svr_lightning.cli.samples import add_task_option, require_trusted_tasks
-from svr_lightning.display import plain
-from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.record_files import read_samples
-from svr_lightning.evaluation.records import SAMPLES
-from svr_lightning.evaluation.regrade import Change, Changes, regrade
+from svr_lightning.cli.inputs import add_task_option, require_trusted_tasks
+from svr_lightning.display import plain, text_table
+from svr_lightning.errors import ConfigError, require
+from svr_lightning.evaluation.records import SampleRecord, TurnRecord
 from svr_lightning.evaluation.results import (
     RESULTS,
+    SAMPLES,
     package_versions,
     read_results,
+    read_samples,
     write_results,
 )
-from svr_lightning.tasks.graders import GRADERS, get_grader
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.grading import GRADERS, Grader, get_grader, label
 
 _SHOWN = 30
 """Characters of an answer in an example."""
@@ -48,44 +48,79 @@ def run(options: argparse.Namespace) -> int:
     if options.out.resolve() == options.samples.parent.resolve():
         raise ConfigError(f"--out {options.out}: the samples lie there; name another folder")
     records = read_samples(options.samples)
-    if not records:
-        raise ConfigError(f"{options.samples}: there are no samples in it")
+    require(bool(records), f"{options.samples}: there are no samples in it")
     require_trusted_tasks(options.samples, records, options)
-    graded, changes = regrade(records, get_grader(options.grader))
+    graded = regrade(records, get_grader(options.grader))
     config = read_results(options.samples.parent / RESULTS).get("config", {})
     config = {
         **config,
-        "graders": {str(record.task): options.grader for record in records},
+        "graders": {record.task: options.grader for record in records},
         "regraded": {"samples": str(options.samples), "graders": config.get("graders")},
     }
     write_results(options.out, graded, config, package_versions())
-    show(changes, options.examples)
+    show(records, graded, options.examples)
     Console().print(Text(f"{options.out / SAMPLES}, {options.out / RESULTS}"))
     return 0
 
 
-def show(changes: Mapping[str, Changes], examples: int) -> None:
+def regrade(records: Sequence[SampleRecord], grader: Grader) -> list[SampleRecord]:
+    """Grade every recorded turn again; nothing else of a record changes.
+
+    A turn that cannot be graded counts as wrong and says why in ``grading_error``.
+
+    Raises:
+        ConfigError: naming a record that has no reference, or whose task is not known.
+    """
+    return [_regraded(record, grader) for record in records]
+
+
+def _regraded(record: SampleRecord, grader: Grader) -> SampleRecord:
+    problem = record.problem
+    where = "/".join(record.key)
+    require(problem.has_reference, f"{where} has no reference answer, so that it cannot be graded")
+    try:
+        task = get_task(record.task)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    turns = []
+    for turn in record.turns:
+        new = label(task, turn.text, problem, grader)
+        turns.append(replace(turn, correct=new.correct, grading_error=new.error))
+    return replace(record, turns=tuple(turns))
+
+
+def show(before: Sequence[SampleRecord], after: Sequence[SampleRecord], examples: int) -> None:
     """How many turns changed, and some of them, at most 80 columns wide."""
+    turns: dict[str, list[tuple[SampleRecord, TurnRecord, TurnRecord]]] = {}
+    for record, graded in zip(before, after, strict=True):
+        pairs = zip(record.turns, graded.turns, strict=True)
+        turns.setdefault(record.dataset, []).extend((record, old, new) for old, new in pairs)
+    changed = {
+        (dataset, right): [
+            row for row in rows if row[1].correct != right and row[2].correct == right
+        ]
+        for dataset, rows in turns.items()
+        for right in (True, False)
+    }
+    rows = [
+        (
+            plain(dataset),
+            str(len(found)),
+            *(str(len(changed[dataset, right])) for right in (True, False)),
+            str(sum(new.grading_error is not None for _, _, new in found)),
+        )
+        for dataset, found in turns.items()
+    ]
     console = Console()
-    table = Table(title="turns graded again")
-    for column in ("data set", "turns", "now right", "now wrong", "undecided"):
-        table.add_column(column, justify="left" if column == "data set" else "right")
-    for dataset, seen in changes.items():
-        counts = (seen.turns, seen.count(correct=True), seen.count(correct=False), seen.undecided)
-        table.add_row(Text(plain(dataset)), *map(str, counts))
-    console.print(table)
-    for dataset, seen in changes.items():
-        for correct in (True, False):
-            chosen = [change for change in seen.changed if change.correct is correct][:examples]
-            if chosen:
-                console.print(Text(f"{plain(dataset)}, now {'right' if correct else 'wrong'}"))
-            for change in chosen:
-                console.print(Text(_example(change)))
-
-
-def _example(change: Change) -> str:
-    answer = "no answer" if change.answer is None else _short(change.answer)
-    return f"  {_short(change.id)} turn {change.turn}: {answer} for {_short(str(change.reference))}"
+    heads = ("data set", "turns", "now right", "now wrong", "undecided")
+    console.print(text_table(heads, rows, "turns graded again"))
+    for (dataset, right), found in changed.items():
+        if shown := found[:examples]:
+            console.print(Text(f"{plain(dataset)}, now {'right' if right else 'wrong'}"))
+        for record, _, turn in shown:
+            answer = "no answer" if turn.answer is None else _short(turn.answer)
+            told = f"{_short(record.id)} turn {turn.turn}: {answer}"
+            console.print(Text(f"  {told} for {_short(str(record.reference))}"))
 
 
 def _short(text: str) -> str:

@@ -5,11 +5,13 @@ The recording holds T_max greedy turns of every problem:
     python -m svr_lightning test --config ... --model.evaluation.adaptive false
     python -m svr_lightning sweep --samples RUN/eval/test/samples.jsonl
 
-Replayed are fixed budgets K = 1 to T_max, thresholds, a gate on the verdict or on the confidence
-alone, every (threshold, T_max), other stopping rules on the same turns, and how labels change from
-turn to turn. Leaves sweep.json, sweep.csv with a line per point and data set, and diagnostics.json
-with calibration and stopping at the operating point, intervals included. Rows that return the same
-are one line on the terminal.
+Replayed are fixed budgets K = 1 to T_max, thresholds, a stop on the verdict or on the confidence
+alone, every (threshold, T_max), and how labels change from turn to turn. Leaves sweep.json,
+sweep.csv with a line per point and data set, and diagnostics.json with calibration and stopping at
+the operating point, intervals included. Rows that return the same are one line on the terminal.
+
+--compare-stops adds rules that need no self-check (docs/stopping.md) and compares all at equal
+tokens: those of the operating point, or --budget.
 """
 
 import argparse
@@ -17,19 +19,19 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from svr_lightning.cli.samples import check_thresholds, load_tables, recorded_turns, run_configs
-from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Gate, StopRule
+from svr_lightning.cli.inputs import load_tables, recorded_turns, run_configs
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Confident
 from svr_lightning.display import merged, plain, text_table
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.evaluation.diagnostics import DIAGNOSTICS, diagnose
+from svr_lightning.evaluation.metrics import DIAGNOSTICS, diagnose
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.results import setting
-from svr_lightning.evaluation.sweep import THRESHOLDS, long_rows, sweep
+from svr_lightning.evaluation.sweep import THRESHOLDS, compare_stops, long_rows, sweep
 from svr_lightning.files import write_file, write_json
 
 COLUMNS = (
@@ -53,24 +55,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="gamma of the operating point (default 0.85)",
     )
     parser.add_argument(
-        "--gate", choices=get_args(Gate), default="joint", help="what a stop needs there"
-    )
-    parser.add_argument(
         "--thresholds", type=float, nargs="+", default=THRESHOLDS, help="gamma of the curves"
     )
+    parser.add_argument(
+        "--compare-stops", action="store_true", help="all stopping rules at equal tokens"
+    )
+    parser.add_argument("--budget", type=float, help="tokens per problem of that comparison")
     parser.add_argument("--out", type=Path, help="folder; default: sweep/ beside the samples")
 
 
 def run(options: argparse.Namespace) -> int:
     """Replay, write, print."""
-    check_thresholds([options.threshold, *options.thresholds])
+    for threshold in (options.threshold, *options.thresholds):
+        require(0 <= threshold <= 1, f"threshold {threshold:g} must lie in [0, 1]")
     tables = load_tables(options.samples)
     configs = run_configs(options.samples)
     max_turns = recorded_turns(tables, configs) if options.max_turns is None else options.max_turns
     require(max_turns >= 1, f"--max-turns {max_turns} must be at least 1")
-    rule = StopRule(threshold=options.threshold, gate=options.gate)
+    require(options.budget is None or options.budget > 0, "--budget must be above 0 tokens")
+    rule = Confident(threshold=options.threshold)
     try:
         curves = sweep(tables, rule, max_turns, options.thresholds)
+        if options.compare_stops or options.budget is not None:
+            curves["stops"] = compare_stops(tables, rule, max_turns, options.budget)
     except ValueError as error:
         raise ConfigError(
             f"{error}; record every turn with --model.evaluation.adaptive false, or lower "
@@ -106,9 +113,29 @@ def show(curves: Mapping[str, Any]) -> None:
     _print(console, title, "threshold", adaptive, [("verdict alone", curves["verdict_only"])])
     alone = [(f"{row['threshold']:.2f}", row) for row in curves["confidence_only"]]
     _print(console, "confidence alone", "threshold", alone)
-    others = [(row["name"], row) for row in curves["options"]]
-    named = [(f"threshold {point['threshold']:.2f}", point), *others]
-    _print(console, "other uses of the same turns", "rule", [], named)
+    if "stops" in curves:
+        _print_stops(console, curves["stops"])
+
+
+def _print_stops(console: Console, stops: Mapping[str, Any]) -> None:
+    """Stopping rules at equal tokens, and the winner."""
+    rows = []
+    for row in stops["rows"]:
+        if row["accuracy"] is None:
+            rows.append([row["name"], "-", "too dear", "-", "-"])
+            continue
+        winner = row["name"] == stops["winner"]
+        gap = "winner" if winner else f"{row['gap']:+.3f} {_interval(row['gap_ci95'])}"
+        cells = [f"{row['accuracy']:.3f}", _interval(row["ci95"]), f"{row['tokens']:.0f}", gap]
+        rows.append([row["name"], *cells])
+    title = f"stopping rules within {stops['budget']:.0f} tokens per problem"
+    headings = ["rule", "accuracy", "95 %", "tokens", "to the winner"]
+    console.print(text_table(headings, rows, title))
+    console.print(Text("settings chosen on one half of the problems, measured on the other"))
+
+
+def _interval(bounds: Sequence[float]) -> str:
+    return f"[{bounds[0]:.3f}, {bounds[1]:.3f}]"
 
 
 def _print(

@@ -14,12 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from svr_lightning.cli.samples import add_task_option, require_trusted_tasks
-from svr_lightning.display import plain
-from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.record_files import read_pools
-from svr_lightning.evaluation.records import VOTES
-from svr_lightning.evaluation.results import package_versions
+from svr_lightning.cli.inputs import add_task_option, require_trusted_tasks
+from svr_lightning.display import plain, text_table
+from svr_lightning.errors import ConfigError, require
+from svr_lightning.evaluation.results import VOTES, package_versions, read_pools
 from svr_lightning.evaluation.voting import vote
 from svr_lightning.files import write_json
 
@@ -53,14 +51,11 @@ def run(options: argparse.Namespace) -> int:
         ConfigError: for a fault of the file or of the options.
     """
     ks = sorted(set(options.k))
-    for name, value, least in (("k", ks[0], 1), ("resamples", options.resamples, 1)):
-        if value < least:
-            raise ConfigError(f"--{name} {value}: must be at least {least}")
-    if options.seed < 0:
-        raise ConfigError(f"--seed {options.seed}: must not be negative")
+    for name, value in (("k", ks[0]), ("resamples", options.resamples)):
+        require(value >= 1, f"--{name} {value}: must be at least 1")
+    require(options.seed >= 0, f"--seed {options.seed}: must not be negative")
     records = read_pools(options.votes)
-    if not records:
-        raise ConfigError(f"{options.votes}: holds no problem; give a {VOTES} with pools")
+    require(bool(records), f"{options.votes}: holds no problem; give a {VOTES} with pools")
     require_trusted_tasks(options.votes, records, options)
     try:
         results = vote(records, ks, options.resamples, options.seed)
@@ -77,38 +72,23 @@ def run(options: argparse.Namespace) -> int:
 
 
 def table_of(results: Mapping[str, Any], ks: list[int]) -> Table:
-    """Accuracy of voting, of one sample and of the best of k, and what each costs."""
-    table = Table(caption="tokens per problem, with the prompt k times or shared by all samples")
-    for column in ("data set", "k", "Maj@k", "95 %", "pass@k", "tokens", "shared"):
-        table.add_column(column, justify="left" if column == "data set" else "right", no_wrap=True)
-    table.columns[0].overflow = "ellipsis"
+    """Accuracy of voting, of one sample and of the best of k, and what k samples cost."""
+    rows = []
     for name, values in _parts(results):
-        table.add_row(Text(name), "1", *_accuracy(values, "mean@1"), "", "", "")
+        rows.append((name, "1", *_accuracy(values, "mean@1"), "", ""))
         for k in ks:
-            table.add_row(
-                "",
-                str(k),
-                *_accuracy(values, f"maj@{k}"),
-                f"{values[f'pass@{k}']:.3f}",
-                f"{values[f'tokens@{k}']:.0f}",
-                f"{values[f'tokens_shared_prompt@{k}']:.0f}",
-            )
-        table.add_section()
-    return table
+            others = (f"{values[f'pass@{k}']:.3f}", f"{values[f'tokens@{k}']:.0f}")
+            rows.append(("", str(k), *_accuracy(values, f"maj@{k}"), *others))
+    return text_table(("data set", "k", "Maj@k", "95 %", "pass@k", "tokens"), rows)
 
 
 def _parts(results: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every data set; where there are several, their average and that of Math-5."""
-    datasets = results["datasets"]
-    for name, values in datasets.items():
-        yield f"{_line(name)} ({values['n']})", values
+    for name, values in results["datasets"].items():
+        yield f"{' '.join(plain(name).split())} ({values['n']})", values
     for name, average in results["macro"].items():
         if len(average["datasets"]) > 1:
             yield f"average, {name} ({len(average['datasets'])} sets)", average
-
-
-def _line(name: str) -> str:
-    return " ".join(plain(name).split())
 
 
 def _accuracy(values: Mapping[str, Any], name: str) -> tuple[str, str]:

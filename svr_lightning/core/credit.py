@@ -10,15 +10,11 @@ RewardScale = Literal["group", "none"]
 
 
 def group_advantages(returns: Sequence[float], scale: RewardScale = "group") -> list[float]:
-    """A_i = (R_i - mean) / (std + 1e-4) over the trajectories of one problem.
+    """[G] A_i = (R_i - mean) / (std + 1e-4) over the [G] trajectories of one problem.
 
-    Args:
-        returns: [G] returns of one group.
-        scale: ``group`` divides by the sample standard deviation (ddof 1), the paper's equation;
-            ``none`` only subtracts the mean, the other reading of "rewards are not rescaled".
-
-    Returns:
-        [G] advantages, all exactly 0 for a degenerate group or a group of one.
+    ``group`` divides by the sample standard deviation (ddof 1), the paper's equation; ``none`` only
+    subtracts the mean, the other reading of "rewards are not rescaled". All are exactly 0 for a
+    degenerate group or a group of one.
 
     Examples:
         >>> [round(a, 3) for a in group_advantages([1.0, 2.0, 3.0])]
@@ -40,13 +36,9 @@ def sibling_advantages(
     turns: Sequence[int],
     scale: RewardScale = "group",
 ) -> list[float]:
-    """Advantages among siblings; nodes without siblings are compared with each other, per turn.
+    """[N] advantages of what nodes are credited with, among siblings: those of equal ``families``.
 
-    Args:
-        values: [N] what each node is credited with.
-        families: [N] equal for siblings.
-        turns: [N] the turn of each node.
-        scale: as in :func:`group_advantages`.
+    Nodes without siblings are compared with each other, per turn.
 
     Examples:
         >>> sibling_advantages([1.0, 0.0, 4.0, 2.0], "aabc", [2, 2, 2, 2], "none")
@@ -71,11 +63,9 @@ def is_degenerate(returns: Sequence[float]) -> bool:
 
 
 def beyond_success(parents: Sequence[int | None], correct: Sequence[bool]) -> list[bool]:
-    """Whether an ancestor of each node of a forest is correct.
+    """[N] whether an ancestor of each node of a forest is correct.
 
-    Args:
-        parents: [N] index of each node's parent, which stands before it; None for a root.
-        correct: [N].
+    ``parents`` has the index of each node's parent, which stands before it; None for a root.
 
     Examples:
         >>> beyond_success([None, 0, 1, None], [True, False, False, False])
@@ -88,13 +78,9 @@ def beyond_success(parents: Sequence[int | None], correct: Sequence[bool]) -> li
 
 
 def reward_to_go(rewards: Sequence[float]) -> list[float]:
-    """G_t = mean of r_s over s >= t: what a turn and those after it earned.
+    """[T] G_t = mean of r_s over s >= t: what each turn of a trajectory and those after it earned.
 
-    Args:
-        rewards: [T] of one trajectory.
-
-    Returns:
-        [T]; the mean instead of the sum keeps all turns on one scale.
+    The mean instead of the sum keeps all turns on one scale.
 
     Examples:
         >>> reward_to_go([1.0, 0.0, 3.0])
@@ -104,11 +90,7 @@ def reward_to_go(rewards: Sequence[float]) -> list[float]:
 
 
 def max_to_go(rewards: Sequence[float], parents: Sequence[int | None]) -> list[float]:
-    """Murphy's MaRS: R_n = max(r_n, max over children of R_c).
-
-    Args:
-        rewards: [N] r_n of the nodes of a forest, parents before their children.
-        parents: [N] index of each node's parent; None for a root.
+    """[N] Murphy's MaRS: R_n = max(r_n, max over children of R_c); parents stand before children.
 
     Examples:
         >>> max_to_go([0.0, 1.0, 0.5], [None, 0, None])
@@ -129,16 +111,10 @@ def mean_to_go(
     horizon: int,
     discount: float = 0.9,
 ) -> list[float]:
-    """Murphy's MeRS: R_n = (r_n + discount * mean over children of R_c) / (S - s + 1).
+    """[N] Murphy's MeRS: R_n = (r_n + discount * mean over children of R_c) / (S - s + 1).
 
-    A node without children keeps r_n.
-
-    Args:
-        rewards: [N] r_n, parents before their children.
-        parents: [N] index of each node's parent; None for a root.
-        turns: [N] s, the turn of each node, from 1.
-        horizon: S, the number of turns.
-        discount: gamma, for each step back.
+    A node without children keeps r_n. s is the node's turn, from 1, and S the horizon; parents
+    stand before their children.
 
     Examples:
         >>> mean_to_go([0.0, 1.0], [None, 0], [1, 2], horizon=3)

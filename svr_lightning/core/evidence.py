@@ -1,49 +1,96 @@
-"""Which tokens a text is written in, and how probable the policy found its own verdict."""
+"""Which tokens a text is written in, and how probable the policy found its own words."""
 
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import accumulate
 
-from svr_lightning.core.parsing import verdict_span
+from svr_lightning.core.parsing import self_check_start, verdict_span
+from svr_lightning.core.types import TokenScores
 
 DIGITS = 3
-"""Decimals that are kept. Who shares a batch changes the seventh (docs/numerics.md); a number that
-is read again after a restart, or replayed, has to be the same one."""
+"""Decimals that are kept of a probability, one more of a mean log-probability. Who shares a batch
+changes the seventh (docs/numerics.md); a number that is read again after a restart, or replayed,
+has to be the same one."""
 
 
-def verdict_probability(
-    text: str, logprobs: Sequence[float], characters: Callable[[int], int]
-) -> float | None:
-    """The probability with which the policy gave the word that its verdict was read from.
+def token_scores(
+    text: str, answer: str | None, logprobs: Sequence[float], characters: Callable[[int], int]
+) -> TokenScores:
+    """How probable the policy found its verdict, its answer and its completion.
 
-    That is exp of the summed log-probabilities of the tokens that the word lies in, whole tokens
-    even where one also covers a character beside the word, each given the tokens before it.
+    The verdict's probability is exp of the summed log-probabilities of the tokens that its word
+    lies in, whole tokens even where one also covers a character beside the word, each given the
+    tokens before it. The answer's tokens are found likewise, at the last place before the
+    self-check where the text has the answer.
 
     Args:
         text: the completion, as parsers see it.
+        answer: as the task extracts it.
         logprobs: [L] nats of the sampled tokens: at the sampling temperature, at 1 when greedy.
         characters: from k in 1 ... L to how many characters of ``text`` the first k tokens make
             up; does not fall with k.
 
-    Returns:
-        A number in [0, 1] with :data:`DIGITS` decimals; None where no verdict can be read.
-
     Examples:
         >>> pieces = ["VERDICT:", " IN", "CORRECT", "."]
-        >>> verdict_probability(
+        >>> token_scores(
         ...     "".join(pieces),
+        ...     None,
         ...     [-0.1, math.log(0.5), math.log(0.8), -3.0],
         ...     lambda k: len("".join(pieces[:k])),
         ... )
-        0.4
+        TokenScores(verdict_probability=0.4, answer_logprob=None, completion_logprob=-1.0041)
     """
-    span = verdict_span(text)
-    if span is None:
+    if not logprobs:
+        return TokenScores()
+    characters = cache(characters)
+
+    def tokens_of(span: tuple[int, int] | None) -> Sequence[float]:
+        if span is None or characters(len(logprobs)) < span[1]:  # tokens of another text
+            return ()
+        return logprobs[slice(*token_span(span, len(logprobs), characters))]
+
+    verdict = tokens_of(verdict_span(text))
+    return TokenScores(
+        verdict_probability=round(min(math.exp(math.fsum(verdict)), 1.0), DIGITS)
+        if verdict
+        else None,
+        answer_logprob=_mean(tokens_of(_answer_span(text, answer))),
+        completion_logprob=_mean(logprobs),
+    )
+
+
+def scores_of_tokens(
+    text: str, answer: str | None, tokens: Sequence[tuple[str, float]]
+) -> TokenScores:
+    """:func:`token_scores` of a server's completion, whose tokens are texts.
+
+    The text may begin with what the template wrote, and lack a token that ends the turn. Where the
+    tokens do not spell it, only the completion's score is known.
+    """
+    spelt = "".join(piece for piece, _ in tokens)
+    start = max(text.find(tokens[0][0]), 0) if tokens else 0
+    ends = [start, *accumulate((len(piece) for piece, _ in tokens), initial=start)][1:]
+    logprobs = [nats for _, nats in tokens]
+    scores = token_scores(text, answer, logprobs, lambda count: ends[count])
+    if spelt.startswith(text[start:]):
+        return scores
+    return TokenScores(completion_logprob=scores.completion_logprob)
+
+
+def _answer_span(text: str, answer: str | None) -> tuple[int, int] | None:
+    if not answer:
         return None
-    if not logprobs or characters(len(logprobs)) < span[1]:  # tokens of another text
+    start = text.rfind(answer, 0, self_check_start(text))
+    return None if start < 0 else (start, start + len(answer))
+
+
+def _mean(logprobs: Sequence[float]) -> float | None:
+    """Adding 0.0 turns -0.0 into 0.0."""
+    if not logprobs:
         return None
-    first, end = token_span(span, len(logprobs), characters)
-    return round(min(math.exp(math.fsum(logprobs[first:end])), 1.0), DIGITS)
+    return round(min(math.fsum(logprobs) / len(logprobs), 0.0), DIGITS + 1) + 0.0
 
 
 def token_span(

@@ -38,15 +38,9 @@ class LossTerms:
 
 
 def token_logprobs(logits: Tensor, token_ids: Tensor, temperature: float) -> Tensor:
-    """Log-probabilities of ``token_ids`` at the sampling temperature, in fp32.
+    """[B, T] log-probabilities of ``token_ids`` under [B, T, V] logits at a temperature > 0.
 
-    Args:
-        logits: [B, T, V] scores that predict each token.
-        token_ids: [B, T].
-        temperature: > 0, of the rollout.
-
-    Returns:
-        [B, T] nats.
+    In nats and fp32.
     """
     scaled = logits.float() / temperature
     chosen = scaled.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from svr_lightning.core.types import ScoredTurn, Verdict
@@ -89,7 +89,8 @@ class TurnReward(Reward):
     terms: Mapping[str, float] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "terms", {name: getattr(self, name) for name in _SVR_TERMS})
+        names = [field.name for field in fields(self) if field.init]
+        object.__setattr__(self, "terms", {name: getattr(self, name) for name in names})
         object.__setattr__(self, "total", self.solve + self.verify + self.format)
 
     @property
@@ -124,19 +125,6 @@ def sections(reward: Reward) -> tuple[float, float]:
     return own, checked
 
 
-_SVR_TERMS = (
-    "abs",
-    "prog",
-    "trunc",
-    "cal",
-    "over",
-    "detect",
-    "ready",
-    "task_format",
-    "self_check_format",
-)
-
-
 def turn_rewards(
     scored_turns: Sequence[ScoredTurn],
     weights: RewardWeights | None = None,
@@ -167,7 +155,7 @@ def turn_rewards(
 
 BaselineReward = Literal["binary", "binary_fmt", "solve"]
 """What methods without a self-check are paid for: a correct answer; that and its format; or SVR's
-r_solve and the format."""
+r_solve and the format, as the paper has the oracle-guided reference."""
 
 
 def baseline_rewards(
@@ -176,31 +164,67 @@ def baseline_rewards(
     weights: RewardWeights | None = None,
     length_scale: int = 1024,
 ) -> list[Reward]:
-    """Reward every turn of a method that has no self-check.
+    """[T] rewards of the turns of a trajectory without self-checks.
 
-    ``binary`` is y, ``binary_fmt`` y + lambda_fmt r_taskfmt, ``solve`` SVR's reward without its
-    self-verification and self-check-format terms, as the paper has the oracle-guided reference.
-
-    Args:
-        scored_turns: [T] the turns in order.
-        kind: see above.
-        weights: coefficients of ``solve``, and lambda_fmt.
-        length_scale: L_len of ``solve``, in tokens.
+    ``binary`` is y; ``binary_fmt`` and ``solve`` are y and r_solve, each + lambda_fmt r_taskfmt.
     """
     weights = weights or RewardWeights()
+    terms = [{"correct": float(turn.correct)} for turn in scored_turns]
     if kind == "solve":
-        return [
-            Reward.of(**solve, task_format=weights.fmt * turn.task_format)
-            for turn, solve in zip(
-                scored_turns, _solve_terms(scored_turns, weights, length_scale), strict=True
+        terms = _solve_terms(scored_turns, weights, length_scale)
+    if kind != "binary":
+        for earned, turn in zip(terms, scored_turns, strict=True):
+            earned["task_format"] = weights.fmt * turn.task_format
+    return [Reward.of(**earned) for earned in terms]
+
+
+ScoringRule = Literal["brier", "log"]
+LOG_FLOOR = 1e-3
+"""The log score takes the probability of the outcome as no less than this, which bounds it."""
+
+
+def confidence_score(confidence: float, correct: bool, rule: ScoringRule = "brier") -> float:
+    """A proper score in [0, 1] of the stated probability that an answer is correct.
+
+    ``brier`` is 1 - (c - y)^2. ``log`` is 1 + ln q / ln 1000, with q = c for a correct answer and
+    1 - c for a wrong one, at least 0.001. Either is highest on average at c = P(y = 1).
+
+    Examples:
+        >>> confidence_score(0.8, False), round(confidence_score(0.1, True, "log"), 3)
+        (0.3599999999999999, 0.667)
+    """
+    if rule == "brier":
+        return 1.0 - (confidence - correct) ** 2
+    stated = confidence if correct else 1.0 - confidence
+    return 1.0 - math.log(max(stated, LOG_FLOOR)) / math.log(LOG_FLOOR)
+
+
+def calibrated_rewards(
+    scored_turns: Sequence[ScoredTurn], rule: ScoringRule, weights: RewardWeights
+) -> list[Reward]:
+    """RLCR's reward of every turn: correctness, a proper score of the confidence, and the format.
+
+    r = lambda_abs y + lambda_cal score(c, y) + lambda_fmt r_fmt. A turn that is truncated, or whose
+    self-check is not in form, has no score.
+
+    Raises:
+        ValueError: if a turn has no self-check.
+    """
+    rewards = []
+    for turn in scored_turns:
+        if turn.confidence is None:
+            raise ValueError("RLCR's reward needs a confidence at every turn; this one has none")
+        scored = not turn.truncated and turn.self_check_format == 1.0
+        score = confidence_score(turn.confidence, turn.correct, rule) if scored else 0.0
+        rewards.append(
+            Reward.of(
+                correct=weights.abs * turn.correct,
+                cal=weights.cal * score,
+                task_format=weights.fmt * turn.task_format,
+                self_check_format=weights.fmt * turn.self_check_format,
             )
-        ]
-    if kind == "binary":
-        return [Reward.of(correct=float(turn.correct)) for turn in scored_turns]
-    return [
-        Reward.of(correct=float(turn.correct), task_format=weights.fmt * turn.task_format)
-        for turn in scored_turns
-    ]
+        )
+    return rewards
 
 
 def trajectory_return(
@@ -249,16 +273,15 @@ def _check_terms(turn: ScoredTurn, weights: RewardWeights, proper: bool) -> dict
     """The terms of the self-verification and of both formats."""
     if turn.verdict is None or turn.confidence is None:
         raise ValueError("SVR's reward needs a self-check at every turn; this one has none")
-    y = float(turn.correct)
-    complete = 0.0 if turn.truncated else 1.0
+    right, complete = turn.correct, 0.0 if turn.truncated else 1.0
     says_correct = turn.verdict == Verdict.CORRECT
     says_incorrect = turn.verdict == Verdict.INCORRECT
     stated = 1.0 if proper else turn.confidence
     return {
-        "cal": complete * weights.cal * (1.0 - (turn.confidence - y) ** 2),
-        "over": -weights.over * stated * complete if says_correct and not y else 0.0,
-        "detect": complete * weights.detect * (says_incorrect and not turn.correct),
-        "ready": complete * weights.ready * stated * (says_correct and turn.correct),
+        "cal": complete * weights.cal * confidence_score(turn.confidence, right),
+        "over": -weights.over * stated * complete if says_correct and not right else 0.0,
+        "detect": complete * weights.detect * (says_incorrect and not right),
+        "ready": complete * weights.ready * stated * (says_correct and right),
         "task_format": weights.fmt * turn.task_format,
         "self_check_format": weights.fmt * turn.self_check_format,
     }

@@ -18,17 +18,7 @@ def derive_seed(
     attempt: int = 0,
     purpose: str = "generate",
 ) -> int:
-    """A 63-bit seed for one draw.
-
-    Args:
-        run_seed: seed of the whole run.
-        step: optimizer steps taken so far.
-        problem_id: which problem is drawn for.
-        sample: trajectory within the group.
-        turn: turn within the trajectory, from 1.
-        attempt: generation attempt under dynamic resampling, from 0.
-        purpose: keeps unrelated draws at the same place apart.
-    """
+    """A 63-bit seed for one draw; ``purpose`` keeps unrelated draws at the same place apart."""
     key = f"{run_seed}\0{step}\0{problem_id}\0{sample}\0{turn}\0{attempt}\0{purpose}"
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 

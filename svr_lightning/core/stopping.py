@@ -1,138 +1,307 @@
-"""The stopping gate (equation "stopping-time", appendix "app_adaptive_stop").
+"""Stopping rules: when a trajectory ends, and which of its turns is returned.
 
-:func:`gate` is the only definition of when a turn ends its trajectory: inference calls it turn by
-turn, and replays call it on whole columns of recorded turns.
+A rule is a frozen value. It sees the turns so far and nothing else, so that one definition serves
+inference, turn by turn, and replays of recorded turns: both ask :func:`ending` after each turn.
+:class:`StopRule` is the base of the rules that need no labels; only those can be configured
+(``model.evaluation.stop``). The paper's rule (equation "stopping-time", appendix
+"app_adaptive_stop") is :class:`Confident` with its defaults. docs/stopping.md has the sources.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from svr_lightning.core.types import Verdict
 
 DEFAULT_THRESHOLD = 0.85
-Gate = Literal["joint", "verdict", "confidence"]
-Evidence = Literal["stated", "verdict_probability", "product"]
+Score = Literal["confidence", "verdict_probability", "answer_logprob", "completion_logprob"]
 Fallback = Literal["last", "most_confident"]
+T = TypeVar("T")
+
+
+class StopSignals(NamedTuple):
+    """What a stopping rule may read of one turn. It has no label."""
+
+    verdict: Verdict | None
+    """None for a method without a self-check, like ``confidence``."""
+    confidence: float | None
+    truncated: bool
+    answer: int = 0
+    """Equal numbers for answers of one trajectory that the task takes as equal; 0: no answer."""
+    verdict_probability: float | None = None
+    """The three scores of :class:`~svr_lightning.core.types.TokenScores`, where they are known."""
+    answer_logprob: float | None = None
+    completion_logprob: float | None = None
+
+
+class Ending(NamedTuple):
+    """How a trajectory ended."""
+
+    observed: int
+    """Turns that were generated and are paid for, the one that stopped included."""
+    returned: int
+    """The turn (from 1) whose answer is returned."""
+    stopped_early: bool
+    """Whether a turn before T_max ended the trajectory."""
+
+
+class Rule(ABC, Generic[T]):
+    """A stopping rule on turns of type ``T``."""
+
+    @abstractmethod
+    def stops(self, turns: Sequence[T], max_turns: int) -> bool:
+        """Whether the last of ``turns`` ends the trajectory.
+
+        Args:
+            turns: all turns so far, at least one.
+            max_turns: T_max.
+        """
+
+    def answer_turn(self, turns: Sequence[T], max_turns: int) -> int:
+        """The turn (from 1) whose answer is returned if ``turns`` are all; the last by default."""
+        return len(turns)
+
+
+class StopRule(Rule[StopSignals]):
+    """A rule that needs no labels: what inference can use."""
+
+    @property
+    def needs_self_check(self) -> bool:
+        """Whether it never stops a method that states no verdict and no confidence."""
+        return False
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether it reads log-probabilities of sampled tokens, which a server may not give."""
+        return False
+
+    def check(self) -> None:
+        """Refuse options that are out of range.
+
+        Raises:
+            ValueError: naming one.
+        """
+
+    def reason(self, turns: Sequence[StopSignals]) -> str:
+        """Why the last of ``turns`` ended the trajectory, in a few words."""
+        return str(self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopSettings:
-    """A stopping rule without its threshold. The defaults are the paper's."""
+class FixedTurns(StopRule):
+    """Always the same number of turns."""
 
-    gate: Gate = "joint"
-    """What a turn has to show: a CORRECT verdict and the confidence, or one of the two alone."""
-    evidence: Evidence = "stated"
-    """What counts as the confidence: the number that the policy states, the probability that it
-    gave the words of its verdict, or their product. A turn without that probability has its stated
-    number taken."""
-    agreement_threshold: float | None = None
-    """The threshold that suffices where a turn repeats the answer of the turn before. None: an
-    answer's being repeated is no evidence."""
-    fallback: Fallback = "last"
-    """What is returned if no turn ends the trajectory: the last turn, or the most confident one
-    of those that are not truncated; ties go to the better verdict, then to the earlier turn."""
+    turns: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.turns} turn{'s' * (self.turns != 1)}"
+
+    def check(self) -> None:
+        """See :meth:`StopRule.check`."""
+        _require(self.turns >= 1, f"turns={self.turns} must be at least 1")
+
+    def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
+        """Whether there are as many turns."""
+        return len(turns) >= self.turns
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopRule(StopSettings):
-    """When a trajectory ends, and which of its turns is returned."""
+class RepeatedAnswer(StopRule):
+    """Stops when an answer has been given ``times`` times. Unreadable answers never count."""
+
+    times: int = 2
+    in_a_row: bool = True
+    """Whether other answers, or none, must not stand between them."""
+
+    def __str__(self) -> str:
+        return f"an answer given {self.times} times" + " in a row" * self.in_a_row
+
+    def check(self) -> None:
+        """See :meth:`StopRule.check`."""
+        _require(self.times >= 2, f"times={self.times} must be at least 2")
+
+    def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
+        """Whether the last turn's answer has been given often enough."""
+        answer = turns[-1].answer
+        heard = turns[-self.times :] if self.in_a_row else turns
+        return answer > 0 and sum(turn.answer == answer for turn in heard) >= self.times
+
+
+@dataclass(frozen=True, kw_only=True)
+class Majority(StopRule):
+    """The majority of the turns' answers, ended as soon as it is settled.
+
+    The answer that most turns gave is returned; ties go to the answer that was given first, and
+    unreadable answers do not vote. If none can be read, the last turn is returned.
+    """
+
+    certainty: float = 1.0
+    """1: stop when the turns that are left can no longer change the majority of all T_max. Below 1:
+    also when the leading answer beats the second with this probability, by the Beta posterior of
+    adaptive consistency (arXiv 2305.11860), which takes turns for independent draws."""
+
+    def __str__(self) -> str:
+        sure = "settled" if self.certainty == 1 else f"sure at {self.certainty:g}"
+        return f"the majority is {sure}"
+
+    def check(self) -> None:
+        """See :meth:`StopRule.check`."""
+        _require(
+            0.5 <= self.certainty <= 1,
+            f"certainty={self.certainty} must lie in [0.5, 1]",
+        )
+
+    def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
+        """Whether the majority is settled, or certain enough."""
+        votes = self._votes(turns)
+        if not votes:
+            return False
+        leader = max(votes, key=votes.__getitem__)
+        left = max_turns - len(turns)
+        given = list(votes)
+        # A rival that catches up wins only if it was given before the leader.
+        settled = left <= votes[leader] and all(
+            votes[rival] + left < votes[leader] + (given.index(rival) > given.index(leader))
+            for rival in votes
+            if rival != leader
+        )
+        second = max((votes[rival] for rival in votes if rival != leader), default=0)
+        return settled or (self.certainty < 1 and _lead(votes[leader], second) >= self.certainty)
+
+    def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
+        """The first turn that gave the majority's answer."""
+        votes = self._votes(turns)
+        if not votes:
+            return len(turns)
+        leader = max(votes, key=votes.__getitem__)
+        return [turn.answer for turn in turns].index(leader) + 1
+
+    @staticmethod
+    def _votes(turns: Sequence[StopSignals]) -> Counter[int]:
+        """Votes by answer, in the order in which they were first given; max() takes the first."""
+        return Counter(turn.answer for turn in turns if turn.answer)
+
+
+def _lead(first: int, second: int) -> float:
+    """P(p > 1/2) for p ~ Beta(first + 1, second + 1): a binomial tail."""
+    trials = first + second + 1
+    return float(sum(math.comb(trials, k) for k in range(first + 1)) / 2**trials)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confident(StopRule):
+    """Stops when a score reaches a threshold. The defaults are the paper's rule.
+
+    A truncated turn never stops, nor does one whose score is not known.
+    """
 
     threshold: float = DEFAULT_THRESHOLD
-    """gamma: the confidence that a turn needs to end its trajectory."""
+    """gamma: the score that a turn needs."""
+    score: Score = "confidence"
+    """The stated confidence; the probability of the verdict's tokens; or the mean log-probability
+    of the answer's tokens or of all tokens, in nats."""
+    needs_correct: bool = True
+    """Whether the verdict must be CORRECT as well. With a threshold of 0, it alone decides."""
+    fallback: Fallback = "last"
+    """What is returned if no turn stops: the last turn, or the one with the best score of those
+    that are not truncated; ties go to the better verdict, then to the earlier turn."""
+
+    def __str__(self) -> str:
+        level = f"{_NAMES[self.score]} >= {self.threshold:g}"
+        if not self.needs_correct:
+            return level
+        return f"CORRECT at {level}" if self.threshold else "CORRECT"
+
+    @property
+    def needs_self_check(self) -> bool:
+        """Whether it reads a verdict or a confidence."""
+        return self.needs_correct or self.score in ("confidence", "verdict_probability")
+
+    @property
+    def needs_tokens(self) -> bool:
+        """All scores but the stated confidence."""
+        return self.score != "confidence"
+
+    def check(self) -> None:
+        """See :meth:`StopRule.check`."""
+        for name, known in (("score", Score), ("fallback", Fallback)):
+            value = getattr(self, name)
+            choices = ", ".join(get_args(known))
+            _require(
+                value in get_args(known),
+                f"{name}={value} must be one of {choices}",
+            )
+        place, nats = f"threshold={self.threshold}", "logprob" in self.score
+        _require(
+            -math.inf < self.threshold <= 0 if nats else 0 <= self.threshold <= 1,
+            f"{place} of {self.score} must be a mean log-probability, at most 0"
+            if nats
+            else f"{place} must lie in [0, 1]; the paper's is {DEFAULT_THRESHOLD}",
+        )
+
+    def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
+        """Whether the last turn's score, and its verdict if needed, suffice."""
+        turn = turns[-1]
+        if turn.truncated or (self.needs_correct and turn.verdict != Verdict.CORRECT):
+            return False
+        value = getattr(turn, self.score)
+        return value is not None and bool(value >= self.threshold)
+
+    def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
+        """The last turn, or if none stopped what ``fallback`` says."""
+        if self.fallback == "last" or self.stops(turns, max_turns):
+            return len(turns)
+        return max(range(len(turns)), key=lambda index: self._rank(turns[index])) + 1
+
+    def reason(self, turns: Sequence[StopSignals]) -> str:
+        """The rule with the score of the turn that stopped."""
+        value = f"{_NAMES[self.score]} {getattr(turns[-1], self.score):g}"
+        return str(self).replace(_NAMES[self.score], value)
+
+    def _rank(self, turn: StopSignals) -> tuple[bool, float, int]:
+        order = (None, Verdict.INCORRECT, Verdict.UNSURE, Verdict.CORRECT)
+        value = getattr(turn, self.score)
+        return not turn.truncated, -math.inf if value is None else value, order.index(turn.verdict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopSignals:
-    """What the policy said at one turn that a stopping rule may read. It has no label."""
-
-    verdict: Verdict
-    confidence: float
-    truncated: bool
-    answer: str | None = None
-    """As extracted; None where none can be read."""
-    verdict_probability: float | None = None
-    """Probability that the policy gave the words of its verdict; None where it is not known."""
+_NAMES: Mapping[Score, str] = {
+    "confidence": "confidence",
+    "verdict_probability": "probability of the verdict",
+    "answer_logprob": "log-probability of the answer",
+    "completion_logprob": "log-probability of the completion",
+}
+RULES: Mapping[str, type[StopRule]] = {
+    rule.__name__: rule for rule in (FixedTurns, RepeatedAnswer, Majority, Confident)
+}
 
 
-def evidence_of(rule: StopRule, turn: StopSignals) -> float:
-    """The number that ``rule`` compares with its threshold, in [0, 1]."""
-    if rule.evidence == "stated" or turn.verdict_probability is None:
-        return turn.confidence
-    if rule.evidence == "product":
-        return turn.confidence * turn.verdict_probability
-    return turn.verdict_probability
-
-
-def same_answer(answer: str | None, before: str | None) -> bool:
-    """Whether two extracted answers are there and equal, ignoring white space."""
-    if answer is None or before is None:
-        return False
-    return "".join(answer.split()) == "".join(before.split())
-
-
-def repeats(turns: Sequence[StopSignals]) -> bool:
-    """Whether the last turn repeats the answer of the turn before."""
-    return len(turns) > 1 and same_answer(turns[-1].answer, turns[-2].answer)
-
-
-def gate(
-    rule: StopRule, *, claims_correct: Any, evidence: Any, truncated: Any, repeated: Any
-) -> Any:
-    """Whether a turn ends its trajectory under ``rule``; plain values or arrays of one shape.
+def ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | None:
+    """How a trajectory of ``turns`` ends; None if it goes on.
 
     Args:
-        rule: the stopping rule.
-        claims_correct: bool, whether the verdict is CORRECT.
-        evidence: float, the number that is compared with the threshold; nan never suffices.
-        truncated: bool, q_t. A truncated turn never ends its trajectory.
-        repeated: bool, whether the answer is the one of the turn before.
-    """
-    is_open = truncated ^ True
-    if rule.gate != "confidence":
-        is_open = is_open & claims_correct
-    if rule.gate == "verdict":
-        return is_open
-    enough = evidence >= rule.threshold
-    if rule.agreement_threshold is not None:
-        enough = enough | (repeated & (evidence >= rule.agreement_threshold))
-    return is_open & enough
-
-
-def stops(rule: StopRule, turns: Sequence[StopSignals]) -> bool:
-    """Whether the last of ``turns`` ends its trajectory under ``rule``.
+        rule: None runs every turn and returns the last.
+        turns: all turns so far, at least one.
+        max_turns: T_max. A rule that stops there is no early stop.
 
     Examples:
-        >>> unsure = StopSignals(verdict=Verdict.UNSURE, confidence=0.9, truncated=False)
-        >>> stops(StopRule(), [unsure]), stops(StopRule(gate="confidence"), [unsure])
-        (False, True)
+        >>> unsure = StopSignals(Verdict.UNSURE, 0.9, truncated=False)
+        >>> ending(Confident(), [unsure], 2), ending(Confident(), [unsure, unsure], 2)
+        (None, Ending(observed=2, returned=2, stopped_early=False))
     """
-    turn = turns[-1]
-    return bool(
-        gate(
-            rule,
-            claims_correct=turn.verdict == Verdict.CORRECT,
-            evidence=evidence_of(rule, turn),
-            truncated=turn.truncated,
-            repeated=repeats(turns),
-        )
-    )
+    seen = len(turns)
+    if seen < max_turns and not (rule is not None and rule.stops(turns, max_turns)):
+        return None
+    returned = seen if rule is None else rule.answer_turn(turns, max_turns)
+    return Ending(seen, returned, seen < max_turns)
 
 
-def answer_turn(rule: StopRule, turns: Sequence[StopSignals]) -> int:
-    """The turn (from 1) whose answer is returned once ``turns`` have all been generated.
-
-    Args:
-        rule: says what is returned if no turn ended the trajectory.
-        turns: [T] in order, the last of which ended the trajectory or exhausted its budget.
-    """
-    if rule.fallback == "last" or stops(rule, turns):
-        return len(turns)
-    order = (Verdict.INCORRECT, Verdict.UNSURE, Verdict.CORRECT)
-    ranks = [
-        (not turn.truncated, evidence_of(rule, turn), order.index(turn.verdict)) for turn in turns
-    ]
-    return ranks.index(max(ranks)) + 1
+def first_ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | None:
+    """The ending of recorded turns, which may go on after it; None if too few are there."""
+    prefixes = (turns[:seen] for seen in range(1, len(turns) + 1))
+    return next((end for one in prefixes if (end := ending(rule, one, max_turns))), None)
 
 
 def should_stop(
@@ -146,27 +315,54 @@ def should_stop(
         >>> should_stop(Verdict.CORRECT, 1.0, truncated=True)
         False
     """
-    turn = StopSignals(verdict=verdict, confidence=confidence, truncated=truncated)
-    return stops(StopRule(threshold=threshold), [turn])
+    return Confident(threshold=threshold).stops([StopSignals(verdict, confidence, truncated)], 1)
 
 
-def returned_turn(gates: Sequence[bool], max_turns: int) -> int:
-    """The turn (from 1) whose answer is returned: the first open gate, else ``max_turns``.
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
 
-    Args:
-        gates: [T] :func:`should_stop` of each generated turn, in order.
-        max_turns: T_max. A gate that opens at T_max is not an early stop.
+
+def rule_as_config(rule: StopRule) -> dict[str, Any]:
+    """``rule`` as ``model.evaluation.stop`` of a configuration holds it."""
+    return {
+        "class_path": f"{type(rule).__module__}.{type(rule).__qualname__}",
+        "init_args": asdict(rule),  # type: ignore[call-overload]
+    }
+
+
+def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
+    """The rule of a quoted ``model.evaluation``; the paper's if it names none.
+
+    Results of version 0.1 have the paper's rule alone, as ``threshold`` and ``gate``.
 
     Raises:
-        ValueError: if no gate opens and fewer than ``max_turns`` turns are given.
-
-    Examples:
-        >>> returned_turn([False, True, True], max_turns=3)
-        2
+        ValueError: for what is no rule of this file.
     """
-    for index, open_gate in enumerate(gates[:max_turns], start=1):
-        if open_gate:
-            return index
-    if len(gates) < max_turns:
-        raise ValueError(f"no turn stopped and only {len(gates)} of {max_turns} turns are there")
-    return max_turns
+    stop = evaluation.get("stop")
+    if stop is None:
+        threshold = evaluation.get("threshold", DEFAULT_THRESHOLD)
+        gate = evaluation.get("gate", "joint")
+        fallback = evaluation.get("fallback", evaluation.get("exhausted", "last"))
+        stop = {
+            "class_path": "Confident",
+            "init_args": {
+                "threshold": 0.0 if gate == "verdict" else threshold,
+                "needs_correct": gate != "confidence",
+                "fallback": fallback,
+            },
+        }
+        other = evaluation.get("evidence", "stated") != "stated"
+        if other or gate not in ("joint", "verdict", "confidence"):
+            raise ValueError(f"gate={gate!r} with its evidence is no stopping rule of this version")
+    try:
+        kind = RULES[str(stop["class_path"]).rpartition(".")[2]]
+        rule = kind(**stop.get("init_args", {}))
+        for field in fields(kind):  # type: ignore[arg-type]
+            wanted = (int, float) if isinstance(field.default, float) else type(field.default)
+            if not isinstance(getattr(rule, field.name), wanted):
+                raise TypeError(field.name)
+        rule.check()
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"stop={stop!r} is no stopping rule") from error
+    return rule

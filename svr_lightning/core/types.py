@@ -8,7 +8,7 @@ which holds the policy's own words and nothing else.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 Message = dict[str, str]
 """One chat message, ``{"role": ..., "content": ...}``."""
@@ -137,6 +137,8 @@ class RemoteCompletion:
     prompt_tokens: int
     """As counted by the server, with the tokens of its chat template."""
     completion_tokens: int
+    tokens: tuple[tuple[str, float], ...] = ()
+    """Text and log-probability of each sampled token; empty if the server did not tell them."""
 
     @property
     def truncated(self) -> bool:
@@ -148,6 +150,20 @@ AnyCompletion = Completion | RemoteCompletion
 """A completion from either source: enough to parse, grade and count."""
 
 
+class TokenScores(NamedTuple):
+    """How probable the policy found its own words; None for what is not known."""
+
+    verdict_probability: float | None = None
+    """Of the words of its verdict, in [0, 1]."""
+    answer_logprob: float | None = None
+    """Mean log-probability of the answer's tokens, in nats."""
+    completion_logprob: float | None = None
+    """Mean log-probability of all sampled tokens, in nats."""
+
+
+NO_SCORES = TokenScores()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One generation of a trajectory and the self-check read from it. It has no label."""
@@ -157,8 +173,8 @@ class Turn:
     completion: AnyCompletion
     check: SelfCheck | None
     """None for a method whose prompts ask for no self-check."""
-    verdict_probability: float | None = None
-    """Probability of the verdict's word; None if it was not computed or no verdict can be read."""
+    scores: TokenScores = NO_SCORES
+    """Not computed in training, nor known of a server that tells no log-probabilities."""
 
     @property
     def sampled(self) -> Completion:

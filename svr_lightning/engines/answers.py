@@ -46,6 +46,7 @@ class AnswerJournal:
             "finish_reason": answer.finish_reason.value,
             "prompt_tokens": answer.prompt_tokens,
             "completion_tokens": answer.completion_tokens,
+            "tokens": answer.tokens,
         }
         data = json.dumps(line).encode("ascii") + b"\n"
         if self._stream.write(data) != len(data):
@@ -88,4 +89,5 @@ def _entry(line: dict[str, Any]) -> tuple[str, RemoteCompletion]:
         finish_reason=FinishReason(line["finish_reason"]),
         prompt_tokens=int(line["prompt_tokens"]),
         completion_tokens=int(line["completion_tokens"]),
+        tokens=tuple((str(text), float(nats)) for text, nats in line.get("tokens", ())),
     )

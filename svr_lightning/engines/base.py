@@ -90,6 +90,9 @@ class Engine(ABC):
     """Neighbouring processes that share one engine. They submit the same requests in the same
     order and step together."""
 
+    trajectories: int | None = None
+    """Trajectories of one rollout that use this engine, set before :meth:`start` in a training."""
+
     @abstractmethod
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """Get ready to serve ``model``, a transformers causal language model."""

@@ -3,8 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from math import inf
 from typing import Any, TypeGuard
 
 from svr_lightning.core.types import FinishReason, Message, RemoteCompletion
@@ -32,6 +31,7 @@ def request_body(
     sampling: SamplingParams,
     *,
     chat_template_kwargs: Mapping[str, Any],
+    logprobs: bool = False,
 ) -> dict[str, Any]:
     """The body of a request. Fields that only some servers know are sent only if they are set."""
     body: dict[str, Any] = {
@@ -46,6 +46,8 @@ def request_body(
         body["top_k"] = sampling.top_k
     if chat_template_kwargs:
         body["chat_template_kwargs"] = dict(chat_template_kwargs)
+    if logprobs:
+        body["logprobs"] = True
     return body
 
 
@@ -81,7 +83,21 @@ def read_answer(body: bytes) -> RemoteCompletion:
         finish_reason=FinishReason(ended),
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
+        tokens=_tokens(choice.get("logprobs")),
     )
+
+
+def _tokens(logprobs: Any) -> tuple[tuple[str, float], ...]:
+    """Each token's text and log-probability; none if one of them is anything else."""
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    tokens = []
+    for one in content if isinstance(content, list) else ():
+        told: dict[str, Any] = one if isinstance(one, dict) else {}
+        text, nats = told.get("token"), told.get("logprob")
+        if not isinstance(text, str) or not isinstance(nats, int | float) or not -inf < nats <= 0:
+            return ()
+        tokens.append((text, float(nats)))
+    return tuple(tokens)
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
@@ -113,41 +129,26 @@ def is_retried(status: int) -> bool:
     return status in RETRIED or status >= 500
 
 
-def retry_delay(
-    tries: int, first_delay: float, draw: float, retry_after: str | None, now: datetime
-) -> float:
+def retry_delay(tries: int, first_delay: float, draw: float, retry_after: str | None) -> float:
     """Seconds to wait before the next try: exponential, jittered, and at least what was asked.
 
     Args:
         tries: how many have failed, from 1.
         first_delay: seconds after the first failure.
         draw: uniform in [0, 1); takes away up to half of the wait.
-        retry_after: the header, in seconds or as an HTTP date.
-        now: against which a date is read, with a time zone.
+        retry_after: the header, in seconds; a date is passed over.
 
     Returns:
         At most :data:`LONGEST_WAIT`.
 
     Examples:
-        >>> now = datetime(2026, 1, 1, tzinfo=UTC)
-        >>> retry_delay(3, 1.0, 0.5, None, now), retry_delay(1, 1.0, 0.0, "7", now)
+        >>> retry_delay(3, 1.0, 0.5, None), retry_delay(1, 1.0, 0.0, "7")
         (3.0, 7.0)
     """
     own: float = first_delay * 2 ** (tries - 1) * (1 - draw / 2)
-    return min(max(own, _seconds(retry_after, now)), LONGEST_WAIT)
-
-
-def _seconds(retry_after: str | None, now: datetime) -> float:
-    if retry_after is None:
-        return 0.0
-    if retry_after.isascii() and retry_after.isdigit():
-        return float(retry_after[:9])
-    try:
-        then = parsedate_to_datetime(retry_after)
-    except (ValueError, OverflowError):
-        return 0.0
-    then = then if then.tzinfo else then.replace(tzinfo=UTC)
-    return (then - now).total_seconds()
+    asked = retry_after or ""
+    seconds = float(asked[:9]) if asked.isascii() and asked.isdigit() else 0.0
+    return min(max(own, seconds), LONGEST_WAIT)
 
 
 def server_message(body: bytes) -> str:

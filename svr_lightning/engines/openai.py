@@ -10,14 +10,13 @@ import contextlib
 import json
 import os
 import queue
-import threading
-from collections.abc import Coroutine, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from svr_lightning.core.types import RemoteCompletion
 from svr_lightning.engines.answers import AnswerJournal
@@ -67,6 +66,7 @@ class OpenAIEngine(Engine):
         tries: how often one request is sent before the run stops.
         patience: seconds that one request may take with all its tries and the waits between them.
         first_delay: seconds before the second try; each further wait is twice as long.
+        logprobs: ask for the log-probabilities of sampled tokens, which some stopping rules read.
 
     Raises:
         ConfigError: if an argument is out of range, or the key cannot be sent.
@@ -87,15 +87,12 @@ class OpenAIEngine(Engine):
         tries: int = 6,
         patience: float = 1800.0,
         first_delay: float = 1.0,
+        logprobs: bool = False,
     ) -> None:
         self.base_url = base_url.rstrip("/")
         _check_url(self.base_url)
-        for name, value in (
-            ("concurrency", concurrency),
-            ("timeout", timeout),
-            ("tries", tries),
-            ("patience", patience),
-        ):
+        limits = {"concurrency": concurrency, "timeout": timeout, "tries": tries}
+        for name, value in {**limits, "patience": patience}.items():
             require(value >= 1, f"model.engine.{name}={value} must be at least 1")
         require(
             bool(model_name.strip()),
@@ -106,19 +103,19 @@ class OpenAIEngine(Engine):
         self.max_batch = concurrency
         self.timeout, self.tries = timeout, tries
         self.patience, self.first_delay = patience, first_delay
+        self.logprobs = logprobs
         self.journal: AnswerJournal | None = None
         self.chat_template_kwargs: Mapping[str, Any] = {}
         self.api_key()  # a variable that is not set is reported before any data is read
-        self._loop: _LoopThread | None = None
-        self._http: httpx.AsyncClient | None = None
-        self._slots: asyncio.Semaphore | None = None
+        self._portal: BlockingPortal | None = None
+        self._thread = contextlib.ExitStack()
+        self._http: httpx.AsyncClient
+        self._slots: asyncio.Semaphore
         self._running: dict[int, concurrent.futures.Future[RemoteCompletion | str]] = {}
         self._recalled: list[TextOutput] = []
         self._ended: _Ended = queue.SimpleQueue()
         self._tries: dict[int, int] = {}
         self._answered = self._refused = 0
-
-    # --- settings ------------------------------------------------------------------------------
 
     @property
     def key_name(self) -> str:
@@ -132,17 +129,15 @@ class OpenAIEngine(Engine):
             ConfigError: if a variable was named that is not set, or the key is no plain text.
         """
         key = os.environ.get(self.key_name, "").strip()
-        if not key and self.api_key_env is not None:
-            raise ConfigError(
-                f"model.engine.api_key_env={self.api_key_env}: this variable is not set"
-            )
-        if not (key.isascii() and key.isprintable()):
-            raise ConfigError(
-                f"the key in {self.key_name} holds characters that a header cannot; set it anew"
-            )
+        require(
+            bool(key) or self.api_key_env is None,
+            f"model.engine.api_key_env={self.api_key_env}: this variable is not set",
+        )
+        require(
+            key.isascii() and key.isprintable(),
+            f"the key in {self.key_name} holds characters that a header cannot; set it anew",
+        )
         return key or None
-
-    # --- the engine protocol -------------------------------------------------------------------
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """The server has the model."""
@@ -157,15 +152,17 @@ class OpenAIEngine(Engine):
             request.messages,
             request.sampling,
             chat_template_kwargs=self.chat_template_kwargs,
+            logprobs=self.logprobs,
         )
         key = request_key(body)
         known = None if self.journal is None else self.journal.get(key)
         if known is not None:
             self._recalled.append(TextOutput(id=request.id, completion=known, recalled=True))
             return
-        if self._loop is None:
-            self._loop = _LoopThread()
-        future = self._loop.start(self._answer(request.id, body, key))
+        if self._portal is None:
+            self._slots, self._http = asyncio.Semaphore(self.max_batch), self._open_http()
+            self._portal = self._thread.enter_context(start_blocking_portal())
+        future = self._portal.start_task_soon(self._answer, request.id, body, key)
         self._running[request.id] = future
         ended = self._ended
         future.add_done_callback(lambda done: ended.put((request.id, done)))
@@ -194,15 +191,16 @@ class OpenAIEngine(Engine):
 
     def sleep(self) -> None:
         """Close the connections; the next submit opens new ones."""
-        if self._loop is not None:
-            self._loop.close(self._http.aclose() if self._http is not None else None)
-        self._loop = self._http = self._slots = None
+        if self._portal is not None:
+            with contextlib.suppress(httpx.HTTPError, OSError):
+                self._portal.call(self._http.aclose)
+            self._portal.call(self._portal.stop, True)
+            self._thread.close()
+            self._portal = None
 
     def describe_wait(self) -> str:
         """The highest try among the requests in flight, such as ``try 2 of 6``."""
         return f"try {max([1, *list(self._tries.values())])} of {self.tries}"
-
-    # --- one request ---------------------------------------------------------------------------
 
     def _result(self, number: int, answer: RemoteCompletion | str) -> TextOutput | Refusal:
         if isinstance(answer, RemoteCompletion):
@@ -232,9 +230,6 @@ class OpenAIEngine(Engine):
         Raises:
             ConfigError: if the server does not answer in all tries, or rejects every request.
         """
-        if self._slots is None:
-            self._slots = asyncio.Semaphore(self.max_batch)
-            self._http = self._open_http()
         data = json.dumps(body).encode("ascii")
         jitter = np.random.default_rng(body["seed"])
         failure, tries = _Failure(""), 0
@@ -250,13 +245,8 @@ class OpenAIEngine(Engine):
                         return outcome
                     failure = outcome
                     if tries < self.tries:
-                        wait = retry_delay(
-                            tries,
-                            self.first_delay,
-                            float(jitter.random()),
-                            failure.retry_after,
-                            datetime.now(UTC),
-                        )
+                        draw, asked = float(jitter.random()), failure.retry_after
+                        wait = retry_delay(tries, self.first_delay, draw, asked)
                         await asyncio.sleep(min(wait, max(deadline - clock(), 0.0)))
             finally:
                 self._tries.pop(number, None)
@@ -265,9 +255,7 @@ class OpenAIEngine(Engine):
             return f"no chat completion {said}"
         kept = ""
         if self.journal is not None:
-            kept = (
-                f": the {len(self.journal)} answers in {self.journal.path} are not asked for again"
-            )
+            kept = f": the {len(self.journal)} answers in {self.journal.path} are not asked again"
         raise ConfigError(
             f"{self.base_url} did not answer {said}. Start the server again and repeat the "
             f"command{kept}"
@@ -288,7 +276,6 @@ class OpenAIEngine(Engine):
             return str(error)
 
     async def _exchange(self, data: bytes) -> RemoteCompletion | str | _Failure:
-        assert self._http is not None
         url = f"{self.base_url}/chat/completions"
         async with self._http.stream("POST", url, content=data) as response:
             body = bytearray()
@@ -334,38 +321,6 @@ class OpenAIEngine(Engine):
                 max_connections=self.max_batch, max_keepalive_connections=self.max_batch
             ),
         )
-
-
-class _LoopThread:
-    """An event loop that runs in a thread of its own, also where another loop runs already."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def start(
-        self, work: Coroutine[Any, Any, RemoteCompletion | str]
-    ) -> "concurrent.futures.Future[RemoteCompletion | str]":
-        """Run ``work`` beside the rest."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def close(self, last: Coroutine[Any, Any, None] | None) -> None:
-        """Cancel everything, run ``last``, and end the thread."""
-        asyncio.run_coroutine_threadsafe(self._stop(last), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _stop(self, last: Coroutine[Any, Any, None] | None) -> None:
-        own = asyncio.current_task()
-        others = [task for task in asyncio.all_tasks() if task is not own]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        if last is not None:
-            with contextlib.suppress(httpx.HTTPError, OSError):
-                await last
 
 
 def _check_url(url: str) -> None:

@@ -5,11 +5,14 @@ first sync it has no weights, and no base weights that it could fall back to lat
 """
 
 import copy
+import hashlib
 import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
@@ -26,6 +29,8 @@ TEXT_ONLY_QWEN3_5 = (0, 27)
 """First release that knows Qwen3.5 without its vision tower."""
 CPU_CACHE_BYTES = 256 * 2**20
 """Key-value cache on a CPU, where a share of the memory would mean the machine's."""
+MOST_SEQUENCES = 1024
+"""Completions that run at the same time, where a rollout has more trajectories."""
 CPU_BATCHED_TOKENS = 8192
 """Tokens of one engine step on a CPU; a prompt has to fit into what is left of them."""
 _OURS = frozenset(
@@ -80,9 +85,6 @@ class VLLMEngine(Engine):
         self._eager: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._running: set[str] = set()
         self._stop_token_ids: list[int] = []
-        self._folder: TemporaryDirectory[str] | None = None
-
-    # --- life ----------------------------------------------------------------------------------
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
         """Build the engine; every rank has to, at the same time.
@@ -97,16 +99,14 @@ class VLLMEngine(Engine):
 
         self._tied = is_tied(model)
         self._stop_token_ids = list(stop_token_ids)
-        self._folder = TemporaryDirectory(prefix="svr-engine-")
         config = served_config(model, self._release, tied=self._tied)
-        config.save_pretrained(self._folder.name)
         on_cpu = current_platform.is_cpu()
         self.dtype = _dtype(config, on_cpu, self.options.get("dtype", "auto"))
         arguments = {
-            **defaults(config, on_cpu, max_model_len),
+            **defaults(config, on_cpu, max_model_len, self.trajectories),
             **self.options,
             "dtype": str(self.dtype).removeprefix("torch."),
-            "model": self._folder.name,
+            "model": str(config_folder(config)),
             "load_format": "dummy",
             "skip_tokenizer_init": True,
             "max_model_len": max_model_len,
@@ -117,7 +117,8 @@ class VLLMEngine(Engine):
         }
         if _processes() > 1:
             arguments["distributed_executor_backend"] = "external_launcher"
-        self._eager = _eager if on_cpu else nullcontext
+        if on_cpu:  # where compilation costs more than it saves
+            self._eager = partial(torch.compiler.set_stance, "force_eager")
         with _random_state_kept(), self._eager():
             try:
                 self._llm = LLM(**arguments)
@@ -148,11 +149,10 @@ class VLLMEngine(Engine):
             self._llm.sleep(level=self.sleep_level)
             self.version = -1
 
-    # --- work ----------------------------------------------------------------------------------
-
     def submit(self, request: Request) -> None:
         """Queue a request; vLLM admits it at its next step with room."""
         from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
         if self.version < 0:
             raise RuntimeError("the engine has no weights; it has to be synced first")
@@ -168,7 +168,7 @@ class VLLMEngine(Engine):
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
-            output_kind=_final_only(),
+            output_kind=RequestOutputKind.FINAL_ONLY,
         )
         name = str(request.id)
         self._llm.llm_engine.add_request(name, {"prompt_token_ids": [*request.prompt_ids]}, params)
@@ -231,7 +231,7 @@ def prepare_environment(ranks: int) -> None:
     """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the model has to live in this process
     for name, value in (
-        ("VLLM_LOGGING_LEVEL", "ERROR"),
+        ("VLLM_LOGGING_LEVEL", "WARNING"),
         ("VLLM_NO_USAGE_STATS", "1"),
         ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
     ):
@@ -270,16 +270,38 @@ def served_config(model: Any, release: tuple[int, ...], *, tied: bool) -> Any:
     return config
 
 
-def defaults(config: Any, on_cpu: bool, max_model_len: int) -> dict[str, Any]:
+def config_folder(config: Any) -> Path:
+    """A folder that holds ``config`` and is named by its content.
+
+    Its path is part of the key under which vLLM caches compiled code: another one at every start
+    would compile everything anew.
+    """
+    cache = Path(os.environ.get("VLLM_CACHE_ROOT", "~/.cache/vllm")).expanduser()
+    content = config.to_json_string(use_diff=False)
+    folder = cache / "svr_lightning" / hashlib.sha256(content.encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder) as aside:  # other processes may read it meanwhile
+        config.save_pretrained(aside)
+        os.replace(Path(aside) / "config.json", folder / "config.json")
+    return folder
+
+
+def defaults(
+    config: Any, on_cpu: bool, max_model_len: int, trajectories: int | None
+) -> dict[str, Any]:
     """Arguments of ``vllm.LLM`` that options may change."""
     arguments: dict[str, Any] = {
         "seed": 0,  # of nothing: every request brings its own
         "generation_config": "vllm",
         "disable_log_stats": True,
     }
+    if trajectories is not None:  # vLLM's own default captures graphs for up to 1024
+        arguments["max_num_seqs"] = min(trajectories, MOST_SEQUENCES)
     if _is_hybrid(config):
         arguments["enable_prefix_caching"] = False  # recurrent states make it next to useless
         arguments["mamba_ssm_cache_dtype"] = "float32"  # as the trainer holds them
+        # By default Hopper takes FlashInfer, which compiles for minutes and needs nvcc.
+        arguments["additional_config"] = {"gdn_prefill_backend": "triton"}
     if hasattr(config, "vision_config"):
         arguments |= {"limit_mm_per_prompt": {"image": 0, "video": 0}, "skip_mm_profiling": True}
     if on_cpu:
@@ -303,18 +325,6 @@ def _dtype(config: Any, on_cpu: bool, wanted: str) -> torch.dtype:
     if wanted != "auto":
         return getattr(torch, wanted)  # type: ignore[no-any-return]
     return torch.float32 if on_cpu and not _is_hybrid(config) else torch.bfloat16
-
-
-def _final_only() -> Any:
-    from vllm.sampling_params import RequestOutputKind
-
-    return RequestOutputKind.FINAL_ONLY
-
-
-def _eager() -> AbstractContextManager[Any]:
-    """Without compilation, which costs more on a CPU than it saves."""
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
 
 
 @contextmanager

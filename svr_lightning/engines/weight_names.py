@@ -6,7 +6,7 @@ runs and is wrong, so both are errors.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from svr_lightning.errors import ConfigError
 
@@ -17,16 +17,12 @@ VISION = ("visual", "vision_tower", "multi_modal_projector", "aligner")
 _SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One weight's way from the policy into the engine."""
+class Route(NamedTuple):
+    """One weight's way into the engine: the names in the policy, for its loader, in the engine."""
 
     policy: str
-    """Name in the policy."""
     checkpoint: str
-    """Name under which the engine's loader expects it."""
     engine: str
-    """Name of the engine's weight that it becomes, or becomes a part of."""
 
 
 def routes(
@@ -58,14 +54,15 @@ def routes(
     found: list[Route] = []
     lost: list[str] = []
     for name in policy:
-        plain = _plain(name)
-        if _is_vision(name):
+        if any(part in VISION for part in name.split(".")):
             continue
-        place = next((p for p in (plain, _fuse(plain, whole)) if p in places), None)
+        plain = _plain(name)
+        merged = ".".join(whole.get(part, part) for part in plain.split("."))
+        place = next((p for p in (plain, merged) if p in places), None)
         if place is None:
             lost.append(name)
-            continue
-        found.append(Route(name, _wrap(plain) if wrapped else plain, places[place]))
+        else:
+            found.append(Route(name, _wrap(plain) if wrapped else plain, places[place]))
     if lost:
         raise ConfigError(f"engine: it has no place for the policy's {_listed(lost)}; {_MEND}")
     brought = {_plain(route.policy) for route in found}
@@ -94,10 +91,6 @@ def _wrap(plain: str) -> str:
     return f"{prefix}{DECODER}.{plain[len(prefix) :]}" if plain.startswith(prefix) else plain
 
 
-def _fuse(plain: str, whole: Mapping[str, str]) -> str:
-    return ".".join(whole.get(part, part) for part in plain.split("."))
-
-
 def _parts(plain: str, fused: Mapping[str, Sequence[str]]) -> list[str]:
     """The policy weights of an engine weight: itself, or those that are fused in it."""
     components = plain.split(".")
@@ -108,10 +101,6 @@ def _parts(plain: str, fused: Mapping[str, Sequence[str]]) -> list[str]:
                 for part in fused[component]
             ]
     return [plain]
-
-
-def _is_vision(name: str) -> bool:
-    return any(part in VISION for part in name.split("."))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from svr_lightning.core.stopping import StopRule, answer_turn
+from svr_lightning.core.stopping import StopRule, first_ending
 from svr_lightning.core.types import AnyCompletion, Problem, Trajectory, Turn
 from svr_lightning.evaluation.records import (
     CompletionRecord,
@@ -12,10 +12,9 @@ from svr_lightning.evaluation.records import (
     TurnRecord,
     problem_fields,
 )
-from svr_lightning.recipes.dialogues import signals_of
+from svr_lightning.recipes.dialogues import Signals
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.graders import get_grader
-from svr_lightning.tasks.grading import label
+from svr_lightning.tasks.grading import get_grader, label
 
 
 def trajectory_record(
@@ -28,24 +27,27 @@ def trajectory_record(
     """Grade a trajectory's turns and write it down. Without a reference ``correct`` is null.
 
     Args:
-        trajectory: as it ended under ``rule``.
+        trajectory: up to its end under ``rule``, or with later turns.
         dataset: its name in the record.
         max_turns: T_max.
         rule: the stopping rule; None for a fixed budget.
         grader: name of the notion of correctness.
     """
     problem = trajectory.problem
-    task = get_task(problem.task)
-    last = trajectory.turns[-1].index
-    returned = last
-    if rule is not None:
-        returned = answer_turn(rule, [signals_of(task, turn) for turn in trajectory.turns])
+    signals = Signals(get_task(problem.task))
+    for turn in trajectory.turns:
+        signals.hear(turn)
+    end = first_ending(rule, signals.heard, max_turns)
+    assert end is not None, "the trajectory ended under another rule"
     return SampleRecord(
         **problem_fields(problem, dataset),
-        returned_turn=returned,
-        observed_turns=None if last == returned else last,
-        stopped_early=rule is not None and last < max_turns,
-        turns=tuple(_turn_record(problem, turn, grader) for turn in trajectory.turns),
+        returned_turn=end.returned,
+        observed_turns=None if end.observed == end.returned else end.observed,
+        stopped_early=end.stopped_early,
+        turns=tuple(
+            _turn_record(problem, turn, heard.answer, grader)
+            for turn, heard in zip(trajectory.turns, signals.heard, strict=True)
+        ),
     )
 
 
@@ -69,13 +71,14 @@ def completion_fields(problem: Problem, completion: AnyCompletion, grader: str) 
     return fields
 
 
-def _turn_record(problem: Problem, turn: Turn, grader: str) -> TurnRecord:
+def _turn_record(problem: Problem, turn: Turn, answer: int, grader: str) -> TurnRecord:
     check = turn.check
     return TurnRecord(
         turn=turn.index,
         verdict=None if check is None else check.verdict,
         confidence=None if check is None else check.confidence,
-        verdict_probability=turn.verdict_probability,
+        answer_group=answer,
+        **turn.scores._asdict(),
         **completion_fields(problem, turn.completion, grader),
     )
 
@@ -92,14 +95,22 @@ def error_record(problem: Problem, dataset: str, error: str) -> SampleRecord:
 
 
 def vote_record(
-    problem: Problem, dataset: str, solutions: Sequence[Trajectory], grader: str
+    problem: Problem,
+    dataset: str,
+    solutions: Sequence[Trajectory],
+    grader: str,
+    error: str | None = None,
 ) -> PoolRecord:
-    """The record of a problem's pool of single-turn solutions, in the order of their samples."""
-    in_order = sorted(solutions, key=lambda solution: solution.sample)
-    completions = [solution.turns[0].completion for solution in in_order]
+    """The record of a problem's pool of single-turn solutions, in the order of their samples.
+
+    With an ``error`` it has no samples.
+    """
+    found = () if error is not None else sorted(solutions, key=lambda solution: solution.sample)
+    completions = [solution.turns[0].completion for solution in found]
     return PoolRecord(
         **problem_fields(problem, dataset),
         samples=tuple(
             CompletionRecord(**completion_fields(problem, one, grader)) for one in completions
         ),
+        error=error,
     )

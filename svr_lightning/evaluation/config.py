@@ -1,25 +1,28 @@
 """The settings of evaluation (``model.evaluation``)."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
-from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule, StopSettings
-from svr_lightning.errors import require
+from svr_lightning.core.stopping import Confident, StopRule
+from svr_lightning.errors import ConfigError, require
 from svr_lightning.rollout.driver import Decoding
 from svr_lightning.tasks import get_task
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig(StopSettings):
+class EvaluationConfig:
     """How validation, test and predict run a policy."""
 
     max_turns: int = 10
     """T_max."""
-    threshold: float | None = None
-    """gamma: the confidence that a CORRECT verdict needs to stop. None takes the policy's own,
-    ``operating_point.json`` in its folder, and without one the paper's 0.85."""
+    stop: StopRule | None = None
+    """When a trajectory ends, by class path: see docs/stopping.md. None takes the paper's rule with
+    the threshold in the policy's folder (``operating_point.json``), and without one with 0.85."""
     adaptive: bool = True
-    """False runs every turn and returns the last one (fixed-budget inference)."""
+    """False runs every turn and returns the last one, so that any rule can be replayed."""
+    validate_past_stop: int = 0
+    """Of so many problems of each validation data set (and process) the turns after a stop are
+    recorded too, so that ``Monitor`` can compare stopping rules. Metrics do not count them."""
     votes: int = 0
     """Above 0, ``test`` samples as many single-turn solutions per problem instead and leaves them
     in ``eval/votes/votes.jsonl`` for majority voting."""
@@ -37,13 +40,10 @@ class EvaluationConfig(StopSettings):
     always the paper's."""
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "agreement_threshold"):
-            value = getattr(self, name)
-            require(
-                value is None or 0 <= value <= 1,
-                f"model.evaluation.{name}={value} must lie in [0, 1]; the paper's threshold is "
-                f"{DEFAULT_THRESHOLD}",
-            )
+        try:
+            self.full_rule.check()
+        except ValueError as error:
+            raise ConfigError(f"model.evaluation.stop: {error}") from error
         require(
             self.max_turns >= 1, f"model.evaluation.max_turns={self.max_turns} must be at least 1"
         )
@@ -66,9 +66,7 @@ class EvaluationConfig(StopSettings):
     @property
     def full_rule(self) -> StopRule:
         """The configured stopping rule, also if every turn is recorded."""
-        settings = {field.name: getattr(self, field.name) for field in fields(StopSettings)}
-        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        return StopRule(threshold=threshold, **settings)
+        return self.stop or Confident()
 
     @property
     def rule(self) -> StopRule | None:

@@ -4,14 +4,23 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from svr_lightning.core.evidence import scores_of_tokens
 from svr_lightning.core.parsing import self_check_format_score
-from svr_lightning.core.stopping import StopRule
-from svr_lightning.core.types import AnyCompletion, Completion, Problem, Trajectory, Turn
+from svr_lightning.core.stopping import Confident
+from svr_lightning.core.types import (
+    NO_SCORES,
+    AnyCompletion,
+    Problem,
+    RemoteCompletion,
+    TokenScores,
+    Trajectory,
+    Turn,
+)
 from svr_lightning.display import Progress, name_some
 from svr_lightning.engines.answers import ANSWERS, AnswerJournal
 from svr_lightning.engines.base import Engine
@@ -19,26 +28,31 @@ from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import require
 from svr_lightning.evaluation.adaptive import error_record, trajectory_record, vote_record
 from svr_lightning.evaluation.config import EvaluationConfig
-from svr_lightning.evaluation.journal import Journal
 from svr_lightning.evaluation.metrics import summarize
 from svr_lightning.evaluation.records import (
-    VOTES,
     AnyRecord,
     PoolRecord,
     SampleRecord,
-    problem_fields,
     record_line,
     unique,
 )
-from svr_lightning.evaluation.results import package_versions, write_results, write_samples
+from svr_lightning.evaluation.results import (
+    VOTES,
+    Journal,
+    package_versions,
+    write_results,
+    write_samples,
+)
 from svr_lightning.files import write_file
 from svr_lightning.recipes.base import Gather, Recipe
-from svr_lightning.recipes.dialogues import chain
+from svr_lightning.recipes.dialogues import RolloutFn, chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Driver, Job, RequestError
 from svr_lightning.rollout.rendering import Renderer
+from svr_lightning.tasks import get_task
 
 OnTurn = Callable[[Problem, Turn], None]
+Results = Sequence[Trajectory]
 Sampling = Callable[[int], AbstractContextManager[None]]
 """From an optimizer step to the context in which the engine serves the weights of that step."""
 
@@ -52,8 +66,8 @@ class Evaluator:
 
     Args:
         engine: samples completions.
-        config: how the policy is run. Without a threshold it is the paper's.
-        recipe: whose policy it is: which prompts it is asked, and which part of the stopping rule
+        config: how the policy is run. Without a stopping rule it is the paper's.
+        recipe: whose policy it is: which prompts it is asked, and whether the stopping rule
             applies.
         renderer: for engines that read tokens.
         root: holds ``eval/<name>/`` of every evaluation.
@@ -81,9 +95,11 @@ class Evaluator:
         shared: int = 1,
     ) -> None:
         require(
-            engine.reads_tokens or config.evidence == "stated",
-            f"model.evaluation.evidence={config.evidence}: the probability of a verdict is not "
-            "known for a server's completions; set it to stated",
+            engine.reads_tokens
+            or getattr(engine, "logprobs", False)
+            or not config.full_rule.needs_tokens,
+            f"model.evaluation.stop={config.full_rule}: log-probabilities are not known of a "
+            "server's completions; set model.engine.logprobs, or use a rule that needs none",
         )
         self.engine, self.config, self.renderer = engine, config, renderer
         self.recipe = recipe or SVR()
@@ -91,7 +107,7 @@ class Evaluator:
         self.root, self.seed, self.rank, self._shared = root, seed, rank, shared
         self.records: list[AnyRecord] = []
         self.step = 0
-        self._name = ""
+        self._name, self._past_stop = "", 0
         self._sampling: Sampling = sampling or self._as_it_is
         self._gather = gather
         self._journal: Journal | None = None
@@ -105,7 +121,14 @@ class Evaluator:
         """Where an evaluation's files are."""
         return self.root / "eval" / name
 
-    def begin(self, name: str, *, step: int = 0, fingerprint: str | None = None) -> str | None:
+    def begin(
+        self,
+        name: str,
+        *,
+        step: int = 0,
+        fingerprint: str | None = None,
+        past_stop: int = 0,
+    ) -> str | None:
         """Begin an evaluation, or go on with an interrupted one.
 
         Args:
@@ -113,11 +136,13 @@ class Evaluator:
             step: the optimizer step of the weights, which seeds the draws.
             fingerprint: equal if and only if the same records would come of it; None keeps no
                 journal of records.
+            past_stop: of so many problems of each data set, also record the turns after a stop, for
+                replays of other rules. Results do not count them.
 
         Returns:
             One line about what an earlier start left; None if there is nothing.
         """
-        self.records, self._name, self.step = [], name, step
+        self.records, self._name, self.step, self._past_stop = [], name, step, past_stop
         if isinstance(self.engine, OpenAIEngine):
             path = self.folder(name) / ANSWERS
             self._answers = self.engine.journal = AnswerJournal(path)
@@ -140,6 +165,7 @@ class Evaluator:
         """All settings that decide the records, for a fingerprint."""
         return {
             "evaluation": asdict(self.config),
+            "rule": repr(self.rule),
             "draws": [self.seed, self.step],
             "recipe": repr(self.recipe),
             "engine": [type(self.engine).__name__, self.engine.dtype],
@@ -158,7 +184,7 @@ class Evaluator:
         everything = self._all_records()
         pools = [record for record in everything if isinstance(record, PoolRecord)]
         samples = [record for record in everything if isinstance(record, SampleRecord)]
-        graded = bool(samples) and all(record.has_reference for record in samples)
+        graded = bool(samples) and all(record.problem.has_reference for record in samples)
         if self.rank == 0 and everything:
             folder = self.folder(self._name)
             warn_of_faults(everything)
@@ -168,7 +194,7 @@ class Evaluator:
                 write_results(folder, samples, config or {}, package_versions())
             else:
                 write_samples(folder, samples)
-            if self.recipe.protocol(1, StopRule())[1] is not None:
+            if self.recipe.protocol(1, Confident())[1] is not None:
                 warn_of_missing_self_checks(samples)
         self._gather(())  # journals are removed after the files are written
         for journal in (self._journal, self._answers):
@@ -209,31 +235,24 @@ class Evaluator:
         """
         if not problems:
             return []
-        decoding = self.config.decoding(problems[0].task, max_completion_tokens)
+        before = sum(record.dataset == dataset for record in self.records)
+        whole = {one.id for one in problems[: max(self._past_stop - before, 0)]}
 
-        def jobs(problem: Problem) -> Iterator[Job]:
+        def programs(problem: Problem) -> list[RolloutFn]:
             shown = partial(on_turn, problem) if on_turn else None
-            program = chain(
-                self.recipe.dialogue,
-                problem,
-                0,
-                self.max_turns,
-                self.rule,
-                shown,
-                self._probability,
-            )
-            yield Job(problem=problem, sample=0, program=program, decoding=decoding)
+            scores_of = partial(self._scores, problem)
+            rule = None if problem.id in whole else self.rule
+            return [chain(self.recipe.dialogue, problem, 0, self.max_turns, rule, shown, scores_of)]
 
-        def record(problem: Problem, results: Sequence[Trajectory]) -> SampleRecord:
+        def record(problem: Problem, results: Results, error: str | None) -> SampleRecord:
+            if error is not None:
+                return error_record(problem, dataset, error)
             return trajectory_record(
                 results[0], dataset, self.max_turns, self.rule, self.config.grader
             )
 
-        def failed(problem: Problem, reason: str) -> SampleRecord:
-            return error_record(problem, dataset, reason)
-
-        work = _Work(dataset, jobs, record, failed, each=1, quiet=on_turn is not None)
-        return self._run(problems, work)
+        limit, quiet = max_completion_tokens, on_turn is not None
+        return self._run(problems, dataset, programs, record, each=1, limit=limit, quiet=quiet)
 
     def vote(
         self, problems: Sequence[Problem], dataset: str, max_completion_tokens: int | None = None
@@ -246,25 +265,33 @@ class Evaluator:
         """
         if not problems:
             return []
-        decoding = self.config.decoding(problems[0].task, max_completion_tokens)
-        grader = self.config.grader
 
-        def jobs(problem: Problem) -> Iterator[Job]:
-            for sample in range(self.config.votes):
-                program = chain(self.recipe.dialogue, problem, sample, 1)
-                yield Job(problem=problem, sample=sample, program=program, decoding=decoding)
+        def programs(problem: Problem) -> list[RolloutFn]:
+            return [chain(self.recipe.dialogue, problem, sample, 1) for sample in range(votes)]
 
-        def record(problem: Problem, results: Sequence[Trajectory]) -> PoolRecord:
-            return vote_record(problem, dataset, results, grader)
+        def record(problem: Problem, results: Results, error: str | None) -> PoolRecord:
+            return vote_record(problem, dataset, results, self.config.grader, error)
 
-        def failed(problem: Problem, reason: str) -> PoolRecord:
-            return PoolRecord(**problem_fields(problem, dataset), samples=(), error=reason)
+        votes, limit = self.config.votes, max_completion_tokens
+        return self._run(problems, dataset, programs, record, each=votes, limit=limit)
 
-        return self._run(problems, _Work(dataset, jobs, record, failed, each=self.config.votes))
+    def _run(
+        self,
+        problems: Sequence[Problem],
+        dataset: str,
+        programs: Callable[[Problem], Sequence[RolloutFn]],
+        record: Callable[[Problem, Results, str | None], Any],
+        *,
+        each: int,
+        limit: int | None,
+        quiet: bool = False,
+    ) -> list[Any]:
+        """Record each problem as soon as it has all its results; those in the journal are done.
 
-    def _run(self, problems: Sequence[Problem], work: "_Work") -> list[Any]:
-        """Record each problem as soon as it has all its results; those in the journal are done."""
-        done = self._journal.done(work.dataset) if self._journal is not None else {}
+        ``programs`` gives ``each`` trajectories of a problem, ``record`` makes a record of them, or
+        of why there are none.
+        """
+        done = self._journal.done(dataset) if self._journal is not None else {}
         records = {p.id: done[p.id] for p in problems if p.id in done}
         fitting = []
         for problem in problems:
@@ -273,37 +300,47 @@ class Evaluator:
             if self.renderer is None or self.renderer.fits(self.recipe.dialogue.first(problem)):
                 fitting.append(problem)
             else:
-                limit = self.renderer.max_prompt_tokens
-                reason = f"the problem does not fit {limit} prompt tokens"
-                records[problem.id] = self._kept(work.failed(problem, reason))
+                reason = f"the problem does not fit {self.renderer.max_prompt_tokens} prompt tokens"
+                records[problem.id] = self._kept(record(problem, [], reason))
         progress = Progress(
-            work.dataset,
-            len(problems) * work.each,
-            done=(len(problems) - len(fitting)) * work.each,
-            quiet=work.quiet or self.rank > 0,
+            dataset,
+            len(problems) * each,
+            done=(len(problems) - len(fitting)) * each,
+            quiet=quiet or self.rank > 0,
         )
         driver = Driver(
             self.engine, self.renderer, run_seed=self.seed, step=self.step, progress=progress
         )
+        decoding = self.config.decoding(problems[0].task, limit)
+        jobs = (
+            Job(problem=problem, sample=sample, program=program, decoding=decoding)
+            for problem in fitting
+            for sample, program in enumerate(programs(problem))
+        )
         unfinished: dict[str, list[Trajectory | RequestError]] = {}
         with self._sampling(self.step):
-            jobs = (job for problem in fitting for job in work.jobs(problem))
             for index, result in driver.stream(jobs):
-                problem = fitting[index // work.each]
+                problem = fitting[index // each]
                 results = unfinished.setdefault(problem.id, [])
                 results.append(result)
-                if len(results) == work.each:
+                if len(results) == each:
+                    failed = [one.reason for one in results if isinstance(one, RequestError)]
+                    solved = [one for one in results if isinstance(one, Trajectory)]
+                    error = failed[0] if failed else None
+                    records[problem.id] = self._kept(record(problem, solved, error))
                     del unfinished[problem.id]
-                    records[problem.id] = self._kept(work.recorded(problem, results))
         found = [records[problem.id] for problem in problems]
         self.records += found
         return found
 
-    def _probability(self, completion: AnyCompletion) -> float | None:
-        """The verdict probability, which is known only if the sampled tokens are."""
-        if self.renderer is None or not isinstance(completion, Completion):
-            return None
-        return self.renderer.verdict_probability(completion)
+    def _scores(self, problem: Problem, completion: AnyCompletion) -> TokenScores:
+        """How probable a completion was, which is known only if its sampled tokens are."""
+        answer = get_task(problem.task).extract_answer(completion.text)
+        if isinstance(completion, RemoteCompletion):
+            return scores_of_tokens(completion.text, answer, completion.tokens)
+        if self.renderer is None:
+            return NO_SCORES
+        return self.renderer.token_scores(completion, answer)
 
     def _kept(self, record: Any) -> Any:
         if self._journal is not None:
@@ -316,26 +353,6 @@ class Evaluator:
             yield
         finally:
             self.engine.sleep()
-
-
-@dataclass(frozen=True)
-class _Work:
-    """The jobs of each problem of a data set, and how their results become a record."""
-
-    dataset: str
-    jobs: Callable[[Problem], Iterator[Job]]
-    record: Callable[[Problem, Sequence[Trajectory]], Any]
-    failed: Callable[[Problem, str], Any]
-    each: int
-    """Jobs per problem."""
-    quiet: bool = False
-
-    def recorded(self, problem: Problem, results: Sequence[Trajectory | RequestError]) -> Any:
-        """The record of a problem when all its jobs have ended."""
-        errors = [result for result in results if isinstance(result, RequestError)]
-        if errors:
-            return self.failed(problem, errors[0].reason)
-        return self.record(problem, [one for one in results if isinstance(one, Trajectory)])
 
 
 def warn_of_faults(records: Sequence[AnyRecord]) -> None:

@@ -8,7 +8,7 @@ Shapes: N problems, C clusters, R resamples. ``cluster`` is [N] codes 0..C-1.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,74 +118,32 @@ def ratio_resamples(
 
 
 def level_resamples(
-    confidence: Floats,
-    correct: NDArray[Any],
-    row: Ints,
+    turns: Mapping[str, NDArray[Any]],
     counts: NDArray[np.int32],
     statistics: Callable[[ConfidenceCounts], Mapping[str, Floats]],
 ) -> dict[str, Floats]:
     """[R] resamples of statistics of turns' confidences, such as AUROC or ECE.
 
     Args:
-        confidence: [O] of turns.
-        correct: [O]
-        row: [O] the problem of each turn.
+        turns: [O] ``row``, ``confidence`` and ``correct`` of a :class:`ProblemTable`.
         counts: [R, N], see :func:`resample_counts`.
         statistics: values of shape [R] from levels with counts [R, U].
     """
-    parts = [statistics(part) for part in _resampled(confidence, correct, row, counts)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.argsort(turns["confidence"], kind="stable")
+    values, starts = np.unique(turns["confidence"][order], return_index=True)
+    label, problem = turns["correct"][order], turns["row"][order]
 
+    def sums(column: NDArray[Any]) -> Floats:
+        if not len(starts):
+            return np.zeros((len(column), 0))
+        return np.add.reduceat(column, starts, axis=1).astype(np.float64)
 
-def _resampled(
-    confidence: Floats, correct: NDArray[Any], row: Ints, counts: NDArray[np.int32]
-) -> Iterator[ConfidenceCounts]:
-    order = np.argsort(confidence, kind="stable")
-    values, starts = np.unique(confidence[order], return_index=True)
-    label, problem = correct[order], row[order]
+    parts = []
     for begin in range(0, len(counts), _AT_ONCE):
         weight = counts[begin : begin + _AT_ONCE, problem]
-        sums = [
-            np.add.reduceat(column, starts, axis=1).astype(np.float64)
-            if len(starts)
-            else np.zeros((len(weight), 0))
-            for column in (weight, weight * label)
-        ]
-        yield ConfidenceCounts(confidence=values, total=sums[0], right=sums[1])
-
-
-def best_within_cost(
-    correct: NDArray[Any], tokens: NDArray[Any], budget: Floats, cluster: Ints
-) -> tuple[Floats, Floats, list[int]] | None:
-    """The most accurate option within a token budget, chosen and measured on different clusters.
-
-    On each half of the clusters the option is chosen whose mean tokens there are within the mean
-    budget there, and it is measured on the other half: a winner's own problems would flatter it.
-
-    Args:
-        correct: [K, N] of K options, such as thresholds and fixed budgets.
-        tokens: [K, N]
-        budget: [N] tokens that may be spent, such as another policy's.
-        cluster: [N]
-
-    Returns:
-        [N] ``correct`` and [N] ``tokens`` of the chosen options, and the option chosen on the even
-        and on the odd clusters; None if no option is cheap enough, or there is only one cluster.
-    """
-    even = cluster % 2 == 0
-    chosen_correct, chosen_tokens = np.zeros(len(budget)), np.zeros(len(budget))
-    options = []
-    for seen in (even, ~even):
-        if not seen.any() or seen.all():
-            return None
-        cost, accuracy = tokens[:, seen].mean(1), correct[:, seen].mean(1)
-        cheap = cost <= budget[seen].mean()
-        if not cheap.any():
-            return None
-        best = int(np.lexsort((cost, -np.where(cheap, accuracy, -1.0)))[0])
-        options.append(best)
-        chosen_correct[~seen], chosen_tokens[~seen] = correct[best, ~seen], tokens[best, ~seen]
-    return chosen_correct, chosen_tokens, options
+        levels = ConfidenceCounts(confidence=values, total=sums(weight), right=sums(weight * label))
+        parts.append(statistics(levels))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _clusters(cluster: Ints) -> int:

@@ -4,8 +4,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from svr_lightning.core.metrics import METRIC_NAMES
-from svr_lightning.evaluation.intervals import effective_size, wilson_interval
+from svr_lightning.evaluation import calibration
+from svr_lightning.evaluation.intervals import (
+    RESAMPLES,
+    Floats,
+    effective_size,
+    level_resamples,
+    percentile_interval,
+    ratio_resamples,
+    resample_counts,
+    wilson_interval,
+)
 from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.table import (
     Outcome,
@@ -18,6 +30,7 @@ from svr_lightning.files import finite
 
 MATH_5 = ("math500", "aime26", "amc23", "olympiadbench", "minerva_math")
 """The data sets of the paper's Math-5 average."""
+DIAGNOSTICS = "diagnostics.json"
 
 
 def summarize(records: Sequence[SampleRecord]) -> dict[str, Any]:
@@ -43,20 +56,71 @@ def measure_all(
 
 
 def measure(table: TurnTable, outcome: Outcome) -> dict[str, Any]:
-    """Every metric that the method has, ``n`` problems and ``accuracy_ci95``; None if undefined."""
-    return measured(problem_table(table, outcome))
-
-
-def measured(table: ProblemTable) -> dict[str, Any]:
-    """:func:`measure` of a per-problem table.
+    """Every metric that the method has, ``n`` problems and ``accuracy_ci95``; None if undefined.
 
     The interval is the 95 % Wilson interval of as many problems as the clusters are worth.
     """
-    values: dict[str, Any] = {name: finite(value) for name, value in table.values().items()}
-    correct = table.problems["final_correct"]
+    problems = problem_table(table, outcome)
+    values: dict[str, Any] = {name: finite(value) for name, value in problems.values().items()}
+    correct = problems.problems["final_correct"]
     size = effective_size(correct, table.cluster)
     interval = wilson_interval(values["accuracy"] or 0.0, size)
     return {**values, "n": len(table.ids), "accuracy_ci95": interval}
+
+
+def diagnose(
+    tables: Mapping[str, TurnTable],
+    outcomes: Mapping[str, Outcome],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The content of ``diagnostics.json``: every metric of each data set with its interval.
+
+    Args:
+        tables: by data set.
+        outcomes: by data set.
+        resamples: of the bootstrap over clusters.
+        seed: of its draws; each data set starts from it.
+
+    Returns:
+        Per data set ``n`` problems, ``n_clusters``, and ``metrics``: those of :func:`measure`,
+        and ``ece`` and ``aurc`` of the observed turns where the method has self-checks, each as
+        ``{"value": x, "ci95": [low, high]}``, None if undefined.
+    """
+    datasets = {}
+    for name, table in tables.items():
+        problems = problem_table(table, outcomes[name])
+        values, resampled = problems.values(), _resampled(problems, resamples, seed)
+        if problems.self_checked:
+            levels = calibration.levels_of(problems.turns["confidence"], problems.turns["correct"])
+            values |= {key: float(value) for key, value in _of_confidence(levels).items()}
+        datasets[name] = {
+            "n": len(table.ids),
+            "n_clusters": len(np.unique(table.cluster)),
+            "metrics": {
+                key: {"value": finite(value), "ci95": percentile_interval(resampled[key])}
+                for key, value in values.items()
+            },
+        }
+    bootstrap = {"resamples": resamples, "seed": seed, "level": 0.95, "unit": "cluster"}
+    return {"datasets": datasets, "bootstrap": bootstrap}
+
+
+def _resampled(table: ProblemTable, resamples: int, seed: int) -> dict[str, Floats]:
+    counts = resample_counts(table.cluster, resamples, seed)
+    found = ratio_resamples(table.ratios(), counts)
+    if table.self_checked:
+        found |= level_resamples(table.turns, counts, _of_confidence)
+    return found
+
+
+def _of_confidence(levels: calibration.ConfidenceCounts) -> dict[str, Floats]:
+    return {
+        "auroc": calibration.auroc(levels),
+        "ece": calibration.expected_calibration_error(levels),
+        "aurc": calibration.area_under_risk_coverage(levels),
+    }
 
 
 def macro_averages(

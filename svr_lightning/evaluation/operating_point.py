@@ -1,15 +1,21 @@
-"""The threshold that belongs to a policy: ``operating_point.json`` in the policy's folder."""
+"""The threshold that belongs to a policy: ``operating_point.json`` in the policy's folder.
 
+An export writes where the policy stops; ``certify`` writes a whole certificate.
+"""
+
+import hashlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
 OPERATING_POINT = "operating_point.json"
+DECODING = ("temperature", "top_p", "top_k", "max_completion_tokens")
+"""The settings of evaluation that a certificate holds for, beside rule and T_max."""
 
 
 def read_operating_point(folder: str | os.PathLike[str]) -> float | None:
@@ -18,16 +24,16 @@ def read_operating_point(folder: str | os.PathLike[str]) -> float | None:
     Raises:
         ConfigError: if the file is there and holds no threshold in [0, 1].
     """
-    content = _content(folder)
+    path = Path(folder) / OPERATING_POINT
+    content = _content(path)
     if content is None:
         return None
-    path = Path(folder) / OPERATING_POINT
     threshold: Any = content.get("threshold")
     number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
     if number and 0 <= threshold <= 1:
         return float(threshold)
     raise ConfigError(
-        f"{path}: 'threshold' must be a number in [0, 1]; tune again or remove the file"
+        f"{path}: 'threshold' must be a number in [0, 1]; certify again or remove the file"
     )
 
 
@@ -38,30 +44,56 @@ def uncertified_settings(
 
     Args:
         folder: of the policy.
-        evaluation: the configured T_max and stopping rule, by the names of a configuration.
+        evaluation: the configured T_max, decoding and stopping rule, by their names.
 
     Returns:
-        ``gate=joint instead of verdict`` and so on; empty where nothing was certified.
+        ``max_turns=3 instead of 10`` and so on; empty where nothing was certified.
     """
-    content = _content(folder) or {}
-    if "certified" not in content or not isinstance(content.get("rule"), dict):
+    content = _content(Path(folder) / OPERATING_POINT) or {}
+    if not content.get("certified") or not isinstance(content.get("rule"), dict):
         return []
-    tuned = {**content["rule"], "max_turns": content.get("max_turns")}
-    return [
+    decoding = content["decoding"] if isinstance(content.get("decoding"), dict) else {}
+    tuned = {**content["rule"], **decoding, "max_turns": content.get("max_turns")}
+    found = [
         f"{name}={evaluation[name]} instead of {value}"
         for name, value in tuned.items()
         if name in evaluation and evaluation[name] != value
     ]
+    written_for = content.get("weights")
+    if written_for is not None and written_for != weights_digest(folder):  # hashes whole files
+        found.append("other weights than it was written for")
+    return found
 
 
-def _content(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    path = Path(folder) / OPERATING_POINT
+def weights_digest(folder: str | os.PathLike[str]) -> str | None:
+    """The SHA-256 of a policy's weights; None if the folder has none."""
+    digest, files = hashlib.sha256(), sorted(Path(folder).glob("*.safetensors"))
+    for path in files:
+        with path.open("rb") as stream:
+            digest.update(path.name.encode() + hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest() if files else None
+
+
+def read_certificate(path: Path) -> dict[str, Any]:
+    """A certificate of ``certify`` that chose a threshold; raises ConfigError if it is none."""
+    content = _content(path)
+    require(content is not None, f"{path}: no such file; give the certificate.json of certify")
+    assert content is not None
+    kinds = {"promises": list, "certified": dict, "rule": dict, "max_turns": int}
+    wrong = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
+    require(not wrong, f"{path}: is no certificate of a threshold, for want of {', '.join(wrong)}")
+    return content
+
+
+def _content(path: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); tune again or remove it") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({error}); certify again or remove it"
+        ) from error
     return content if isinstance(content, dict) else {}
 
 

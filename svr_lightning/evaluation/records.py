@@ -2,24 +2,22 @@
 
 ``samples.jsonl`` holds a :class:`SampleRecord` per problem, ``votes.jsonl`` a :class:`PoolRecord`.
 ``to_json`` and ``from_json`` are the only translation between a record and its line.
-
-Version 1 is what svr_lightning 0.1 wrote without a ``schema_version``: such a record has no task,
-payload or cluster, and a method without a self-check states UNSURE at 0.5 on every turn.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
+from math import inf
 from types import NoneType
-from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NewType, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from svr_lightning.core.stopping import StopSignals
 from svr_lightning.core.types import Problem, Verdict
 from svr_lightning.files import to_json
 
 SCHEMA_VERSION = 2
-SAMPLES = "samples.jsonl"
-VOTES = "votes.jsonl"
+Nats = NewType("Nats", float)
+"""A log-probability."""
 MAX_COUNT = 2**31 - 1
 """No token count or turn number is larger, so that sums of them fit 64 bits."""
 
@@ -53,20 +51,19 @@ class TurnRecord(CompletionRecord):
     """None for a method without a self-check, like ``confidence``."""
     confidence: float | None
     """In [0, 1]; the verdict's prior if the text gave none."""
+    answer_group: int | None = None
+    """Equal numbers for equal answers of the trajectory, from 1; 0 if none can be read. None:
+    written before there were such numbers."""
     verdict_probability: float | None = None
-    """Probability with which the policy gave the word of its verdict; None if not known."""
+    """What follows is :class:`~svr_lightning.core.types.TokenScores`; None if not known."""
+    answer_logprob: Nats | None = None
+    completion_logprob: Nats | None = None
 
-    def signals(self) -> StopSignals:
-        """The inputs of a stopping rule; raises ValueError without a self-check."""
-        if self.verdict is None or self.confidence is None:
-            raise ValueError(f"turn {self.turn} has no self-check that a stopping rule could read")
-        return StopSignals(
-            verdict=self.verdict,
-            confidence=self.confidence,
-            truncated=self.truncated,
-            answer=self.answer,
-            verdict_probability=self.verdict_probability,
-        )
+    def __post_init__(self) -> None:
+        if (self.verdict is None) != (self.confidence is None):
+            raise ValueError(
+                f"turn {self.turn} must have both 'verdict' and 'confidence', or null for both"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +72,8 @@ class ProblemRecord:
 
     dataset: str
     id: str
-    task: str | None
-    """Task that grades it; None in version 1."""
+    task: str
+    """Task that grades it."""
     question: str
     reference: Any
     """The gold answer, any JSON value; ``""`` or None for a question of the user's own."""
@@ -94,42 +91,34 @@ class ProblemRecord:
         return self.dataset, self.id
 
     @property
-    def has_reference(self) -> bool:
-        """Whether its answers can be graded."""
-        return self.reference is not None and self.reference != ""
-
     def problem(self) -> Problem:
-        """The problem, as a grader needs it.
+        """The problem, as a grader needs it."""
+        return Problem(**{f.name: getattr(self, f.name) for f in fields(Problem)})
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON; optional fields only if they are set."""
+        return {"schema_version": SCHEMA_VERSION, **_to_json(self)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Read what :meth:`to_json` gives.
 
         Raises:
-            ValueError: if the record does not say its task.
+            ValueError: naming the field that is missing or wrong.
         """
-        if self.task is None:
+        version = value.get("schema_version", 1) if isinstance(value, dict) else SCHEMA_VERSION
+        if version != SCHEMA_VERSION:
             raise ValueError(
-                f"{self.dataset}/{self.id} does not name its task (written by svr_lightning 0.1); "
-                "evaluate again to record it"
+                f"schema_version {version!r} is not {SCHEMA_VERSION}, which this svr_lightning "
+                "reads; evaluate again, or install the version that wrote it"
             )
-        return Problem(
-            id=self.id,
-            task=self.task,
-            question=self.question,
-            reference=self.reference,
-            payload=self.payload,
-            cluster=self.cluster,
-        )
+        record: Self = _read(cls, value, "the record")
+        return record
 
 
 def problem_fields(problem: Problem, dataset: str) -> dict[str, Any]:
     """The fields of :class:`ProblemRecord` for ``problem``, to make a record with."""
-    return {
-        "dataset": dataset,
-        "id": problem.id,
-        "task": problem.task,
-        "question": problem.question,
-        "reference": problem.reference,
-        "payload": problem.payload,
-        "cluster": problem.cluster,
-    }
+    return {"dataset": dataset, **{f.name: getattr(problem, f.name) for f in fields(Problem)}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,27 +157,31 @@ class SampleRecord(ProblemRecord):
         return self.returned_turn if self.observed_turns is None else self.observed_turns
 
     @property
+    def signals(self) -> tuple[StopSignals, ...]:
+        """[T] what stopping rules may read of the turns.
+
+        Without recorded groups, answers are equal if they are the same text without white space.
+        """
+        texts = ["".join((turn.answer or "").split()) for turn in self.turns]
+        return tuple(
+            StopSignals(
+                turn.verdict,
+                turn.confidence,
+                turn.truncated,
+                texts.index(text) + 1
+                if turn.answer_group is None and text
+                else turn.answer_group or 0,
+                turn.verdict_probability,
+                turn.answer_logprob,
+                turn.completion_logprob,
+            )
+            for turn, text in zip(self.turns, texts, strict=True)
+        )
+
+    @property
     def completions(self) -> tuple[CompletionRecord, ...]:
         """Everything that was generated."""
         return self.turns
-
-    def to_json(self) -> dict[str, Any]:
-        """The record as JSON; optional fields only if they are set."""
-        line = _to_json(self, leave_out=("turns", "observed_turns"))
-        if self.observed != self.returned_turn:
-            line["observed_turns"] = self.observed
-        return {**line, "turns": [_to_json(turn) for turn in self.turns]}
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """Read what :meth:`to_json` gives, or a record of version 1.
-
-        Raises:
-            ValueError: naming the field that is missing or wrong.
-        """
-        values = _problem(cls, value)
-        turns = tuple(_turn(turn, f"turn {n}") for n, turn in enumerate(_list(value, "turns"), 1))
-        return cls(**values, turns=turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,30 +201,9 @@ class PoolRecord(ProblemRecord):
         """Everything that was generated."""
         return self.samples
 
-    def to_json(self) -> dict[str, Any]:
-        """The record as a line holds it."""
-        line = _to_json(self, leave_out=("samples",))
-        return {**line, "samples": [_to_json(sample) for sample in self.samples]}
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """Read what :meth:`to_json` gives, or a record of version 1; raises ValueError."""
-        values = _problem(cls, value)
-        samples = tuple(
-            CompletionRecord(**_read(CompletionRecord, sample, f"sample {n}"))
-            for n, sample in enumerate(_list(value, "samples"), 1)
-        )
-        return cls(**values, samples=samples)
-
 
 AnyRecord = SampleRecord | PoolRecord
 Record = TypeVar("Record", SampleRecord, PoolRecord)
-
-
-def record_from_json(value: Any) -> AnyRecord:
-    """Read a record of either kind; raises ValueError for what is none."""
-    pooled = isinstance(value, dict) and "samples" in value
-    return PoolRecord.from_json(value) if pooled else SampleRecord.from_json(value)
 
 
 def record_line(record: AnyRecord) -> str:
@@ -247,103 +219,69 @@ def unique(records: Sequence[Record]) -> list[Record]:
     return list(found.values())
 
 
-# --- reading ------------------------------------------------------------------------------------
-
-
-def is_count(value: Any) -> bool:
-    """A whole number from 0 to :data:`MAX_COUNT`; true and false are none."""
-    return type(value) is int and 0 <= value <= MAX_COUNT
-
+# --- JSON ---------------------------------------------------------------------------------------
 
 _KINDS: dict[Any, tuple[Callable[[Any], bool], str]] = {
     str: (lambda value: isinstance(value, str), "a string"),
     bool: (lambda value: isinstance(value, bool), "true or false"),
-    int: (is_count, "a whole number"),
+    int: (lambda value: type(value) is int and 0 <= value <= MAX_COUNT, "a whole number"),
     float: (lambda value: type(value) in (int, float) and 0 <= value <= 1, "a number in [0, 1]"),
+    Nats: (lambda value: type(value) in (int, float) and -inf < value <= 0, "a number up to 0"),
     Verdict: (lambda value: value in list(Verdict), "one of " + ", ".join(Verdict)),
     Mapping[str, Any]: (lambda value: isinstance(value, dict), "an object"),
 }
 """By the type of a record's field, what accepts a value, and what it must be in words."""
-_ABSENT_IN_VERSION_1 = ("task", "reference", "answer")
 
 
 @cache
-def _schema(kind: type) -> dict[str, tuple[Any, bool]]:
-    """{field: (type, whether null is allowed)}; tuples are read apart."""
-    found = {}
-    for name, hint in get_type_hints(kind).items():
-        options = [one for one in get_args(hint) if one is not NoneType] or [hint]
-        if get_origin(hint) is not tuple:
-            found[name] = (
-                hint if hint in _KINDS or hint is Any else options[0],
-                hint not in _KINDS,
-            )
-    return found
+def _schema(kind: type) -> tuple[tuple[Field[Any], Any, bool], ...]:
+    """Each field of a record with its type, and whether it may be null."""
+    hints = get_type_hints(kind)
+    found = []
+    for one in fields(kind):
+        options = get_args(hints[one.name])
+        nullable = NoneType in options
+        found.append((one, options[0] if nullable else hints[one.name], nullable))
+    return tuple(found)
 
 
-def _read(kind: type, value: Any, what: str) -> dict[str, Any]:
-    """The fields of a record ``kind`` in a JSON object; unknown ones are ignored."""
+def _read(kind: type, value: Any, what: str) -> Any:
+    """The record ``kind`` of a JSON object; unknown fields are ignored."""
     if not isinstance(value, dict):
         raise ValueError(f"{what} is no JSON object")
-    optional = {f.name for f in fields(kind) if f.default is not MISSING}
-    optional |= {f.name for f in fields(kind) if f.default_factory is not MISSING}
     found: dict[str, Any] = {}
-    for name, (hint, nullable) in _schema(kind).items():
+    for one, hint, nullable in _schema(kind):
+        name = one.name
         if name not in value:
-            if name in _ABSENT_IN_VERSION_1:
-                found[name] = None
-            elif name not in optional:
+            if one.default is MISSING and one.default_factory is MISSING:
                 raise ValueError(f"{what} has no {name!r}")
             continue
         found[name] = value[name]
         if hint is Any or (nullable and value[name] is None):
             continue
+        if get_origin(hint) is tuple:
+            if not isinstance(value[name], list):
+                raise ValueError(f"{name!r} of {what} must be a list")
+            part, single = get_args(hint)[0], name.removesuffix("s")
+            numbered = enumerate(value[name], start=1)
+            found[name] = tuple(_read(part, item, f"{single} {n}") for n, item in numbered)
+            continue
         accepts, wanted = _KINDS[hint]
         if not accepts(value[name]):
             raise ValueError(f"{name!r} of {what} must be {wanted}{' or null' * nullable}")
-    return found
+        if hint is Verdict:
+            found[name] = Verdict(value[name])
+    return kind(**found)
 
 
-def _list(value: Mapping[str, Any], name: str) -> list[Any]:
-    if isinstance(found := value.get(name), list):
-        return found
-    raise ValueError(f"{name!r} of the record must be a list")
-
-
-def _problem(kind: type, value: Any) -> dict[str, Any]:
-    found = _read(kind, value, "the record")
-    version = value.get("schema_version", 1)
-    if version not in (1, SCHEMA_VERSION):
-        raise ValueError(
-            f"schema_version {version!r} is not one that this svr_lightning reads (up to "
-            f"{SCHEMA_VERSION}); update it"
-        )
-    return found
-
-
-def _turn(value: Any, what: str) -> TurnRecord:
-    found = _read(TurnRecord, value, what)
-    if (found["verdict"] is None) != (found["confidence"] is None):
-        raise ValueError(f"{what} must have both 'verdict' and 'confidence', or null for both")
-    if found["verdict"] is not None:
-        found["verdict"] = Verdict(found["verdict"])
-    return TurnRecord(**found)
-
-
-# --- writing ------------------------------------------------------------------------------------
-
-_FIRST = ("schema_version", "dataset", "id", "task", "question", "reference", "payload", "cluster")
-_FIRST_OF_TURN = ("turn", "text", "answer", "correct", "verdict", "confidence")
-_ONLY_IF_KNOWN = ("error", "cluster", "grading_error", "verdict_probability")
-
-
-def _to_json(record: Any, leave_out: Sequence[str] = ()) -> dict[str, Any]:
-    values = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in leave_out}
-    if isinstance(record, ProblemRecord):
-        values["schema_version"] = SCHEMA_VERSION
-    order = dict.fromkeys([*_FIRST, *_FIRST_OF_TURN, *values])
-    return {
-        name: values[name]
-        for name in order
-        if name in values and (name not in _ONLY_IF_KNOWN or values[name] is not None)
-    }
+def _to_json(record: Any) -> dict[str, Any]:
+    """The fields of a record, a turn's number first; without those that default to None and are."""
+    kind: type = type(record)
+    values: dict[str, Any] = {}
+    for one, hint, _ in _schema(kind):
+        value = getattr(record, one.name)
+        if get_origin(hint) is tuple:
+            value = [_to_json(part) for part in value]
+        if value is not None or one.default is not None:
+            values[one.name] = value
+    return {"turn": values.pop("turn"), **values} if "turn" in values else values

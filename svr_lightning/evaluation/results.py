@@ -1,12 +1,12 @@
-"""The two files that every evaluation leaves: ``samples.jsonl`` and ``results.json``.
+"""The files of an evaluation: ``samples.jsonl`` or ``votes.jsonl``, ``results.json``, its journal.
 
-Every number of the second is computed from the first.
+Every number of the results is computed from the samples.
 """
 
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,71 @@ from typing import Any
 import svr_lightning
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.metrics import summarize
-from svr_lightning.evaluation.records import SAMPLES, SampleRecord, record_line, unique
+from svr_lightning.evaluation.records import (
+    AnyRecord,
+    PoolRecord,
+    Record,
+    SampleRecord,
+    record_line,
+    unique,
+)
 from svr_lightning.files import to_json, write_aside, write_file
 
+SAMPLES = "samples.jsonl"
+VOTES = "votes.jsonl"
 RESULTS = "results.json"
 _DEPENDENCIES = ("torch", "lightning", "transformers", "torchmetrics", "sympy")
+
+
+# --- reading: every line is checked, and a wrong one is named ------------------------------------
+
+
+def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
+    """Read a samples file.
+
+    Raises:
+        ConfigError: naming the file and the line that is no sample record or repeats one.
+    """
+    return list(_read_lines(Path(path), SampleRecord))
+
+
+def read_pools(path: str | os.PathLike[str]) -> list[PoolRecord]:
+    """Read a votes file; raises ConfigError as :func:`read_samples` does."""
+    return list(_read_lines(Path(path), PoolRecord))
+
+
+def _read_lines(path: Path, kind: type[Record]) -> Iterator[Record]:
+    """The records of every line that is not blank."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        wanted = SAMPLES if kind is SampleRecord else VOTES
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a {wanted}") from error
+    first_line: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = kind.from_json(_parse_line(line))
+            if first_line.setdefault(record.key, number) != number:
+                raise ValueError(f"repeats {'/'.join(record.key)} of line {first_line[record.key]}")
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}, line {number}: {error}; mend or remove the line") from error
+        yield record
+
+
+def _parse_line(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON ({error.msg} at column {error.colno})") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+# --- writing ------------------------------------------------------------------------------------
 
 
 def write_results(
@@ -106,4 +166,84 @@ def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
+        return None
+
+
+# --- the journal --------------------------------------------------------------------------------
+
+
+class Journal:
+    """The finished problems of one process, so that a killed evaluation continues where it was.
+
+    The first line of the file is a fingerprint of all that decides a record; every other line is
+    the record of one problem, written the moment the problem is finished. A last line that was cut
+    off is dropped, and a journal of another fingerprint starts over.
+
+    Args:
+        path: of the file; its folder is made if need be.
+        fingerprint: equal if and only if the same evaluation would leave the same records.
+    """
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        self._path = path
+        self._done: dict[tuple[str, str], AnyRecord] = {}
+        head = json.dumps({"fingerprint": fingerprint}).encode() + b"\n"
+        kept = self._read(head)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kept:
+            os.truncate(path, kept)
+        else:
+            path.write_bytes(head)
+        self._stream = path.open("ab")
+
+    def done(self, dataset: str) -> dict[str, Any]:
+        """Records of a data set by problem id."""
+        return {name: r for (found, name), r in self._done.items() if found == dataset}
+
+    def finished(self) -> list[tuple[str, str]]:
+        """Data set and id of every record."""
+        return list(self._done)
+
+    def keep(self, keys: set[tuple[str, str]]) -> None:
+        """Forget all other records."""
+        self._done = {key: record for key, record in self._done.items() if key in keys}
+
+    def append(self, record: AnyRecord) -> None:
+        """Write a record down; it survives the end of this process."""
+        self._done[record.key] = record
+        self._stream.write(record_line(record).encode("ascii"))
+        self._stream.flush()
+
+    def discard(self) -> None:
+        """Remove the file; what it was for is on disk."""
+        self._stream.close()
+        self._path.unlink(missing_ok=True)
+
+    def _read(self, head: bytes) -> int:
+        """Take over what there is; returns how many bytes of the file are good."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return 0
+        if not content.startswith(head):
+            return 0
+        position = len(head)
+        for line in content[position:].splitlines(keepends=True):
+            record = _parse(line)
+            if record is None:
+                break
+            self._done[record.key] = record
+            position += len(line)
+        return position
+
+
+def _parse(line: bytes) -> AnyRecord | None:
+    """The record of a whole line; None for anything else."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        value = json.loads(line)
+        pooled = isinstance(value, dict) and "samples" in value
+        return PoolRecord.from_json(value) if pooled else SampleRecord.from_json(value)
+    except (ValueError, RecursionError):
         return None

@@ -4,24 +4,52 @@ Rows are plain dictionaries: which point it is, then the metrics of each data se
 averages, as results files have them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import (
+    DEFAULT_THRESHOLD,
+    Confident,
+    FixedTurns,
+    Majority,
+    RepeatedAnswer,
+    Score,
+    StopRule,
+)
+from svr_lightning.evaluation.intervals import (
+    RESAMPLES,
+    percentile_interval,
+    resample_counts,
+    split_clusters,
+)
 from svr_lightning.evaluation.metrics import measure_all
-from svr_lightning.evaluation.replay import fixed_budget, replay
-from svr_lightning.evaluation.table import TurnTable
+from svr_lightning.evaluation.replay import Oracle, replay
+from svr_lightning.evaluation.table import Outcome, TurnTable, pool
 
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """The paper's grid, 0.50 to 0.95."""
+CERTAINTIES = (0.8, 0.9, 0.95, 0.99, 1.0)
+"""Of majorities; 0.95 is the value of adaptive consistency."""
+_SCORES: Mapping[str, tuple[Score, bool]] = {
+    "verdict and confidence": ("confidence", True),
+    "confidence": ("confidence", False),
+    "verdict's probability": ("verdict_probability", False),
+    "answer's log-probability": ("answer_logprob", False),
+    "completion's log-probability": ("completion_logprob", False),
+}
+_LEVELS = 11
+"""Thresholds of a score, at equal shares of its recorded values."""
+ORACLE = "oracle (reads labels)"
 Tables = Mapping[str, TurnTable]
 Row = dict[str, Any]
+Floats = NDArray[np.float64]
 
 
-def sweep(tables: Tables, rule: StopRule, max_turns: int, thresholds: Sequence[float]) -> Row:
+def sweep(tables: Tables, rule: Confident, max_turns: int, thresholds: Sequence[float]) -> Row:
     """All curves.
 
     Args:
@@ -33,8 +61,8 @@ def sweep(tables: Tables, rule: StopRule, max_turns: int, thresholds: Sequence[f
     Returns:
         ``operating_point``: its row. ``fixed``: K = 1 to ``max_turns``. ``thresholds``: gamma at
         T_max. ``verdict_only``: one row. ``confidence_only``: gamma. ``max_turns``: T_max = 1 to
-        ``max_turns`` at each gamma. ``options``: other stopping rules on the same turns.
-        ``transitions``: {data set: one 2 x 2 table per turn boundary}, see :func:`transitions`.
+        ``max_turns`` at each gamma. ``transitions``: {data set: one 2 x 2 table per turn boundary},
+        see :func:`transitions`.
 
     Raises:
         ValueError: naming a problem whose turns are missing.
@@ -48,21 +76,17 @@ def sweep(tables: Tables, rule: StopRule, max_turns: int, thresholds: Sequence[f
         "operating_point": adaptive_row(tables, rule, max_turns),
         "fixed": [fixed_row(tables, budget) for budget in range(1, max_turns + 1)],
         "thresholds": [row for row in grid if row["max_turns"] == max_turns],
-        "verdict_only": adaptive_row(tables, replace(rule, gate="verdict"), max_turns),
+        "verdict_only": adaptive_row(tables, replace(rule, threshold=0.0), max_turns),
         "confidence_only": [
-            adaptive_row(tables, replace(rule, gate="confidence", threshold=gamma), max_turns)
+            adaptive_row(tables, replace(rule, needs_correct=False, threshold=gamma), max_turns)
             for gamma in thresholds
         ],
         "max_turns": grid,
-        "options": [
-            {"name": name, **adaptive_row(tables, other, max_turns)}
-            for name, other in options(tables, rule).items()
-        ],
         "transitions": {name: transitions(table) for name, table in tables.items()},
     }
 
 
-def adaptive_row(tables: Tables, rule: StopRule, max_turns: int) -> Row:
+def adaptive_row(tables: Tables, rule: Confident, max_turns: int) -> Row:
     """The metrics of adaptive inference with ``rule`` and T_max = ``max_turns``."""
     outcomes = {name: replay(table, rule, max_turns) for name, table in tables.items()}
     return {**asdict(rule), "max_turns": max_turns, **measure_all(tables, outcomes)}
@@ -70,24 +94,195 @@ def adaptive_row(tables: Tables, rule: StopRule, max_turns: int) -> Row:
 
 def fixed_row(tables: Tables, budget: int) -> Row:
     """The metrics of a fixed budget of K turns. ``esr`` and ``pse`` are 0: nothing stops early."""
-    outcomes = {name: fixed_budget(table, budget) for name, table in tables.items()}
+    outcomes = {name: replay(table, None, budget) for name, table in tables.items()}
     return {"budget": budget, **measure_all(tables, outcomes)}
 
 
-def options(tables: Tables, rule: StopRule) -> dict[str, StopRule]:
-    """Better uses of the same turns, each alone on top of ``rule``; those that the data allow."""
-    lower = max(rule.threshold - 0.2, 0.0)
-    others = {
-        "most confident turn at T_max": replace(rule, fallback="most_confident"),
-        f"a repeated answer stops at {lower:.2f}": replace(rule, agreement_threshold=lower),
-        "only a repeated answer stops": replace(
-            rule, threshold=2.0, agreement_threshold=rule.threshold
-        ),
+def compare_stops(
+    tables: Tables,
+    rule: StopRule,
+    max_turns: int,
+    budget: float | None = None,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Row:
+    """Families of stopping rules at equal tokens, over the problems of all data sets.
+
+    Each family has a grid of settings, T_max up to ``max_turns`` among them. Of the settings within
+    the budget on half of the clusters, the most accurate one there is measured on the other half,
+    and the reverse: a threshold chosen and measured on the same problems would look better than it
+    is. ``budget`` is in mean prompt and completion tokens per problem, over all turns that were
+    generated; if none is given, it is what ``rule`` takes. ``resamples`` and ``seed`` are those of
+    the bootstrap over clusters. Every problem that could be run needs ``max_turns`` turns.
+
+    Returns:
+        ``budget``; ``winner``, the family with the highest ``accuracy`` that reads no labels, or
+        None; ``rows``, one per family: ``settings`` chosen on either half, ``accuracy`` and
+        ``tokens`` measured on the other, ``gap`` to the winner (paired), all None if it is too
+        dear; ``points``: the frontier on all problems, which is optimistic.
+
+    Raises:
+        ValueError: naming a problem whose turns are missing.
+    """
+    table = pool(tables)
+    if budget is None:
+        budget = float(measured(table, replay(table, rule, max_turns))[1].mean())
+    half = split_clusters(table.cluster, 0.5, seed)
+    rows: list[Row] = []
+    chosen: dict[str, tuple[Floats, ...]] = {}
+    for name, rules in families(table, max_turns).items():
+        settings = [f"{one}, at most {turns} turns" for one, turns in rules]
+        found = [measured(table, outcome) for outcome in _outcomes(table, rules, max_turns)]
+        right, tokens = (np.stack(column) for column in zip(*found, strict=True))
+        best = _cross_fitted(right, tokens, budget, half)
+        if best is not None:
+            chosen[name] = best[:2]
+        rows.append(
+            {
+                "name": name,
+                "reads_labels": name == ORACLE,
+                "settings": None if best is None else [settings[option] for option in best[2]],
+                "points": _frontier(settings, tokens.mean(1), right.mean(1)),
+            }
+        )
+    free = {name: values for name, values in chosen.items() if name != ORACLE}
+    winner = max(free, key=lambda n: (free[n][0].mean(), -free[n][1].mean()), default=None)
+    counts = resample_counts(table.cluster, resamples, seed)
+    for row in rows:
+        answers, paid = chosen.get(row["name"], (None, None))
+        gap = None if answers is None or winner is None else answers - chosen[winner][0]
+        row["accuracy"], row["ci95"] = _mean(answers, counts)
+        row["tokens"], _ = _mean(paid, counts)
+        row["gap"], row["gap_ci95"] = _mean(gap, counts)
+    return {"budget": budget, "winner": winner, "rows": rows}
+
+
+def _outcomes(
+    table: TurnTable, rules: Sequence[tuple[StopRule | Oracle, int]], max_turns: int
+) -> Iterator[Outcome]:
+    """The outcome of each rule of :func:`families` with its T_max.
+
+    Only a majority looks at the turns that are left. The others return the turn that they stop at,
+    so that one replay of all turns, cut off, serves every T_max.
+    """
+    whole: dict[StopRule | Oracle, Outcome] = {}
+    for rule, turns in rules:
+        if isinstance(rule, Majority):
+            yield replay(table, rule, turns)
+            continue
+        if rule not in whole:
+            whole[rule] = replay(table, rule, max_turns)
+        yield Outcome(
+            returned=np.minimum(whole[rule].returned, turns),
+            observed=np.minimum(whole[rule].observed, turns),
+            stopped_early=whole[rule].stopped_early & (whole[rule].observed < turns),
+        )
+
+
+def measured(table: TurnTable, outcome: Outcome) -> tuple[Floats, Floats]:
+    """[N] whether the returned answer is right, and the tokens of all turns up to the stop."""
+    spent = np.cumsum(table.prompt_tokens + table.completion_tokens, axis=1)
+    right = table.at(table.correct, outcome.returned)
+    return right.astype(np.float64), table.at(spent, outcome.observed).astype(np.float64)
+
+
+def _cross_fitted(
+    right: Floats, tokens: Floats, budget: float, half: NDArray[np.bool_]
+) -> tuple[Floats, Floats, list[int]] | None:
+    """[N] columns of the options chosen on the other half, and the options; None if too dear."""
+    best = best_of_halves(right, tokens, np.full(len(half), budget), half)
+    if best is None:
+        return None
+    taken, paid = (np.where(half, values[best[1]], values[best[0]]) for values in (right, tokens))
+    return taken, paid, best
+
+
+def best_of_halves(
+    right: Floats, tokens: Floats, budget: Floats, half: NDArray[np.bool_]
+) -> list[int] | None:
+    """:func:`best_option` of the problems in ``half`` and of the others; None if one has none.
+
+    Each is to be measured on the other half: a winner's own problems would flatter it.
+    """
+    found = [best_option(right[:, h], tokens[:, h], budget[h]) for h in (half, ~half)]
+    best = [option for option in found if option is not None]
+    return best if len(best) == len(found) else None
+
+
+def best_option(right: Floats, tokens: Floats, budget: Floats) -> int | None:
+    """The most accurate of K options within a budget, the cheaper one of equals.
+
+    Args:
+        right: [K, N] accuracy of each option on each problem.
+        tokens: [K, N]
+        budget: [N] tokens that may be spent; their mean counts.
+
+    Returns:
+        None without a problem, or if no option is cheap enough.
+    """
+    if not right.size:
+        return None
+    cost, accuracy = tokens.mean(1), right.mean(1)
+    cheap = cost <= budget.mean()
+    return int(np.lexsort((cost, -np.where(cheap, accuracy, -1.0)))[0]) if cheap.any() else None
+
+
+def families(
+    table: TurnTable, max_turns: int, horizons: Sequence[int] = ()
+) -> dict[str, list[tuple[StopRule | Oracle, int]]]:
+    """By name, rules with each T_max of ``horizons``.
+
+    Scores that were not recorded are left out, and repetition in a single turn. Thresholds are
+    quantiles of the table's scores. Without ``horizons``: 1 to ``max_turns``.
+    """
+    counts = range(2, max_turns + 1)
+    rules: dict[str, list[StopRule | Oracle]] = {
+        "repeated answer": [RepeatedAnswer(times=count) for count in counts],
+        "equal answers": [RepeatedAnswer(times=count, in_a_row=False) for count in counts],
+        "majority": [Majority(certainty=certainty) for certainty in CERTAINTIES],
     }
-    if any(bool((~np.isnan(table.verdict_probability)).any()) for table in tables.values()):
-        others["verdict's probability"] = replace(rule, evidence="verdict_probability")
-        others["stated number x verdict's probability"] = replace(rule, evidence="product")
-    return others
+    for name, (score, needs_correct) in _SCORES.items():
+        values = [getattr(turn, score) for turns in table.signals for turn in turns]
+        known = [value for value in values if value is not None]
+        if known:
+            levels = np.quantile(known, np.linspace(0, 1, _LEVELS), method="lower").tolist()
+            levels += [DEFAULT_THRESHOLD] * (score == "confidence")
+            rules[name] = [
+                Confident(threshold=level, score=score, needs_correct=needs_correct)
+                for level in sorted(set(levels))
+            ]
+    rules[ORACLE] = [Oracle()]
+    every = range(1, max_turns + 1)
+    horizons = horizons or every
+    fixed = [(cast("StopRule | Oracle", FixedTurns(turns=turns)), turns) for turns in every]
+    return {
+        "fixed turns": fixed,
+        **{
+            name: [(one, t) for one in some for t in horizons]
+            for name, some in rules.items()
+            if some
+        },
+    }
+
+
+def _frontier(settings: Sequence[str], tokens: Floats, accuracy: Floats) -> list[Row]:
+    """The points that no cheaper one equals, from the cheapest on."""
+    points: list[Row] = []
+    for index in np.lexsort((-accuracy, tokens)):
+        if not points or accuracy[index] > points[-1]["accuracy"]:
+            values = {"tokens": float(tokens[index]), "accuracy": float(accuracy[index])}
+            points.append({"setting": settings[index], **values})
+    return points
+
+
+def _mean(
+    values: Floats | None, counts: NDArray[np.int32]
+) -> tuple[float | None, list[float] | None]:
+    """The mean of [N] values and its interval over [R, N] resamples."""
+    if values is None:
+        return None, None
+    return float(values.mean()), percentile_interval(counts @ values / counts.sum(1))
 
 
 def transitions(table: TurnTable) -> list[list[list[int]]]:

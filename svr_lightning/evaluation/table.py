@@ -3,7 +3,7 @@
 From records to numbers::
 
     tables = turn_tables(read_samples("samples.jsonl"))  # {data set: TurnTable}: recorded turns
-    outcome = replay(tables["toy"], StopRule(), 10)      # or tables["toy"].recorded, as it was run
+    outcome = replay(tables["toy"], Confident(), 10)     # or tables["toy"].recorded, as it was run
     table = problem_table(tables["toy"], outcome)        # ProblemTable: one row per problem
     table.value("pse")                                   # a metric; nan if undefined
     table.values()                                       # all metrics that the method has
@@ -33,7 +33,7 @@ from svr_lightning.core.metrics import (
     VERDICT_CODES,
     value_of,
 )
-from svr_lightning.core.stopping import same_answer
+from svr_lightning.core.stopping import StopSignals
 from svr_lightning.evaluation.records import SampleRecord, unique
 
 Bools = NDArray[np.bool_]
@@ -73,10 +73,8 @@ class TurnTable:
     """[N, T] 1, 0, -1 for CORRECT, INCORRECT, UNSURE; -2 without a self-check."""
     confidence: Floats
     """[N, T] stated confidence in [0, 1]; nan without a self-check."""
-    verdict_probability: Floats
-    """[N, T] probability that the policy gave the words of its verdict; nan if not known."""
-    repeats: Bools
-    """[N, T] whether the answer is the one of the turn before."""
+    signals: tuple[tuple[StopSignals, ...], ...]
+    """[N] of each problem's turns, what stopping rules may read."""
     prompt_tokens: Ints
     """[N, T]"""
     completion_tokens: Ints
@@ -93,10 +91,6 @@ class TurnTable:
         """[1, T] the turns, from 1."""
         return np.arange(1, self.correct.shape[1] + 1)[None, :]
 
-    def has_turn(self) -> Bools:
-        """[N, T] which entries were recorded."""
-        return np.asarray(self.turn_numbers() <= self.length[:, None])
-
     def observed(self, outcome: Outcome) -> Bools:
         """[N, T] which entries ``outcome`` generated."""
         return np.asarray(self.turn_numbers() <= outcome.observed[:, None])
@@ -111,12 +105,16 @@ class TurnTable:
     def select(self, rows: NDArray[Any]) -> "TurnTable":
         """The table of some problems, by index or mask; an index may come twice."""
         chosen = np.arange(len(self.ids))[rows]
-        columns = {name: getattr(self, name)[chosen] for name in ("length", *_TURN_COLUMNS)}
+        columns: dict[str, Any] = {
+            name: getattr(self, name)[chosen] for name in ("length", *_TURN_COLUMNS)
+        }
         columns["cluster"] = cluster_codes(self.cluster[chosen].tolist())
         recorded = Outcome(
             **{f.name: getattr(self.recorded, f.name)[chosen] for f in fields(Outcome)}
         )
-        return replace(self, ids=tuple(self.ids[i] for i in chosen), recorded=recorded, **columns)
+        columns["ids"] = tuple(self.ids[i] for i in chosen)
+        columns["signals"] = tuple(self.signals[i] for i in chosen)
+        return replace(self, recorded=recorded, **columns)
 
 
 _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
@@ -124,8 +122,6 @@ _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
     "truncated": (np.bool_, False),
     "verdict": (np.int64, NO_VERDICT),
     "confidence": (np.float64, np.nan),
-    "verdict_probability": (np.float64, np.nan),
-    "repeats": (np.bool_, False),
     "prompt_tokens": (np.int64, 0),
     "completion_tokens": (np.int64, 0),
 }
@@ -173,6 +169,7 @@ def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
         ids=tuple(record.id for record in records),
         cluster=cluster_codes(clusters),
         length=np.array([len(record.turns) for record in records], dtype=np.int64),
+        signals=tuple(record.signals for record in records),
         recorded=Outcome(
             returned=np.array([record.returned_turn for record in records], dtype=np.int64),
             observed=np.array([record.observed for record in records], dtype=np.int64),
@@ -183,7 +180,6 @@ def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
 
 
 def _fill(columns: Mapping[str, NDArray[Any]], row: int, record: SampleRecord) -> None:
-    before: str | None = None
     for index, turn in enumerate(record.turns):
         if turn.correct is None:
             raise ValueError(
@@ -195,51 +191,44 @@ def _fill(columns: Mapping[str, NDArray[Any]], row: int, record: SampleRecord) -
             "truncated": turn.truncated,
             "verdict": NO_VERDICT if turn.verdict is None else VERDICT_CODES[turn.verdict],
             "confidence": turn.confidence,
-            "verdict_probability": turn.verdict_probability,
-            "repeats": same_answer(turn.answer, before),
             "prompt_tokens": turn.prompt_tokens,
             "completion_tokens": turn.completion_tokens,
         }
         for name, value in values.items():
             if value is not None:
                 columns[name][row, index] = value
-        before = turn.answer
 
 
 def pool(
-    tables: Mapping[str, TurnTable], outcomes: Mapping[str, Outcome]
-) -> tuple[TurnTable, Outcome]:
-    """All problems of all data sets in one table, and their outcome. No cluster spans two sets."""
-    width = max(table.correct.shape[1] for table in tables.values())
+    tables: Mapping[str, TurnTable], outcomes: Mapping[str, Outcome] | None = None
+) -> TurnTable:
+    """All problems of all data sets in one table. No cluster spans two sets.
+
+    Its recorded outcome is that of ``outcomes``, by default of the recorded runs.
+    """
+    parts = list(tables.values())
+    ends = [one.recorded for one in parts] if outcomes is None else [outcomes[n] for n in tables]
+    width = max(table.correct.shape[1] for table in parts)
+
+    def padded(table: TurnTable, name: str, empty: Any) -> NDArray[Any]:
+        missing = width - table.correct.shape[1]
+        return np.pad(getattr(table, name), ((0, 0), (0, missing)), constant_values=empty)
+
     columns = {
-        name: np.concatenate(
-            [
-                np.pad(
-                    getattr(table, name),
-                    ((0, 0), (0, width - table.correct.shape[1])),
-                    constant_values=empty,
-                )
-                for table in tables.values()
-            ]
-        )
+        name: np.concatenate([padded(table, name, empty) for table in parts])
         for name, (_, empty) in _TURN_COLUMNS.items()
     }
-    outcome = Outcome(
-        **{
-            f.name: np.concatenate([getattr(outcomes[name], f.name) for name in tables])
-            for f in fields(Outcome)
-        }
-    )
+    recorded = {f.name: [getattr(end, f.name) for end in ends] for f in fields(Outcome)}
     named = [(name, code) for name, table in tables.items() for code in table.cluster.tolist()]
-    table = TurnTable(
+    return TurnTable(
         dataset=" + ".join(tables),
         ids=tuple(f"{name}/{one}" for name, table in tables.items() for one in table.ids),
         cluster=cluster_codes(named),
-        length=np.concatenate([table.length for table in tables.values()]),
-        recorded=outcome,
+        length=np.concatenate([table.length for table in parts]),
+        signals=tuple(turns for table in parts for turns in table.signals),
+        recorded=Outcome(**{name: np.concatenate(one) for name, one in recorded.items()}),
         **columns,
     )
-    return table, outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,27 +8,26 @@ Shapes: N problems of one data set, S the largest pool, R draws.
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svr_lightning.evaluation.intervals import cluster_sums
+from svr_lightning.evaluation.intervals import cluster_sums, percentile_interval
 from svr_lightning.evaluation.metrics import macro_averages
 from svr_lightning.evaluation.records import CompletionRecord, PoolRecord
 from svr_lightning.evaluation.table import cluster_codes
 from svr_lightning.tasks import Task, get_task
-from svr_lightning.tasks.answers import AnswerForm
+from svr_lightning.tasks.base import AnswerNumbers
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_INTERVAL = (0.025, 0.975)
-_CHUNK = 4_000_000
-"""Samples drawn at once, of 4 bytes each."""
+_CHUNK = 1_000_000
+"""Samples drawn at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,28 +51,13 @@ class Pools:
     """[N] likewise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Votes:
-    """The results of voting on one data set."""
-
-    n: int
-    """Problems."""
-    samples: int
-    """Samples of the smallest pool that has any."""
-    values: dict[str, float]
-    """By metric, see :func:`metric_names`."""
-    draws: dict[str, Floats]
-    """[R] each accuracy on problems, and samples, that were drawn anew."""
-
-
 def metric_names(ks: Sequence[int]) -> tuple[str, ...]:
-    """``mean@1``, then for each k ``maj@k``, ``pass@k``, ``tokens@k``, ``tokens_shared_prompt@k``.
+    """``mean@1``, then for each k ``maj@k``, ``pass@k`` and ``tokens@k``.
 
-    ``mean@1`` is the accuracy of one sample, ``pass@k`` how often one of k is correct. Tokens are
-    per problem: of k prompts and k completions, or of one prompt that all completions share.
+    ``mean@1`` is the accuracy of one sample, ``pass@k`` how often one of k is correct, ``tokens@k``
+    what the prompts and completions of k samples of a problem cost.
     """
-    kinds = ("maj", "pass", "tokens", "tokens_shared_prompt")
-    return ("mean@1", *(f"{kind}@{k}" for k in ks for kind in kinds))
+    return ("mean@1", *(f"{kind}@{k}" for k in ks for kind in ("maj", "pass", "tokens")))
 
 
 def vote(
@@ -89,30 +73,34 @@ def vote(
 
     Returns:
         ``{"datasets": {name: values}, "macro": {"all": average, "math": average}}`` with each of
-        :func:`metric_names`, ``n`` problems, ``samples`` per problem and ``ci95``: {metric:
-        [low, high]} of the accuracies. An average says like :func:`macro_average` what it is over.
+        :func:`metric_names`, ``n`` problems, ``samples`` in the smallest pool that has any, and
+        ``ci95``: {metric: [low, high]} of the accuracies, over a data set's problems; of an
+        average, over the problems of each of its data sets, which are drawn independently. An
+        average says like :func:`macro_average` what it is over.
 
     Raises:
         ValueError: naming a problem with fewer samples than votes, or a sample without a label.
     """
-    results = {
-        pools.dataset: measure_votes(pools, ks, resamples, seed) for pools in pools_of(records)
-    }
-    datasets = {
-        name: {**votes.values, "n": votes.n, "samples": votes.samples, "ci95": _limits(votes.draws)}
-        for name, votes in results.items()
-    }
-    return {
-        "datasets": datasets,
-        "macro": {
-            name: {**average, "ci95": _macro_limits([results[d] for d in average["datasets"]])}
-            for name, average in macro_averages(datasets, metric_names(ks)).items()
-        },
-    }
+    datasets, draws = {}, {}
+    for pools in pools_of(records):
+        values, draws[pools.dataset] = measure_votes(pools, ks, resamples, seed)
+        sizes = {"n": len(pools.ids), "samples": min(filter(None, pools.size.tolist()), default=0)}
+        limits = {name: percentile_interval(found) for name, found in draws[pools.dataset].items()}
+        datasets[pools.dataset] = {**values, **sizes, "ci95": limits}
+    macro = macro_averages(datasets, metric_names(ks))
+    for average in macro.values():
+        parts = [draws[name] for name in average["datasets"]]
+        average["ci95"] = {
+            name: percentile_interval(np.mean([part[name] for part in parts], axis=0))
+            for name in (parts[0] if parts else ())
+        }
+    return {"datasets": datasets, "macro": macro}
 
 
-def measure_votes(pools: Pools, ks: Sequence[int], resamples: int, seed: int) -> Votes:
-    """Voting on one data set.
+def measure_votes(
+    pools: Pools, ks: Sequence[int], resamples: int, seed: int
+) -> tuple[dict[str, float], dict[str, Floats]]:
+    """Voting on one data set: each of :func:`metric_names`, and [R] draws of the accuracies.
 
     ``maj@k`` is the mean over ``resamples`` draws of k samples from each problem's pool, without
     replacement and in the order of the pool; for k = n it is exact. Each draw of the interval takes
@@ -135,26 +123,17 @@ def measure_votes(pools: Pools, ks: Sequence[int], resamples: int, seed: int) ->
         return np.asarray(cluster_sums(values, pools.cluster)[clusters].sum(1) / drawn)
 
     hits = pools.correct.sum(1)
-    mean_at_1 = hits / np.maximum(pools.size, 1)
-    values = {"mean@1": mean_at_1.mean()}
-    draws = {"mean@1": resampled(mean_at_1)}
+    one = hits / np.maximum(pools.size, 1)
+    values, draws = {"mean@1": one.mean()}, {"mean@1": resampled(one)}
     for k, outcomes in zip(ks, majority_outcomes(pools, ks, resamples, rng), strict=True):
         passes = pass_at_k(pools.size, hits, k)
-        values[f"maj@{k}"] = outcomes.mean()
-        values[f"pass@{k}"] = passes.mean()
+        values[f"maj@{k}"], values[f"pass@{k}"] = outcomes.mean(), passes.mean()
         values[f"tokens@{k}"] = k * (pools.prompt_tokens + pools.completion_tokens).mean()
-        shared = pools.prompt_tokens + k * pools.completion_tokens
-        values[f"tokens_shared_prompt@{k}"] = shared.mean()
         sums = np.zeros((len(sizes), resamples))
         np.add.at(sums, pools.cluster, outcomes)
         draws[f"maj@{k}"] = sums[clusters, columns].sum(1) / drawn
         draws[f"pass@{k}"] = resampled(passes)
-    return Votes(
-        n=n,
-        samples=min((size for size in pools.size.tolist() if size), default=0),
-        values={name: float(value) for name, value in values.items()},
-        draws=draws,
-    )
+    return {name: float(value) for name, value in values.items()}, draws
 
 
 def majority_outcomes(
@@ -170,12 +149,11 @@ def majority_outcomes(
     step = max(1, _CHUNK // max(1, resamples * size))
     for start in range(0, n, step):
         rows = slice(start, start + step)
-        keys = _random_keys(pools.size[rows], size, resamples, rng)
-        ordered = np.sort(keys, axis=-1)
+        absent = np.arange(size) >= pools.size[rows, None]
+        keys = rng.random((len(absent), resamples, size)) + absent[:, None]  # absent ones come last
+        rank = keys.argsort(-1).argsort(-1)
         for k, outcome in zip(ks, outcomes, strict=True):
-            last = ordered[..., min(k, size) - 1]
-            chosen = keys <= last[..., None]
-            outcome[rows] = majority_is_right(pools.answer[rows], pools.correct[rows], chosen)
+            outcome[rows] = majority_is_right(pools.answer[rows], pools.correct[rows], rank < k)
     return outcomes
 
 
@@ -232,22 +210,8 @@ def answer_classes(task: Task, answers: Sequence[str | None]) -> list[int]:
 
     An answer belongs to the first class whose first member it equals.
     """
-    members: list[AnswerForm] = []
-    known: dict[str | None, int] = {None: -1}
-    for answer in answers:
-        if answer not in known:
-            known[answer] = _class_of(task.answer_form(answer or ""), members)
-    return [known[answer] for answer in answers]
-
-
-def _class_of(form: AnswerForm | None, members: list[AnswerForm]) -> int:
-    if form is None:
-        return -1
-    for index, member in enumerate(members):
-        if member.same(form):
-            return index
-    members.append(form)
-    return len(members) - 1
+    numbers = AnswerNumbers(task.answer_form)
+    return [numbers.number(answer) - 1 for answer in answers]
 
 
 def _pools(dataset: str, records: Sequence[PoolRecord]) -> Pools:
@@ -259,7 +223,7 @@ def _pools(dataset: str, records: Sequence[PoolRecord]) -> Pools:
         samples = record.samples
         labels = [_label(record, number, sample) for number, sample in enumerate(samples, start=1)]
         answers = [sample.answer for sample in samples]
-        answer[row, : len(samples)] = answer_classes(get_task(record.problem().task), answers)
+        answer[row, : len(samples)] = answer_classes(get_task(record.problem.task), answers)
         correct[row, : len(samples)] = labels
         for column, name in enumerate(("prompt_tokens", "completion_tokens")):
             tokens[column, row] = sum(getattr(s, name) for s in samples) / max(1, len(samples))
@@ -291,31 +255,3 @@ def _check_sizes(pools: Pools, ks: Sequence[int]) -> None:
                 f"problem {name!r} of {pools.dataset!r} has {size} samples and k={max(ks)}; "
                 f"ask for at most k={size}, or draw larger pools"
             )
-
-
-def _random_keys(
-    size: Ints, width: int, resamples: int, rng: np.random.Generator
-) -> NDArray[np.uint32]:
-    """[P, R, S] keys whose k smallest are k samples drawn without replacement.
-
-    No two keys of a draw are equal: their low bits are the sample's place. Places without a sample
-    have the largest.
-    """
-    bits = np.uint32(width.bit_length())
-    places = np.arange(width, dtype=np.uint32)
-    keys = rng.integers(2**31, size=(len(size), resamples, width), dtype=np.uint32)
-    keys >>= bits
-    keys <<= bits
-    absent = np.where(places < size[:, None], 0, 1 << 31).astype(np.uint32)
-    keys |= (places | absent)[:, None, :]
-    return keys
-
-
-def _limits(draws: Mapping[str, Floats]) -> dict[str, list[float]]:
-    return {name: [float(q) for q in np.quantile(d, _INTERVAL)] for name, d in draws.items()}
-
-
-def _macro_limits(votes: Sequence[Votes]) -> dict[str, list[float]]:
-    """Intervals of the unweighted mean over data sets, whose problems are drawn independently."""
-    names = votes[0].draws if votes else {}
-    return _limits({name: np.mean([v.draws[name] for v in votes], axis=0) for name in names})

@@ -6,19 +6,19 @@ file needs to know its name, since a configuration names its class.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 from svr_lightning.core.credit import RewardScale
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.core.rewards import Reward, RewardWeights
+from svr_lightning.core.rewards import BaselineReward, Reward, RewardWeights, baseline_rewards
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Sample, ScoredTurn, Trajectory, Turn
 from svr_lightning.errors import require
-from svr_lightning.recipes.dialogues import Dialogue, RolloutFn, chain
-from svr_lightning.recipes.options import PLACE, check_options
+from svr_lightning.recipes.dialogues import Dialogue, Neutral, RolloutFn, chain
 
+PLACE = "model.recipe.init_args"
 T = TypeVar("T")
 
 Gather = Callable[[Sequence[T]], list[T]]
@@ -53,7 +53,7 @@ class Scheduler:
     """Which problems a rollout is about. This one takes those of the data, and has no state.
 
     Only methods that learn from earlier rollouts have another: see
-    :class:`~svr_lightning.recipes.scrpo_pool.MistakePool`.
+    :class:`~svr_lightning.recipes.scrpo.MistakePool`.
     """
 
     def batch(self, problems: Sequence[Problem], place: SeedContext) -> list[Problem]:
@@ -99,12 +99,30 @@ class Recipe(ABC):
     def check(self, updates_per_rollout: int = 1) -> None:
         """Refuse options that are out of range, and a run that the method cannot be part of.
 
-        Not done on construction, since the command line would take an error there for another type.
+        Every integer option is a count. Not done on construction, since the command line would take
+        an error there for another type.
 
         Raises:
             ConfigError: naming one.
         """
-        check_options(self)
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if isinstance(value, int) and not isinstance(value, bool):
+                require(value >= 1, f"{PLACE}.{option.name}={value} must be at least 1")
+        require(
+            self.group_size >= 2,
+            f"{PLACE}.group_size={self.group_size} leaves nobody to compare with; it must be at "
+            "least 2",
+        )
+        check_range("weights.alpha", self.weights.alpha, 0, 1)
+        loss = self.loss
+        require(loss.beta >= 0, f"{PLACE}.loss.beta={loss.beta} must not be negative")
+        for name in ("clip_eps", "clip_eps_high"):
+            limit = getattr(loss, name)
+            require(
+                limit is None or limit > 0,
+                f"{PLACE}.loss.{name}={limit} must be above 0 to learn by",
+            )
 
     # --- dialogue -----------------------------------------------------------------------------
 
@@ -125,9 +143,7 @@ class Recipe(ABC):
     def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """The rollout of one problem: generators that return one trajectory each, or a list.
 
-        Args:
-            problem: what to solve.
-            place: seeds what the generators draw themselves.
+        ``place`` seeds what the generators draw themselves.
         """
         return self.chains(problem, 1)
 
@@ -187,6 +203,61 @@ class Recipe(ABC):
         return _DATA_ORDER
 
 
+@dataclass(frozen=True, kw_only=True)
+class Baseline(Recipe):
+    """A method without a self-check: neutral prompts, and the last answer's reward as return."""
+
+    reward_kind: BaselineReward = "binary_fmt"
+    """``binary_fmt``: 1 for a correct answer, plus ``weights.fmt`` times its format score;
+    ``binary``: without the format; ``solve``: SVR's solve reward and the format, with ``weights``
+    and ``length_scale``."""
+
+    def method_dialogue(self) -> Dialogue:
+        """The neutral prompts."""
+        return Neutral()
+
+    def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
+        """What ``reward_kind`` says of each turn."""
+        return baseline_rewards(scored, self.reward_kind, self.weights, self.length_scale)
+
+    def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
+        """[G] the reward of each trajectory's last turn."""
+        return [turns[-1].total for turns in rewards]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiTurn(Baseline):
+    """A baseline whose trajectories are chains of a fixed number of turns."""
+
+    horizon: int = 3
+    """Turns per trajectory."""
+    loss_turns: LossTurns = "all"
+    """Which turns are optimised: ``all`` that the method lets learn, each as a sequence of its own,
+    or of these the ``final`` one."""
+
+    @property
+    def samples_per_problem(self) -> int:
+        """Every optimised turn of every trajectory."""
+        return self.group_size * (self.horizon if self.loss_turns == "all" else 1)
+
+    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
+        """G chains."""
+        return self.chains(problem, self.horizon)
+
+    def learns(self, turn: Turn) -> bool:
+        """Whether a turn is optimised."""
+        return self.loss_turns == "all" or turn.index == self.horizon
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Hold an option to [low, high].
+
+    Raises:
+        ConfigError: if it is outside, or not a number.
+    """
+    require(low <= value <= high, f"{PLACE}.{name}={value} must lie in [{low:g}, {high:g}]")
+
+
 def sample_of(
     turn: Turn, problem: Problem, advantage: float, text_span: tuple[int, int] | None = None
 ) -> Sample:
@@ -203,21 +274,17 @@ def sample_of(
     )
 
 
-def learns(turn: Turn, horizon: int, which: LossTurns) -> bool:
-    """Whether a turn of trajectories of ``horizon`` turns is optimised."""
-    return which == "all" or turn.index == horizon
-
-
-def turns_learned(horizon: int, which: LossTurns) -> int:
-    """How many turns of such a trajectory are optimised."""
-    return horizon if which == "all" else 1
-
-
-def trajectory_samples(group: Group, advantages: Sequence[float], which: LossTurns) -> list[Sample]:
-    """Every turn of each trajectory, or the last one, with the trajectory's advantage."""
+def last_turn_samples(group: Group, advantages: Sequence[float]) -> list[Sample]:
+    """The last turn of each trajectory, with the trajectory's advantage."""
     return [
-        sample_of(turn, group.problem, advantage)
+        sample_of(trajectory.turns[-1], group.problem, advantage)
         for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
-        for turn in trajectory.turns
-        if learns(turn, len(trajectory.turns), which)
     ]
+
+
+def drawn_samples(group: Group, samples: list[Sample], count: int) -> list[Sample]:
+    """``count`` of a group's samples, drawn by the run's seed, in their order; all if no more."""
+    if len(samples) <= count:
+        return samples
+    rng = group.place.generator(group.problem.id, "optimised")
+    return [samples[index] for index in sorted(rng.sample(range(len(samples)), count))]

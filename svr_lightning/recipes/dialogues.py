@@ -17,18 +17,20 @@ from svr_lightning.core.parsing import (
     self_check_format_score,
 )
 from svr_lightning.core.prompts import AnswerStyle
-from svr_lightning.core.stopping import StopRule, StopSignals, stops
+from svr_lightning.core.stopping import Confident, StopRule, StopSignals, ending
 from svr_lightning.core.types import (
+    NO_SCORES,
     AnyCompletion,
     DraftState,
     Message,
     Problem,
     SelfCheck,
+    TokenScores,
     Trajectory,
     Turn,
 )
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.base import Task
+from svr_lightning.tasks.base import AnswerNumbers, Task
 from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
 
 
@@ -47,8 +49,8 @@ RolloutFn = Generator[PromptRequests, Sequence[AnyCompletion], Any]
 """A running rollout: yields prompts, receives their completions in order, and returns a
 :class:`Trajectory` or a list of them."""
 
-ProbabilityOf = Callable[[AnyCompletion], float | None]
-"""Reads a completion's verdict probability, as :meth:`Renderer.verdict_probability` does."""
+ScoresOf = Callable[[AnyCompletion], TokenScores]
+"""Says how probable the policy found a completion, as :meth:`Renderer.token_scores` does."""
 
 
 class Dialogue(ABC):
@@ -85,9 +87,9 @@ class Dialogue(ABC):
     def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
         """How many turns an evaluation takes and what ends it early, given what is configured.
 
-        By default all turns, since nothing in a completion says that it is good enough.
+        Rules that read a self-check do not apply where there is none.
         """
-        return max_turns, None
+        return max_turns, None if rule is None or rule.needs_self_check else rule
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,12 @@ class SelfVerifying(Dialogue):
         return task.format_score(text), self_check_format_score(text, self.interface)
 
     def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """Adaptive stopping; a policy of one field is stopped by that field."""
-        if rule is not None and self.interface != "joint":
-            rule = replace(rule, gate=self.interface)
+        """Adaptive stopping; a policy that states one field is stopped by that field."""
+        if isinstance(rule, Confident):
+            if self.interface == "verdict" and rule.score == "confidence":
+                rule = replace(rule, threshold=0.0, needs_correct=True)
+            if self.interface == "confidence":
+                rule = replace(rule, needs_correct=False)
         return max_turns, rule
 
 
@@ -155,18 +160,11 @@ def ask(
     dialogue: Dialogue,
     problem: Problem,
     pasts: Sequence[Sequence[Turn]],
-    probability_of: ProbabilityOf | None = None,
+    scores_of: ScoresOf | None = None,
 ) -> Generator[PromptRequests, Sequence[AnyCompletion], list[Turn]]:
-    """The turns that follow some pasts, all of them asked for at once.
+    """[P] the turns that follow [P] pasts, all asked for at once; a first turn's past is empty.
 
-    Args:
-        dialogue: writes the prompts and reads the completions.
-        problem: what to solve.
-        pasts: [P] the turns before each prompt; empty for a first turn.
-        probability_of: fills in :attr:`Turn.verdict_probability`, which training does not need.
-
-    Returns:
-        [P] the next turns.
+    ``scores_of`` fills in :attr:`Turn.scores`, which training does not need.
     """
     completions = yield [
         dialogue.later(problem, past) if past else dialogue.first(problem) for past in pasts
@@ -176,7 +174,7 @@ def ask(
             index=past[-1].index + 1 if past else 1,
             completion=completion,
             check=dialogue.read(completion.text),
-            verdict_probability=probability_of(completion) if probability_of else None,
+            scores=scores_of(completion) if scores_of else NO_SCORES,
         )
         for past, completion in zip(pasts, completions, strict=True)
     ]
@@ -189,7 +187,7 @@ def chain(
     max_turns: int,
     rule: StopRule | None = None,
     on_turn: Callable[[Turn], None] | None = None,
-    probability_of: ProbabilityOf | None = None,
+    scores_of: ScoresOf | None = None,
 ) -> Generator[PromptRequests, Sequence[AnyCompletion], Trajectory]:
     """One trajectory, turn after turn: what SVR trains on, and what every evaluation runs.
 
@@ -200,18 +198,17 @@ def chain(
         max_turns: the horizon in training (T_tr), the budget at inference (T_max).
         rule: ends the trajectory; None runs every turn, as training does.
         on_turn: called with each turn as it ends.
-        probability_of: fills in :attr:`Turn.verdict_probability`, which training does not need.
+        scores_of: see :func:`ask`.
     """
-    task = get_task(problem.task)
+    signals = Signals(get_task(problem.task))
     turns: list[Turn] = []
-    said: list[StopSignals] = []
     while len(turns) < max_turns:
-        turns += yield from ask(dialogue, problem, [turns], probability_of)
+        turns += yield from ask(dialogue, problem, [turns], scores_of)
         if on_turn is not None:
             on_turn(turns[-1])
         if rule is not None:
-            said.append(signals_of(task, turns[-1]))
-            if stops(rule, said):
+            signals.hear(turns[-1])
+            if ending(rule, signals.heard, max_turns):
                 break
     return Trajectory(problem=problem, sample=sample, turns=tuple(turns))
 
@@ -223,19 +220,10 @@ def tree(
     horizon: int,
     expands: Callable[[Turn], bool],
 ) -> Generator[PromptRequests, Sequence[AnyCompletion], list[Trajectory]]:
-    """``width`` attempts at each turn, dealt in turn to the expanded ones of the turn before.
+    """``width`` attempts at each turn, dealt in turn to those of the turn before that ``expands``.
 
-    Ends early if none is expanded.
-
-    Args:
-        dialogue: writes the prompts and reads the completions.
-        problem: what to solve.
-        width: attempts at each turn.
-        horizon: turns.
-        expands: which attempts have children.
-
-    Returns:
-        The tree's nodes, parents before their children: trajectories of one turn each.
+    Ends early if none does. Returns the tree's nodes, parents before their children: trajectories
+    of one turn each.
     """
     nodes: list[Trajectory] = []
     parents: list[tuple[Trajectory | None, list[Turn]]] = [(None, [])] * width
@@ -260,21 +248,30 @@ def node(problem: Problem, sample: int, turn: Turn, parent: Trajectory | None = 
     return Trajectory(problem=problem, sample=sample, turns=(turn,), parent=number)
 
 
-def signals_of(task: Task, turn: Turn) -> StopSignals:
-    """What a stopping rule reads of a turn.
+class Signals:
+    """What stopping rules may read of a trajectory, turn by turn. It has no label.
 
-    Raises:
-        ValueError: if the turn has no self-check, since then no rule applies to it.
+    Args:
+        task: extracts answers and says which are equal.
     """
-    if turn.check is None:
-        raise ValueError("a turn without a self-check cannot end its trajectory early")
-    return StopSignals(
-        verdict=turn.check.verdict,
-        confidence=turn.check.confidence,
-        truncated=turn.completion.truncated,
-        answer=task.extract_answer(turn.completion.text),
-        verdict_probability=turn.verdict_probability,
-    )
+
+    def __init__(self, task: Task) -> None:
+        self.heard: list[StopSignals] = []
+        self._task = task
+        self._numbers = AnswerNumbers(task.answer_form)
+
+    def hear(self, turn: Turn) -> None:
+        """Add a turn."""
+        check, answer = turn.check, self._task.extract_answer(turn.completion.text)
+        self.heard.append(
+            StopSignals(
+                None if check is None else check.verdict,
+                None if check is None else check.confidence,
+                turn.completion.truncated,
+                self._numbers.number(answer),
+                *turn.scores,
+            )
+        )
 
 
 def draft_of(turn: Turn) -> DraftState:

@@ -1,6 +1,8 @@
 """GRPO (DeepSeekMath, arXiv 2402.03300): G independent completions, compared with one another.
 
-Differs from GRPO in: nothing; the evaluator stands for the reward model.
+Differs from GRPO in: nothing; the evaluator stands for the reward model. With ``loss.ratio:
+sequence`` it is GSPO (arXiv 2507.18071). At one update per rollout that ratio is 1 and the gradient
+is GRPO's; the published setting takes four (configs/methods/gspo_published.yaml).
 """
 
 from dataclasses import dataclass
@@ -8,8 +10,7 @@ from dataclasses import dataclass
 from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Sample
-from svr_lightning.recipes.base import Group, trajectory_samples
-from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.recipes.base import Baseline, Group, drawn_samples, last_turn_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +30,8 @@ class GRPO(Baseline):
 
     def credit(self, group: Group) -> list[Sample]:
         """Each completion with its group-relative advantage."""
-        advantages = group_advantages(group.returns, self.scale_rewards)
-        samples = trajectory_samples(group, advantages, "final")
-        if self.optimised is None:
-            return samples
-        rng = group.place.generator(group.problem.id, "optimised")
-        chosen = rng.sample(range(len(samples)), self.samples_per_problem)
-        return [samples[index] for index in sorted(chosen)]
+        samples = last_turn_samples(group, group_advantages(group.returns, self.scale_rewards))
+        return drawn_samples(group, samples, self.samples_per_problem)
 
     def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
         """The first response is the answer."""

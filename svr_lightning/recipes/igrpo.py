@@ -13,8 +13,7 @@ from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Sample, Trajectory
-from svr_lightning.recipes.base import Group, sample_of
-from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.recipes.base import Baseline, Group, sample_of
 from svr_lightning.recipes.dialogues import RolloutFn, ask, node
 from svr_lightning.recipes.labels import score
 
@@ -27,8 +26,6 @@ class IGRPO(Baseline):
     """G, refinements per problem."""
     drafts: int = 12
     """Drafts per problem."""
-    ties: Literal["random", "shortest", "first"] = "random"
-    """Which of several best drafts is refined; ``random`` is seeded by the run."""
     evaluate: Literal["single", "fixed"] = "single"
     """``single``: the answer to the question; ``fixed``: the last of all turns."""
 
@@ -45,15 +42,12 @@ class IGRPO(Baseline):
         return [*drafts, *refined]
 
     def _best(self, drafts: Sequence[Trajectory], place: SeedContext) -> Trajectory:
+        """The draft with the highest reward; of several, one drawn at random."""
         problem = drafts[0].problem
         scored = [score(self.dialogue, problem, draft.turns[0]) for draft in drafts]
         rewards = [self.reward([turn])[0].total for turn in scored]
         best = [d for d, reward in zip(drafts, rewards, strict=True) if reward == max(rewards)]
-        if self.ties == "random":
-            return place.generator(problem.id, "draft").choice(best)
-        if self.ties == "shortest":
-            return min(best, key=lambda draft: draft.turns[0].completion.completion_tokens)
-        return best[0]
+        return place.generator(problem.id, "draft").choice(best)
 
     def credit(self, group: Group) -> list[Sample]:
         """The refinements, each with its advantage among them."""
@@ -66,4 +60,4 @@ class IGRPO(Baseline):
 
     def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
         """One turn, or all of them."""
-        return (1 if self.evaluate == "single" else max_turns), None
+        return super().protocol(1 if self.evaluate == "single" else max_turns, rule)

@@ -12,7 +12,7 @@ from svr_lightning.core.types import Message, OracleState, Problem, ScoredTurn, 
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.dialogues import CUT_OFF, Dialogue, Neutral, Prompt, later_turn
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.scoring import score_turns
+from svr_lightning.tasks.grading import score_turns
 
 
 class ScoreShown(Neutral):

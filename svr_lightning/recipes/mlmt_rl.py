@@ -8,28 +8,15 @@ group's mean stands for the value model of the original; the value shaping of it
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.prompts import AnswerStyle, chat, shorten_draft
 from svr_lightning.core.rewards import Reward
-from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.core.types import Message, Problem, Sample, ScoredTurn, Turn
+from svr_lightning.core.types import Message, Problem, ScoredTurn, Turn
 from svr_lightning.errors import require
-from svr_lightning.recipes.base import Group, LossTurns, learns, sample_of, turns_learned
-from svr_lightning.recipes.baseline import Baseline
-from svr_lightning.recipes.dialogues import (
-    Dialogue,
-    Neutral,
-    Prompt,
-    PromptRequest,
-    RolloutFn,
-    later_turn,
-)
-from svr_lightning.recipes.options import PLACE
+from svr_lightning.recipes.base import PLACE
+from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt, PromptRequest, later_turn
+from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.tasks import get_task
-
-EPISODE = 3
-"""Solve, feedback, solve again."""
 
 
 @dataclass(frozen=True)
@@ -55,55 +42,29 @@ class SolverAndTutor(Neutral):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MLMTRL(Baseline):
+class MLMTRL(GRPOMT):
     """Multi-level multi-turn RL with one shared actor."""
 
     feedback_tokens: int = 512
     """Longest feedback, in tokens, where the completion limit is not lower."""
-    loss_turns: LossTurns = "all"
-    """Which turns are optimised: ``all``, or the ``final`` one, and then the tutor never learns."""
-    alpha: float = 0.0
-    """Bonus for improving on the first turn: the last one is credited with R + alpha (R - r_1)."""
 
     def check(self, updates_per_rollout: int = 1) -> None:
-        """Refuse options that are out of range."""
+        """Refuse a horizon that ends with feedback."""
         super().check(updates_per_rollout)
-        require(self.alpha >= 0, f"{PLACE}.alpha={self.alpha} must not be negative")
-
-    @property
-    def samples_per_problem(self) -> int:
-        """Every optimised turn of every episode."""
-        return self.group_size * turns_learned(EPISODE, self.loss_turns)
+        require(
+            self.horizon % 2 == 1,
+            f"{PLACE}.horizon={self.horizon} must be odd, since even turns are feedback",
+        )
 
     def method_dialogue(self) -> Dialogue:
         """Solver and tutor in turn."""
         return SolverAndTutor(self.feedback_tokens)
-
-    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
-        """G episodes."""
-        return self.chains(problem, EPISODE)
 
     def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """Of ``reward_kind``; an answer's progress is that since the answer before it."""
         rewards = list(super().method_reward(scored))
         rewards[::2] = super().method_reward(scored[::2])
         return rewards
-
-    def credit(self, group: Group) -> list[Sample]:
-        """Each turn, with its advantage among the same turns of the other episodes."""
-        first = [rewards[0].total for rewards in group.rewards]
-        improved = [
-            last + self.alpha * (last - before)
-            for last, before in zip(group.returns, first, strict=True)
-        ]
-        shared = group_advantages(group.returns, self.scale_rewards)
-        bonus = group_advantages(improved, self.scale_rewards)
-        return [
-            sample_of(turn, group.problem, advantage)
-            for trajectory, both, last in zip(group.trajectories, shared, bonus, strict=True)
-            for turn, advantage in zip(trajectory.turns, (both, both, last), strict=True)
-            if learns(turn, EPISODE, self.loss_turns)
-        ]
 
 
 # --- prompts ----------------------------------------------------------------------------------

@@ -12,11 +12,9 @@ from typing import Literal, NamedTuple
 from svr_lightning.core.credit import beyond_success, max_to_go, mean_to_go, sibling_advantages
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, Turn
-from svr_lightning.recipes.base import Group, LossTurns, learns, sample_of, turns_learned
-from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.recipes.base import Group, MultiTurn, check_range, sample_of
 from svr_lightning.recipes.dialogues import Dialogue, RolloutFn, tree
 from svr_lightning.recipes.labels import ScoreShown, score
-from svr_lightning.recipes.options import check_range
 
 
 class Node(NamedTuple):
@@ -30,11 +28,9 @@ class Node(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Murphy(Baseline):
+class Murphy(MultiTurn):
     """Credit that flows back along chains or trees of attempts."""
 
-    horizon: int = 3
-    """S, turns."""
     shape: Literal["chain", "tree"] = "chain"
     """``chain``: G trajectories of S turns. ``tree``: the G attempts of a turn are dealt in turn to
     the failed attempts of the turn before; a problem that nobody fails ends there."""
@@ -42,10 +38,6 @@ class Murphy(Baseline):
     """MaRS, the best of a node and its descendants, or MeRS, a discounted mean."""
     discount: float = 0.9
     """gamma of MeRS, for each step back; MaRS has none."""
-    train_after_solved: bool = False
-    """Whether a chain is optimised beyond the turn that solved the problem."""
-    loss_turns: LossTurns = "all"
-    """Which turns are optimised: ``all`` nodes, or those of the ``final`` turn."""
     feedback: Literal["none", "binary"] = "none"
     """``binary`` shows labels in prompts, in evaluation too."""
 
@@ -54,11 +46,6 @@ class Murphy(Baseline):
         super().check(updates_per_rollout)
         check_range("discount", self.discount, 0, 1)
 
-    @property
-    def samples_per_problem(self) -> int:
-        """Every node, where none is left out."""
-        return self.group_size * turns_learned(self.horizon, self.loss_turns)
-
     def method_dialogue(self) -> Dialogue:
         """The neutral prompts, or the oracle's."""
         return ScoreShown() if self.feedback == "binary" else super().method_dialogue()
@@ -66,7 +53,7 @@ class Murphy(Baseline):
     def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """G chains, or one program that grows the tree."""
         if self.shape == "chain":
-            return self.chains(problem, self.horizon)
+            return super().programs(problem, place)
         dialogue = self.dialogue
 
         def failed(turn: Turn) -> bool:
@@ -89,12 +76,7 @@ class Murphy(Baseline):
             if self.propagate == "max"
             else mean_to_go(rewards, parents, turns, self.horizon, self.discount)
         )
-        kept = [
-            i
-            for i, node in enumerate(nodes)
-            if (self.train_after_solved or not solved[i])
-            and learns(node.turn, self.horizon, self.loss_turns)
-        ]
+        kept = [i for i, n in enumerate(nodes) if not solved[i] and self.learns(n.turn)]
         advantages = sibling_advantages(
             [credited[i] for i in kept],
             [(turns[i], nodes[i].parent) for i in kept],

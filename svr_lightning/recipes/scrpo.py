@@ -4,33 +4,48 @@ Differs from GRPO in: trajectories of several turns, whose later turns analyse t
 before they solve again; they are optimised only after a wrong answer to a problem that is neither
 always nor never solved, only where they earn more than their group's mean, and only in the tokens
 of the analysis.
+
+:class:`ScRPOPool` is closer to the source: wrong answers go into a pool, and in every
+(``period`` + 1)-th step G corrections of a pooled answer take the place of each problem's answers.
+The pool is part of the checkpoint and the same on all processes.
 """
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
-from typing import Literal
+from typing import Any
 
 from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.parsing import without_spans
 from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.seeds import START, SeedContext
-from svr_lightning.core.types import DraftState, Message, OracleState, Problem, Sample, Turn
-from svr_lightning.recipes.base import Group, LossTurns, learns, sample_of, turns_learned
-from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.core.types import (
+    DraftState,
+    FinishReason,
+    Message,
+    OracleState,
+    Problem,
+    RemoteCompletion,
+    Sample,
+    Turn,
+)
+from svr_lightning.errors import require
+from svr_lightning.recipes.base import Gather, Group, MultiTurn, Scheduler, check_range, sample_of
 from svr_lightning.recipes.dialogues import (
     CUT_OFF,
     Dialogue,
     Neutral,
     Prompt,
     RolloutFn,
+    ask,
     draft_of,
     later_turn,
+    node,
 )
 from svr_lightning.recipes.labels import oracle_state
-from svr_lightning.recipes.options import check_range
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.answers import OPEN_TAG as ANSWER_OPEN
+from svr_lightning.tasks.base import OPEN_TAG as ANSWER_OPEN
 from svr_lightning.tasks.base import Task
 
 ANALYSIS_OPEN, ANALYSIS_CLOSE = "<analysis>", "</analysis>"
@@ -64,62 +79,40 @@ class Analysing(Neutral):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScRPO(Baseline):
+class ScRPO(MultiTurn):
     """Self-correction relative policy optimisation, one trajectory after another."""
 
-    horizon: int = 3
-    """Turns per trajectory."""
     oracle_free: bool = True
     """Say of every draft that it may be wrong. False says of wrong ones that they are, which shows
     labels, in evaluation too, and gives right ones the neutral prompt."""
     min_variance: float = 0.05
     """tau: corrections are optimised where p (1 - p) is at least this, p being the share of right
     first answers."""
-    loss_turns: LossTurns = "all"
-    """Which turns are optimised: ``all`` that count, or of these the ``final`` one."""
-    mask: Literal["analysis", "all"] = "analysis"
-    """Which tokens of a correction are optimised."""
-    penalise_fail: bool = False
-    """Whether corrections with a negative advantage are optimised too."""
 
     def check(self, updates_per_rollout: int = 1) -> None:
         """Refuse options that are out of range: p (1 - p) is at most a quarter."""
         super().check(updates_per_rollout)
         check_range("min_variance", self.min_variance, 0, 0.25)
 
-    @property
-    def samples_per_problem(self) -> int:
-        """Every turn, where none is left out."""
-        return self.group_size * turns_learned(self.horizon, self.loss_turns)
-
     def method_dialogue(self) -> Dialogue:
         """Analysis and solution."""
         return Analysing(self.oracle_free)
 
-    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
-        """G chains."""
-        return self.chains(problem, self.horizon)
-
     def credit(self, group: Group) -> list[Sample]:
         """First answers as in GRPO, then the corrections that beat their group's mean."""
-        chains = range(len(group.trajectories))
-        first = group_advantages([group.rewards[i][0].total for i in chains], self.scale_rewards)
-        samples = [
-            sample_of(turn, group.problem, first[i])
-            for i in chains
-            if learns(turn := group.trajectories[i].turns[0], self.horizon, self.loss_turns)
-        ]
-        if not self.hard_enough(group):
-            return samples
-        for t in range(1, self.horizon):
-            eligible = [i for i in chains if not group.scored[i][t - 1].correct]
-            values = [group.rewards[i][t].total for i in eligible]
-            for i, advantage in zip(
-                eligible, group_advantages(values, self.scale_rewards), strict=True
-            ):
-                turn = group.trajectories[i].turns[t]
-                if learns(turn, self.horizon, self.loss_turns):
-                    samples += self.correction_samples(turn, group.problem, advantage)
+        samples: list[Sample] = []
+        for t in range(self.horizon if self.hard_enough(group) else 1):
+            eligible = [
+                (trajectory.turns[t], rewards[t].total)
+                for trajectory, rewards, scored in zip(
+                    group.trajectories, group.rewards, group.scored, strict=True
+                )
+                if t == 0 or not scored[t - 1].correct
+            ]
+            advantages = group_advantages([reward for _, reward in eligible], self.scale_rewards)
+            for (turn, _), advantage in zip(eligible, advantages, strict=True):
+                if self.learns(turn):
+                    samples += self.optimised(turn, group.problem, advantage)
         return samples
 
     def hard_enough(self, group: Group) -> bool:
@@ -127,12 +120,161 @@ class ScRPO(Baseline):
         solved = fmean(scored[0].correct for scored in group.scored)
         return solved * (1 - solved) >= self.min_variance
 
-    def correction_samples(self, turn: Turn, problem: Problem, advantage: float) -> list[Sample]:
-        """A correction as a sequence, or nothing where it did no better than the others."""
-        if advantage == 0 or (advantage < 0 and not self.penalise_fail):
+    def optimised(self, turn: Turn, problem: Problem, advantage: float) -> list[Sample]:
+        """A first answer; the analysis of a correction, or nothing if it did not beat the mean."""
+        if turn.index == 1:
+            return [sample_of(turn, problem, advantage)]
+        if advantage <= 0:
             return []
-        span = analysis_span(turn.completion.text) if self.mask == "analysis" else None
-        return [sample_of(turn, problem, advantage, span)]
+        return [sample_of(turn, problem, advantage, analysis_span(turn.completion.text))]
+
+
+# --- the pool -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """A wrong answer and the optimizer step that it was given at."""
+
+    problem: Problem
+    draft: str
+    truncated: bool
+    step: int
+
+    def as_turn(self) -> Turn:
+        """The answer as the first turn of its correction. Nothing trains on it."""
+        completion = RemoteCompletion(
+            text=self.draft,
+            finish_reason=FinishReason.LENGTH if self.truncated else FinishReason.STOP,
+            prompt_tokens=0,
+            completion_tokens=0,
+        )
+        return Turn(index=1, completion=completion, check=None)
+
+
+class MistakePool(Scheduler):
+    """A queue of wrong answers, the oldest first, whose problems replace the data's at times."""
+
+    def __init__(self, recipe: "ScRPOPool") -> None:
+        self._recipe = recipe
+        self._queue: deque[Mistake] = deque()
+        self.chosen: dict[str, Mistake] = {}
+        """The answers that the present rollout corrects, by problem id."""
+        self._taken: set[str] = set()
+
+    def batch(self, problems: Sequence[Problem], place: SeedContext) -> list[Problem]:
+        """In the second stage, problems of the pool, one wrong answer each, as far as they go.
+
+        Resampling goes on where the attempt before stopped, so that no answer is taken twice.
+        """
+        self.chosen.clear()
+        if place.attempt == 0:
+            self._taken.clear()
+        if place.step % (self._recipe.period + 1) < self._recipe.period:
+            return list(problems)
+        newest = {mistake.problem.id: mistake for mistake in self._queue}
+        order = sorted(newest)
+        replace(place, attempt=0).generator("", "pool").shuffle(order)
+        mine = order[place.part :: place.parts]
+        own = [name for name in mine if name not in self._taken][: len(problems)]
+        self._taken.update(own)
+        self.chosen.update({name: newest[name] for name in own})
+        rest = [problem for problem in problems if problem.id not in self.chosen]
+        return [newest[name].problem for name in own] + rest[: len(problems) - len(own)]
+
+    def remember(self, groups: Sequence[Group], step: int, gather: Gather[Any]) -> None:
+        """Add the wrong answers of the first stage; drop the oldest of too many, and old ones."""
+        self._queue.extend(
+            gather([m for g in groups if self._recipe.pools(g) for m in mistakes_of(g, step)])
+        )
+        oldest = step - self._recipe.period + 1
+        while self._queue and (
+            len(self._queue) > self._recipe.capacity or self._queue[0].step < oldest
+        ):
+            self._queue.popleft()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The pool, oldest first."""
+        return {"pool": [asdict(mistake) for mistake in self._queue]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replace the pool."""
+        self._queue = deque(
+            Mistake(**{**entry, "problem": Problem(**entry["problem"])}) for entry in state["pool"]
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScRPOPool(ScRPO):
+    """ScRPO in two alternating stages; ``horizon`` and ``loss_turns`` are not used."""
+
+    group_size: int = 24
+    """G, answers per problem, and corrections per pooled answer."""
+    period: int = 4
+    """M, steps of the first stage before one of the second."""
+    capacity: int = 4096
+    """Wrong answers that the pool holds; the oldest leave first. None is older than M steps."""
+    _pool: MistakePool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_pool", MistakePool(self))
+
+    @property
+    def scheduler(self) -> MistakePool:
+        """The pool of wrong answers."""
+        return self._pool
+
+    def check(self, updates_per_rollout: int = 1) -> None:
+        """Refuse several steps per rollout, since stages are told apart by the step."""
+        super().check(updates_per_rollout)
+        require(
+            updates_per_rollout == 1,
+            f"model.updates_per_rollout={updates_per_rollout} must be 1 with "
+            f"{type(self).__name__}, whose stages alternate by optimizer steps",
+        )
+
+    @property
+    def samples_per_problem(self) -> int:
+        """Every answer, or every correction that is not left out."""
+        return self.group_size
+
+    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
+        """G answers, or G corrections of the answer that was chosen for this problem."""
+        mistake = self._pool.chosen.get(problem.id)
+        if mistake is None:
+            return self.chains(problem, 1)
+        return [self._correct(mistake, i) for i in range(self.group_size)]
+
+    def _correct(self, mistake: Mistake, sample: int) -> RolloutFn:
+        (turn,) = yield from ask(self.dialogue, mistake.problem, [[mistake.as_turn()]])
+        return node(mistake.problem, sample, turn)
+
+    def credit(self, group: Group) -> list[Sample]:
+        """Answers as in GRPO; of corrections, those that beat their group's mean."""
+        advantages = group_advantages(group.returns, self.scale_rewards)
+        return [
+            sample
+            for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
+            for sample in self.optimised(trajectory.turns[0], group.problem, advantage)
+        ]
+
+    def pools(self, group: Group) -> bool:
+        """Whether a group is of the first stage, and neither too easy nor too hard."""
+        return group.trajectories[0].turns[0].index == 1 and self.hard_enough(group)
+
+
+def mistakes_of(group: Group, step: int) -> list[Mistake]:
+    """The wrong first answers of a group."""
+    return [
+        Mistake(
+            problem=group.problem,
+            draft=trajectory.turns[0].completion.text,
+            truncated=trajectory.turns[0].completion.truncated,
+            step=step,
+        )
+        for trajectory, scored in zip(group.trajectories, group.scored, strict=True)
+        if not scored[0].correct
+    ]
 
 
 # --- what is said and read --------------------------------------------------------------------

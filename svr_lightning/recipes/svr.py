@@ -13,22 +13,19 @@ from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.rewards import Reward, turn_rewards
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, ScoredTurn
-from svr_lightning.recipes.base import Group, Recipe, trajectory_samples
+from svr_lightning.recipes.base import Group, Recipe, last_turn_samples
 from svr_lightning.recipes.dialogues import Dialogue, RolloutFn, SelfVerifying
 
 
 @dataclass(frozen=True, kw_only=True)
-class SVR(Recipe):
-    """The paper's method (sections 3.3 and 3.4)."""
+class SelfChecked(Recipe):
+    """Chains of turns with a self-check, the mean of their rewards, and loss on the last turn."""
 
     horizon: int = 3
     """T_tr, turns per trajectory; adaptive stopping is off in training."""
     interface: SelfCheckFields = "joint"
     """What a self-check consists of. ``verdict`` and ``confidence`` ask for one field, read it
     alone, score its form, and stop on it; the weights of the other's rewards are to be set to 0."""
-    proper: bool = False
-    """Score self-checks properly: overconfidence and readiness then judge the verdict alone, and
-    the best confidence is the probability of being correct (docs/recipes.md), not 2.1 p - 0.8."""
 
     def method_dialogue(self) -> Dialogue:
         """Solve, check oneself, refine."""
@@ -38,15 +35,23 @@ class SVR(Recipe):
         """G chains of ``horizon`` turns that never stop early."""
         return self.chains(problem, self.horizon)
 
-    def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
-        """Equation svr-reward, term by term, or its proper form."""
-        return turn_rewards(scored, self.weights, self.length_scale, proper=self.proper)
-
     def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
-        """R_SVR: the mean total over the turns of each trajectory."""
+        """[G] the mean total over the turns of each trajectory."""
         return [sum(turn.total for turn in turns) / len(turns) for turns in rewards]
 
     def credit(self, group: Group) -> list[Sample]:
         """The final completion of each trajectory, with its group-relative advantage."""
-        advantages = group_advantages(group.returns, self.scale_rewards)
-        return trajectory_samples(group, advantages, "final")
+        return last_turn_samples(group, group_advantages(group.returns, self.scale_rewards))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SVR(SelfChecked):
+    """The paper's method (sections 3.3 and 3.4)."""
+
+    proper: bool = False
+    """Score self-checks properly: overconfidence and readiness then judge the verdict alone, and
+    the best confidence is the probability of being correct (docs/recipes.md), not 2.1 p - 0.8."""
+
+    def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
+        """Equation svr-reward, term by term, or its proper form."""
+        return turn_rewards(scored, self.weights, self.length_scale, proper=self.proper)

@@ -1,131 +1,49 @@
-"""Which figures a report has: each has a caption, and functions for its numbers and drawing."""
+"""Which figures a report has, each with its caption and numbers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-from matplotlib.figure import Figure
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.table import Outcome, TurnTable, pool
+from svr_lightning.evaluation.table import pool
 from svr_lightning.report import figures_accuracy as accuracy
-from svr_lightning.report import figures_confidence as confidence
 from svr_lightning.report import figures_training as training
 from svr_lightning.report import figures_turns as turns
-from svr_lightning.report.numbers import Numbers, seed_name
-from svr_lightning.report.runs import Method, Run
+from svr_lightning.report.drawing import Draw
+from svr_lightning.report.numbers import Numbers
+from svr_lightning.report.runs import Method, Votes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FigureSpec:
-    """A figure of one recording."""
-
-    name: str
-    """Name of its files, before the number of the method."""
-    caption: str
-    """``{turned}`` stands for which turns were recorded, ``{pool}`` for pooled data sets."""
-    numbers: Callable[[Run, TurnTable, Outcome], Numbers]
-    """From a run, and the table and the outcomes of all its data sets together."""
-    draw: Callable[[Any], Figure]
-    shown: Callable[[Run], bool]
-    """Whether a run has what it takes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnFigure:
-    """A figure with its numbers, which are plain JSON."""
+class Plot:
+    """A figure: ``draw(numbers)`` draws it."""
 
     name: str
     """Name of its files, without extension."""
     caption: str
     numbers: Numbers
-    draw: Callable[[Any], Figure]
+    """Plain JSON."""
+    draw: Draw
     method: int | None = None
     """Which method it is about, from 0; None for a comparison."""
 
 
-SPECS = (
-    FigureSpec(
-        name="02_budgets",
-        caption="Every fixed budget, and adaptive inference where answers are self-checked",
-        numbers=lambda run, *_: accuracy.budget_numbers(run),
-        draw=accuracy.budgets,
-        shown=lambda run: run.complete,
-    ),
-    FigureSpec(
-        name="03_thresholds",
-        caption="Other thresholds",
-        numbers=lambda run, *_: accuracy.threshold_numbers(run),
-        draw=accuracy.thresholds,
-        shown=lambda run: run.complete and run.self_checks,
-    ),
-    FigureSpec(
-        name="04_reliability",
-        caption="Is the confidence honest? Share of right answers at each stated confidence{pool}",
-        numbers=lambda _, table, outcome: confidence.reliability_numbers(table, outcome),
-        draw=confidence.reliability,
-        shown=lambda run: run.self_checks,
-    ),
-    FigureSpec(
-        name="05_risk_coverage",
-        caption="Does confidence rank answers? Errors among the most confident ones{pool}",
-        numbers=lambda run, table, outcome: {
-            **confidence.risk_numbers(table, outcome),
-            "threshold": run.rule.threshold,
-        },
-        draw=confidence.risk_coverage,
-        shown=lambda run: run.self_checks,
-    ),
-    FigureSpec(
-        name="06_transitions",
-        caption="Does refinement fix or break answers? {turned}{pool}",
-        numbers=lambda _, table, __: turns.transition_numbers(table),
-        draw=turns.transitions,
-        shown=lambda run: run.max_turns > 1,
-    ),
-    FigureSpec(
-        name="07_stop_times",
-        caption="Where trajectories end{pool}; orange is the premature stop error",
-        numbers=lambda _, table, outcome: turns.stop_numbers(table, outcome),
-        draw=turns.stop_times,
-        shown=lambda run: run.stops,
-    ),
-    FigureSpec(
-        name="10_confidence_by_turn",
-        caption="Does confidence follow correctness over turns? {turned}{pool}",
-        numbers=lambda _, table, __: confidence.by_turn_numbers(table),
-        draw=confidence.by_turn,
-        shown=lambda run: run.stops and run.self_checks,
-    ),
-)
-"""The figures of a method's first seed, in the order of the report."""
-
-
 def all_figures(
-    methods: Sequence[Method], votes: Mapping[str, Any] | None
-) -> tuple[list[DrawnFigure], list[str]]:
+    methods: Sequence[Method], votes: Votes, rules: Mapping[int, Numbers] | None = None
+) -> tuple[list[Plot], list[str]]:
     """Every figure that the runs allow, and why others are missing."""
     several = any(len(method.runs) > 1 for method in methods)
     spread = "; of several seeds, mean \u00b1 standard deviation" if several else ""
     figures = [
-        DrawnFigure(
+        Plot(
             name="01_frontier",
             caption=f"Accuracy against tokens. Crosses are 95 % intervals over problems{spread}.",
             numbers=accuracy.frontier_numbers(methods, votes),
-            draw=accuracy.frontier,
-        ),
-        DrawnFigure(
-            name="11_datasets",
-            caption="Accuracy on each data set, with 95 % intervals"
-            + (" (of several seeds, the first)." if several else "."),
-            numbers=accuracy.dataset_numbers(methods),
-            draw=accuracy.datasets,
+            draw=accuracy.draw_frontier,
         ),
     ]
     notes = []
     for number, method in enumerate(methods):
-        figures += _of_recording(method, number)
+        figures += _of_recording(method, number, (rules or {}).get(number))
         if not method.runs[0].complete and method.runs[0].max_turns > 1:
             notes.append(
                 f"{method.name}: no fixed budgets and no thresholds, because its trajectories end "
@@ -133,73 +51,73 @@ def all_figures(
             )
         if not method.runs[0].self_checks:
             notes.append(f"{method.name}: no figures of confidence, because no turn states one.")
-    found, more = _of_trainings(methods)
-    return figures + found, notes + more
-
-
-def _of_recording(method: Method, number: int) -> list[DrawnFigure]:
-    run = method.runs[0]
-    table, outcome = pool(run.tables, run.outcomes)
-    seed = f", seed {seed_name(run, 1)}" if len(method.runs) > 1 else ""
-    words = {
-        "pool": f", {len(run.tables)} data sets pooled" if len(run.tables) > 1 else "",
-        "turned": "All recorded turns" if run.complete else "Turns up to the stop",
-    }
-    return [
-        DrawnFigure(
-            name=f"{spec.name}_{number + 1}",
-            caption=f"{method.name}{seed}: {spec.caption.format(**words)}.",
-            numbers=spec.numbers(run, table, outcome),
-            draw=spec.draw,
-            method=number,
-        )
-        for spec in SPECS
-        if spec.shown(run)
-    ]
-
-
-def _of_trainings(methods: Sequence[Method]) -> tuple[list[DrawnFigure], list[str]]:
-    """The training curves of each method, once for several evaluations of one training."""
-    figures: list[DrawnFigure] = []
-    notes: list[str] = []
-    without: list[str] = []
-    drawn: set[Path] = set()
-    for number, method in enumerate(methods):
-        logs = [log for run in method.runs for source in run.sources[:1] if (log := source.metrics)]
-        if drawn & set(logs):
-            continue
-        drawn |= set(logs)
         try:
-            found = training.read_trainings(logs)
+            curves = list(_of_training(method, number))
         except ConfigError as error:
             notes.append(f"{method.name}: no training curves; {error}.")
             continue
-        if not found:
-            without.append(method.name)
-        seeds = f" Bands are least to greatest of {len(found)} seeds." if len(found) > 1 else ""
-        for name, caption, numbers, draw in (
-            (
-                "08_rewards",
-                "Reward terms over training.",
-                training.reward_numbers,
-                training.rewards,
-            ),
-            ("09_training", f"Training health.{seeds}", training.health_numbers, training.health),
-        ):
-            values = numbers(found)
-            if values:
-                caption = f"{method.name}: {caption}"
-                figures.append(
-                    DrawnFigure(
-                        name=f"{name}_{number + 1}",
-                        caption=caption,
-                        numbers=values,
-                        draw=draw,
-                        method=number,
-                    )
-                )
-    if without:
-        notes.append(
-            f"No training curves, because no metrics.csv of a fit was found: {', '.join(without)}."
-        )
+        figures += curves
+        if not curves:
+            notes.append(f"{method.name}: no training curves, because it has no metrics.csv.")
     return figures, notes
+
+
+def _of_recording(method: Method, number: int, rules: Numbers | None) -> Iterator[Plot]:
+    """The figures of a method's first seed, its data sets pooled."""
+    run = method.runs[0]
+    table = pool(run.tables, run.outcomes)
+    outcome = table.recorded
+    seed = f", seed {run.seed}" if len(method.runs) > 1 else ""
+    pooled = f", {len(run.tables)} data sets pooled" if len(run.tables) > 1 else ""
+    turned = "All recorded turns" if run.complete else "Turns up to the stop"
+
+    def plot(name: str, caption: str, numbers: Numbers, draw: Draw) -> Plot:
+        caption = f"{method.name}{seed}: {caption}."
+        name = f"{name}_{number + 1}"
+        return Plot(name=name, caption=caption, numbers=numbers, draw=draw, method=number)
+
+    if run.complete:
+        caption = "Every fixed budget, and adaptive inference where answers are self-checked"
+        yield plot("02_budgets", caption, accuracy.budget_numbers(run), accuracy.draw_budgets)
+    if rules:
+        caption = f"Stopping rules over tokens{pooled}; settings are the best on these problems"
+        numbers = accuracy.rule_numbers(run, rules)
+        yield plot("12_stopping_rules", caption, numbers, accuracy.draw_rules)
+    if run.complete and run.self_checks:
+        numbers = accuracy.threshold_numbers(run)
+        yield plot("03_thresholds", "Other thresholds", numbers, accuracy.draw_thresholds)
+    if run.self_checks:
+        caption = f"Is the confidence honest? Share of right answers at each confidence{pooled}"
+        numbers = turns.reliability_numbers(table, outcome)
+        yield plot("04_reliability", caption, numbers, turns.draw_reliability)
+    if run.max_turns > 1:
+        caption = f"Does refinement fix or break answers? {turned}{pooled}"
+        numbers = turns.transition_numbers(table)
+        yield plot("06_transitions", caption, numbers, turns.draw_transitions)
+    if run.stops:
+        caption = f"Where trajectories end{pooled}; orange is the premature stop error"
+        numbers = turns.stop_numbers(table, outcome)
+        yield plot("07_stop_times", caption, numbers, turns.draw_stops)
+    if run.stops and run.self_checks:
+        caption = f"Does confidence follow correctness over turns? {turned}{pooled}"
+        numbers = turns.by_turn_numbers(table)
+        yield plot("10_confidence_by_turn", caption, numbers, turns.draw_by_turn)
+
+
+def _of_training(method: Method, number: int) -> Iterator[Plot]:
+    """The training curves of a method.
+
+    Raises:
+        ConfigError: naming a log that cannot be read.
+    """
+    logs = [log for run in method.runs for source in run.sources[:1] if (log := source.metrics)]
+    found = training.read_trainings(logs)
+    seeds = f" Bands are least to greatest of {len(found)} seeds." if len(found) > 1 else ""
+    numbers = training.reward_numbers(found), training.health_numbers(found)
+    captions = ("Reward terms over training.", f"Training health.{seeds}")
+    names = (f"08_rewards_{number + 1}", f"09_training_{number + 1}")
+    draws = (training.draw_rewards, training.draw_health)
+    for name, caption, values, draw in zip(names, captions, numbers, draws, strict=True):
+        if values:
+            caption = f"{method.name}: {caption}"
+            yield Plot(name=name, caption=caption, numbers=values, draw=draw, method=number)

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.report.figures_style import (
+from svr_lightning.report import drawing
+from svr_lightning.report.drawing import (
     BLUE,
     FAINT,
     GREY,
@@ -19,16 +20,9 @@ from svr_lightning.report.figures_style import (
     LIGHT_BLUE,
     LIGHT_ORANGE,
     ORANGE,
-    OTHERS,
     PALE_BLUE,
     PALE_ORANGE,
     RUST,
-    SMALL,
-    label_right,
-    new_figure,
-    note,
-    shown,
-    styled,
 )
 from svr_lightning.report.numbers import Numbers
 
@@ -139,13 +133,11 @@ def health_numbers(runs: Sequence[Curves]) -> Numbers | None:
     return {"runs": len(runs), "panels": panels}
 
 
-@styled
-def rewards(data: Numbers) -> Figure:
+def draw_rewards(data: Numbers) -> Figure:
     """The mean reward per turn, term by term; penalties hang below zero."""
-    figure = new_figure(3.7)
-    axes = figure.add_subplot()
+    figure, axes = drawing.one_axes(3.7)
     steps, terms = data["steps"], data["terms"]
-    others = cycle(OTHERS)
+    others = cycle(drawing.OTHERS)
     looks = {key: TERMS.get(key) or (key.replace("_", " "), next(others)) for key in terms}
     ends = []
     for sign in (1, -1):
@@ -155,7 +147,7 @@ def rewards(data: Numbers) -> Figure:
             axes.fill_between(steps, base, base + part, color=colour, linewidth=0)
             if (terms[key][-1] >= 0) == (sign > 0):
                 middle = float(base[-1] + part[-1] / 2)
-                ends.append((middle, f"{shown(name, 20)} {terms[key][-1]:+.2f}", colour))
+                ends.append((middle, f"{drawing.shown(name, 20)} {terms[key][-1]:+.2f}", colour))
             base = base + part
     total = np.sum([terms[key] for key in terms], axis=0)
     axes.plot(steps, total, color=INK, linewidth=1.4)
@@ -164,16 +156,14 @@ def rewards(data: Numbers) -> Figure:
     window = f", running mean over {data['window']} steps" if data["window"] > 1 else ""
     axes.set_xlabel(f"optimizer step{window}")
     axes.set_ylabel("mean reward per turn (line: sum)")
-    axes.grid(axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    label_right(axes, ends, areas=True)
+    drawing.label_right(axes, ends, areas=True)
     return figure
 
 
-@styled
-def health(data: Numbers) -> Figure:
+def draw_health(data: Numbers) -> Figure:
     """Six curves that show whether a run is healthy; bands are least to greatest."""
-    figure = new_figure(5.2)
+    figure = drawing.new_figure(5.2)
     for axes, (key, name) in zip(figure.subplots(3, 2).flat, HEALTH, strict=True):
         panel = data["panels"][key]
         if panel["steps"]:
@@ -183,15 +173,12 @@ def health(data: Numbers) -> Figure:
                 )
             axes.plot(panel["steps"], panel["mean"], color=BLUE, linewidth=1.1)
             if np.ptp(panel["mean"]) == 0:
-                middle = panel["mean"][0]
-                half = max(abs(middle) * 0.1, 0.01)
-                axes.set_ylim(middle - half, middle + half)
+                axes.set_ylim(*drawing.padded(panel["mean"], 0))
         else:
-            note(axes, "not logged")
-            axes.set_yticks([])
-        axes.set_title(name, loc="left", fontsize=SMALL)
+            drawing.note(axes, "not logged")
+        axes.set_title(name, loc="left", fontsize=drawing.SMALL)
         axes.grid(axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(4))
-        axes.set_xlabel("optimizer step", fontsize=SMALL)
+        axes.set_xlabel("optimizer step", fontsize=drawing.SMALL)
     return figure

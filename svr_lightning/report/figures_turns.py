@@ -1,16 +1,29 @@
-"""Figures of turns: what refinement does to answers, and where trajectories end."""
+"""Figures of the turns of one recording: confidence, refinement and stops.
 
+Of each figure one function gives the numbers, plain JSON, and one draws them.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
-from svr_lightning.evaluation import sweep
-from svr_lightning.evaluation.table import Outcome, TurnTable, problem_table
-from svr_lightning.report.figures_style import (
+from svr_lightning.core.metrics import NO_VERDICT, VERDICT_CODES
+from svr_lightning.evaluation.calibration import (
+    BINS,
+    expected_calibration_error,
+    levels_of,
+    reliability_bins,
+)
+from svr_lightning.evaluation.intervals import wilson_interval
+from svr_lightning.evaluation.sweep import transitions
+from svr_lightning.evaluation.table import Bools, Outcome, TurnTable, problem_table
+from svr_lightning.report import drawing
+from svr_lightning.report.drawing import (
     BLUE,
     FAINT,
     GREY,
@@ -18,14 +31,130 @@ from svr_lightning.report.figures_style import (
     LIGHT_BLUE,
     ORANGE,
     PALE_BLUE,
-    SMALL,
+    label,
     label_right,
-    new_figure,
-    share_axis,
+    one_axes,
     short_count,
-    styled,
+    stacked_bars,
 )
 from svr_lightning.report.numbers import Numbers
+
+# --- is the confidence honest? ----------------------------------------------------------------
+
+_VERDICTS = {"CORRECT": BLUE, "INCORRECT": ORANGE, "UNSURE": GREY}
+
+
+def reliability_numbers(table: TurnTable, outcome: Outcome) -> Numbers:
+    """Reliability of ``observed`` turns, and of those alone that ``stopped`` a trajectory."""
+    turns = problem_table(table, outcome).turns
+    returned = outcome.returned[turns["row"]] == turns["turn"]
+    stopped = outcome.stopped_early[turns["row"]] & returned
+    return {
+        "observed": _reliability(turns, np.ones(len(stopped), dtype=bool)),
+        "stopped": _reliability(turns, stopped),
+    }
+
+
+def _reliability(turns: Mapping[str, NDArray[Any]], rows: Bools) -> Numbers:
+    """The bins of some turns, with Wilson intervals and verdicts, and their calibration error."""
+    confidence, correct, verdict = (turns[k][rows] for k in ("confidence", "correct", "verdict"))
+    levels = levels_of(confidence, correct)
+    place = np.searchsorted(np.arange(1, BINS) / BINS, confidence, side="right")
+    bins = []
+    for number, row in enumerate(reliability_bins(levels, BINS)):
+        accuracy, n = row["accuracy"], int(row["n"] or 0)
+        said = verdict[place == number]
+        verdicts = {name.value: int((said == code).sum()) for name, code in VERDICT_CODES.items()}
+        interval = None if accuracy is None else wilson_interval(accuracy, n)
+        bins.append({**row, "accuracy_ci95": interval, "verdicts": verdicts})
+    ece = float(expected_calibration_error(levels, BINS)) if len(confidence) else None
+    return {"n": len(confidence), "ece": ece, "bins": bins}
+
+
+def draw_reliability(data: Numbers) -> Figure:
+    """Accuracy against stated confidence, over a histogram coloured by verdict."""
+    figure = drawing.new_figure(4.4)
+    grid = figure.subplots(2, 2, sharex=True, height_ratios=(2.4, 1))
+    columns = (("observed", "all observed turns"), ("stopped", "turns that stopped"))
+    for (top, bottom), (key, title) in zip(grid.T, columns, strict=True):
+        part = data[key]
+        ece = "" if part["ece"] is None else f", ECE {part['ece']:.3f}"
+        top.set_title(f"{title}\nn = {part['n']:,}{ece}", loc="left")
+        top.plot([0, 1], [0, 1], color=FAINT, linewidth=1.2, zorder=0)
+        top.set_xlim(-0.01, 1.01)
+        drawing.share_axis(top)
+        if part["n"]:
+            _bins(top, bottom, part["bins"])
+        else:
+            drawing.note(top, "no turn stopped early" if key == "stopped" else "no turn")
+            bottom.set_yticks([])
+        bottom.set_xlabel("stated confidence")
+        bottom.set_xticks(np.linspace(0, 1, 6))
+    grid[0, 0].set_ylabel("share of right answers")
+    grid[1, 0].set_ylabel("turns")
+    handles = drawing.patches(list(_VERDICTS.items()))
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.align_ylabels(list(grid[:, 0]))
+    return figure
+
+
+def _bins(top: Axes, bottom: Axes, bins: list[Numbers]) -> None:
+    rows = [row for row in bins if row["n"]]
+    x = [row["confidence"] for row in rows]
+    for place, row in zip(x, rows, strict=True):
+        top.plot([place] * 2, row["accuracy_ci95"], color=INK, linewidth=1)
+    top.plot(x, [row["accuracy"] for row in rows], "o-", color=INK, markersize=4.5, linewidth=1.1)
+    centres = [(row["low"] + row["high"]) / 2 for row in bins]
+    parts = [([row["verdicts"][v] for row in bins], colour) for v, colour in _VERDICTS.items()]
+    stacked_bars(bottom, centres, parts, 0.9 * (bins[0]["high"] - bins[0]["low"]))
+    bottom.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+
+
+# --- does it follow correctness? --------------------------------------------------------------
+
+_ANSWERS = (("right", True, BLUE), ("wrong", False, ORANGE))
+
+
+def by_turn_numbers(table: TurnTable) -> Numbers:
+    """Quartiles of the stated confidence at each recorded turn, of right and of wrong answers."""
+    rows = []
+    for turn in range(table.correct.shape[1]):
+        there = table.verdict[:, turn] != NO_VERDICT
+        row: Numbers = {"turn": turn + 1}
+        for name, correct, _ in _ANSWERS:
+            values = table.confidence[there & (table.correct[:, turn] == correct), turn]
+            quartiles = np.quantile(values, [0.25, 0.5, 0.75]).tolist() if len(values) else None
+            row[name] = {"n": len(values), "quartiles": quartiles}
+        rows.append(row)
+    return {"turns": rows}
+
+
+def draw_by_turn(data: Numbers) -> Figure:
+    """Quartiles of confidence at each turn, of right and of wrong answers."""
+    figure, axes = one_axes(3.2)
+    drawing.share_axis(axes)
+    units: Any = ("data", "axes fraction")
+    ends = []
+    for number, (name, _, colour) in enumerate(_ANSWERS):
+        rows = [row for row in data["turns"] if row[name]["n"]]
+        for row in data["turns"]:
+            shift, text = (0, 14 - 11 * number), short_count(row[name]["n"])
+            label(axes, text, (row["turn"], 1), shift, coordinates=units, ha="center", color=colour)
+        if rows:
+            turns = [row["turn"] for row in rows]
+            low, middle, high = np.array([row[name]["quartiles"] for row in rows]).T
+            axes.fill_between(turns, low, high, color=colour, alpha=0.18, linewidth=0)
+            axes.plot(turns, middle, "o-", color=colour, markersize=4)
+            ends.append((float(middle[-1]), f"{name} answers", colour))
+    label(axes, "n", (0, 1), (-10, 9), coordinates="axes fraction", ha="right", color=GREY)
+    axes.set_xlim(0.6, len(data["turns"]) + 0.4)
+    drawing.turn_axis(axes, [row["turn"] for row in data["turns"]])
+    axes.set_ylabel("stated confidence: median, quartiles")
+    label_right(axes, ends)
+    return figure
+
+
+# --- what refinement does to answers ----------------------------------------------------------
 
 _STATES = (
     ("kept", "right as at turn 1", BLUE),
@@ -33,14 +162,65 @@ _STATES = (
     ("broken", "broken", ORANGE),
     ("never", "never right", FAINT),
 )
-_CELLS = (
-    ("right_right", 0, 0, BLUE),
-    ("right_wrong", 0, 1, ORANGE),
-    ("wrong_right", 1, 0, BLUE),
-    ("wrong_wrong", 1, 1, GREY),
-)
-_ACROSS = 5
-"""Boundaries between turns in one row."""
+
+
+def transition_numbers(table: TurnTable) -> Numbers:
+    """How answers change over all recorded turns.
+
+    Returns:
+        ``boundaries``: how many problems that have both turns are ``fixed`` and ``broken`` from a
+        turn to the next; ``states``: for each turn the shares of all problems whose answer by then
+        is right and was at turn 1 (``kept``), is right and was not (``fixed``), is wrong and was
+        right before (``broken``) or never was right (``never``). A trajectory that has ended keeps
+        its last answer.
+    """
+    states, ever = [], np.zeros(len(table.ids), dtype=bool)
+    first = table.at(table.correct, np.minimum(table.length, 1)).astype(bool)
+    for turn in range(1, table.correct.shape[1] + 1):
+        now = table.at(table.correct, np.minimum(table.length, turn)).astype(bool)
+        masks = {"kept": now & first, "fixed": now & ~first}
+        masks |= {"broken": ~now & ever, "never": ~now & ~ever}
+        states.append({"turn": turn, **{k: float(mask.mean()) for k, mask in masks.items()}})
+        ever |= now
+    boundaries = [
+        {"turns": [turn, turn + 1], "fixed": counts[0][1], "broken": counts[1][0]}
+        for turn, counts in enumerate(transitions(table), start=1)
+    ]
+    return {"n": len(table.ids), "boundaries": boundaries, "states": states}
+
+
+def draw_transitions(data: Numbers) -> Figure:
+    """What answers have become by each turn, and how many were fixed and broken at it."""
+    states = data["states"]
+    turns = [row["turn"] for row in states]
+    figure = drawing.new_figure(4.4)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    parts = [([row[key] for row in states], colour) for key, _, colour in _STATES]
+    stacked_bars(top, turns, parts, 0.85)
+    drawing.share_axis(top)
+    top.set_ylim(0, 1)
+    top.set_ylabel("share of problems")
+    ends, base = [], 0.0
+    for key, name, colour in _STATES:
+        value = states[-1][key]
+        ends.append((base + value / 2, f"{name} {value:.1%}", colour))
+        base += value
+    label_right(top, ends, areas=True)
+    for key, sign, colour in (("fixed", 1, LIGHT_BLUE), ("broken", -1, ORANGE)):
+        for row in data["boundaries"]:
+            bottom.bar(row["turns"][1], sign * row[key], 0.85, color=colour, linewidth=0)
+            place, side = (row["turns"][1], sign * row[key]), "bottom" if sign > 0 else "top"
+            label(bottom, short_count(row[key]), place, (0, sign), ha="center", va=side)
+    bottom.axhline(0, color=INK, linewidth=0.7)
+    bottom.margins(y=0.25)
+    bottom.set_yticks([])
+    bottom.set_ylabel("broken   fixed")
+    drawing.turn_axis(bottom, turns)
+    return figure
+
+
+# --- where trajectories end -------------------------------------------------------------------
+
 _ENDS = (
     ("early_right", "stopped early, right", BLUE),
     ("early_wrong", "stopped early, wrong", ORANGE),
@@ -49,175 +229,44 @@ _ENDS = (
 )
 
 
-# --- transitions ------------------------------------------------------------------------------
-
-
-def transition_numbers(table: TurnTable) -> Numbers:
-    """How answers change from each turn to the next, over all recorded turns.
-
-    Returns:
-        ``boundaries``: for turns k and k + 1 the counts of ``right_right``, ``right_wrong``,
-        ``wrong_right`` and ``wrong_wrong``, of problems that have both turns; ``states``: for each
-        turn the shares of all problems whose answer by then is right and was at turn 1 (``kept``),
-        is right and was not (``fixed``), is wrong and was right before (``broken``) or never was
-        right (``never``). A trajectory that has ended keeps its last answer.
-    """
-    width = table.correct.shape[1]
-    boundaries = [
-        {
-            "turns": [turn, turn + 1],
-            "wrong_wrong": counts[0][0],
-            "wrong_right": counts[0][1],
-            "right_wrong": counts[1][0],
-            "right_right": counts[1][1],
-        }
-        for turn, counts in enumerate(sweep.transitions(table), start=1)
-    ]
-    states = []
-    first = table.at(table.correct, np.minimum(table.length, 1)).astype(bool)
-    ever = np.zeros(len(table.ids), dtype=bool)
-    for turn in range(1, width + 1):
-        now = table.at(table.correct, np.minimum(table.length, turn)).astype(bool)
-        states.append(
-            {
-                "turn": turn,
-                "kept": float((now & first).mean()),
-                "fixed": float((now & ~first).mean()),
-                "broken": float((~now & ever).mean()),
-                "never": float((~now & ~ever).mean()),
-            }
-        )
-        ever |= now
-    return {"n": len(table.ids), "boundaries": boundaries, "states": states}
-
-
-@styled
-def transitions(data: Numbers) -> Figure:
-    """Right and wrong answers from turn to turn, and what they add up to."""
-    states, boundaries = data["states"], data["boundaries"]
-    rows = -(-len(boundaries) // _ACROSS)
-    figure = new_figure(2.9 + 1.25 * rows)
-    if boundaries:
-        parts: Any = figure.subfigures(2, 1, height_ratios=(1.25 * rows, 2.6))
-        grid = parts[0].subplots(rows, _ACROSS, squeeze=False)
-        for number, axes in enumerate(grid.flat):
-            if number < len(boundaries):
-                _boundary(axes, boundaries[number], first=number % _ACROSS == 0)
-                if number == _ACROSS * (rows - 1):
-                    axes.set_xlabel("after", fontsize=SMALL)
-            else:
-                axes.set_axis_off()
-        axes = parts[1].subplots()
-    else:
-        axes = figure.subplots()
-    turns = [row["turn"] for row in states]
-    if len(turns) == 1:
-        base = 0.0
-        for key, _, colour in _STATES:
-            axes.bar(turns, states[0][key], 0.5, bottom=base, color=colour)
-            base += states[0][key]
-    else:
-        shares = [[row[key] for row in states] for key, _, _ in _STATES]
-        axes.stackplot(turns, shares, colors=[colour for _, _, colour in _STATES], linewidth=0)
-    axes.set_ylim(0, 1)
-    axes.set_xlim((turns[0], turns[-1]) if len(turns) > 1 else (0.5, 1.5))
-    share_axis(axes)
-    axes.set_xticks(turns)
-    axes.set_xlabel("turn")
-    axes.set_ylabel("share of problems")
-    ends, base = [], 0.0
-    for key, name, colour in _STATES:
-        value = states[-1][key]
-        ends.append((base + value / 2, f"{name} {value:.1%}", colour))
-        base += value
-    label_right(axes, ends, areas=True)
-    return figure
-
-
-def _boundary(axes: Axes, boundary: Numbers, *, first: bool) -> None:
-    total = sum(boundary[key] for key, *_ in _CELLS)
-    for key, row, column, colour in _CELLS:
-        count = boundary[key]
-        share = count / total if total else 0.0
-        strength = 0.08 + 0.6 * share
-        axes.add_patch(
-            Rectangle((column, 1 - row), 1, 1, color=colour, alpha=strength, linewidth=0)
-        )
-        axes.text(
-            column + 0.5,
-            1.5 - row,
-            short_count(count),
-            ha="center",
-            va="center",
-            fontsize=SMALL,
-            color=INK,
-        )
-    axes.set_xlim(0, 2)
-    axes.set_ylim(0, 2)
-    axes.set_aspect("equal")
-    axes.set_xticks([0.5, 1.5], ["✓", "✗"])
-    axes.set_yticks([0.5, 1.5], ["✗", "✓"] if first else ["", ""])
-    axes.tick_params(length=0, pad=1.5)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    before, after = boundary["turns"]
-    axes.set_title(f"{before} → {after}", fontsize=SMALL, pad=3)
-    if first:
-        axes.set_ylabel("before", fontsize=SMALL)
-
-
-# --- where trajectories end -------------------------------------------------------------------
-
-
 def stop_numbers(table: TurnTable, outcome: Outcome) -> Numbers:
     """How many problems end at each turn, early or not, right or wrong."""
     found = problem_table(table, outcome)
-    right, early, turns = (
-        found.problems[name] for name in ("final_correct", "stopped_early", "turns")
-    )
-    kinds = {
-        "early_right": (early == 1) & (right == 1),
-        "early_wrong": (early == 1) & (right == 0),
-        "last_right": (early == 0) & (right == 1),
-        "last_wrong": (early == 0) & (right == 0),
-    }
+    columns = (found.problems[name] for name in ("stopped_early", "final_correct", "turns"))
+    early, right, turns = columns
+    code = 2 * (1 - early) + (1 - right)  # the place in _ENDS
+    rows = []
+    for turn in range(1, int(turns.max(initial=0)) + 1):
+        counts = np.bincount(code[turns == turn], minlength=4).tolist()
+        rows.append({"turn": turn, **dict(zip((key for key, *_ in _ENDS), counts, strict=True))})
     return {
         "n": len(table.ids),
         "not_run": int((turns == 0).sum()),
         "esr": found.value("esr"),
         "pse": found.value("pse"),
-        "turns": [
-            {"turn": turn, **{k: int((kind & (turns == turn)).sum()) for k, kind in kinds.items()}}
-            for turn in range(1, int(turns.max(initial=0)) + 1)
-        ],
+        "turns": rows,
     }
 
 
-@styled
-def stop_times(data: Numbers) -> Figure:
+def draw_stops(data: Numbers) -> Figure:
     """Where trajectories end; the orange area is the premature stop error."""
-    figure = new_figure(3.1)
-    axes = figure.add_subplot()
+    figure, axes = one_axes(3.1)
     rows = data["turns"]
     turns = [row["turn"] for row in rows]
-    base = np.zeros(len(rows))
-    totals = {}
-    for key, name, colour in _ENDS:
-        counts = np.array([row[key] for row in rows])
-        axes.bar(turns, counts, 0.8, bottom=base, color=colour, linewidth=0)
-        base += counts
-        totals[name] = (int(counts.sum()), ORANGE if key == "early_wrong" else colour)
-    for turn, count in zip(turns, base, strict=True):
-        axes.text(turn, count, short_count(int(count)), ha="center", va="bottom", fontsize=SMALL)
-    axes.set_ylim(0, max(base.max(initial=0) * 1.12, 1))
-    axes.set_xticks(turns)
-    axes.set_xlabel("turns generated")
+    parts = [([row[key] for row in rows], colour) for key, _, colour in _ENDS]
+    whole = stacked_bars(axes, turns, parts, 0.8)
+    for turn, count in zip(turns, whole.tolist(), strict=True):
+        label(axes, short_count(int(count)), (turn, count), ha="center", va="bottom")
+    axes.set_ylim(0, max(whole.max(initial=0) * 1.12, 1))
+    drawing.turn_axis(axes, turns, "turns generated")
     axes.set_ylabel("problems")
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    handles = [
-        Rectangle((0, 0), 1, 1, color=colour, label=f"{name} ({count / max(data['n'], 1):.1%})")
-        for name, (count, colour) in totals.items()
-        if count
+    names = [
+        (f"{name} ({sum(counts) / max(data['n'], 1):.1%})", colour)
+        for (_, name, colour), (counts, _) in zip(_ENDS, parts, strict=True)
+        if sum(counts)
     ]
-    figure.legend(handles=handles, loc="outside upper left", frameon=False, ncols=2, fontsize=SMALL)
+    figure.legend(
+        handles=drawing.patches(names), loc="outside upper left", ncols=2, fontsize=drawing.SMALL
+    )
     return figure

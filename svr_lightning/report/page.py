@@ -6,40 +6,33 @@ everything else.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
 from svr_lightning.evaluation.results import setting
 from svr_lightning.files import to_json
-from svr_lightning.report.figures import DrawnFigure
-from svr_lightning.report.figures_style import PALETTE
-from svr_lightning.report.names import display, ordered
-from svr_lightning.report.numbers import headline, rule_note, seed_name
-from svr_lightning.report.runs import Method, heading
-from svr_lightning.report.text import (
-    Table,
-    attribute,
-    clip,
-    markdown,
-    to_html,
-    to_markdown,
-    visible,
-)
-from svr_lightning.report.trajectories import FILTERS, Listed, listing
+from svr_lightning.report.drawing import PALETTE
+from svr_lightning.report.figures import Plot
+from svr_lightning.report.numbers import apart, display, ordered
+from svr_lightning.report.runs import Method, Run, Source, heading
+from svr_lightning.report.tables import headline
+from svr_lightning.report.text import Table, attribute, clip, markdown, to_markdown, visible
+from svr_lightning.report.trajectories import CLASSES, choose, malformed, trajectories
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
 """The page's content security policy."""
-_CONFIG = 20_000
-"""Longest configuration shown, in characters."""
 
 
 def page(
     methods: Sequence[Method],
-    figures: Sequence[tuple[DrawnFigure, str]],
+    figures: Sequence[tuple[Plot, str]],
     notes: Sequence[str],
     tables: Sequence[Table],
     most: int,
@@ -50,175 +43,177 @@ def page(
         methods: what was read.
         figures: with their SVG.
         notes: what is missing and why.
-        tables: the first is the one to open with.
+        tables: the main ones are shown at the beginning.
         most: trajectories shown per method and class.
     """
-    title = heading(methods)
-    listed = listing(methods, most)
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{visible_title(title)}</title>",
-        f"<style>{files(__package__).joinpath('page.css').read_text(encoding='ascii')}",
-        f"{listed.css}</style></head><body>",
-        f"<h1>Report: {visible(title)}</h1>",
-        f'<p class="headline">{visible(headline(methods))}</p>',
-        "<nav>" + "".join(f'<a href="#{name.lower()}">{name}</a>' for name in _SECTIONS) + "</nav>",
-        '<section id="results"><h2>Results</h2>',
-        *(to_html(table) for table in tables[:2]),
-        "</section>",
-        *_figures(methods, figures, notes),
-        '<section id="tables"><h2>Tables</h2>',
-        *(
-            f"<details><summary>{visible(_short(table))}</summary>{to_html(table)}</details>"
-            for table in tables[2:]
-        ),
-        "</section>",
-        '<section id="facts"><h2>Facts</h2>',
-        *_facts(methods),
-        "</section>",
-        *_trajectories(listed),
-        "</body></html>\n",
-    ]
-    return "\n".join(parts)
+    environment = Environment(
+        autoescape=True,
+        finalize=lambda value: value if isinstance(value, Markup) else _visible(value),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {
+        "attribute": lambda text, most: Markup(attribute(clip(text, most)[0])),  # noqa: S704
+        "line": lambda text: " ".join(text[:1000].split()),
+        "long": _long,
+        "malformed": lambda turn, interface: malformed(turn.text, interface),
+        "short": lambda text, head, tail=0: clip(text, head, tail)[0],
+    }
+    template = environment.from_string(_resource("page.html"))
+    alone = len(methods) == 1
+    sections = (None, *range(not alone and len(methods)))
+    return template.render(
+        css=_resource("page.css"),
+        figures=figures,
+        headline=headline(methods),
+        kinds=CLASSES,
+        notes=notes,
+        policy=POLICY,
+        runs=[_facts(method, run) for method in methods for run in method.runs],
+        sections=[
+            (
+                "" if number is None else methods[number].name,
+                [(p.caption, inline_svg(s, p)) for p, s in figures if alone or p.method == number],
+            )
+            for number in sections
+        ],
+        tables=tables,
+        title=heading(methods),
+        **_listing(methods, most),
+    )
 
 
-_SECTIONS = ("Results", "Figures", "Tables", "Facts", "Trajectories")
+def _resource(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="ascii")
 
 
-def visible_title(text: str) -> str:
-    """A title holds no tags: hidden characters are in brackets."""
-    return attribute(clip(text, 200, 0)[0])
+def _visible(value: Any) -> Markup:
+    return Markup(visible(str(value)))  # noqa: S704 - this is what escapes
 
 
-def _short(table: Table) -> str:
-    return table.caption.split(". ")[0].rstrip(".")
+def _long(value: Any, head: int = 1500, tail: int = 2500) -> Markup:
+    """A text of bounded length; what is left out is counted."""
+    start, end, left_out = clip("none" if value is None else str(value), head, tail)
+    note = f'<span class="grey">\n[{left_out:,} characters left out]\n</span>' if left_out else ""
+    return Markup(f"{visible(start)}{note}{visible(end)}")  # noqa: S704 - escaped here
 
 
-def inline_svg(svg: str, prefix: str, label: str) -> str:
+def inline_svg(svg: str, plot: Plot) -> str:
     """An SVG file as part of a page: ids of its own, colours that follow the page's."""
-    svg = svg[svg.index("<svg") :]
-    box = re.search(r'viewBox="([^"]*)"', svg)
-    svg = svg[svg.index(">") + 1 :]
-    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    start = re.search(r'<svg[^>]*viewBox="([^"]*)"[^>]*>', svg)
+    if start is None:
+        raise ValueError(f"{plot.name}: no SVG")
+    svg = re.sub(r"<!--.*?-->", "", svg[start.end() :], flags=re.DOTALL)
     svg = svg.replace("xlink:href", "href")
-    svg = re.sub(r'\bid="', f'id="{prefix}', svg)
-    svg = re.sub(r'href="#', f'href="#{prefix}', svg)
-    svg = svg.replace("url(#", f"url(#{prefix}")
+    for before in (' id="', 'href="#', "url(#"):
+        svg = svg.replace(before, f"{before}{plot.name}-")
     for name, colour in PALETTE.items():
         svg = svg.replace(colour, f"var(--{name})")
-    view = box.group(1) if box else "0 0 1 1"
-    return f'<svg viewBox="{view}" role="img" aria-label="{attribute(label)}">{svg}'
+    words = f'role="img" aria-label="{attribute(plot.caption)}"'
+    return f'<svg viewBox="{start.group(1)}" {words}>{svg}'
 
 
-def _figures(
-    methods: Sequence[Method], figures: Sequence[tuple[DrawnFigure, str]], notes: Sequence[str]
-) -> Iterable[str]:
-    yield '<section id="figures"><h2>Figures</h2>'
-    for number in (None, *range(len(methods))):
-        if number is not None and len(methods) > 1:
-            yield f"<h3>{visible(methods[number].name)}</h3>"
-        yield '<div class="figures">'
-        for figure, svg in figures:
-            if figure.method == number:
-                inner = inline_svg(svg, f"{figure.name}-", figure.caption)
-                yield f"<figure><figcaption>{visible(figure.caption)}</figcaption>"
-                yield f'<div class="scroll" tabindex="0">{inner}</div></figure>'
-        yield "</div>"
-    for note in notes:
-        yield f'<p class="grey">{visible(note)}</p>'
-    yield "</section>"
+def _facts(
+    method: Method, run: Run
+) -> tuple[str, dict[str, str], list[tuple[dict[str, str], str]]]:
+    """A heading, facts of a run, and of each of its files facts and the configuration."""
+    counts = (f"{display(name)} {len(run.tables[name].ids):,}" for name in ordered(run.tables))
+    replayed = "every turn was recorded; the stopping rule is replayed"
+    outcome = replayed if run.complete else "as recorded"
+    facts = {
+        "problems": ", ".join(counts),
+        "stopping": f"{run.rule_text}; {outcome}" if run.stops else run.rule_text,
+    }
+    sources = [
+        (_source_facts(source), to_json(source.config, indent=1) if source.config else "")
+        for source in run.sources
+    ]
+    return f"{method.name}, seed {run.seed}", facts, sources
 
 
-def _facts(methods: Sequence[Method]) -> Iterable[str]:
-    for method in methods:
-        for index, run in enumerate(method.runs, start=1):
-            yield f"<h3>{visible(method.name)}, seed {visible(seed_name(run, index))}</h3>"
-            counts = (f"{display(n)} {len(run.tables[n].ids):,}" for n in ordered(run.tables))
-            outcome = (
-                "every turn was recorded; the stopping rule is replayed"
-                if run.complete
-                else "as recorded"
-            )
-            facts = {
-                "problems": ", ".join(counts),
-                "stopping": f"threshold {run.rule.threshold:.2f}, gate {run.rule.gate}, "
-                f"at most {run.max_turns} turns; {outcome}"
-                if run.stops
-                else rule_note(run),
-            }
-            yield _fact_list(facts)
-            for source in run.sources:
-                yield _fact_list(_source_facts(source.config, source.versions, str(source.samples)))
-                if source.config:
-                    text, _, left_out = clip(to_json(source.config, indent=1), _CONFIG, 0)
-                    rest = f"\n[{left_out:,} characters left out]" if left_out else ""
-                    yield "<details><summary>configuration</summary>"
-                    yield f"<pre>{visible(text)}{rest}</pre></details>"
-
-
-def _source_facts(
-    config: Mapping[str, Any], versions: Mapping[str, Any], samples: str
-) -> dict[str, str]:
-    facts = {"samples": samples}
-    if config:
-        digest = hashlib.sha256(to_json(config).encode()).hexdigest()
+def _source_facts(source: Source) -> dict[str, str]:
+    facts = {"samples": str(source.samples)}
+    if source.config:
+        digest = hashlib.sha256(to_json(source.config).encode()).hexdigest()
         facts |= {
-            "policy": str(setting(config, "model", "policy", "path")),
-            "seed": str(setting(config, "seed_everything")),
+            "policy": str(setting(source.config, "model", "policy", "path")),
+            "seed": str(setting(source.config, "seed_everything")),
             "configuration": f"sha256 {digest[:16]}",
         }
-    if versions:
-        facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+    if source.versions:
+        facts["versions"] = ", ".join(f"{name} {one}" for name, one in source.versions.items())
     return facts
 
 
-def _fact_list(facts: Mapping[str, str]) -> str:
-    rows = (
-        f"<dt>{visible(name)}</dt><dd>{visible(clip(value, 500, 100)[0])}</dd>"
-        for name, value in facts.items()
+def _listing(methods: Sequence[Method], most: int) -> dict[str, Any]:
+    """At most ``most`` trajectories per class and method, of each method's first seed.
+
+    Returns:
+        ``items``; ``filters``, {group of radio buttons: (label, [(name, trajectories)])}, of which
+        the first shows everything; ``listed``, which says what is listed.
+    """
+    found = [list(trajectories(method.runs[0])) for method in methods]
+    everything = [one for rows in found for one in rows]
+    sets = ordered(one.record.dataset for one in everything)
+    kinds = list(CLASSES)
+    counts = {
+        "kind": ("show", [(CLASSES[k], sum(k in t.classes for t in everything)) for k in kinds]),
+        "method": ("method", [(m.name, len(rows)) for m, rows in zip(methods, found, strict=True)]),
+        "set": (
+            "data set",
+            [(display(n), sum(t.record.dataset == n for t in everything)) for n in sets],
+        ),
+    }
+    filters = {
+        group: (label, [("all", len(everything)), *((_named(name), n) for name, n in rows)])
+        for group, (label, rows) in counts.items()
+    }
+    items = []
+    for number, (method, rows) in enumerate(zip(methods, found, strict=True), start=1):
+        for one in choose(rows, most):
+            places = [f"method-{number}", f"set-{sets.index(one.record.dataset) + 1}"]
+            places += [f"kind-{kinds.index(key) + 1}" for key in kinds if key in one.classes]
+            item = {
+                "trajectory": one,
+                "classes": " ".join(places),
+                "name": f"{display(one.record.dataset)} / {one.record.id}",
+                "method": _named(method.name) if len(methods) > 1 else "",
+                "threshold": method.runs[0].gate.threshold,
+            }
+            items.append(item)
+    first = " Of several seeds, the first." if any(len(m.runs) > 1 for m in methods) else ""
+    listed = (
+        f"{len(items):,} of {len(everything):,} trajectories are listed: at most {most} per method "
+        "of each kind and of no kind, from the data sets in turn. Counts are of all of them."
+        f"{first}"
     )
-    return f'<dl class="facts">{"".join(rows)}</dl>'
+    return {"items": items, "filters": filters, "listed": listed}
 
 
-def _trajectories(listed: Listed) -> Iterable[str]:
-    yield '<section id="trajectories"><h2>Trajectories</h2>'
-    yield f'<p class="grey">{visible(listed.note)}</p>'
-    for group in FILTERS:
-        for number in range(len(listed.filters[group])):
-            checked = " checked" if not number else ""
-            yield f'<input type="radio" name="{group}" id="{group}-{number}"{checked}>'
-    for group, label in FILTERS.items():
-        labels = (
-            f'<label for="{group}-{number}">{visible(name)} <small>{count:,}</small></label>'
-            for number, (name, count) in enumerate(listed.filters[group])
-        )
-        yield f'<div class="filters"><span>{label}</span>{"".join(labels)}</div>'
-    yield '<div class="list">'
-    yield from listed.items
-    yield '</div><p class="shown" role="status"></p></section>'
+def _named(name: str) -> str:
+    """A name of bounded length, with its mark."""
+    name, mark = apart(name)
+    return clip(name, 80)[0] + mark
 
 
 def report_md(
     methods: Sequence[Method],
-    figures: Sequence[DrawnFigure],
+    figures: Sequence[Plot],
     notes: Sequence[str],
     tables: Sequence[Table],
-) -> str:
-    """The report as Markdown: tables, figures as links to the SVG files, and the samples."""
-    lines = [f"# Report: {markdown(heading(methods))}", "", markdown(headline(methods)), ""]
-    lines += [to_markdown(table) for table in tables]
+) -> Iterator[str]:
+    """The report as Markdown, in parts: tables, figures as links to the SVG files, the samples."""
+    yield f"# Report: {markdown(heading(methods))}\n\n{markdown(headline(methods))}\n\n"
+    for table in tables:
+        yield f"{to_markdown(table)}\n"
     for figure in figures:
         caption = markdown(figure.caption)
-        lines += [f"![{caption}](figures/{figure.name}.svg)", "", caption, ""]
-    lines += [f"- {markdown(note)}" for note in notes]
-    lines += ["", "Samples:", ""]
-    lines += [
-        f"- {markdown(method.name)}: {markdown(str(source.samples))}"
-        for method in methods
-        for run in method.runs
-        for source in run.sources
-    ]
-    return "\n".join(lines) + "\n"
+        yield f"![{caption}](figures/{figure.name}.svg)\n\n{caption}\n\n"
+    for note in notes:
+        yield f"- {markdown(note)}\n"
+    yield "\nSamples:\n\n"
+    for method in methods:
+        for run in method.runs:
+            for source in run.sources:
+                yield f"- {markdown(method.name)}: {markdown(str(source.samples))}\n"

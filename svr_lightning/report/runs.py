@@ -1,26 +1,27 @@
 """The methods of a report, each with one run per seed, read from samples files."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.metrics import measure
-from svr_lightning.evaluation.record_files import read_samples
-from svr_lightning.evaluation.records import SAMPLES, SampleRecord
+from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.results import RESULTS, read_results, setting
-from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, fixed_row
+from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_results, read_samples, setting
+from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, compare_stops, fixed_row
 from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
-from svr_lightning.report.names import marked, ordered
+from svr_lightning.report.numbers import Datasets, Numbers, marked, ordered
 
-_METRICS = "metrics.csv"
 _NAMED = 6  # methods that a heading names
+Votes = dict[int, dict[str, Numbers]]
+"""{number of votes: {data set: accuracy and tokens}}."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +42,38 @@ class Source:
 class Run:
     """One seed of a method; its data sets may come from several samples files."""
 
-    sources: tuple[Source, ...]
+    seed: str
+    """Of the configuration, or the place among the method's runs."""
+    sources: Sequence[Source]
     tables: dict[str, TurnTable]
     outcomes: dict[str, Outcome]
-    datasets: dict[str, dict[str, Any]]
-    """{data set: metrics}, as in results files."""
     rule: StopRule
     max_turns: int
     complete: bool
     """Whether every problem has all T_max turns, so that any stopping rule can be replayed."""
-    budgets: tuple[dict[str, dict[str, Any]], ...]
-    """{data set: metrics} of each fixed budget from 1 to T_max; none unless complete."""
-    at_thresholds: tuple[dict[str, dict[str, Any]], ...]
-    """The same of each of ``THRESHOLDS``."""
+
+    @cached_property
+    def datasets(self) -> Datasets:
+        """The metrics of each data set; those of stopping only where something can stop."""
+        absent = {} if self.stops else dict.fromkeys(("esr", "pse"))
+        return {n: {**measure(t, self.outcomes[n]), **absent} for n, t in self.tables.items()}
+
+    @cached_property
+    def budgets(self) -> list[Datasets]:
+        """:attr:`datasets` of each fixed budget from 1 to T_max; none unless complete."""
+        turns = range(1, self.complete * self.max_turns + 1)
+        return [fixed_row(self.tables, budget)["datasets"] for budget in turns]
+
+    @cached_property
+    def at_thresholds(self) -> list[Datasets]:
+        """The same of each of ``THRESHOLDS``."""
+        rules = [replace(self.gate, threshold=value) for value in THRESHOLDS * self.complete]
+        return [adaptive_row(self.tables, rule, self.max_turns)["datasets"] for rule in rules]
+
+    @property
+    def gate(self) -> Confident:
+        """The rule whose threshold figures and sweeps change: the run's own if it has one."""
+        return self.rule if isinstance(self.rule, Confident) else Confident()
 
     @cached_property
     def self_checks(self) -> bool:
@@ -73,17 +93,14 @@ class Run:
     def stops(self) -> bool:
         """Whether there is a stopping decision to speak of."""
         early = any(bool(outcome.stopped_early.any()) for outcome in self.outcomes.values())
-        return self.max_turns > 1 and (self.self_checks or early)
+        return early or (self.max_turns > 1 and self.self_checks)
 
     @property
-    def uses_labels(self) -> bool:
-        """Whether prompts showed labels."""
-        return any(is_privileged(source.config) for source in self.sources)
-
-    @property
-    def records(self) -> list[SampleRecord]:
-        """All records, data set by data set."""
-        return [record for source in self.sources for record in source.records]
+    def rule_text(self) -> str:
+        """The stopping rule in words."""
+        if not self.stops:
+            return "one turn" if self.max_turns == 1 else f"{self.max_turns} fixed turns"
+        return f"{self.rule} and at most {self.max_turns} turns"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +109,39 @@ class Method:
 
     given: str
     """The name on the command line."""
-    runs: tuple[Run, ...]
+    runs: Sequence[Run]
 
     @property
     def name(self) -> str:
-        """The name as shown: with a suffix if one of its runs is privileged."""
-        return marked(self.given) if any(run.uses_labels for run in self.runs) else self.given
+        """The name as shown: with a suffix if the prompts of one of its runs showed labels."""
+        configs = [source.config for run in self.runs for source in run.sources]
+        privileged = any(setting(config, "protocol", "privileged") is True for config in configs)
+        return marked(self.given) if privileged else self.given
+
+    @property
+    def seeds(self) -> list[Datasets]:
+        """The metrics of each run."""
+        return [run.datasets for run in self.runs]
+
+
+def data_sets(methods: Sequence[Method]) -> list[str]:
+    """The data sets of all methods, each once, in the order of tables."""
+    return ordered(name for method in methods for run in method.runs for name in run.tables)
+
+
+def compare_rules(methods: Sequence[Method]) -> dict[int, Numbers]:
+    """Stopping rules of each method that was recorded whole, at the tokens of the first such one.
+
+    Returns:
+        {place of the method: see :func:`~svr_lightning.evaluation.sweep.compare_stops`}.
+    """
+    found: dict[int, Numbers] = {}
+    budget = None
+    for number, run in enumerate(method.runs[0] for method in methods):
+        if run.complete:
+            found[number] = compare_stops(run.tables, run.rule, run.max_turns, budget)
+            budget = found[number]["budget"]
+    return found
 
 
 def heading(methods: Sequence[Method]) -> str:
@@ -105,6 +149,9 @@ def heading(methods: Sequence[Method]) -> str:
     if len(methods) > _NAMED:
         return f"{len(methods)} methods"
     return ", ".join(method.name for method in methods)
+
+
+# --- reading ----------------------------------------------------------------------------------
 
 
 def read_methods(arguments: Sequence[str]) -> list[Method]:
@@ -127,7 +174,7 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
         else:
             runs.append([source])
     return [
-        Method(given=name, runs=tuple(_run(sources) for sources in runs))
+        Method(given=name, runs=[_run(sources, i) for i, sources in enumerate(runs, start=1)])
         for name, runs in seeds.items()
     ]
 
@@ -157,7 +204,7 @@ def _read_source(path: Path) -> Source:
     if not tables:
         raise ConfigError(f"{samples}: there are no samples in it; evaluate something first")
     results = read_results(samples.parent / RESULTS)
-    logs = [folder / _METRICS for folder in list(samples.resolve().parents)[:3]]
+    logs = [folder / "metrics.csv" for folder in list(samples.resolve().parents)[:3]]
     return Source(
         samples=samples,
         records=records,
@@ -170,67 +217,64 @@ def _read_source(path: Path) -> Source:
 
 def _mapping(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     """The mapping under nested keys; empty if it is not a mapping."""
-    found: Any = values
-    for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
+    found = setting(values, *keys)
     return found if isinstance(found, Mapping) else {}
 
 
-def is_privileged(config: Mapping[str, Any]) -> bool:
-    """Whether a resolved configuration says that its recipe's prompts show labels."""
-    return setting(config, "protocol", "privileged") is True
-
-
-def _run(sources: Sequence[Source]) -> Run:
+def _run(sources: Sequence[Source], index: int) -> Run:
     found = {name: table for source in sources for name, table in source.tables.items()}
     tables = {name: found[name] for name in ordered(found)}
     evaluation = next((e for s in sources if (e := _mapping(s.config, "model", "evaluation"))), {})
-    rule = _rule(evaluation, sources[0].samples)
+    try:
+        rule = rule_from_config(evaluation)
+    except ValueError as error:
+        results = sources[0].samples.parent / RESULTS
+        raise ConfigError(f"{results}: model.evaluation.{error}") from error
     width = max(table.correct.shape[1] for table in tables.values())
     complete = width > 1 and all(
         bool(((table.length == width) | (table.length == 0)).all())
-        and not table.recorded.stopped_early.any()
+        and not (table.recorded.stopped_early & (table.recorded.observed == table.length)).any()
         for table in tables.values()
     )
-    outcomes = {
-        name: replay(table, rule, width) if complete else table.recorded
-        for name, table in tables.items()
-    }
+    config = sources[0].config
+    seed = config.get("seed_everything")
+    # The number of turns that the protocol allowed, at most the run's setting.
+    stated = setting(config, "protocol", "max_turns") or evaluation.get("max_turns")
+    horizon = stated if not complete and isinstance(stated, int) else width
     return Run(
-        sources=tuple(sources),
+        seed=str(seed) if isinstance(seed, int) else f"#{index}",
+        sources=sources,
         tables=tables,
-        outcomes=outcomes,
-        datasets={name: measure(table, outcomes[name]) for name, table in tables.items()},
+        outcomes={
+            name: replay(table, rule, width) if complete else table.recorded
+            for name, table in tables.items()
+        },
         rule=rule,
-        max_turns=width if complete else _turns(sources[0].config, evaluation, width),
+        max_turns=max(horizon, width),
         complete=complete,
-        budgets=tuple(
-            fixed_row(tables, budget)["datasets"] for budget in range(1, complete * width + 1)
-        ),
-        at_thresholds=tuple(
-            adaptive_row(tables, replace(rule, threshold=threshold), width)["datasets"]
-            for threshold in THRESHOLDS * complete
-        ),
     )
 
 
-def _turns(config: Mapping[str, Any], evaluation: Mapping[str, Any], width: int) -> int:
-    """The number of turns that the protocol allowed, at most the run's setting."""
-    stated = setting(config, "protocol", "max_turns") or evaluation.get("max_turns")
-    return stated if isinstance(stated, int) and stated >= width else width
+def read_votes(path: Path) -> Votes:
+    """Accuracy and tokens of majority voting, from the file that the vote command leaves.
 
-
-def _rule(evaluation: Mapping[str, Any], samples: Path) -> StopRule:
-    """The stopping rule of a configuration, with the paper's defaults."""
-    if "exhausted" in evaluation:  # the name of `fallback` in results of version 0.1
-        evaluation = {"fallback": evaluation["exhausted"], **evaluation}
-    known = {field.name: field.default for field in fields(StopRule)}
-    values = {name: evaluation[name] for name in known if name in evaluation}
-    for name, value in values.items():
-        number = isinstance(known[name], float) or name == "agreement_threshold"
-        fits = isinstance(value, int | float | None) if number else isinstance(value, str)
-        if not fits:
-            raise ConfigError(
-                f"{samples.parent / RESULTS}: model.evaluation.{name}={value!r} is no stopping rule"
-            )
-    return StopRule(**values)
+    Raises:
+        ConfigError: naming the file, if it holds none.
+    """
+    votes: Votes = {}
+    try:
+        for name, values in json.loads(path.read_text(encoding="utf-8"))["datasets"].items():
+            counts = sorted(int(key[4:]) for key in values if key.startswith("maj@"))
+            for k in counts:
+                accuracy, tokens = float(values[f"maj@{k}"]), float(values[f"tokens@{k}"])
+                if not (0 <= accuracy <= 1 and tokens >= 0):
+                    raise ValueError(f"maj@{k} of {name!r} is {accuracy} at {tokens} tokens")
+                votes.setdefault(k, {})[name] = {"accuracy": accuracy, "avg_total_tokens": tokens}
+        if not votes:
+            raise ValueError("no data set with maj@k")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"--votes {path}: no results of the vote command ({type(error).__name__}: {error}); "
+            "give the votes.json that it leaves"
+        ) from error
+    return votes

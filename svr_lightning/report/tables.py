@@ -3,76 +3,132 @@
 Values are means over a method's seeds; with several seeds the sample standard deviation follows.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 
-from svr_lightning.evaluation.results import setting
 from svr_lightning.evaluation.sweep import THRESHOLDS
-from svr_lightning.report.names import averages, display, ordered
 from svr_lightning.report.numbers import (
     FORMS,
     NONE,
+    Datasets,
+    Numbers,
     average,
-    average_note,
-    data_sets,
-    first_seed_note,
+    averages,
+    columns_of,
+    display,
     mean_of,
-    printed,
-    rule_note,
-    seed_name,
-    seed_note,
     text_of,
-    value_of,
-    vote_counts,
-    vote_point,
+    values_of,
 )
-from svr_lightning.report.runs import Method
-from svr_lightning.report.text import Cell, Row, Table, cells, ranked
+from svr_lightning.report.runs import Method, Votes, data_sets
+from svr_lightning.report.text import Mark, Rows, Table, ranked
 
-_CHECKS = ("verdict_accuracy", "auroc", "brier", "overconfidence")
-_SEED_METRICS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
-Rows = list[Row | None]
+_RESULTS = (
+    *("first_turn_accuracy", "any_turn_accuracy", "turns", "avg_total_tokens", "esr", "pse"),
+    *("verdict_accuracy", "auroc", "brier", "overconfidence"),
+)
+_GROUPS = (
+    ("", 3),
+    ("Task Quality", 4),
+    ("Inference Cost", 2),
+    ("Stopping Behavior", 2),
+    ("Self-Verification Quality", 4),
+)
+_COST = ("accuracy", "avg_total_tokens")
+_ABLATION = ("turns", "esr", "pse", "brier", "overconfidence")
+_OPERATING = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
+Columns = Sequence[tuple[Sequence[str], str]]
+"""The data sets and the metric of each column."""
 
 
-def all_tables(methods: Sequence[Method], votes: Mapping[str, Any] | None) -> list[Table]:
-    """Every table that the runs allow, the paper's main ones first."""
+def all_tables(
+    methods: Sequence[Method], votes: Votes, rules: Mapping[int, Numbers] | None = None
+) -> list[Table]:
+    """Every table that the runs allow, the paper's main ones first.
+
+    Args:
+        methods: what was read.
+        votes: of majority voting; may be empty.
+        rules: of :func:`~svr_lightning.report.runs.compare_rules`.
+    """
     tables = [main_results(methods), results(methods)]
+    if rules:
+        tables.append(stopping_rules(methods, rules))
     if votes:
         tables.append(majority_vote(methods, votes))
     if len(methods) > 1:
-        tables += [variants(methods, name) for name in _VARIANTS]
+        tables.append(ablations(methods))
     for number, method in enumerate(methods, start=1):
-        tables.append(per_dataset(method, number))
-        if method.runs[0].complete:
-            tables.append(fixed_budgets(method, number))
-        if method.runs[0].complete and method.runs[0].self_checks:
-            tables += [thresholds(method, number, name) for name in _THRESHOLD_TABLES]
-    if len(methods) > 1:
-        tables.append(diagnostics(methods))
-    tables += settings_tables(methods)
-    for number, method in enumerate(methods, start=1):
-        if len(method.runs) > 1:
-            tables += [seeds(method, number), seeds_per_dataset(method, number)]
+        tables += _of_method(method, number)
     return tables
 
 
-def columns_of(names: Sequence[str]) -> dict[str, list[str]]:
-    """The columns of a table: each data set, then the averages."""
-    return {display(name): [name] for name in ordered(names)} | averages(names)
+def _of_method(method: Method, number: int) -> Iterator[Table]:
+    run = method.runs[0]
+    if run.complete:
+        yield fixed_budgets(method, number)
+    if run.complete and run.self_checks:
+        sets = columns_of(run.tables)
+        yield thresholds(method, f"threshold_accuracy_{number}", ("accuracy",), sets)
+        sets = averages(run.tables)
+        yield thresholds(method, f"threshold_operating_{number}", _OPERATING, sets)
+    if len(method.runs) > 1:
+        yield seeds(method, number)
+        yield seeds_per_dataset(method, number)
 
 
-def summary(methods: Sequence[Method]) -> list[list[str]]:
-    """Method, average, accuracy, turns, tokens, premature stops: a row per method and average."""
-    metrics = ("accuracy", "turns", "avg_total_tokens", "pse")
-    return [
-        [method.name, name, *(text_of(method, sets, metric) for metric in metrics)]
-        for method in methods
-        for name, sets in averages(data_sets(methods)).items()
-    ]
+def headline(methods: Sequence[Method]) -> str:
+    """One sentence: accuracy and tokens of the first method, and what they are to be held against.
+
+    That is every turn of the same policy where all were recorded, else the most accurate of the
+    other methods.
+    """
+    method, run = methods[0], methods[0].runs[0]
+    label, names = next(iter(averages(run.tables).items()))
+    sentence = f"{method.name}: {_cost(method, names)}"
+    others = {mean_of(m.seeds, names, "accuracy"): m for m in reversed(methods[1:])}
+    known = [accuracy for accuracy in others if accuracy is not None]
+    if run.complete and run.stops:
+        fixed = average(run.budgets[-1], names)
+        sentence += (
+            f" instead of {fixed['accuracy']:.3f} at {fixed['avg_total_tokens']:,.0f} with "
+            f"{len(run.budgets)} fixed turns"
+        )
+    elif known:
+        best = others[max(known)]
+        sentence += f"; {best.name}: {_cost(best, names)}"
+    problems = sum(len(run.tables[name].ids) for name in names)
+    return f"{sentence} ({label}, {problems:,} problems)."
+
+
+def _cost(method: Method, names: Sequence[str]) -> str:
+    accuracy, tokens = (fmean(values_of(method.seeds, names, metric)) for metric in _COST)
+    return f"{accuracy:.3f} accuracy at {tokens:,.0f} tokens per problem"
+
+
+def _row(labels: Sequence[str], seeds: Sequence[Datasets], columns: Columns) -> list[str]:
+    return [*labels, *(text_of(seeds, names, metric) for names, metric in columns)]
 
 
 def _heads(metrics: Sequence[str]) -> list[str]:
     return [FORMS[metric][0] for metric in metrics]
+
+
+def _number(value: float | None, form: str) -> str:
+    return NONE if value is None else form.format(value)
+
+
+def _interval(edges: Sequence[float] | None, form: str) -> str:
+    return NONE if edges is None else " to ".join(map(form.format, edges))
+
+
+def _notes(methods: Sequence[Method], columns: Mapping[str, Sequence[str]]) -> str:
+    """Which columns are averages, and the meaning of plus-minus if it occurs."""
+    names = [name for name, sets in columns.items() if len(sets) > 1]
+    verb = "is the unweighted average" if len(names) == 1 else "are unweighted averages"
+    text = f" {' and '.join(names)} {verb} over data sets." if names else ""
+    several = any(len(method.runs) > 1 for method in methods)
+    return text + " Of several seeds, mean \u00b1 sample standard deviation." * several
 
 
 # --- methods side by side ---------------------------------------------------------------------
@@ -80,229 +136,178 @@ def _heads(metrics: Sequence[str]) -> list[str]:
 
 def main_results(methods: Sequence[Method]) -> Table:
     """Table 1: accuracy of every method on every data set; best bold, second-best underlined."""
-    columns = columns_of(data_sets(methods))
-    values = [[mean_of(m, names, "accuracy") for m in methods] for names in columns.values()]
-    marks = list(zip(*ranked(values), strict=True))
-    rows = [
-        (
-            Cell(method.name),
-            *(
-                Cell(text_of(method, names, "accuracy"), mark)
-                for names, mark in zip(columns.values(), marks[number], strict=True)
-            ),
-        )
-        for number, method in enumerate(methods)
-    ]
+    sets = columns_of(data_sets(methods))
+    columns = [(names, "accuracy") for names in sets.values()]
     best = " Best values are bold, second-best ones underlined." if len(methods) > 1 else ""
     return Table(
         name="main_results",
-        caption=f"Final-answer accuracy.{average_note(columns)}{seed_note(methods)}{best}",
-        head=("Method", *columns),
-        rows=tuple(rows),
+        main=True,
+        caption=f"Final-answer accuracy.{_notes(methods, sets)}{best}",
+        head=("Method", *sets),
+        rows=[_row([method.name], method.seeds, columns) for method in methods],
+        marks=ranked([[mean_of(m.seeds, *column) for m in methods] for column in columns]),
     )
 
 
 def results(methods: Sequence[Method]) -> Table:
-    """All metrics of the results files, with intervals; one row per method and data set."""
-    metrics = ("turns", "avg_total_tokens", "esr", "pse", *_CHECKS)
+    """Appendix: all metrics of every method on each data set, with intervals of accuracy."""
     rows: Rows = []
     for method in methods:
         rows += [None] if rows else []
         found = method.runs[0].datasets
-        for name, names in columns_of(data_sets([method])).items():
-            interval = average(found, names)["accuracy_ci95"]
-            known = len(method.runs) == 1 and interval is not None
+        for name, sets in columns_of(data_sets([method])).items():
+            interval = None if len(method.runs) > 1 else average(found, sets)["accuracy_ci95"]
             texts = [
-                f"{sum(found[one]['n'] for one in names if one in found):,}",
-                text_of(method, names, "accuracy"),
-                f"{interval[0]:.3f} to {interval[1]:.3f}" if known else NONE,
-                *(
-                    text_of(method, names, metric)
-                    for metric in ("first_turn_accuracy", "any_turn_accuracy", *metrics)
-                ),
+                f"{sum(found[one]['n'] for one in sets if one in found):,}",
+                text_of(method.seeds, sets, "accuracy"),
+                _interval(interval, "{:.3f}"),
             ]
-            rows.append(cells(["" if rows and rows[-1] else method.name, name, *texts]))
-    head = ("Method", "Data set", "n", "Accuracy", "95 % interval", "First turn", "Any turn")
+            labels = ["" if rows and rows[-1] else method.name, name, *texts]
+            rows.append(_row(labels, method.seeds, [(sets, metric) for metric in _RESULTS]))
+    rules = "; ".join(f"{method.name}: {method.runs[0].rule_text}" for method in methods)
     return Table(
         name="results",
-        caption="Results. Intervals are 95 % over problems." + seed_note(methods),
-        head=(*head, *_heads(metrics)),
-        rows=tuple(rows),
+        main=True,
+        caption=f"Results. Intervals are 95 % over problems. {rules}."
+        + _notes(methods, averages(data_sets(methods))),
+        groups=_GROUPS,
+        head=("Method", "Data set", "n", "Final", "95 % interval", *_heads(_RESULTS)),
+        rows=rows,
     )
 
 
-def majority_vote(methods: Sequence[Method], votes: Mapping[str, Any]) -> Table:
+def stopping_rules(methods: Sequence[Method], rules: Mapping[int, Numbers]) -> Table:
+    """Families of stopping rules at equal tokens; the best that reads no labels is bold."""
+    rows: Rows = []
+    marks: dict[tuple[int, int], Mark] = {}
+    for number, found in rules.items():
+        rows += [None] if rows else []
+        for row in found["rows"]:
+            gap = (row["gap"], row["gap_ci95"])
+            if row["name"] == found["winner"]:
+                marks[len(rows), 2], gap = "best", (None, None)
+            rows.append(
+                [
+                    "" if rows and rows[-1] else methods[number].name,
+                    row["name"],
+                    _number(row["accuracy"], "{:.3f}"),
+                    _interval(row["ci95"], "{:.3f}"),
+                    _number(row["tokens"], "{:,.0f}"),
+                    _number(gap[0], "{:+.3f}"),
+                    _interval(gap[1], "{:+.3f}"),
+                ]
+            )
+    budget = next(iter(rules.values()))["budget"]
+    return Table(
+        name="stopping_rules",
+        main=True,
+        caption=f"Stopping rules at equal tokens: at most {budget:,.0f} per problem on average. "
+        "The best setting of a rule on one half of the problems is measured on the other half. "
+        "Intervals are 95 % over problems; the gap is to the best rule that reads no labels.",
+        head=("Method", "Rule", "Acc.", "95 % interval", "Tokens", "Gap", "95 % interval"),
+        rows=rows,
+        marks=marks,
+    )
+
+
+def majority_vote(methods: Sequence[Method], votes: Votes) -> Table:
     """Table 2: accuracy and tokens of majority voting, then of the methods."""
     first_seeds = (name for method in methods for name in method.runs[0].tables)
-    columns = averages(ordered([*votes["datasets"], *first_seeds]))
-    metrics = ("accuracy", "avg_total_tokens")
-    rows: Rows = []
-    for k in vote_counts(votes):
-        points = [vote_point(votes, sets, k) or (None, None) for sets in columns.values()]
-        texts = [
-            printed(metric, value)
-            for point in points
-            for metric, value in zip(metrics, point, strict=True)
-        ]
-        rows.append(cells([f"Maj@{k}", *texts]))
-    rows.append(None)
-    for method in methods:
-        texts = [text_of(method, sets, metric) for sets in columns.values() for metric in metrics]
-        rows.append(cells([method.name, *texts]))
+    sets = averages([*(name for row in votes.values() for name in row), *first_seeds])
+    columns = [(names, metric) for names in sets.values() for metric in _COST]
     return Table(
         name="majority_vote",
         caption="Comparison with majority voting over k independent samples. Tokens per problem "
         "count the prompt once per sample or turn.",
-        head=("Method", *(f"{name} {head}" for name in columns for head in _heads(metrics))),
-        rows=tuple(rows),
+        head=("Method", *(f"{name} {head}" for name in sets for head in _heads(_COST))),
+        rows=[
+            *(_row([f"Maj@{k}"], [row], columns) for k, row in votes.items()),
+            None,
+            *(_row([method.name], method.seeds, columns) for method in methods),
+        ],
     )
 
 
-_VARIANTS = {
-    "reward_ablation": ("Reward-component", ("turns", "pse", "brier", "overconfidence")),
-    "controller_ablation": ("Structural and controller-interface", ("turns", "esr", "pse")),
-}
-
-
-def variants(methods: Sequence[Method], name: str) -> Table:
+def ablations(methods: Sequence[Method]) -> Table:
     """Tables 3 and 4: accuracy on the averages, and diagnostics of the first average."""
-    what, metrics = _VARIANTS[name]
-    columns = averages(data_sets(methods))
-    first_name, first = next(iter(columns.items()))
-    rows = [
-        cells(
-            [
-                method.name,
-                *(text_of(method, names, "accuracy") for names in columns.values()),
-                *(text_of(method, first, metric) for metric in metrics),
-            ]
-        )
-        for method in methods
-    ]
-    others = f"; the other columns are on {first_name}" if len(columns) > 1 else ""
+    sets = averages(data_sets(methods))
+    first = next(iter(sets))
+    columns = [(names, "accuracy") for names in sets.values()]
+    columns += [(sets[first], metric) for metric in _ABLATION]
     return Table(
-        name=name,
-        caption=f"{what} comparison under adaptive inference. Accuracy is on "
-        f"{' and '.join(columns)}{others}.",
-        head=("Variant", *columns, *_heads(metrics)),
-        rows=tuple(rows),
-    )
-
-
-def diagnostics(methods: Sequence[Method]) -> Table:
-    """Appendix: accuracy, stopping and confidence of every method on each data set."""
-    columns = columns_of(data_sets(methods))
-    rows: Rows = []
-    for metric in ("accuracy", "turns", "esr", "pse", "brier", "overconfidence"):
-        rows += [None] if rows else []
-        for number, method in enumerate(methods):
-            values = [text_of(method, names, metric) for names in columns.values()]
-            rows.append(cells(["" if number else FORMS[metric][0], method.name, *values]))
-    return Table(
-        name="diagnostics",
-        caption="Complete stopping and confidence diagnostics."
-        + average_note(columns)
-        + seed_note(methods),
-        head=("Metric", "Variant", *columns),
-        rows=tuple(rows),
+        name="ablations",
+        caption=f"Variants under adaptive inference. Accuracy is on {' and '.join(sets)}; the "
+        f"other columns are on {first}.{_notes(methods, sets)}",
+        head=("Variant", *sets, *_heads(_ABLATION)),
+        rows=[_row([method.name], method.seeds, columns) for method in methods],
     )
 
 
 # --- one method -------------------------------------------------------------------------------
 
 
-def per_dataset(method: Method, number: int) -> Table:
-    """Appendix: all metrics of one method on each data set."""
-    metrics = ("accuracy", "any_turn_accuracy", "turns", "avg_total_tokens", "esr", "pse", *_CHECKS)
-    columns = columns_of(data_sets([method]))
-    rows: Rows = []
-    for name, names in columns.items():
-        if len(names) > 1 and None not in rows:
-            rows.append(None)
-        rows.append(cells([name, *(text_of(method, names, metric) for metric in metrics)]))
-    return Table(
-        name=f"adaptive_per_dataset_{number}",
-        caption=f"Per-dataset results of {method.name} with {rule_note(method.runs[0])}."
-        + average_note(columns)
-        + seed_note([method]),
-        groups=(
-            ("", 1),
-            ("Task Quality", 2),
-            ("Inference Cost", 2),
-            ("Stopping Behavior", 2),
-            ("Self-Verification Quality", 4),
-        ),
-        head=("Dataset", "Final", *_heads(metrics[1:])),
-        rows=tuple(rows),
-    )
+def _first_seed(method: Method) -> str:
+    """Which seed a sweep is of, where there are several."""
+    return f" Seed {method.runs[0].seed} alone." if len(method.runs) > 1 else ""
 
 
 def fixed_budgets(method: Method, number: int) -> Table:
     """Appendix: accuracy of every fixed budget; the best of each column is bold."""
     run = method.runs[0]
-    columns = columns_of(list(run.tables))
-    accuracy = [[average(r, names)["accuracy"] for r in run.budgets] for names in columns.values()]
-    marks = ranked(accuracy)
-    rows: Rows = []
-    for budget, values in enumerate(zip(*accuracy, strict=True)):
-        best = ["best" if mark[budget] == "best" else "" for mark in marks]
-        row = [
-            Cell(printed("accuracy", value), "best" if mark else "")
-            for value, mark in zip(values, best, strict=True)
-        ]
-        rows.append((Cell(f"K = {budget + 1}"), *row))
+    sets = columns_of(run.tables)
+    columns = [(names, "accuracy") for names in sets.values()]
+    rows: Rows = [
+        _row([f"K = {budget}"], [row], columns) for budget, row in enumerate(run.budgets, start=1)
+    ]
+    marks = ranked([[mean_of([row], *column) for row in run.budgets] for column in columns])
     note = ""
     if run.self_checks:
-        adaptive = [average(run.datasets, names)["accuracy"] for names in columns.values()]
-        rows += [None, cells(["Adaptive", *(printed("accuracy", one) for one in adaptive)])]
-        note = f" The adaptive row, with {rule_note(run)}, takes no part in that."
+        rows += [None, _row(["Adaptive"], [run.datasets], columns)]
+        note = f" The adaptive row, with {run.rule_text}, takes no part in that."
     return Table(
         name=f"fixed_budget_sweep_{number}",
         caption=f"Final-answer accuracy of {method.name} under fixed-budget inference: every "
         "problem runs exactly K turns, and the answer of turn K is returned. The best budget of a "
-        f"column is bold.{note}" + first_seed_note(method),
-        head=("Budget", *columns),
-        rows=tuple(rows),
+        f"column is bold.{note}{_first_seed(method)}",
+        head=("Budget", *sets),
+        rows=rows,
+        marks={place: mark for place, mark in marks.items() if mark == "best"},
     )
 
 
-_THRESHOLD_TABLES = {
-    "threshold_accuracy": ("Final-answer accuracy", ("accuracy",)),
-    "threshold_operating": ("Operating characteristics", _SEED_METRICS),
-}
-
-
-def thresholds(method: Method, number: int, name: str) -> Table:
-    """Appendix: accuracy on each data set over thresholds, or what the averages cost."""
-    run, (what, metrics) = method.runs[0], _THRESHOLD_TABLES[name]
-    several = len(metrics) > 1
-    columns = averages(list(run.tables)) if several else columns_of(list(run.tables))
-    rows = []
-    for threshold, row in zip(THRESHOLDS, run.at_thresholds, strict=True):
-        values = [average(row, names) for names in columns.values()]
-        texts = [printed(metric, value[metric]) for metric in metrics for value in values]
-        rows.append(cells([f"{threshold:.2f}", *texts]))
+def thresholds(
+    method: Method, name: str, metrics: Sequence[str], sets: Mapping[str, Sequence[str]]
+) -> Table:
+    """Appendix: some metrics over thresholds."""
+    run = method.runs[0]
+    columns = [(names, metric) for metric in metrics for names in sets.values()]
+    groups = [("", 1), *((head, len(sets)) for head in _heads(metrics))]
+    what = "Operating characteristics" if len(metrics) > 1 else "Final-answer accuracy"
     return Table(
-        name=f"{name}_{number}",
+        name=name,
         caption=f"{what} of adaptive {method.name} at other thresholds, with at most "
-        f"{run.max_turns} turns." + first_seed_note(method),
-        groups=(("", 1), *((h, len(columns)) for h in _heads(metrics))) if several else (),
-        head=("\u03b3", *(column for _ in metrics for column in columns)),
-        rows=tuple(rows),
+        f"{run.max_turns} turns.{_first_seed(method)}",
+        groups=groups if len(metrics) > 1 else (),
+        head=("\u03b3", *(column for _ in metrics for column in sets)),
+        rows=[
+            _row([f"{threshold:.2f}"], [row], columns)
+            for threshold, row in zip(THRESHOLDS, run.at_thresholds, strict=True)
+        ],
     )
 
 
 def seeds(method: Method, number: int) -> Table:
     """Appendix: the averages of each seed, their mean and sample standard deviation."""
-    columns = averages(data_sets([method]))
-    wanted = [(names, metric) for names in columns.values() for metric in _SEED_METRICS]
+    sets = averages(data_sets([method]))
+    columns = [(names, metric) for names in sets.values() for metric in _OPERATING]
+    rows = _seed_rows(method, columns)
     return Table(
         name=f"seed_robustness_{number}",
         caption=f"Robustness of {method.name} across {len(method.runs)} training seeds: mean and "
         "sample standard deviation in the last row.",
-        groups=(("", 1), *((name, len(_SEED_METRICS)) for name in columns)),
-        head=("Seed", *(head for _ in columns for head in _heads(_SEED_METRICS))),
-        rows=tuple(_seed_rows(method, wanted, ruled=True)),
+        groups=[("", 1), *((name, len(_OPERATING)) for name in sets)],
+        head=("Seed", *(head for _ in sets for head in _heads(_OPERATING))),
+        rows=[*rows[:-1], None, rows[-1]],
     )
 
 
@@ -310,83 +315,21 @@ def seeds_per_dataset(method: Method, number: int) -> Table:
     """Appendix: the same on each data set, metric by metric."""
     names = data_sets([method])
     rows: Rows = []
-    for metric in _SEED_METRICS:
+    for metric in _OPERATING:
         rows += [None] if rows else []
-        for index, row in enumerate(_seed_rows(method, [([name], metric) for name in names])):
-            head = Cell("" if index else FORMS[metric][0])
-            rows.append((head, *row) if row else None)
+        for row in _seed_rows(method, [([name], metric) for name in names]):
+            rows.append(["" if rows and rows[-1] else FORMS[metric][0], *row])
     return Table(
         name=f"seed_robustness_per_dataset_{number}",
         caption=f"Per-dataset robustness of {method.name} across {len(method.runs)} seeds.",
-        head=("Metric", "Seed", *(display(name) for name in names)),
-        rows=tuple(rows),
+        head=("Metric", "Seed", *map(display, names)),
+        rows=rows,
     )
 
 
-def _seed_rows(
-    method: Method, wanted: Sequence[tuple[Sequence[str], str]], *, ruled: bool = False
-) -> Rows:
-    """A row for each seed and one for their mean; ``wanted`` are data sets and a metric each."""
-    rows: Rows = [
-        cells([seed_name(run, i), *(printed(m, value_of(run, names, m)) for names, m in wanted)])
-        for i, run in enumerate(method.runs, start=1)
-    ]
-    means = ["Mean \u00b1 Std.", *(text_of(method, names, metric) for names, metric in wanted)]
-    bold = tuple(Cell(text, "" if text == NONE else "best") for text in means)
-    return [*rows, *([None] if ruled else []), bold]
-
-
-# --- what the policies were trained with ------------------------------------------------------
-
-_COEFFICIENTS = (
-    ("abs", "\u03bb abs", "Absolute correctness reward"),
-    ("delta", "\u03bb \u0394", "Turn-to-turn improvement weight"),
-    ("alpha", "\u03b1", "Completion-length shaping strength"),
-    ("keep", "\u03bb keep", "Correct-answer preservation bonus"),
-    ("reg", "\u03bb reg", "Correct-to-incorrect regression penalty"),
-    ("fail", "\u03bb fail", "Repeated-failure penalty"),
-    ("trunc", "\u03bb trunc", "Generation-truncation penalty"),
-    ("cal", "\u03bb cal", "Brier-style calibration reward"),
-    ("over", "\u03bb over", "Asymmetric overconfidence penalty"),
-    ("detect", "\u03bb detect", "Explicit error-detection reward"),
-    ("ready", "\u03bb ready", "Stop-readiness reward"),
-    ("fmt", "\u03bb fmt", "Task-answer and self-check format weight"),
-)
-_RECIPE = ("model", "recipe", "init_args")
-_GENERATION = (
-    ("Maximum completion tokens", ("model", "sampling", "max_completion_tokens")),
-    ("Length-normalization scale", (*_RECIPE, "length_scale")),
-    ("Sampling temperature", ("model", "sampling", "temperature")),
-    ("Trajectories per problem", (*_RECIPE, "group_size")),
-    ("Training horizon", (*_RECIPE, "horizon")),
-)
-
-
-def settings_tables(methods: Sequence[Method]) -> list[Table]:
-    """Tables 5 and 6, of the configurations that results files quote; none without any."""
-    configs = [(m.name, s.config) for m in methods for s in m.runs[0].sources if s.config]
-    if not any(setting(config, "model", "recipe") for _, config in configs):
-        return []
-    names = tuple(name for name, _ in configs)
-
-    def values(keys: Sequence[str]) -> list[str]:
-        found = (setting(config, *keys) for _, config in configs)
-        return [NONE if value is None else str(value)[:20] for value in found]
-
+def _seed_rows(method: Method, columns: Columns) -> list[list[str]]:
+    """A row for each seed and one for their mean."""
     return [
-        Table(
-            name="generation_settings",
-            caption="Generation and length-control settings used during training.",
-            head=("Hyperparameter", *names),
-            rows=tuple(cells([name, *values(keys)]) for name, keys in _GENERATION),
-        ),
-        Table(
-            name="reward_coefficients",
-            caption="Reward coefficients used for training.",
-            head=("Symbol", "Role", *names),
-            rows=tuple(
-                cells([symbol, role, *values((*_RECIPE, "weights", key))])
-                for key, symbol, role in _COEFFICIENTS
-            ),
-        ),
+        *(_row([run.seed], [run.datasets], columns) for run in method.runs),
+        _row(["Mean \u00b1 Std."], method.seeds, columns),
     ]

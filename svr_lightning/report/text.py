@@ -5,8 +5,8 @@ direction marks, lone surrogates), is written as its code point. All results are
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import Literal
 
@@ -33,49 +33,43 @@ _LATEX = {
     "\u00b1": r"$\pm$",
     "\u00d7": r"$\times$",
     "\u00b3": r"\textsuperscript{3}",
-    "\u03b1": r"$\alpha$",
     "\u03b3": r"$\gamma$",
-    "\u03bb": r"$\lambda$",
-    "\u0394": r"$\Delta$",
 }
 
 
 def visible(text: str) -> str:
     """Text as HTML element content."""
-    return _ascii("".join(c if _shows(c) else f"<b class=u>{_point(c)}</b>" for c in _html(text)))
+    return _ascii(_shown(escape(text), "<b class=u>{}</b>"))
 
 
 def attribute(text: str) -> str:
-    """Text as the value of a quoted HTML attribute."""
-    return _ascii("".join(c if _shows(c) else f"[{_point(c)}]" for c in _html(text)))
+    """Text as the value of a quoted HTML attribute, or as a title."""
+    return _ascii(_shown(escape(text), "[{}]"))
 
 
 def markdown(text: str) -> str:
     """Text as part of one line of Markdown, also inside a table."""
-    flat = " ".join(text.split(" ")).replace("\n", " ").replace("\t", " ")
+    flat = text.replace("\n", " ").replace("\t", " ")
     quoted = _MARKUP.sub(lambda match: f"\\{match.group()}", escape(flat, quote=False))
-    shown = "".join(c if _shows(c) else f"[{_point(c)}]" for c in quoted)
-    return _ascii(shown.replace("](", "]\\("))
+    return _ascii(_shown(quoted, "[{}]").replace("](", "]\\("))
 
 
 def latex(text: str) -> str:
     """Text as part of one line of LaTeX."""
-    return "".join(_LATEX.get(c) or _latex_character(c) for c in text)
+    quoted = (_LATEX.get(c) or (" " if c in "\n\t" else c) for c in text)
+    return "".join(c if c.isascii() and c.isprintable() else f"{{[}}{_point(c)}]" for c in quoted)
 
 
-def clip(text: str, head: int, tail: int) -> tuple[str, str, int]:
+def clip(text: str, head: int, tail: int = 0) -> tuple[str, str, int]:
     """The beginning and the end of a text, and how many characters between them are left out."""
     if len(text) <= head + tail:
         return text, "", 0
     return text[:head], text[len(text) - tail :], len(text) - head - tail
 
 
-def _html(text: str) -> str:
-    return escape(text, quote=True)
-
-
-def _shows(character: str) -> bool:
-    return character.isprintable() or character in "\n\t"
+def _shown(text: str, form: str) -> str:
+    """Text whose hidden characters are written as code points."""
+    return "".join(c if c.isprintable() or c in "\n\t" else form.format(_point(c)) for c in text)
 
 
 def _point(character: str) -> str:
@@ -86,26 +80,11 @@ def _ascii(text: str) -> str:
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
-def _latex_character(character: str) -> str:
-    if character in "\n\t":
-        return " "
-    return character if " " <= character <= "~" else f"{{[}}{_point(character)}]"
-
-
 # --- tables -----------------------------------------------------------------------------------
 
-Mark = Literal["", "best", "second"]
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """The text of a cell; the best and the second-best of a column are marked."""
-
-    text: str
-    mark: Mark = ""
-
-
-Row = tuple[Cell, ...]
+Mark = Literal["best", "second"]
+Rows = list[list[str] | None]
+"""The cells of each row; None is a rule between two rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,59 +94,63 @@ class Table:
     name: str
     """For its label."""
     caption: str
-    head: tuple[str, ...]
-    rows: tuple[Row | None, ...]
-    """None is a rule between two rows."""
-    groups: tuple[tuple[str, int], ...] = ()
+    head: Sequence[str]
+    rows: Rows
+    groups: Sequence[tuple[str, int]] = ()
     """Heads above heads, (text, columns); "" spans without text."""
+    main: bool = False
+    """Whether a page shows it at the beginning, and unfolded."""
+    marks: Mapping[tuple[int, int], Mark] = field(default_factory=dict)
+    """Best and second-best values, by row and column."""
 
 
-def cells(texts: Sequence[str]) -> Row:
-    """A row without marks."""
-    return tuple(Cell(text) for text in texts)
+def ranked(columns: Sequence[Sequence[float | None]]) -> dict[tuple[int, int], Mark]:
+    """Best and second-best by (row, column), the higher the better; equals share their rank.
 
-
-def ranked(columns: Sequence[Sequence[float | None]]) -> list[list[Mark]]:
-    """Best and second-best of each column, the higher the better; equals share their rank.
-
-    A column with fewer than two values has no marks.
+    A column with fewer than two values has no marks. Column 0 of a table names its rows, so that
+    the first of ``columns`` is column 1.
 
     Examples:
-        >>> ranked([[0.5, 0.7, 0.7, 0.1, None]])
-        [['second', 'best', 'best', '', '']]
+        >>> ranked([[0.5, 0.7, 0.7, None]])
+        {(0, 1): 'second', (1, 1): 'best', (2, 1): 'best'}
     """
-    marks: list[list[Mark]] = []
-    for column in columns:
+    marks: dict[tuple[int, int], Mark] = {}
+    for number, column in enumerate(columns, start=1):
         values = sorted({value for value in column if value is not None}, reverse=True)
-        names: dict[float, Mark] = {}
         if sum(value is not None for value in column) > 1:
-            names = dict(zip(values, ("best", "second"), strict=False))
-        marks.append([names.get(value, "") if value is not None else "" for value in column])
+            names: dict[float | None, Mark] = dict(zip(values, ("best", "second"), strict=False))
+            marks |= {(row, number): names[v] for row, v in enumerate(column) if v in names}
     return marks
+
+
+def _rows(table: Table, quote: Callable[[str], str], forms: Mapping[str, str]) -> Iterator[str]:
+    """Escaped rows, cells separated by the form "between"; a rule is an empty row."""
+    for row, cells in enumerate(table.rows):
+        marks = (table.marks.get((row, column), "") for column in range(len(cells or [])))
+        yield forms["between"].join(
+            forms.get(mark, "%s") % quote(cell)
+            for mark, cell in zip(marks, cells or [], strict=True)
+        )
 
 
 def to_markdown(table: Table) -> str:
     """A caption and a table of GitHub's Markdown."""
-    head = list(table.head)
-    if table.groups:
-        spans = [text for text, width in table.groups for _ in range(width)]
-        head = [f"{span} {name}".strip() for span, name in zip(spans, head, strict=True)]
-    lines = [f"**{markdown(table.caption)}**", ""]
-    lines.append("| " + " | ".join(markdown(name) for name in head) + " |")
-    lines.append("|---" + "|---:" * (len(head) - 1) + "|")
-    rows = (row for row in table.rows if row is not None)
-    lines += ["| " + " | ".join(_markdown_cell(cell) for cell in row) + " |" for row in rows]
+    spans = [text for text, width in table.groups for _ in range(width)] or [""] * len(table.head)
+    head = [f"{span} {name}".strip() for span, name in zip(spans, table.head, strict=True)]
+    rows = _rows(table, markdown, {"between": " | ", "best": "**%s**", "second": "<u>%s</u>"})
+    lines = [
+        f"**{markdown(table.caption)}**\n",
+        f"| {' | '.join(map(markdown, head))} |",
+        f"|---{'|---:' * (len(head) - 1)}|",
+        *(f"| {row} |" for row in rows if row),
+    ]
     return "\n".join(lines) + "\n"
-
-
-def _markdown_cell(cell: Cell) -> str:
-    text = markdown(cell.text)
-    return {"best": f"**{text}**", "second": f"<u>{text}</u>"}.get(cell.mark, text)
 
 
 def to_latex(table: Table) -> str:
     """A floating table over both columns, shrunk if it is wider; for booktabs and graphicx."""
-    columns = "l" + "c" * (len(table.head) - 1)
+    forms = {"between": " & ", "best": r"\textbf{%s}", "second": r"\underline{%s}"}
+    rows = _rows(table, latex, forms)
     lines = [
         r"\begin{table*}[t]",
         r"\centering",
@@ -175,18 +158,14 @@ def to_latex(table: Table) -> str:
         rf"\caption{{{latex(table.caption)}}}",
         rf"\label{{tab:{table.name}}}",
         r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
+        rf"\begin{{tabular}}{{@{{}}l{'c' * (len(table.head) - 1)}@{{}}}}",
         r"\toprule",
+        *_latex_groups(table.groups),
+        "\n& ".join(map(_bold, table.head)) + r" \\",
+        r"\midrule",
+        *(rf"{row} \\" if row else r"\midrule" for row in rows),
+        *(r"\bottomrule", r"\end{tabular}}", r"\end{table*}"),
     ]
-    if table.groups:
-        lines += _latex_groups(table.groups)
-    lines.append("\n& ".join(_bold(name) for name in table.head) + r" \\")
-    lines.append(r"\midrule")
-    for row in table.rows:
-        lines.append(
-            r"\midrule" if row is None else " & ".join(_latex_cell(cell) for cell in row) + r" \\"
-        )
-    lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table*}"]
     return "\n".join(lines) + "\n"
 
 
@@ -199,50 +178,12 @@ def tables_tex(tables: Sequence[Table]) -> str:
 def _latex_groups(groups: Sequence[tuple[str, int]]) -> list[str]:
     heads, rules, column = [], [], 1
     for text, width in groups:
-        heads.append(
-            rf"\multicolumn{{{width}}}{{c}}{{{_bold(text)}}}" if text else "& " * (width - 1)
-        )
+        heads.append(rf"\multicolumn{{{width}}}{{c}}{{{_bold(text)}}}")
         if text:
             rules.append(rf"\cmidrule(lr){{{column}-{column + width - 1}}}")
         column += width
-    return ["\n& ".join(heads) + r" \\", *rules]
+    return ["\n& ".join(heads) + r" \\", *rules] if heads else []
 
 
 def _bold(text: str) -> str:
     return rf"\textbf{{{latex(text)}}}" if text else ""
-
-
-def _latex_cell(cell: Cell) -> str:
-    command = {"best": r"\textbf", "second": r"\underline"}.get(cell.mark)
-    return f"{command}{{{latex(cell.text)}}}" if command else latex(cell.text)
-
-
-def to_html(table: Table) -> str:
-    """A table that scrolls sideways within itself where the screen is narrow."""
-    lines = [f'<figure class="table"><figcaption>{visible(table.caption)}</figcaption>']
-    lines.append('<div class="scroll" tabindex="0"><table><thead>')
-    if table.groups:
-        spans = (
-            f'<th colspan="{width}" scope="colgroup">{visible(text)}</th>'
-            for text, width in table.groups
-        )
-        lines.append(f"<tr>{''.join(spans)}</tr>")
-    heads = "".join(f'<th scope="col">{visible(name)}</th>' for name in table.head)
-    lines.append(f"<tr>{heads}</tr></thead><tbody>")
-    ruled = False
-    for row in table.rows:
-        if row is None:
-            ruled = True
-            continue
-        first, *rest = row
-        inner = f'<th scope="row">{_html_cell(first)}</th>'
-        inner += "".join(f"<td>{_html_cell(cell)}</td>" for cell in rest)
-        lines.append(f'<tr class="ruled">{inner}</tr>' if ruled else f"<tr>{inner}</tr>")
-        ruled = False
-    lines.append("</tbody></table></div></figure>")
-    return "\n".join(lines)
-
-
-def _html_cell(cell: Cell) -> str:
-    text = visible(cell.text)
-    return f'<span class="{escape(cell.mark)}">{text}</span>' if cell.mark else text

@@ -13,8 +13,7 @@ from svr_lightning.engines.base import Engine
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.tasks.grading import GradingPool, Label
-from svr_lightning.tasks.scoring import score_turns
+from svr_lightning.tasks.grading import GradingPool, Label, score_turns
 
 MAX_ATTEMPTS = 3
 """Generation attempts per batch, the first included."""
@@ -99,14 +98,8 @@ def roll_out(
 ) -> list[Group]:
     """Run the recipe's programs for all problems at once and reward what they return.
 
-    Args:
-        problems: what the data bring; a recipe may put others in their place.
-        recipe: the training method.
-        driver: runs the programs.
-        decoding: how completions are drawn.
-        attempt: generation attempt under dynamic resampling.
-        part: which share of the step's problems this is, of ``parts`` in all.
-        parts: shares.
+    A recipe may put other problems in the place of ``problems``. The other arguments are those of
+    :func:`collect_rollout`; ``attempt`` is the generation attempt under dynamic resampling.
     """
     place = replace(driver.place, part=part, parts=parts)
     problems = recipe.scheduler.batch(problems, place)
@@ -149,14 +142,9 @@ def replace_degenerate(
 def share_of(
     drawn: Sequence[Problem], count: int, seen: frozenset[str], part: int, parts: int
 ) -> list[Problem]:
-    """At most ``count`` problems for one part of the processes, none of them another part's.
+    """At most ``count`` of the problems that all parts drew, none of them another part's.
 
-    Args:
-        drawn: the same on all parts.
-        count: how many this part asks for.
-        seen: ids that this part has had.
-        part: which part this is, of ``parts`` in all.
-        parts: the number of parts.
+    ``seen`` holds the ids that this part has had.
     """
     return [problem for problem in drawn[part::parts] if problem.id not in seen][:count]
 

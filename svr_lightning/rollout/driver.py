@@ -48,14 +48,7 @@ class Job(NamedTuple):
 
 
 def draw_seed(place: SeedContext, job: Job, turn: int, position: int) -> int:
-    """The seed of one completion of a job.
-
-    Args:
-        place: run, step and attempt of the rollout.
-        job: whose prompt is completed.
-        turn: round of the program, from 1.
-        position: of the prompt among those that the program asks for in this round.
-    """
+    """The seed of one completion: the prompt at ``position`` among those of a round, from 1."""
     return derive_seed(
         place.run_seed,
         step=place.step,

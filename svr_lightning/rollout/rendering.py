@@ -10,9 +10,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from svr_lightning.core.evidence import token_span, verdict_probability
+from svr_lightning.core.evidence import token_scores, token_span
 from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG
-from svr_lightning.core.types import Completion, Message, Sample
+from svr_lightning.core.types import Completion, Message, Sample, TokenScores
 from svr_lightning.errors import ConfigError
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
@@ -95,10 +95,11 @@ class Renderer:
         written = [token for token in token_ids if token not in self._control_ids]
         return self.text_prefix + self._decode(written)
 
-    def verdict_probability(self, completion: Completion) -> float | None:
-        """See :func:`svr_lightning.core.evidence.verdict_probability`."""
-        return verdict_probability(
+    def token_scores(self, completion: Completion, answer: str | None) -> TokenScores:
+        """See :func:`svr_lightning.core.evidence.token_scores`."""
+        return token_scores(
             completion.text,
+            answer,
             completion.logprobs,
             lambda count: len(self.completion_text(completion.token_ids[:count])),
         )

@@ -72,9 +72,6 @@ def get_task(name: str) -> Task:
 def resolve_task(spec: TaskSpec) -> Task:
     """The task that a configuration names.
 
-    Args:
-        spec: what :func:`get_task` takes, or a mapping with ``class_path`` and ``init_args``.
-
     Raises:
         ValueError: if the mapping has other keys, or there is no such task.
 
@@ -94,14 +91,10 @@ def resolve_task(spec: TaskSpec) -> Task:
 
 
 def require_trusted(names: Iterable[str], trusted: Collection[str]) -> None:
-    """Refuse class paths that only a file names, since loading a task runs its code.
-
-    Args:
-        names: the tasks of recorded answers.
-        trusted: class paths that the user allows.
+    """Refuse class paths among the tasks of recorded answers, since loading one runs its code.
 
     Raises:
-        ValueError: naming the first class path that is not allowed.
+        ValueError: naming the first class path that the user does not trust.
     """
     for path in sorted({name.partition(" ")[0] for name in names}):
         if "." in path and not path.startswith("svr_lightning.") and path not in trusted:

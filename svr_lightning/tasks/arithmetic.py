@@ -1,9 +1,23 @@
-"""Exact evaluation of Countdown expressions: a small parser, rational numbers, no ``eval``."""
+"""Countdown expressions: their exact value, and one spelling for all ways of writing one.
 
+Python's parser builds the syntax tree; nothing is compiled or run. Only the nodes of the four
+operations, signs and whole numbers are read.
+
+Two expressions are the same derivation if they become equal by exchanging the operands of ``+``
+and ``*``, by moving parentheses within a sum or within a product, and by the rules of signs.
+Subtraction adds the negated operand, and division multiplies by the inverse, so ``a-(b-c)`` is
+``a+c-b`` and ``a/(b/c)`` is ``a*c/b``. Nothing is multiplied out and no number disappears:
+``2*(3+5)`` and ``2*3+2*5`` are different, and so are ``4+4`` and ``8``.
+"""
+
+import ast
+import operator
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Generic, Protocol, Self, TypeVar
+from itertools import accumulate
+from typing import Any
 
 MAX_LENGTH = 200
 """Characters of an expression; a longer one is not read."""
@@ -11,25 +25,20 @@ MAX_DEPTH = 32
 """Parentheses open at once."""
 
 _ALLOWED = re.compile(r"[0-9+\-*/() ]+")
-_TOKEN = re.compile(r"[0-9]+|[-+*/()]")
+_LEADING_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
+_OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
+_SIGNS = {1: "+", 0: "+", -1: "-"}
 
 
 class ExpressionError(ValueError):
     """The text is not a permitted expression, or it has no value."""
-
-
-class Operand(Protocol):
-    """An operand while an expression is read: a number, or a class that behaves like one."""
-
-    def __add__(self, other: Self, /) -> Any: ...
-    def __sub__(self, other: Self, /) -> Any: ...
-    def __mul__(self, other: Self, /) -> Any: ...
-    def __truediv__(self, other: Self, /) -> Any: ...
-    def __neg__(self) -> Any: ...
-    def __bool__(self) -> bool: ...
-
-
-T = TypeVar("T", bound=Operand)
 
 
 def evaluate(text: str) -> tuple[Fraction, list[int]]:
@@ -51,84 +60,125 @@ def evaluate(text: str) -> tuple[Fraction, list[int]]:
         >>> evaluate("3 * (7 + 1)")
         (Fraction(24, 1), [3, 7, 1])
     """
-    return read(text, Fraction)
+    return _compute(text, Fraction), [int(digits) for digits in re.findall("[0-9]+", text)]
 
 
-def read(text: str, number: Callable[[int], T]) -> tuple[T, list[int]]:
-    """Compute an expression with operands of any kind; see :func:`evaluate`.
+def canonical(text: str) -> str:
+    """The spelling that ``text`` shares with every other way of writing the same derivation.
 
-    Args:
-        text: the expression.
-        number: makes an operand of an integer. An operand is falsy where its value is zero.
+    Raises:
+        ExpressionError: for what :func:`evaluate` does not accept.
+
+    Examples:
+        >>> canonical("(3 + 5)*2") == canonical("2*(5+3)")
+        True
+        >>> canonical("7 - (1 - 4)/2")
+        '(-(+1-4)/2+7)'
     """
+    spelling: str = _compute(text, _number).spelling
+    return spelling
+
+
+def _compute(text: str, number: Callable[[int], Any]) -> Any:
+    """Compute an expression with whatever ``number`` makes of each integer."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"longer than {MAX_LENGTH} characters")
     if not _ALLOWED.fullmatch(text):
         raise ExpressionError("characters that are not permitted, or none at all")
-    parser = _Parser(_TOKEN.findall(text), number)
-    value = parser.sum(depth=0)
-    if parser.peek():
-        raise ExpressionError(f"unexpected {parser.peek()!r}")
-    return value, parser.numbers
+    if max(accumulate((c == "(") - (c == ")") for c in text)) > MAX_DEPTH:
+        raise ExpressionError(f"more than {MAX_DEPTH} parentheses within each other")
+
+    def value(node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant):
+            return number(node.value)  # type: ignore[arg-type]  # digits alone
+        if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
+            return _OPERATIONS[type(node.op)](value(node.operand))
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+            return _OPERATIONS[type(node.op)](value(node.left), value(node.right))
+        raise ExpressionError("something else than + - * / of numbers")
+
+    try:
+        return value(ast.parse(_LEADING_ZEROS.sub("", text.strip()), mode="eval").body)
+    except SyntaxError as error:
+        raise ExpressionError(str(error)) from None
+    except ZeroDivisionError:
+        raise ExpressionError("division by zero") from None
 
 
-class _Parser(Generic[T]):
-    """Recursive descent over tokens; the recursion is as deep as the parentheses."""
+@dataclass(frozen=True, slots=True)
+class _Normal:
+    """An expression in normal form, as a sum of terms and as a product of factors at once.
 
-    def __init__(self, tokens: list[str], number: Callable[[int], T]) -> None:
-        self._tokens = tokens
-        self._number = number
-        self._position = 0
-        self.numbers: list[int] = []
+    A sign is 1 or -1. It is 0 for an expression that is spelt like its negative, as ``0`` and
+    ``3-3``, whose value is zero.
+    """
 
-    def peek(self) -> str:
-        """The next token, or the empty string at the end."""
-        return self._tokens[self._position] if self._position < len(self._tokens) else ""
+    value: Fraction
+    terms: tuple[tuple[str, int], ...]
+    """Spelling and sign of each summand, in order; a number or a product is one summand."""
+    sign: int
+    above: tuple[str, ...]
+    """Factors, in order, each spelt without a sign; a sum is one factor."""
+    below: tuple[str, ...]
+    """Factors that are divided by, likewise."""
 
-    def sum(self, depth: int) -> T:
-        """Product, then any number of ``+ product`` and ``- product``."""
-        value = self._product(depth)
-        while self.peek() in ("+", "-"):
-            if self._take() == "+":
-                value += self._product(depth)
-            else:
-                value -= self._product(depth)
-        return value
+    def __add__(self, other: "_Normal") -> "_Normal":
+        return _sum(self.value + other.value, (*self.terms, *other.terms))
 
-    def _product(self, depth: int) -> T:
-        value = self._factor(depth)
-        while self.peek() in ("*", "/"):
-            if self._take() == "*":
-                value *= self._factor(depth)
-            else:
-                divisor = self._factor(depth)
-                if not divisor:
-                    raise ExpressionError("division by zero")
-                value /= divisor
-        return value
+    def __sub__(self, other: "_Normal") -> "_Normal":
+        return self + -other
 
-    def _factor(self, depth: int) -> T:
-        negative = False
-        while self.peek() in ("+", "-"):
-            negative ^= self._take() == "-"
-        value = self._atom(depth)
-        return -value if negative else value
+    def __mul__(self, other: "_Normal") -> "_Normal":
+        return _product(
+            self.value * other.value,
+            self.sign * other.sign,
+            (*self.above, *other.above),
+            (*self.below, *other.below),
+        )
 
-    def _atom(self, depth: int) -> T:
-        symbol = self._take()
-        if symbol == "(":
-            if depth >= MAX_DEPTH:
-                raise ExpressionError(f"more than {MAX_DEPTH} parentheses within each other")
-            value = self.sum(depth + 1)
-            if self._take() != ")":
-                raise ExpressionError("a parenthesis that is not closed")
-            return value
-        if not symbol.isdigit():
-            raise ExpressionError(f"{symbol!r} where a number should stand")
-        self.numbers.append(int(symbol))
-        return self._number(self.numbers[-1])
+    def __truediv__(self, other: "_Normal") -> "_Normal":
+        return _product(
+            self.value / other.value,
+            self.sign * other.sign,
+            (*self.above, *other.below),
+            (*self.below, *other.above),
+        )
 
-    def _take(self) -> str:
-        token = self.peek()
-        self._position += 1
-        return token
+    def __neg__(self) -> "_Normal":
+        return _Normal(-self.value, _negated(self.terms), -self.sign, self.above, self.below)
+
+    def __pos__(self) -> "_Normal":
+        return self
+
+    @property
+    def spelling(self) -> str:
+        """A sum in parentheses, or a number or product, with a sign only if that is a minus."""
+        if len(self.terms) > 1:
+            return _spelt(self.terms)
+        return ("-" if self.sign < 0 else "") + self.terms[0][0]
+
+
+def _number(value: int) -> _Normal:
+    spelling, sign = str(value), int(value != 0)
+    return _Normal(Fraction(value), ((spelling, sign),), sign, (spelling,), ())
+
+
+def _sum(value: Fraction, terms: tuple[tuple[str, int], ...]) -> _Normal:
+    terms = tuple(sorted(terms))
+    here, there = _spelt(terms), _spelt(_negated(terms))
+    sign = (here < there) - (here > there)
+    return _Normal(value, terms, sign, (min(here, there),), ())
+
+
+def _product(value: Fraction, sign: int, above: tuple[str, ...], below: tuple[str, ...]) -> _Normal:
+    above, below = tuple(sorted(above)), tuple(sorted(below))
+    spelling = "*".join(above) + "".join(f"/{factor}" for factor in below)
+    return _Normal(value, ((spelling, sign),), sign, above, below)
+
+
+def _negated(terms: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((spelling, -sign) for spelling, sign in terms))
+
+
+def _spelt(terms: tuple[tuple[str, int], ...]) -> str:
+    return "(" + "".join(f"{_SIGNS[sign]}{spelling}" for spelling, sign in terms) + ")"

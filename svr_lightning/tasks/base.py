@@ -3,20 +3,73 @@
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar, Self
 
 from svr_lightning.core.prompts import AnswerStyle, system_prompt
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.answers import AnswerForm
+from svr_lightning.tasks.latex import close
 
 Row = Mapping[str, Any]
 """One record of a data set, by column name."""
 
 
+OPEN_TAG = "<answer>"
+CLOSE_TAG = "</answer>"
+"""Around an answer, in lower case, as prompts ask."""
+
+
 class GradingError(RuntimeError):
     """An answer could not be graded: the process that grades it died, or ran out of time."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """An answer in normal form."""
+
+    text: str
+    """The normalised text. Never empty."""
+    number: Fraction | None = None
+    """Its value, where answers are compared as numbers too."""
+
+    def same(self, other: "AnswerForm") -> bool:
+        """Whether the grader takes the two as equal: the same text, or close numbers.
+
+        Not transitive: of three numbers in a row the outer two may be too far apart.
+        """
+        return self.text == other.text or close(self.number, other.number)
+
+
+class AnswerNumbers:
+    """Numbers the answers to one problem: equal numbers for answers that the task takes as equal.
+
+    An answer has the number of the first one that it equals, from 1; 0 if the task reads none.
+
+    Args:
+        form_of: the task's :meth:`Task.answer_form`.
+    """
+
+    def __init__(self, form_of: Callable[[str], AnswerForm | None]) -> None:
+        self._form_of = form_of
+        self._forms: list[AnswerForm] = []
+        self._known: dict[str | None, int] = {None: 0}
+
+    def number(self, answer: str | None) -> int:
+        """The number of an answer as the task extracts it."""
+        if answer not in self._known:
+            self._known[answer] = self._new(self._form_of(answer or ""))
+        return self._known[answer]
+
+    def _new(self, form: AnswerForm | None) -> int:
+        if form is None:
+            return 0
+        for number, other in enumerate(self._forms, start=1):
+            if other.same(form):
+                return number
+        self._forms.append(form)
+        return len(self._forms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +161,19 @@ class Task(ABC):
         By default 1.0 where :meth:`extract_answer` finds an answer, else 0.0.
         """
         return 0.0 if self.extract_answer(completion) is None else 1.0
+
+
+def first_answer(text: str) -> str | None:
+    """What stands between the first opening tag and the next closing tag, or None."""
+    start = text.find(OPEN_TAG)
+    end = text.find(CLOSE_TAG, start + len(OPEN_TAG))
+    return None if start < 0 or end < 0 else text[start + len(OPEN_TAG) : end]
+
+
+def last_answer(text: str) -> str | None:
+    """What stands between the last opening tag that is closed and the next closing tag, or None."""
+    start = text.rfind(OPEN_TAG, 0, max(text.rfind(CLOSE_TAG), 0))
+    return None if start < 0 else text[start + len(OPEN_TAG) : text.find(CLOSE_TAG, start)]
 
 
 def _name(cls: type[Task], task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -13,10 +13,8 @@ from typing import Any
 from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, without_spans
 from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.answers import AnswerForm, first_answer
-from svr_lightning.tasks.arithmetic import ExpressionError, evaluate
-from svr_lightning.tasks.base import Column, Row, Task
-from svr_lightning.tasks.canonical import canonical
+from svr_lightning.tasks.arithmetic import ExpressionError, canonical, evaluate
+from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, first_answer
 from svr_lightning.tasks.fields import ID_COLUMN, integer, present, row_id, shown, text_field
 
 _QUESTION = (
@@ -84,7 +82,7 @@ class Countdown(Task):
         return (first_answer(completion) or "").strip() or None
 
     def answer_form(self, answer: str) -> AnswerForm | None:
-        """The derivation before the first ``=``; see :mod:`svr_lightning.tasks.canonical`."""
+        """The derivation before the first ``=``; see :mod:`svr_lightning.tasks.arithmetic`."""
         try:
             return AnswerForm(canonical(answer.partition("=")[0].strip()))
         except ExpressionError:

@@ -1,4 +1,7 @@
-"""Reading and checking the fields of data set rows. Every error is one line naming the field."""
+"""Reading and checking the fields of data set rows.
+
+Every fault is a ValueError of one line that names the field and what it holds.
+"""
 
 import math
 import numbers
@@ -12,11 +15,7 @@ ID_COLUMN = Column(
 
 
 def text_field(row: Row, *names: str) -> str:
-    """The non-blank string in the first of ``names`` that the row holds.
-
-    Raises:
-        ValueError: if it is missing, no string or blank.
-    """
+    """The non-blank string in the first of ``names`` that the row holds."""
     name = present(row, *names)
     value = row[name]
     if isinstance(value, str) and value.strip():
@@ -25,11 +24,7 @@ def text_field(row: Row, *names: str) -> str:
 
 
 def integer(value: Any, name: str) -> int:
-    """``value`` as an int; a float is taken where it is integral, a bool never is.
-
-    Raises:
-        ValueError: naming the field.
-    """
+    """``value`` as an int; a float is taken where it is integral, a bool never is."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
     if isinstance(value, float) and value.is_integer():
@@ -41,9 +36,6 @@ def answer_text(row: Row, name: str) -> str:
     """A gold answer as text without outer space; ``""`` where the field is missing or blank.
 
     Numbers are written out, ``27.0`` as ``27``; a list of answers is joined with commas.
-
-    Raises:
-        ValueError: naming the field, if it holds anything else.
     """
     value = row.get(name)
     parts = value if isinstance(value, list | tuple) else [value]
@@ -51,11 +43,7 @@ def answer_text(row: Row, name: str) -> str:
 
 
 def row_id(row: Row) -> str:
-    """The row's own id as text, or ``""``: the data module then numbers it.
-
-    Raises:
-        ValueError: if the id is neither text nor an integer.
-    """
+    """The row's own id as text, or ``""``: the data module then numbers it."""
     for name in ID_COLUMN.names:
         value = row.get(name)
         if value is None:
@@ -67,11 +55,7 @@ def row_id(row: Row) -> str:
 
 
 def present(row: Row, *names: str) -> str:
-    """The first of ``names`` whose value is there and not None.
-
-    Raises:
-        ValueError: naming the alternatives and the columns that are there.
-    """
+    """The first of ``names`` whose value is there and not None."""
     for name in names:
         if row.get(name) is not None:
             return name

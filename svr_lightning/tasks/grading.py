@@ -1,19 +1,86 @@
-"""Labels of completions: in line where grading is cheap, else in threads beside the engine."""
+"""Labels of completions, by the paper's rule or another notion of correctness.
+
+Training rewards are always the paper's. Evaluation and ``regrade`` can choose a grader. Nothing
+that builds an SVR prompt imports this.
+"""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from svr_lightning.core.types import Problem
+from svr_lightning.core.types import Problem, ScoredTurn, Turn
 from svr_lightning.errors import one_line
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError, Task
-from svr_lightning.tasks.graders import Grader, get_grader
+from svr_lightning.tasks.latex import MAX_ANSWER, normalise, read_number
+from svr_lightning.tasks.symbolic import equal_answers_apart
 
 log = logging.getLogger(__name__)
+
+
+class Grader:
+    """Decides whether an answer is correct: here by the task's own rule, as in the paper."""
+
+    name = "paper"
+
+    def grade(self, task: Task, completion: str, problem: Problem) -> bool:
+        """Whether the completion's answer is correct.
+
+        Raises:
+            GradingError: if it could not be found out within the bounds of time and memory.
+        """
+        return task.grade(completion, problem)
+
+
+class SymbolicGrader(Grader):
+    """The paper's rule, or else mathematical equality with the reference.
+
+    It differs from the paper's for tasks that are :attr:`Task.mathematical`.
+    """
+
+    name = "symbolic"
+
+    def __init__(self, compare: Callable[[str, str], bool] = equal_answers_apart) -> None:
+        self._compare = compare
+
+    def grade(self, task: Task, completion: str, problem: Problem) -> bool:
+        """Compare in the worker process what the paper's rule tells apart.
+
+        Raises:
+            GradingError: if the worker ran out of time or memory, died or did not start.
+        """
+        if task.grade(completion, problem):
+            return True
+        answer = task.extract_answer(completion) if task.mathematical else None
+        if answer is None or max(len(answer), len(problem.reference)) > MAX_ANSWER:
+            return False
+        if _are_plain_numbers(answer, problem.reference):
+            return False
+        return self._compare(answer, problem.reference)
+
+
+def _are_plain_numbers(answer: str, reference: str) -> bool:
+    """Whether the paper's rule has read both as numbers, so that nothing is left to find out."""
+    both = (answer, reference)
+    percent = any("%" in text or "percent" in text for text in both)
+    return not percent and all(read_number(normalise(text)) is not None for text in both)
+
+
+GRADERS: dict[str, Grader] = {grader.name: grader for grader in (Grader(), SymbolicGrader())}
+
+
+def get_grader(name: str) -> Grader:
+    """The grader called ``name``.
+
+    Raises:
+        ValueError: naming the known graders.
+    """
+    if name not in GRADERS:
+        raise ValueError(f"unknown grader {name!r}; known: {', '.join(sorted(GRADERS))}")
+    return GRADERS[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +99,43 @@ class Label:
 def label(task: Task, completion: str, problem: Problem, grader: Grader | None = None) -> Label:
     """Grade one completion; an answer that cannot be graded is wrong, and the label says why."""
     try:
-        return Label((grader or get_grader("paper")).grade(task, completion, problem))
+        return Label((grader or GRADERS["paper"]).grade(task, completion, problem))
     except GradingError as error:
         told = one_line(f"problem {problem.id}: counted as wrong, not graded: {error}")
         log.warning("%s", told)
         return Label(correct=False, error=str(error))
+
+
+Formats = Callable[[Task, str], tuple[float, float]]
+"""From a task and a completion's text to r_taskfmt and r_scfmt."""
+
+
+def score_turns(
+    problem: Problem,
+    turns: Sequence[Turn],
+    formats: Formats,
+    labels: Iterable[Label] | None = None,
+) -> list[ScoredTurn]:
+    """Grade every turn of one trajectory: y_t and the two format scores beside v_t, c_t, q_t.
+
+    ``labels`` are those of each turn where a :class:`GradingPool` has graded them already.
+    """
+    task = get_task(problem.task)
+    if labels is None:
+        labels = [label(task, turn.completion.text, problem) for turn in turns]
+    formatted = [formats(task, turn.completion.text) for turn in turns]
+    return [
+        ScoredTurn(
+            correct=y.correct,
+            truncated=turn.completion.truncated,
+            verdict=turn.check.verdict if turn.check else None,
+            confidence=turn.check.confidence if turn.check else None,
+            completion_tokens=turn.completion.completion_tokens,
+            task_format=task_format,
+            self_check_format=self_check_format,
+        )
+        for turn, y, (task_format, self_check_format) in zip(turns, labels, formatted, strict=True)
+    ]
 
 
 class GradingPool:
@@ -52,10 +151,9 @@ class GradingPool:
     def submit(
         self, problem: Problem, completions: Iterable[str], grader: Grader | None = None
     ) -> "list[Future[Label]]":
-        """Begin to grade completions of one problem.
+        """Begin to grade completions of one problem; returns a handle for each.
 
-        Returns:
-            One handle per completion. A task without grading workers is graded in this call.
+        A task without grading workers is graded in this call.
         """
         task = get_task(problem.task)
         if not task.grading_workers:

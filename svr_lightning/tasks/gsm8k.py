@@ -10,8 +10,7 @@ from fractions import Fraction
 
 from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.answers import AnswerForm, last_answer
-from svr_lightning.tasks.base import Column, Row, Task
+from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, last_answer
 from svr_lightning.tasks.fields import ID_COLUMN, answer_text, present, row_id, shown, text_field
 from svr_lightning.tasks.latex import MAX_ANSWER, close, last_boxed, normalise, read_number
 
@@ -44,11 +43,7 @@ class GSM8K(Task):
     max_completion_tokens = 1200
 
     def from_row(self, row: Row) -> Problem:
-        """Read ``question`` and ``answer``, of which what follows the last ``####`` counts.
-
-        Raises:
-            ValueError: naming the missing or malformed field.
-        """
+        """Read ``question`` and ``answer``, of which what follows the last ``####`` counts."""
         question = text_field(row, "question")
         reference = answer_text(row, present(row, "answer")).rpartition("####")[2].strip()
         if _value(reference) is None:

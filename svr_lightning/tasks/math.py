@@ -7,8 +7,7 @@ A row of the hub's data set::
 
 from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
-from svr_lightning.tasks.answers import AnswerForm, last_answer
-from svr_lightning.tasks.base import Column, Row, Task
+from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, last_answer
 from svr_lightning.tasks.fields import ID_COLUMN, answer_text, present, row_id, text_field
 from svr_lightning.tasks.latex import (
     MAX_ANSWER,
@@ -40,11 +39,7 @@ class Math(Task):
     max_completion_tokens = 2048
 
     def from_row(self, row: Row) -> Problem:
-        """Read ``problem`` or ``question``, and ``answer``, ``final_answer`` or ``solution``.
-
-        Raises:
-            ValueError: naming the missing or malformed field, or if the gold answer is empty.
-        """
+        """Read ``problem`` or ``question``, and ``answer``, ``final_answer`` or ``solution``."""
         return Problem(
             id=row_id(row),
             task=self.name,

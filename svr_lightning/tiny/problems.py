@@ -8,10 +8,10 @@ the numbers *as a multiset* and the target: no order of a held-out problem is ev
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, permutations
 from typing import Any, Literal
 
 Split = Literal["train", "dev", "test"]
@@ -21,7 +21,8 @@ LARGEST_TARGET = 100
 MIN_SOLUTIONS = 2
 TEST_PERCENT = 18
 DEV_PERCENT = 10
-_PAIRS = ((0, 1, 2), (0, 2, 1), (1, 2, 0))
+PAIRS = ((0, 1, 2), (0, 2, 1), (1, 2, 0))
+"""Positions of the first step's operands and of the third number."""
 _OPERATORS = "+-*/"
 
 
@@ -40,9 +41,14 @@ class Step:
     value: int
 
     @property
+    def task(self) -> str:
+        """The operation without its value: ``8/2``."""
+        return f"{self.left}{self.operator}{self.right}"
+
+    @property
     def text(self) -> str:
         """The step as an equation."""
-        return f"{self.left}{self.operator}{self.right}={self.value}"
+        return f"{self.task}={self.value}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +73,7 @@ class Derivation:
     @property
     def expression(self) -> str:
         """The derivation as one expression: ``(8/2)*4``."""
-        inner = f"({self.first.left}{self.first.operator}{self.first.right})"
+        inner = f"({self.first.task})"
         second = self.second
         if self.mid_is_left:
             return f"{inner}{second.operator}{second.right}"
@@ -81,7 +87,7 @@ def derivations(numbers: Sequence[int]) -> list[Derivation]:
     the larger number first. Values are positive integers and nothing is divided by 1.
     """
     found = []
-    for i, j, k in _PAIRS:
+    for i, j, k in PAIRS:
         for operator in _OPERATORS:
             first = _step(numbers[i], operator, numbers[j])
             if first is None:
@@ -158,24 +164,24 @@ def generate(split: Split, orders: int = 2) -> list[dict[str, Any]]:
     """
     if split not in ("train", "dev", "test"):
         raise ValueError(f"split {split!r}: one of train, dev, test")
+    return rows_of(split, universe(split), orders)
+
+
+def rows_of(
+    split: str, problems: Iterable[tuple[tuple[int, int, int], int]], orders: int
+) -> list[dict[str, Any]]:
+    """The rows of (sorted numbers, target) pairs, see :func:`generate`."""
     rows = []
-    for numbers, target in universe(split):
+    for numbers, target in problems:
+        cluster = "-".join(map(str, (*numbers, target)))
         for order, nums in enumerate(_orders(numbers, target)[:orders]):
-            cluster = "-".join(map(str, (*numbers, target)))
-            rows.append(
-                {
-                    "id": f"{split}-{cluster}-{order}",
-                    "nums": list(nums),
-                    "target": target,
-                    "cluster": cluster,
-                }
-            )
+            identity = f"{split}-{cluster}-{order}"
+            rows.append({"id": identity, "nums": list(nums), "target": target, "cluster": cluster})
     return rows
 
 
 def _orders(numbers: tuple[int, int, int], target: int) -> list[tuple[int, ...]]:
     """The distinct orders of a problem's numbers, shuffled by the problem itself."""
-    a, b, c = numbers
-    distinct = sorted({(a, b, c), (a, c, b), (b, a, c), (b, c, a), (c, a, b), (c, b, a)})
+    distinct = sorted(set(permutations(numbers)))
     random.Random(f"{numbers} {target}").shuffle(distinct)
-    return list(distinct)
+    return distinct

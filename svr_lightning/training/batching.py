@@ -40,9 +40,6 @@ class TrainBatch:
     """What a sequence's numbers are multiplied by for logs: means over the sequences that learn."""
     group_ids: tuple[str, ...]
     """[B] problem of each sequence, for messages."""
-    parts: tuple[tuple[int, int, int], ...]
-    """Sequences, longest sequence and loss tokens of each part that the model sees at a time;
-    usually one. Parts follow each other along B."""
     old_logprobs: Tensor | None = None
     """[B, T] nats, under the policy that sampled, as the trainer computes them; None where it is
     the present one, since one update is all that its rollout serves."""
@@ -55,24 +52,6 @@ class TrainBatch:
             if isinstance(value := getattr(self, f.name), Tensor)
         }
         return replace(self, **moved)
-
-    def forwards(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Input ids, attention mask, rows and predictors of each part, padded to its own length."""
-        found = []
-        row = token = 0
-        for count, length, tokens in self.parts:
-            sequences = slice(row, row + count)
-            own = slice(token, token + tokens)
-            found.append(
-                (
-                    self.input_ids[sequences, :length],
-                    self.attention_mask[sequences, :length],
-                    self.rows[own] - row,
-                    self.logit_positions[own],
-                )
-            )
-            row, token = row + count, token + tokens
-        return found
 
     def __len__(self) -> int:
         return len(self.group_ids)
@@ -103,23 +82,12 @@ def whole_completion(sample: Sample) -> tuple[int, int]:
     return 0, len(sample.completion_ids)
 
 
-def micro_batches_per_step(sequences: int, micro_batch_size: int) -> int:
-    """How many micro-batches one process splits the sequences of an optimizer step into.
-
-    Examples:
-        >>> micro_batches_per_step(sequences=128, micro_batch_size=24)
-        6
-    """
-    return -(-sequences // micro_batch_size)
-
-
 def micro_batches(
     samples: Sequence[Sample | None],
     *,
     accumulate: int,
     updates: int,
     version: int,
-    max_tokens: int | None = None,
     loss_tokens: LossTokens = whole_completion,
     dummy_sample: Sample | None = None,
 ) -> list[TrainBatch]:
@@ -136,7 +104,6 @@ def micro_batches(
         accumulate: micro-batches per optimizer step.
         updates: optimizer steps per rollout.
         version: optimizer steps behind the weights that must have sampled all of them.
-        max_tokens: tokens, padding included, that the model sees at a time; None sets no limit.
         loss_tokens: which tokens of a sample the loss covers.
         dummy_sample: what micro-batches without weight are made of, where fewer sequences learn
             than there are micro-batches.
@@ -166,7 +133,7 @@ def micro_batches(
         count = min(accumulate, len(step))
         for run in balanced_split([_length(s) for s in step], count) if count else []:
             weights = (accumulate / per_step, accumulate / len(step))
-            batches.append(pad(step[run], weights[0], max_tokens, loss_tokens, weights[1]))
+            batches.append(pad(step[run], weights[0], loss_tokens, weights[1]))
         if count < accumulate:
             if dummy_sample is None:
                 raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
@@ -216,58 +183,39 @@ def _runs(lengths: Sequence[int], count: int, bound: int) -> list[slice]:
 def pad(
     samples: Sequence[Sample],
     weight: float,
-    max_tokens: int | None = None,
     loss_tokens: LossTokens = whole_completion,
     mean_weight: float | None = None,
 ) -> TrainBatch:
     """Pad sequences on the right to a common length; ``mean_weight`` is ``weight`` if left out."""
     spans = [loss_tokens(sample) for sample in samples]
     sequences = [[*s.prompt_ids, *s.completion_ids] for s in samples]
-    length = max(len(sequence) for sequence in sequences)
-    completion = max(len(s.completion_ids) for s in samples)
     tokens = [
         (row, len(s.prompt_ids) - 1 + t)
         for row, (s, span) in enumerate(zip(samples, spans, strict=True))
         for t in range(*span)
     ]
     rows, logit_positions = torch.tensor(tokens).unbind(dim=1)
+    completion = max(len(s.completion_ids) for s in samples)
+    in_loss = [[0] * first + [1] * (stop - first) for first, stop in spans]
     return TrainBatch(
-        input_ids=_rows(sequences, length, 0),
-        attention_mask=_rows([[1] * len(sequence) for sequence in sequences], length, 0),
+        input_ids=_padded(sequences, 0),
+        attention_mask=_padded([[1] * len(sequence) for sequence in sequences], 0),
         rows=rows,
         logit_positions=logit_positions,
-        mask=_rows([[0] * first + [1] * (stop - first) for first, stop in spans], completion, 0),
-        logprobs=_rows([s.logprobs for s in samples], completion, 0.0),
+        mask=_padded(in_loss, 0, completion),
+        logprobs=_padded([s.logprobs for s in samples], 0.0),
         advantages=torch.tensor([s.advantage for s in samples]),
         weight=weight,
         mean_weight=weight if mean_weight is None else mean_weight,
         group_ids=tuple(s.group_id for s in samples),
-        parts=_parts(samples, spans, max_tokens),
     )
-
-
-def _parts(
-    samples: Sequence[Sample], spans: Sequence[tuple[int, int]], max_tokens: int | None
-) -> tuple[tuple[int, int, int], ...]:
-    """Sequences, longest sequence and loss tokens of runs of at most ``max_tokens``.
-
-    A sequence that is longer than that by itself is a part of its own.
-    """
-    parts: list[tuple[int, int, int]] = []
-    count = longest = tokens = 0
-    for sample, (first, stop) in zip(samples, spans, strict=True):
-        length = max(longest, _length(sample))
-        if count and max_tokens is not None and (count + 1) * length > max_tokens:
-            parts.append((count, longest, tokens))
-            count = tokens = 0
-            length = _length(sample)
-        count, longest, tokens = count + 1, length, tokens + stop - first
-    return (*parts, (count, longest, tokens))
 
 
 def _length(sample: Sample) -> int:
     return len(sample.prompt_ids) + len(sample.completion_ids)
 
 
-def _rows(rows: Sequence[Sequence[float]], length: int, fill: float) -> Tensor:
+def _padded(rows: Sequence[Sequence[float]], fill: float, length: int = 0) -> Tensor:
+    """[B, longest row], or [B, ``length``] if that is more."""
+    length = max(length, *map(len, rows))
     return torch.tensor([[*row, *[fill] * (length - len(row))] for row in rows])

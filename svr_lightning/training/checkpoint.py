@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, with a digest of each file.
+"""Checkpoints that are whole or not there, and are checked before they are read.
 
 A single file is written aside, flushed, then renamed into place. DeepSpeed writes a folder with a
 file per process: ``last.ckpt`` is a symbolic link to ``.last.ckpt.0`` or ``.last.ckpt.1``. A save
@@ -6,7 +6,6 @@ fills the one that the link does not name and then moves the link, which the fil
 one piece: at every moment the link names a checkpoint that all processes have written to its end.
 """
 
-import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,17 +13,16 @@ from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
-from svr_lightning.errors import ConfigError
-
-SUFFIX = ".sha256"
+from svr_lightning.errors import ConfigError, typed_line
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
-    """Saves atomically with a digest beside the file, and refuses a file that does not match it.
+    """Saves atomically, and refuses a file that does not match its own checksums.
 
     A checkpoint holds tensors and plain values only, so loading one never runs code.
     """
@@ -36,17 +34,11 @@ class DurableCheckpointIO(TorchCheckpointIO):
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(f".{target.name}.writing")
-        sidecar = target.with_name(target.name + SUFFIX)
         try:
             with aside.open("wb") as stream:
                 torch.save(checkpoint, stream)
                 stream.flush()
                 os.fsync(stream.fileno())
-            digest = _digest(aside)
-            # The sidecar names both contents while the file changes, so that no moment is
-            # unprotected; also those that earlier kills left in doubt.
-            named = sidecar.read_text().split() if sidecar.is_file() else []
-            _write_durably(sidecar, "\n".join([*named, digest]) + "\n")
             os.replace(aside, target)
         except BaseException as error:
             aside.unlink(missing_ok=True)
@@ -54,15 +46,18 @@ class DurableCheckpointIO(TorchCheckpointIO):
             fault = error if isinstance(error, OSError) else error.__context__
             if not isinstance(fault, OSError):
                 raise
-            raise RuntimeError(_unwritable(target, fault)) from fault
-        sync_folder(target.parent)
-        with suppress(OSError):  # a sidecar that names too much still vouches for the file
-            _write_durably(sidecar, f"{digest}\n")
+            free = os.statvfs(target.parent)
+            raise RuntimeError(
+                f"checkpoint {target} could not be written ({fault.strerror or fault}); "
+                f"{free.f_bavail * free.f_frsize // 2**20} MiB are free; "
+                "the previous one is intact"
+            ) from fault
+        _sync_folder(target.parent)
 
     def load_checkpoint(
         self, path: Any, map_location: Any = lambda storage, loc: storage, weights_only: Any = None
     ) -> Any:
-        """Read a checkpoint after checking it against its digest.
+        """Read a checkpoint after checking all of it.
 
         Raises:
             ConfigError: if it is missing or damaged.
@@ -75,56 +70,20 @@ class DurableCheckpointIO(TorchCheckpointIO):
             )
         if not target.is_file():
             raise ConfigError(f"checkpoint {target} does not exist; check --ckpt_path")
-        sidecar = target.with_name(target.name + SUFFIX)
-        if sidecar.is_file() and _digest(target) not in sidecar.read_text().split():
-            raise ConfigError(_damaged(target, "its contents do not match its digest"))
         try:
+            # torch writes zip archives with a checksum per tensor, and does not compare it itself.
+            with ZipFile(target) as archive:
+                if damaged := archive.testzip():
+                    raise ValueError(f"{damaged} does not match its checksum")
             return torch.load(target, map_location=map_location, weights_only=True)
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ConfigError(_damaged(target, reason)) from error
-
-    def remove_checkpoint(self, path: Any) -> None:
-        """Remove a checkpoint and its digest."""
-        super().remove_checkpoint(path)
-        Path(f"{path}{SUFFIX}").unlink(missing_ok=True)
+            raise ConfigError(
+                f"checkpoint {target} is damaged ({typed_line(error)}); "
+                "give --ckpt_path another one, or leave it out to start afresh"
+            ) from error
 
 
-def _unwritable(target: Path, fault: OSError) -> str:
-    free = os.statvfs(target.parent)
-    return (
-        f"checkpoint {target} could not be written ({fault.strerror or fault}); "
-        f"{free.f_bavail * free.f_frsize // 2**20} MiB are free; the previous one is intact"
-    )
-
-
-def _damaged(target: Path, reason: str) -> str:
-    return (
-        f"checkpoint {target} is damaged ({reason}); "
-        "give --ckpt_path another one, or leave it out to start afresh"
-    )
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _write_durably(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.writing")
-    try:
-        with aside.open("w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Have a folder's entries on the disk, not only in memory."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -136,15 +95,9 @@ def sync_folder(folder: Path) -> None:
 TAG = "checkpoint"
 """Folder of the shards within a checkpoint, as Lightning and its conversion tools name it."""
 
-_NAMED_SHARDS = "*_optim_states.pt"
-
 
 def make_durable(engine: Any) -> None:
-    """Let DeepSpeed's checkpoint engine flush its files, vouch for them, and run no code in them.
-
-    Args:
-        engine: has ``save(state_dict, path)`` and ``load(path, map_location)``.
-    """
+    """Let DeepSpeed's checkpoint engine flush its files, check them, and run no code in them."""
     files = DurableCheckpointIO()
 
     def save(state_dict: dict[str, Any], path: str) -> None:
@@ -173,8 +126,8 @@ def clear(folder: Path) -> None:
 
 def point(target: Path, folder: Path) -> None:
     """Let ``target`` name ``folder``, of which every file is on the disk, and drop the other."""
-    sync_folder(folder / TAG)
-    sync_folder(folder)
+    _sync_folder(folder / TAG)
+    _sync_folder(folder)
     if target.is_dir() and not target.is_symlink():  # a copy in which links became folders
         other = next(slot for slot in _slots(target) if slot != folder)
         clear(other)
@@ -183,8 +136,7 @@ def point(target: Path, folder: Path) -> None:
     aside.unlink(missing_ok=True)
     aside.symlink_to(folder.name)
     os.replace(aside, target)
-    sync_folder(target.parent)
-    target.with_name(target.name + SUFFIX).unlink(missing_ok=True)
+    _sync_folder(target.parent)
     for slot in _slots(target):
         if slot != folder:
             shutil.rmtree(slot, ignore_errors=True)
@@ -199,11 +151,7 @@ def remove(target: Path) -> None:
 
 
 def check(folder: Path, ranks: int | None) -> None:
-    """Insist on a folder that DeepSpeed wrote.
-
-    Args:
-        folder: what ``--ckpt_path`` names.
-        ranks: processes that will share its optimizer; None where it is not loaded.
+    """Insist on a folder that DeepSpeed wrote, by ``ranks`` processes unless that is None.
 
     Raises:
         ConfigError: if it is none, or was written by another number of processes.
@@ -215,7 +163,7 @@ def check(folder: Path, ranks: int | None) -> None:
             f"checkpoint {folder} was not written under DeepSpeed; resume with the strategy that "
             "wrote it, or start from the exported policy/ with model.policy.path"
         )
-    shards = len(list((folder / TAG).glob(_NAMED_SHARDS)))
+    shards = len(list((folder / TAG).glob("*_optim_states.pt")))
     if ranks is not None and shards != ranks:
         raise ConfigError(
             f"checkpoint {folder} holds the optimizer of {shards} processes, and this run has "
@@ -224,9 +172,9 @@ def check(folder: Path, ranks: int | None) -> None:
         )
 
 
-def load_without_reference(src: Mapping[str, Any], dst: Any) -> None:
-    """Load a module that evaluates: it has no use for the reference in the checkpoint."""
-    dst.load_state_dict({k: v for k, v in src.items() if not k.startswith("reference.")})
+def without_reference(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights for a module that evaluates: it has no use for the reference among them."""
+    return {k: v for k, v in weights.items() if not k.startswith("reference.")}
 
 
 def _harmless_classes() -> list[Any]:

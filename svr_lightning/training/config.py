@@ -17,18 +17,15 @@ class PolicyConfig:
     """Which model trains, and how its prompts are rendered."""
 
     path: str = "embedded:countdown-tiny"
-    """Checkpoint folder, hub id, ``embedded:countdown-tiny`` for the policy that ships with the
-    package, or ``random:qwen3_5`` for a tiny hybrid model with random weights."""
+    """Checkpoint folder, hub id, ``embedded:countdown-tiny`` or ``embedded:arithmetic-tiny`` for a
+    policy that ships with the package, or ``random:qwen3_5`` for a tiny hybrid model with random
+    weights."""
     revision: str | None = None
     """Hub revision to pin."""
     attn_implementation: str | None = None
     """Attention implementation, as transformers names it; None lets it choose."""
     gradient_checkpointing: bool = False
     """Recompute each layer's activations in the backward pass to save memory."""
-    max_tokens_per_forward: int | None = None
-    """Tokens, padding included, that the update runs through the model at a time. A larger
-    micro-batch goes through in parts, each computed again in the backward pass; its gradient stays
-    the same. A longer sequence goes through alone. None sets no limit."""
     liger: bool | None = None
     """Kernels of the liger-kernel package. None takes them on CUDA where they are installed and
     know the architecture; true insists on them."""
@@ -44,11 +41,6 @@ class PolicyConfig:
             0 < self.max_prompt_tokens < self.max_model_len,
             f"model.policy.max_prompt_tokens={self.max_prompt_tokens} must lie between 1 and "
             f"max_model_len={self.max_model_len} minus 1, to leave room for a completion",
-        )
-        require(
-            self.max_tokens_per_forward is None or self.max_tokens_per_forward > 0,
-            f"model.policy.max_tokens_per_forward={self.max_tokens_per_forward} must be positive, "
-            "or null for no limit",
         )
 
 

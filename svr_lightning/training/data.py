@@ -28,17 +28,12 @@ from svr_lightning.training.sources import (
 )
 
 Split = Literal["train", "val", "test", "predict"]
-_PARTS_OF_STAGE: dict[str | None, tuple[Split, ...]] = {
-    "fit": ("train", "val"),
-    "validate": ("val",),
-    "test": ("test",),
-    "predict": ("predict",),
+_EVALUATED: dict[str, tuple[Split, str]] = {
+    "validate": ("val", "data.val"),
+    "test": ("test", "data.test"),
+    "predict": ("predict", "data.predict or data.questions"),
 }
-_NOTHING = {
-    "validate": "data.val",
-    "test": "data.test",
-    "predict": "data.predict or data.questions",
-}
+"""What a stage evaluates, and which settings name it."""
 
 
 class TrainingOrder(DistributedSampler[Any]):
@@ -73,13 +68,13 @@ class EvaluationShare(DistributedSampler[Any]):
 
     def __init__(self, problems: Sequence[Problem], *, rank: int, ranks: int) -> None:
         super().__init__(problems, num_replicas=ranks, rank=rank, shuffle=False)  # type: ignore[arg-type]
-        self._indices = range(rank, len(problems), ranks)
+        self._share = range(rank, len(problems), ranks)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._indices)
+        return iter(self._share)
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self._share)
 
 
 class SVRDataModule(LightningDataModule):
@@ -164,41 +159,23 @@ class SVRDataModule(LightningDataModule):
         """What the loaders of a part read, in their order."""
         return self._sources[part]
 
-    @property
-    def val_sources(self) -> list[DataSource]:
-        """What the validation loaders read, in their order."""
-        return self._sources["val"]
-
-    @property
-    def test_sources(self) -> list[DataSource]:
-        """What the test loaders read, in their order."""
-        return self._sources["test"]
-
-    @property
-    def predict_sources(self) -> list[DataSource]:
-        """What the prediction loader reads; named ``questions`` for questions of the user's own."""
-        return self._sources["predict"]
-
     def setup(self, stage: str | None = None) -> None:
         """Read and validate what a stage needs, so that every fault shows before the work.
 
         Raises:
             ConfigError: for faulty data, or where a setting does not fit the data.
         """
-        for part in _PARTS_OF_STAGE.get(stage, ("train", "val", "test", "predict")):
-            self.problems(part)
         if stage == "fit":
+            self.problems("val")
             self._check_training()
-        elif stage in _NOTHING and not any(map(self.problems, _PARTS_OF_STAGE[stage])):
-            verb = next(name for name in _NOTHING if name == stage)  # Lightning's may be an enum
-            raise ConfigError(f"nothing to {verb}: set {_NOTHING[verb]}")
+        elif stage is not None:
+            part, setting = _EVALUATED[stage]
+            if not self.problems(part):
+                verb = "validate" if part == "val" else part
+                raise ConfigError(f"nothing to {verb}: set {setting}")
 
     def problems(self, part: Split) -> list[list[Problem]]:
-        """All problems of a part, one list for each of its sources, before any sharding.
-
-        Examples:
-            ``problems("val")[1]`` belongs to ``val_sources[1]``.
-        """
+        """All problems of a part, one list for each of its sources, before any sharding."""
         if part not in self._problems:
             self._problems[part] = [self._load(part, source) for source in self._sources[part]]
         return self._problems[part]
@@ -233,21 +210,21 @@ class SVRDataModule(LightningDataModule):
         return _loader(problems, order, self.problems_per_rollout // ranks)
 
     def val_dataloader(self) -> list[DataLoader[Problem]]:
-        """One loader for each of ``val_sources``."""
+        """One loader for each source."""
         return self._evaluation_loaders("val")
 
     def test_dataloader(self) -> list[DataLoader[Problem]]:
-        """One loader for each of ``test_sources``."""
+        """One loader for each source."""
         return self._evaluation_loaders("test")
 
     def predict_dataloader(self) -> list[DataLoader[Problem]]:
-        """One loader, for the only one of ``predict_sources``."""
+        """One loader, for the only source."""
         return self._evaluation_loaders("predict")
 
     def _evaluation_loaders(self, part: Split) -> list[DataLoader[Problem]]:
         rank, ranks = self._place()
         loaders = []
-        for source, problems in zip(self._sources[part], self.problems(part), strict=True):
+        for source, problems in zip(self.sources(part), self.problems(part), strict=True):
             if len(problems) < ranks:
                 # Lightning's loop would skip a rank without problems, its collectives included.
                 raise ConfigError(

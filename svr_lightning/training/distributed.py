@@ -54,7 +54,6 @@ FIRST_RANKS_TURN = 10
 """Seconds in which the first process reports a faulty configuration that all of them found."""
 
 _LAUNCHER = "SVR_LAUNCHER_PID"
-_PR_SET_PDEATHSIG = 1
 
 
 def note_launcher() -> None:
@@ -67,13 +66,10 @@ def note_launcher() -> None:
 def failing_together(trainer: Any) -> Iterator[None]:
     """Within it, an error of one process becomes the end of all.
 
-    Args:
-        trainer: its ``world_size``, ``global_rank`` and ``strategy.launcher`` are asked for.
-
     Raises:
         SystemExit: 1, in place of an error that was reported here with the rank's number.
         ConfigError: as it was raised, for the command line to print as one line; from the
-            first process at once, from the others only where the first one had nothing to say.
+            first process at once, from the others only if the first one reported nothing.
     """
     if trainer.world_size == 1:
         yield
@@ -83,42 +79,29 @@ def failing_together(trainer: Any) -> Iterator[None]:
         yield
     except (ConfigError, MisconfigurationException) as error:
         if trainer.global_rank == 0:
-            _end_the_others(trainer)
-            _be_gone_in_time()
+            _end_all(trainer)
             raise
-        _let_the_first_speak()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun's way of ending the others
+        time.sleep(FIRST_RANKS_TURN)
         raise ConfigError(f"rank {trainer.global_rank}: {error}") from error
     except Exception as error:
-        _report(error, trainer.global_rank)
-        if trainer.global_rank == 0:
-            _end_the_others(trainer)
-        _be_gone_in_time()
+        trace = "".join(traceback.format_exception(error))
+        line = f"rank {trainer.global_rank} failed: {type(error).__name__}: {error}"
+        # In one write, so that the lines of several processes do not mix.
+        sys.stderr.write(f"{trace}svr_lightning: error: {line}\n")
+        sys.stderr.flush()
+        _end_all(trainer)
         raise SystemExit(1) from error
 
 
-def _report(error: BaseException, rank: int) -> None:
-    """In one write, so that the lines of several processes do not mix."""
-    trace = "".join(traceback.format_exception(error))
-    line = f"svr_lightning: error: rank {rank} failed: {type(error).__name__}: {error}"
-    sys.stderr.write(f"{trace}{line}\n")
-    sys.stderr.flush()
-
-
-def _be_gone_in_time() -> None:
-    """The system ends this process, should a callback or a collective keep it."""
+def _end_all(trainer: Any) -> None:
+    """From the first process, end the others at once. This one has a while to clean up."""
+    launcher = trainer.strategy.launcher
+    if trainer.global_rank == 0 and launcher is not None:
+        launcher.kill(signal.SIGKILL)  # without effect where something else started them
+    # The system ends this process, should a callback or a collective keep it.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(CLEANING_UP)
-
-
-def _end_the_others(trainer: Any) -> None:
-    launcher = trainer.strategy.launcher
-    if launcher is not None:
-        launcher.kill(signal.SIGKILL)  # without effect where something else started them
-
-
-def _let_the_first_speak() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun's way of ending the others
-    time.sleep(FIRST_RANKS_TURN)
 
 
 def _follow_launcher() -> None:
@@ -126,7 +109,8 @@ def _follow_launcher() -> None:
     launcher = os.environ.get(_LAUNCHER)
     if sys.platform != "linux" or launcher != str(os.getppid()):
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
     if launcher != str(os.getppid()):  # gone in between
         os._exit(1)
 
@@ -189,11 +173,11 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
         timeout: timedelta = timedelta(minutes=30),
         config: dict[str, Any] | str | None = None,
     ) -> None:
-        if find_spec("deepspeed") is None:
-            raise ConfigError(
-                "trainer.strategy: DeepSpeed is not installed; pip install "
-                "'svr-lightning[deepspeed]', or set trainer.strategy to auto or ddp"
-            )
+        require(
+            find_spec("deepspeed") is not None,
+            "trainer.strategy: DeepSpeed is not installed; pip install "
+            "'svr-lightning[deepspeed]', or set trainer.strategy to auto or ddp",
+        )
         if not torch.cuda.is_available():
             os.environ.setdefault("DS_ACCELERATOR", "cpu")
         super().__init__(
@@ -207,18 +191,14 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
             config=config,
         )
         assert isinstance(self.config, dict)
-        self._check(self.config)
-
-    @staticmethod
-    def _check(config: dict[str, Any]) -> None:
-        stage = config.get("zero_optimization", {}).get("stage", 0)
-        if stage not in (1, 2):
-            raise ConfigError(
-                f"trainer.strategy: ZeRO stage {stage} is not 1 or 2. Stage 3 shards the weights, "
-                "which every process's rollouts need whole, and without ZeRO DDP does the same"
-            )
-        if config.get("fp16", {}).get("enabled"):
-            raise ConfigError(f"trainer.strategy: fp16 {FP16}; use bf16")
+        stage = self.config.get("zero_optimization", {}).get("stage", 0)
+        require(
+            stage in (1, 2),
+            f"trainer.strategy: ZeRO stage {stage} is not 1 or 2. Stage 3 shards the weights, "
+            "which every process's rollouts need whole, and without ZeRO DDP does the same",
+        )
+        fp16 = self.config.get("fp16", {}).get("enabled")
+        require(not fp16, f"trainer.strategy: fp16 {FP16}; use bf16")
 
     @property
     def precision_plugin(self) -> Any:
@@ -241,11 +221,11 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
 
     def setup_environment(self) -> None:
         """Also accept CPUs, which communicate by gloo."""
-        if not isinstance(self.accelerator, CPUAccelerator):
+        if isinstance(self.accelerator, CPUAccelerator):
+            compile_no_kernels()
+            super(DeepSpeedStrategy, self).setup_environment()
+        else:
             super().setup_environment()
-            return
-        compile_no_kernels()
-        super(DeepSpeedStrategy, self).setup_environment()
 
     def setup_distributed(self) -> None:
         """Join the other processes."""
@@ -295,7 +275,9 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
             tag=sharded.TAG,
             load_optimizer_states=training,
             load_lr_scheduler_states=False,
-            custom_load_fn=None if training else sharded.load_without_reference,
+            custom_load_fn=None
+            if training
+            else lambda src, dst: dst.load_state_dict(sharded.without_reference(src)),
         )
         return state
 

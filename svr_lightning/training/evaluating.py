@@ -4,7 +4,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from svr_lightning.core.stopping import DEFAULT_THRESHOLD, StopRule
-from svr_lightning.core.types import Problem, Turn
+from svr_lightning.core.stopping import Confident, StopRule, rule_as_config
+from svr_lightning.core.types import Problem
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.metrics import macro_averages, named_metrics
@@ -22,11 +22,11 @@ from svr_lightning.evaluation.operating_point import (
     read_operating_point,
     uncertified_settings,
 )
+from svr_lightning.evaluation.printing import print_outcome, print_turn
 from svr_lightning.evaluation.results import RESULTS
 from svr_lightning.evaluation.table import problem_table, turn_tables
-from svr_lightning.evaluation.trajectory_metrics import TrajectoryMetrics
-from svr_lightning.evaluation.transcript import print_outcome, print_turn
 from svr_lightning.files import finite
+from svr_lightning.metrics import TrajectoryMetrics
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.tasks import TASKS
 from svr_lightning.training.data import Split
@@ -40,9 +40,7 @@ from svr_lightning.training.sources import problems_digest
 class ModuleEvaluation:
     """Evaluates a module's policy on its data module's problems, and logs the results.
 
-    Args:
-        module: the :class:`SVRModule` whose policy is evaluated. Its type is not imported, since
-            the module imports this file.
+    ``module`` is an :class:`SVRModule`, whose file imports this one.
     """
 
     evaluator: Evaluator
@@ -68,31 +66,21 @@ class ModuleEvaluation:
             shared=module.ranks_per_engine,
         )
 
-    # --- the protocol --------------------------------------------------------------------------
-
     @cached_property
     def own_threshold(self) -> float | None:
-        """The operating point in the policy's folder; None without one, and for a server.
-
-        Raises:
-            ConfigError: if the file there is none.
-        """
+        """The operating point in the policy's folder; None without one, and for a server."""
         path = self._module.policy_config.path
         return read_operating_point(path) if self._module.in_process else None
 
     @property
-    def threshold(self) -> float:
-        """gamma: the configured threshold, else the policy's own, else the paper's."""
-        configured: float | None = self._module.evaluation.threshold
-        if configured is not None:
-            return configured
-        return DEFAULT_THRESHOLD if self.own_threshold is None else self.own_threshold
-
-    @property
     def config(self) -> EvaluationConfig:
-        """The configured evaluation, with the threshold that applies."""
+        """The configured evaluation, with the stopping rule that applies.
+
+        That is the configured one, else the paper's with the policy's own threshold, if it has one.
+        """
         configured: EvaluationConfig = self._module.evaluation
-        return replace(configured, threshold=self.threshold)
+        own = None if self.own_threshold is None else Confident(threshold=self.own_threshold)
+        return replace(configured, stop=configured.stop or own or Confident())
 
     @property
     def protocol(self) -> tuple[int, StopRule | None]:
@@ -101,29 +89,27 @@ class ModuleEvaluation:
         return recipe.protocol(self.config.max_turns, self.config.rule)
 
     def report_operating_point(self) -> None:
-        """Say that the policy's own threshold is used, and where that leaves its certificate."""
+        """Say that the policy's own threshold is used, and which settings lose its guarantee."""
         folder = self._module.policy_config.path
-        if self._module.evaluation.threshold is not None or self.own_threshold is None:
+        if self._module.evaluation.stop is not None or self.own_threshold is None:
             return
         file = Path(folder) / OPERATING_POINT
         rank_zero_info(f"threshold {self.own_threshold:g}, the operating point of {file}")
-        other = uncertified_settings(folder, asdict(self._module.evaluation) | self._own_gate())
+        applied = {} if self.full_rule is None else vars(self.full_rule)
+        other = uncertified_settings(folder, {**asdict(self._module.evaluation), **applied})
         if other:
             rank_zero_warn(f"{file} promises nothing for {', '.join(other)}")
 
     def quoted_config(self) -> dict[str, Any]:
-        """The configuration for results files, with the stopping rule that is really used.
-
-        If a server has the policy, only what the server is asked is quoted of the model.
-        """
+        """The configuration for results files, with the stopping rule that is really used."""
         module = self._module
         model: dict[str, Any] = dict(module.run_config.get("model", {}))
-        if not module.in_process:
+        if not module.in_process:  # of the policy this side knows only what the server is asked
             template = module.policy_config.chat_template_kwargs
             model = {key: model[key] for key in ("engine", "recipe", "evaluation") if key in model}
             model["policy"] = {"chat_template_kwargs": template}
-        quoted = {**model.get("evaluation", {}), "threshold": self.threshold}
-        model["evaluation"] = quoted | self._own_gate()
+        stop = None if self.full_rule is None else rule_as_config(self.full_rule)
+        model["evaluation"] = {**model.get("evaluation", {}), "stop": stop}
         max_turns, rule = self.protocol
         return {
             **module.run_config,
@@ -136,15 +122,11 @@ class ModuleEvaluation:
             },
         }
 
-    def _own_gate(self) -> dict[str, Any]:
-        """``gate`` of what ends a trajectory, or would end it if not every turn were recorded.
-
-        A recipe may have a gate of its own. Empty for a recipe that never stops early.
-        """
-        _, rule = self._module.recipe.protocol(self.config.max_turns, self.config.full_rule)
-        return {} if rule is None else {"gate": rule.gate}
-
-    # --- one evaluation ------------------------------------------------------------------------
+    @property
+    def full_rule(self) -> StopRule | None:
+        """The rule that ends trajectories, or would if not every turn were recorded."""
+        recipe: Recipe = self._module.recipe
+        return recipe.protocol(self.config.max_turns, self.config.full_rule)[1]
 
     def begin(self, name: str, split: Split) -> None:
         """Begin ``eval/<name>/``, or go on with that of a killed process."""
@@ -152,26 +134,25 @@ class ModuleEvaluation:
             self.evaluator.records = []
             return
         found = self.evaluator.begin(
-            name, step=self._module.global_step, fingerprint=self.fingerprint(split)
+            name,
+            step=self._module.global_step,
+            fingerprint=self.fingerprint(split),
+            past_stop=self.config.validate_past_stop if split == "val" else 0,
         )
         if found:
             rank_zero_info(found)
 
     def solve(self, problems: list[Problem], split: Split, index: int = 0) -> None:
         """Run a batch of one data set: adaptive inference, or votes."""
-        source = getattr(self._data, f"{split}_sources")[index]
+        source = self._data.sources(split)[index]
         voting = split == "test" and self.evaluator.config.votes
         run = self.evaluator.vote if voting else self.evaluator.solve
         run(problems, source.name, source.max_completion_tokens)
 
     def answer(self, problems: list[Problem]) -> list[dict[str, Any]]:
         """Answer the user's questions, showing each turn as it comes; the records as JSON."""
-        several = len(problems) > 1
-
-        def show(problem: Problem, turn: Turn) -> None:
-            print_turn(problem, turn, name_problem=several)
-
-        (source,) = self._data.predict_sources
+        show = partial(print_turn, name_problem=len(problems) > 1)
+        (source,) = self._data.sources("predict")
         records = self.evaluator.solve(problems, source.name, source.max_completion_tokens, show)
         for record in records:
             print_outcome(record, self.evaluator.rule)
@@ -204,7 +185,7 @@ class ModuleEvaluation:
         self.begin(name, split)
         loaders = getattr(self._data, f"{split}_dataloader")()
         limit = getattr(self._module.trainer, f"limit_{split}_batches")
-        for source, loader in zip(getattr(self._data, f"{split}_sources"), loaders, strict=True):
+        for source, loader in zip(self._data.sources(split), loaders, strict=True):
             batches = limit if isinstance(limit, int) else int(len(loader) * limit)
             for problems in islice(loader, batches):
                 self.evaluator.solve(problems, source.name, source.max_completion_tokens)
@@ -241,7 +222,7 @@ class ModuleEvaluation:
 
         Its results may be on disk and not, or not all, in the log: they are logged again.
         """
-        self._forget_logged("val")
+        forget(self._module, "val")
         path = self.evaluator.folder(self._step_name) / RESULTS
         text = path.read_text(encoding="utf-8") if path.is_file() else None
         # Rank 0 wrote it, perhaps to a disk that only rank 0 can read.
@@ -252,8 +233,6 @@ class ModuleEvaluation:
         self._module.write_metrics(values, self._module.global_step)
         return True
 
-    # --- parts ---------------------------------------------------------------------------------
-
     @property
     def _step_name(self) -> str:
         return f"step-{self._module.global_step:06d}"
@@ -262,16 +241,11 @@ class ModuleEvaluation:
     def _data(self) -> Any:
         return self._module.trainer.datamodule
 
-    def _forget_logged(self, stage: str) -> None:
-        for logger in self._module.trainer.loggers:
-            if isinstance(logger, CSVLog):
-                logger.forget(self._module.global_step, f"{stage}/")
-
     def _log(self, stage: str, results: Mapping[str, Any]) -> None:
-        self._forget_logged(stage)  # of the same command before, or of what a kill cut off
+        forget(self._module, stage)  # of the same command before, or of what a kill cut off
         module, values = self._module, named_metrics(stage, results)
-        # Equal on all ranks already; Lightning advises to say so. It writes them to the loggers
-        # at "step" and returns them from validate() and test(). In float64, as results.json.
+        # Equal on all ranks already. Lightning writes them to the loggers at "step" and returns
+        # them from validate() and test(). In float64, as results.json.
         exact = {k: torch.tensor(v, dtype=torch.float64, device="cpu") for k, v in values.items()}
         if exact:
             exact["step"] = torch.tensor(float(module.global_step))
@@ -282,3 +256,10 @@ class ModuleEvaluation:
         if stage == "val" and macro:
             for name, metric in (("val_acc", "accuracy"), ("turns", "turns")):
                 module.log(name, macro["all"][metric], prog_bar=True, logger=False, sync_dist=True)
+
+
+def forget(module: Any, stage: str) -> None:
+    """Drop from ``metrics.csv`` what was logged of a stage at the present step."""
+    for logger in module.trainer.loggers:
+        if isinstance(logger, CSVLog):
+            logger.forget(module.global_step, f"{stage}/")

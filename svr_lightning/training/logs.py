@@ -3,18 +3,25 @@
 import csv
 import math
 import os
+import resource
+import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any
 
+import numpy as np
+import torch
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
+from svr_lightning.core.metrics import auroc
 from svr_lightning.core.rewards import Reward
+from svr_lightning.core.stopping import should_stop
 from svr_lightning.core.types import ScoredTurn, Verdict
 from svr_lightning.recipes.base import Group
 
@@ -153,6 +160,10 @@ def _self_checks(turns: Sequence[ScoredTurn]) -> dict[str, float]:
         "train/overconfidence": _share(
             verdict == Verdict.CORRECT and not correct for verdict, _, correct in checked
         ),
+        "train/would_stop": _share(
+            should_stop(verdict, stated, truncated=False) for verdict, stated, _ in checked
+        ),
+        "train/confidence/spread": pstdev(stated for _, stated, _ in checked),
     }
     for word in Verdict:
         share = _share(verdict == word for verdict, _, _ in checked)
@@ -161,9 +172,39 @@ def _self_checks(turns: Sequence[ScoredTurn]) -> dict[str, float]:
         values = [stated for _, stated, correct in checked if correct == label]
         if values:
             stats[f"train/confidence/{name}"] = fmean(values)
-    return stats
+    ranked = auroc(*(np.array(column) for column in list(zip(*checked, strict=True))[1:]))
+    return stats if math.isnan(ranked) else {**stats, "train/auroc": ranked}
 
 
 def _share(flags: Iterable[bool]) -> float:
     values = list(flags)
     return sum(values) / len(values)
+
+
+class UpdateClock:
+    """Time and tokens of one optimizer step's update."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """An update begins now."""
+        self._began, self.tokens = time.perf_counter(), 0
+
+    def take(self, device: torch.device) -> dict[str, float]:
+        """What is logged of the update that ends now; the next one begins."""
+        seconds, tokens = time.perf_counter() - self._began, self.tokens
+        self.start()
+        return {
+            "time/update": seconds,
+            "speed/update": tokens / seconds,
+            "memory/peak": _peak_memory(device),
+        }
+
+
+def _peak_memory(device: torch.device) -> float:
+    """GiB that this process has held at most: of the GPU's memory, else of the machine's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)  # bytes there, KiB on Linux

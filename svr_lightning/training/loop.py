@@ -8,7 +8,6 @@ the optimizer step. Accumulation, clipping, precision, strategies, callbacks, ch
 
 import math
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -20,10 +19,6 @@ from svr_lightning.training.batching import TrainBatch
 from svr_lightning.training.distributed import gather_lists
 from svr_lightning.training.internals import Fetcher, FitLoop, save_at_the_end
 
-_MICRO_BATCHES = "micro-batches per optimizer step (model.micro_batch_size, processes)"
-
-Collect = Callable[[list[Problem]], list[TrainBatch]]
-
 
 class RolloutFetcher(Fetcher):
     """Turns problem batches into micro-batches, ``per_rollout`` of them at a time.
@@ -32,7 +27,9 @@ class RolloutFetcher(Fetcher):
     the checkpoint already covers are skipped when the first micro-batch is asked for.
     """
 
-    def __init__(self, collect: Collect, per_rollout: int) -> None:
+    def __init__(
+        self, collect: Callable[[list[Problem]], list[TrainBatch]], per_rollout: int
+    ) -> None:
         super().__init__()
         self.pending: list[TrainBatch] = []
         self._collect = collect
@@ -142,15 +139,17 @@ class RolloutFitLoop(FitLoop):
         """Add what every process has left of a rollout that several optimizer steps share."""
         state = super().on_save_checkpoint()
         pending = getattr(self.fetcher, "pending", [])
-        state["pending"] = gather_lists([[_plain(batch.to("cpu")) for batch in pending]])
+        plain = [dict(vars(batch.to("cpu"))) for batch in pending]
+        state["pending"] = gather_lists([plain])
         state["progress_counts"] = self._counted_in()
         return state
 
     def _counted_in(self) -> dict[str, int]:
         """What the saved progress is counted in."""
+        micro_batches = "micro-batches per optimizer step (model.micro_batch_size, processes)"
         return {
             "data.problems_per_step": self.trainer.datamodule.problems_per_step,
-            _MICRO_BATCHES: int(self.trainer.accumulate_grad_batches),
+            micro_batches: int(self.trainer.accumulate_grad_batches),
             "model.updates_per_rollout": self.trainer.lightning_module.updates_per_rollout,
         }
 
@@ -187,7 +186,7 @@ class RolloutFitLoop(FitLoop):
                 "resume from another one"
             )
         if self._restored and isinstance(self.fetcher, RolloutFetcher):
-            self.fetcher.pending = [_from_plain(batch) for batch in self._restored]
+            self.fetcher.pending = [TrainBatch(**batch) for batch in self._restored]
             self._restored = []
 
     def on_run_end(self) -> None:
@@ -200,11 +199,3 @@ class RolloutFitLoop(FitLoop):
     def _collect(self, problems: list[Problem]) -> list[TrainBatch]:
         with torch.no_grad():
             return self.trainer.lightning_module.collect(problems)  # type: ignore[no-any-return]
-
-
-def _plain(batch: TrainBatch) -> dict[str, Any]:
-    return {field.name: getattr(batch, field.name) for field in fields(batch)}
-
-
-def _from_plain(state: dict[str, Any]) -> TrainBatch:
-    return TrainBatch(**{**state, "group_ids": tuple(state["group_ids"])})

@@ -3,13 +3,13 @@
 import copy
 import json
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from svr_lightning.core.types import Problem
@@ -19,10 +19,9 @@ from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.batching import (
-    TrainBatch,
-    micro_batches_per_step,
-)
+from svr_lightning.training.batching import TrainBatch
+from svr_lightning.training.checkpoint import without_reference
+from svr_lightning.training.collapse import CollapseWatch
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
@@ -34,7 +33,7 @@ from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import check_precision, mean_over_ranks
 from svr_lightning.training.evaluating import ModuleEvaluation
 from svr_lightning.training.internals import has_trainer
-from svr_lightning.training.logs import CSVLog, StepLog
+from svr_lightning.training.logs import CSVLog, StepLog, UpdateClock
 from svr_lightning.training.loop import RolloutFitLoop
 from svr_lightning.training.policy import load_policy, stop_token_ids
 from svr_lightning.training.rollouts import ModuleRollouts
@@ -58,14 +57,13 @@ class SVRModule(LightningModule):
         reference: how the reference follows the policy.
         evaluation: adaptive inference, or samples for majority voting.
         engine: what samples; None chooses vLLM if the policy is on a GPU and vLLM is installed,
-            else the transformers engine. With one that does not read tokens, as a server's, the
-            module evaluates only, and loads no policy.
+            else the transformers engine. With a server's the module evaluates only, and loads no
+            policy.
         resample: what to do about problems whose trajectories all earn the same.
         updates_per_rollout: optimizer steps per rollout; above 1 the ratio and the clip act.
-        micro_batch_size: sequences per forward and backward pass on one process. Gradients are
-            accumulated over as many micro-batches as an optimizer step needs. A step's sequences
-            are sorted by length: a micro-batch of short ones may hold more, one of long ones
-            holds fewer. None of this changes the gradient.
+        micro_batch_size: sequences per forward and backward pass on one process, on average: a
+            micro-batch of short ones may hold more, one of long ones fewer. As many micro-batches
+            as an optimizer step needs are accumulated, which does not change the gradient.
         seed: of every random draw; the command line sets it from ``seed_everything``.
     """
 
@@ -90,10 +88,11 @@ class SVRModule(LightningModule):
         seed: int = 42,
     ) -> None:
         super().__init__()
-        for name, value in (
-            ("micro_batch_size", micro_batch_size),
-            ("updates_per_rollout", updates_per_rollout),
-        ):
+        at_least_one = {
+            "micro_batch_size": micro_batch_size,
+            "updates_per_rollout": updates_per_rollout,
+        }
+        for name, value in at_least_one.items():
             require(value >= 1, f"model.{name}={value} must be at least 1")
         require(
             updates_per_rollout == 1 or sampling.top_p == 1,
@@ -118,9 +117,10 @@ class SVRModule(LightningModule):
         self._step_log = StepLog()
         self._engine = engine
         self._rollout_stats: dict[str, float] = {}
+        self._collapse = CollapseWatch()
         self.rollouts = ModuleRollouts(self)
         self._grad_norm = math.nan
-        self._update_began = time.perf_counter()
+        self._clock = UpdateClock()
 
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference if the loss has a KL term."""
@@ -157,6 +157,11 @@ class SVRModule(LightningModule):
             max_model_len=config.max_model_len,
             chat_template_kwargs=config.chat_template_kwargs,
         )
+        trajectories = None
+        if has_trainer(self) and self._trains:
+            data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+            problems = data.problems_per_rollout * self.ranks_per_engine // self.trainer.world_size
+            trajectories = problems * self.recipe.group_size
         # Before there is an optimizer: an engine may measure what memory is left for its cache.
         self.serving = PolicyEngine(
             self.policy,
@@ -164,9 +169,8 @@ class SVRModule(LightningModule):
             stop_token_ids=stop_token_ids(self.policy, tokenizer),
             max_model_len=config.max_model_len,
             device_type=device,
+            trajectories=trajectories,
         )
-
-    # --- Lightning's evaluation loops -----------------------------------------------------------
 
     def on_validation_epoch_start(self) -> None:
         """Begin, or go on with, the records of a validation."""
@@ -207,10 +211,7 @@ class SVRModule(LightningModule):
         self.evaluating.finish()
 
     def write_metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Log at an optimizer step of our choosing.
-
-        Lightning's own step counter lags by one after a resume, which would shift the curves.
-        """
+        """Log at a step; Lightning's own counter lags by one after a resume."""
         for logger in self.trainer.loggers:
             logger.log_metrics(dict(values), step=step)
 
@@ -229,23 +230,18 @@ class SVRModule(LightningModule):
         if "recipe" in checkpoint:
             self.recipe.scheduler.load_state_dict(checkpoint["recipe"])
         self.serving.weights_replaced()
-        useless = self.reference is None and not self._trains
-        if useless and "state_dict" in checkpoint:  # DeepSpeed has its own way
-            weights = checkpoint["state_dict"]
-            checkpoint["state_dict"] = {
-                k: v for k, v in weights.items() if not k.startswith("reference.")
-            }
-        if "state_dict" in checkpoint:
-            self._check_weights(checkpoint["state_dict"])
+        if "state_dict" not in checkpoint:
+            return  # DeepSpeed has its own way
+        if self.reference is None and not self._trains:
+            checkpoint["state_dict"] = without_reference(checkpoint["state_dict"])
+        self._check_weights(checkpoint["state_dict"])
 
     def _check_weights(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Refuse those of another model, or a reference where there is none and the reverse."""
-        own = self.state_dict()
-        odd = sorted(
-            name
-            for name in own.keys() | saved.keys()
-            if name not in own or name not in saved or own[name].shape != saved[name].shape
-        )
+        shapes = [
+            {k: v.shape for k, v in weights.items()} for weights in (self.state_dict(), saved)
+        ]
+        odd = sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
         require(
             not odd,
             f"the checkpoint is of another model or method: {len(odd)} of its weights have other "
@@ -280,26 +276,25 @@ class SVRModule(LightningModule):
             check_precision(str(self.trainer.precision), self.optimizer_config.lr)
         problems = data.problems_per_step // self.trainer.world_size
         sequences = problems * self.recipe.samples_per_problem
-        self.trainer.accumulate_grad_batches = micro_batches_per_step(
-            sequences, self.micro_batch_size
-        )
+        self.trainer.accumulate_grad_batches = math.ceil(sequences / self.micro_batch_size)
 
     def _hyperparameters(self) -> dict[str, Any]:
         """For loggers: the command line's configuration, else this module's own settings."""
         if self.run_config:
             return self.run_config
-        configs: dict[str, Any] = {
-            "policy": self.policy_config,
-            "sampling": self.sampling,
-            "optimizer": self.optimizer_config,
-            "reference": self.reference_config,
-            "evaluation": self.evaluation,
+        model = {
+            "policy": asdict(self.policy_config),
+            "recipe": repr(self.recipe),
+            "sampling": asdict(self.sampling),
+            "optimizer": asdict(self.optimizer_config),
+            "reference": asdict(self.reference_config),
+            "evaluation": asdict(self.evaluation),
+            "resample": self.resample,
+            "updates_per_rollout": self.updates_per_rollout,
+            "micro_batch_size": self.micro_batch_size,
+            "seed": self.seed,
         }
-        own = {name: asdict(config) for name, config in configs.items()}
-        plain_settings = ("resample", "updates_per_rollout", "micro_batch_size", "seed")
-        own |= {name: getattr(self, name) for name in plain_settings}
-        settings = {"model": {**own, "recipe": repr(self.recipe)}}
-        return dict(json.loads(json.dumps(settings, default=str)))  # tuples as lists
+        return dict(json.loads(json.dumps({"model": model}, default=str)))  # tuples as lists
 
     def configure_optimizers(self) -> Any:
         """AdamW over the policy, warmup-stable-decay over the planned optimizer steps."""
@@ -321,7 +316,7 @@ class SVRModule(LightningModule):
     def collect(self, problems: list[Problem]) -> list[TrainBatch]:
         """One on-policy batch: problems to groups, labels, rewards, samples, micro-batches."""
         batches, self.groups, self._rollout_stats = self.rollouts.collect(problems)
-        self._update_began = time.perf_counter()
+        self._clock.start()
         return batches
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
@@ -335,6 +330,7 @@ class SVRModule(LightningModule):
         )
         if not torch.isfinite(update.loss):
             raise RuntimeError(self._not_finite("loss", batch.group_ids))
+        self._clock.tokens += int(batch.attention_mask.sum())
         self._step_log.add(
             means={
                 "train/loss": update.loss.detach(),
@@ -352,9 +348,7 @@ class SVRModule(LightningModule):
             return  # DeepSpeed comes here after every micro-batch
         if not self.trainer.strategy.handles_gradient_accumulation:
             self._require_finite(total_norm(self.policy).item())
-        stats = self._step_log.take()
-        stats["time/update"] = time.perf_counter() - self._update_began
-        self._update_began = time.perf_counter()
+        stats = self._step_log.take() | self._clock.take(self.device)
         stats["train/lr"] = optimizer.param_groups[0]["lr"]
         gap = stats["engine/logprob_diff"]
         # Comparable at the first update of a rollout, and where nothing was left out of the draw.
@@ -363,6 +357,8 @@ class SVRModule(LightningModule):
         self._rollout_stats = {}  # written once, with the first update of the rollout
         stats = mean_over_ranks(stats)
         self.write_metrics(stats, self.global_step + 1)
+        if warning := self._collapse.note(stats):
+            rank_zero_warn(f"optimizer step {self.global_step + 1}: {warning}")
         if comparable:
             require_agreement(gap, self.sampling.max_logprob_diff, self.global_step + 1)
         for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):

@@ -25,7 +25,10 @@ from svr_lightning.training.config import PolicyConfig
 
 BUILT_IN = "embedded:"
 """Begins the name of a checkpoint that ships with the package."""
-EMBEDDED = {f"{BUILT_IN}countdown-tiny": "countdown_policy"}
+EMBEDDED = {
+    f"{BUILT_IN}countdown-tiny": "countdown_policy",
+    f"{BUILT_IN}arithmetic-tiny": "arithmetic_policy",
+}
 """Their folders, by the name a configuration gives them."""
 
 RANDOM_HYBRID = "random:qwen3_5"
@@ -41,12 +44,7 @@ _SCORE_SHAPING = (
 
 
 def load_policy(config: PolicyConfig, seed: int, device: str = "cpu") -> tuple[Any, Any]:
-    """Load a model with fp32 weights and its tokenizer.
-
-    Args:
-        config: which model, and how it computes.
-        seed: of random weights.
-        device: type of the device that will run it, for the choice of kernels.
+    """Load a model with fp32 weights and its tokenizer, for a ``device`` of this type.
 
     Raises:
         ConfigError: if the checkpoint cannot be found, read, holds too short a context, is of
@@ -74,10 +72,8 @@ def stop_token_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Every token that ends a turn: the model's, the tokenizer's and the chat template's."""
     declared = getattr(model, "generation_config", None)
     eos = getattr(declared, "eos_token_id", None)
-    ids = set(eos if isinstance(eos, list | tuple) else [eos])
-    ids.add(tokenizer.eos_token_id)
-    turn_end = tokenizer.get_vocab().get("<|im_end|>")
-    ids.add(turn_end)
+    ids = {*(eos if isinstance(eos, list | tuple) else [eos])}
+    ids |= {tokenizer.eos_token_id, tokenizer.get_vocab().get("<|im_end|>")}
     return tuple(sorted(i for i in ids if i is not None))
 
 
@@ -200,10 +196,10 @@ by the same functions, as its source says."""
 
 
 def use_kernels(model: Any, liger: bool | None, device: str) -> None:
-    """Give the model the kernels that this machine has for it, and log which ones.
+    """Patch the model in place with the kernels that this machine has for it, and log which ones.
 
     Args:
-        model: a transformers causal language model; patched in place.
+        model: a transformers causal language model.
         liger: None to use liger-kernel where it can be, True to insist, False to do without.
         device: type of the device that will run the model.
 
@@ -231,11 +227,7 @@ def use_kernels(model: Any, liger: bool | None, device: str) -> None:
 
 
 def chooses_liger(wanted: bool | None, *, model_type: str, device: str, installed: bool) -> bool:
-    """Whether liger-kernel is used.
-
-    Raises:
-        ConfigError: if it is wanted and cannot be; the message says why.
-    """
+    """Whether liger-kernel is used; a ConfigError if it is wanted and cannot be."""
     if wanted is False:
         return False
     obstacle = None
@@ -258,12 +250,10 @@ PROBE = 4096
 
 @torch.no_grad()
 def weights_fingerprint(model: nn.Module) -> str:
-    """A sha256 over names, types, shapes and a fixed sample of every tensor of ``model``.
+    """A sha256 over names, types, shapes and evenly spaced elements of every tensor of ``model``.
 
-    Reading all of a model of two billion parameters would take as long as its first batches. A
-    sample of evenly spaced elements is enough to tell policies apart: an optimizer step, a mix
-    or another seed changes nearly every element of every matrix. A tensor of at most
-    :data:`PROBE` elements, as norms and biases are, is read whole.
+    Reading all of a large model would take as long as its first batches. A sample is enough to
+    tell policies apart: an optimizer step, a mix or another seed changes nearly every element.
     """
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):

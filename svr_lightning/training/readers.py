@@ -1,7 +1,7 @@
-"""Rows out of files and out of the hub, before anybody knows what they mean.
+"""Rows of files and of hub data sets, with the place of each for error messages.
 
-Every error is a ``ValueError`` of one line; :mod:`svr_lightning.training.sources` adds whose
-data it was. A line that is no JSON is not an error of the file but of that row.
+Text files are not read by ``datasets``: it names no line of a faulty file and refuses a column
+whose values differ in type. Every error is a ``ValueError`` of one line.
 """
 
 import csv
@@ -9,23 +9,15 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from svr_lightning.errors import one_line, typed_line
 
-Choose = Callable[[int], Sequence[int]]
-"""From the number of rows to the indices that are wanted."""
-
 _SPLITS = {"train", "test", "validation", "valid", "val", "dev"}
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
-
-
-def is_hub_id(path: str) -> bool:
-    """Whether a path can be the name of a hub data set: ``owner/name`` and no file's."""
-    return bool(_HUB_ID.fullmatch(path)) and not path.lower().endswith(tuple(_READERS))
+_WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)")
 
 
 class RawRow(NamedTuple):
@@ -39,9 +31,14 @@ class RawRow(NamedTuple):
     """What was read; the ValueError that reading raised, where it did."""
 
 
-def numbered(values: Iterable[Any], place: str = "row") -> list[RawRow]:
+def is_hub_id(path: str) -> bool:
+    """Whether a path can be the name of a hub data set: ``owner/name`` and no file's."""
+    return bool(_HUB_ID.fullmatch(path)) and not path.lower().endswith(tuple(_READERS))
+
+
+def numbered(values: Iterable[Any]) -> list[RawRow]:
     """Rows that have no lines, only positions."""
-    return [RawRow(number, f"{place} {number}", value) for number, value in enumerate(values)]
+    return [RawRow(number, f"row {number}", value) for number, value in enumerate(values)]
 
 
 def local_rows(path: Path, *, split: str, subset: str | None) -> list[RawRow]:
@@ -50,36 +47,46 @@ def local_rows(path: Path, *, split: str, subset: str | None) -> list[RawRow]:
     Raises:
         ValueError: if there is no file to read or one cannot be read.
     """
-    if not path.is_dir():
-        return _file_rows(path, path.name)
-    folder = path / subset if subset else path
-    if not folder.is_dir():
-        raise ValueError(f"the folder has no sub-folder {subset!r}, which subset asks for")
+    files, folder = [path], path.parent
+    if path.is_dir():
+        folder = path / subset if subset else path
+        if not folder.is_dir():
+            raise ValueError(f"the folder has no sub-folder {subset!r}, which subset asks for")
+        files = _files_of(folder, split)
     rows: list[RawRow] = []
-    for file in _files_of(folder, split):
-        found = _file_rows(file, file.relative_to(folder).as_posix())
-        rows.extend(row._replace(number=len(rows) + row.number) for row in found)
+    for file in files:
+        name = file.relative_to(folder).as_posix()
+        read = next((r for suffix, r in _READERS.items() if name.lower().endswith(suffix)), None)
+        if read is None:
+            raise ValueError(f"{name} is none of {', '.join(_READERS)}")
+        try:
+            for place, value in read(file):
+                rows.append(RawRow(len(rows), f"{name}{place}", value))
+        except (OSError, EOFError, ValueError, NotImplementedError, zlib.error, csv.Error) as error:
+            reason = one_line(getattr(error, "strerror", None) or error)
+            raise ValueError(f"cannot read {name}: {reason}") from error
     return rows
 
 
 def hub_rows(
-    path: str, *, split: str, subset: str | None, revision: str | None, choose: Choose
+    path: str,
+    *,
+    split: str,
+    subset: str | None,
+    revision: str | None,
+    choose: Callable[[int], Sequence[int]],
 ) -> list[RawRow]:
     """Rows of a hub data set, or of the hub's cache. Never runs a data set's own code.
 
+    ``choose`` maps the number of rows to the indices that are wanted.
+
     Raises:
-        ValueError: if ``path`` can be no hub id, ``datasets`` is not installed, or the hub did
-            not deliver.
+        ValueError: if ``path`` can be no hub id, or the hub did not deliver.
     """
     if not is_hub_id(path):
         raise ValueError(f"there is no such file or folder (looked from {Path.cwd()}); mend path")
-    try:
-        import datasets
-    except ImportError:
-        raise ValueError(
-            "no such file or folder, and reading the hub needs the datasets package: "
-            "pip install datasets"
-        ) from None
+    import datasets
+
     asked = f"load_dataset({path!r}, name={subset!r}, split={split!r}, revision={revision!r})"
     try:
         table = datasets.load_dataset(path, name=subset, split=split, revision=revision)
@@ -116,17 +123,6 @@ def _files_of(folder: Path, split: str) -> list[Path]:
     return named
 
 
-def _file_rows(file: Path, name: str) -> list[RawRow]:
-    for suffix, read in _READERS.items():
-        if file.name.lower().endswith(suffix):
-            try:
-                return read(file, name)
-            except (OSError, EOFError, zlib.error, csv.Error, UnicodeError) as error:
-                reason = one_line(getattr(error, "strerror", None) or error)
-                raise ValueError(f"cannot read {name}: {reason}") from error
-    raise ValueError(f"{name} is none of {', '.join(_READERS)}")
-
-
 def _parsed(raw: bytes) -> Any:
     """The JSON value of some bytes, or the ValueError that says where it breaks off."""
     try:
@@ -141,49 +137,42 @@ def _parsed(raw: bytes) -> Any:
         return ValueError(f"invalid JSON: {one_line(error)}")
 
 
-def _json_lines(file: Path, name: str) -> list[RawRow]:
-    rows: list[RawRow] = []
+_Placed = Iterator[tuple[str, Any]]
+"""What follows the file's name in messages, and a row's value."""
+
+
+def _json_lines(file: Path) -> _Placed:
     with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as lines:
-        for line_number, line in enumerate(lines, start=1):
+        for number, line in enumerate(lines, start=1):
             if line.strip():
-                rows.append(RawRow(len(rows), f"{name}:{line_number}", _parsed(line.rstrip())))
-    return rows
+                yield f":{number}", _parsed(line.rstrip())
 
 
-def _json_list(file: Path, name: str) -> list[RawRow]:
+def _json_list(file: Path) -> _Placed:
     value = _parsed(file.read_bytes())
     if isinstance(value, ValueError):
-        raise ValueError(f"{name}: {value}. With one object a line it is a .jsonl file")
+        raise ValueError(f"{value}. With one object a line it is a .jsonl file")
     if not isinstance(value, list):
-        raise ValueError(f"{name}: expected a list of objects, found {type(value).__name__}")
-    return numbered(value, f"{name} row")
+        raise ValueError(f"expected a list of objects, found {type(value).__name__}")
+    yield from ((f" row {number}", row) for number, row in enumerate(value))
 
 
-def _parquet(file: Path, name: str) -> list[RawRow]:
-    try:
-        parquet = import_module("pyarrow.parquet")
-    except ImportError:
-        raise ValueError(f"{name}: reading parquet needs pyarrow: pip install pyarrow") from None
-    try:
-        return numbered(parquet.read_table(file).to_pylist(), f"{name} row")
-    except (ValueError, NotImplementedError) as error:  # pyarrow's own errors are of these kinds
-        raise ValueError(f"cannot read {name}: {one_line(error)}") from error
+def _parquet(file: Path) -> _Placed:
+    from pyarrow import parquet  # comes with datasets, which would copy the file to its cache
+
+    rows = parquet.read_table(file).to_pylist()
+    yield from ((f" row {number}", row) for number, row in enumerate(rows))
 
 
-_WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)")
-
-
-def _csv(file: Path, name: str) -> list[RawRow]:
+def _csv(file: Path) -> _Placed:
     """Rows under a header line. Whole numbers, JSON lists and JSON objects are read as such."""
-    rows: list[RawRow] = []
     with file.open(newline="", encoding="utf-8-sig") as stream:
         table = csv.DictReader(stream)
         for cells in table:
             value: Any = {key: _cell(text) for key, text in cells.items() if key is not None}
             if None in cells or None in cells.values():
                 value = ValueError(f"another number of cells than the header's {len(value)}")
-            rows.append(RawRow(len(rows), f"{name}:{table.line_num}", value))
-    return rows
+            yield f":{table.line_num}", value
 
 
 def _cell(text: str | None) -> Any:
@@ -195,7 +184,7 @@ def _cell(text: str | None) -> Any:
     return text
 
 
-_READERS: dict[str, Callable[[Path, str], list[RawRow]]] = {
+_READERS: dict[str, Callable[[Path], _Placed]] = {
     ".json": _json_list,
     ".jsonl": _json_lines,
     ".jsonl.gz": _json_lines,

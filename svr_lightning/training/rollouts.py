@@ -21,11 +21,51 @@ from svr_lightning.training.logs import rollout_stats
 from svr_lightning.training.update import completion_logprobs
 
 
+class MeteredEngine:
+    """An engine that counts what it does.
+
+    Args:
+        engine: started and synced; it does the work.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._running = 0
+        self.steps = 0
+        self.tokens = 0
+        """Sampled tokens of completions that have ended."""
+        self._filled = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def submit(self, request: Any) -> None:
+        """Start or queue a request."""
+        self._engine.submit(request)
+        self._running += 1
+
+    def step(self) -> Any:
+        """Work on all requests."""
+        self.steps += 1
+        self._filled += min(self._running, self._engine.max_batch)
+        outputs = self._engine.step()
+        self._running -= len(outputs)
+        self.tokens += sum(len(output.token_ids) for output in outputs)
+        return outputs
+
+    def stats(self, seconds: float) -> dict[str, float]:
+        """What is logged of the ``seconds`` that this engine has worked for."""
+        return {
+            "speed/rollout": self.tokens / seconds,
+            "engine/steps": float(self.steps),
+            "engine/batch_fill": self._filled / max(self.steps * self._engine.max_batch, 1),
+        }
+
+
 class ModuleRollouts:
     """Rolls out a module's training problems and makes micro-batches of them.
 
-    Args:
-        module: with a policy in this process.
+    ``module`` is an :class:`SVRModule` with a policy in this process; its file imports this one.
     """
 
     def __init__(self, module: Any) -> None:
@@ -49,9 +89,11 @@ class ModuleRollouts:
         own_ids = [problem.id for problem in problems]
         # Of all processes, where single groups are replaced; whole batches are drawn from all.
         batch = frozenset(gather_lists(own_ids) if module.resample == "top_up" else [])
+        engine: Any = MeteredEngine(module.serving.engine)
+        part, parts = self._place()
         with module.serving.sampling(module.global_step):
             groups = collect_rollout(
-                module.serving.engine,
+                engine,
                 module.recipe,
                 problems,
                 renderer=module.renderer,
@@ -60,15 +102,19 @@ class ModuleRollouts:
                 step=module.global_step,
                 resample=module.resample,
                 fresh=partial(self._fresh_problems, batch),
-                part=module.global_rank // module.ranks_per_engine,
-                parts=module.trainer.world_size // module.ranks_per_engine,
+                part=part,
+                parts=parts,
                 show_progress=module.global_rank == 0,
             )
-        groups = self._own_share(groups)
+        # The processes of one engine all rolled out the same groups; each trains on its share.
+        own = len(groups) // module.ranks_per_engine
+        first = module.global_rank % module.ranks_per_engine * own
+        groups = groups[first : first + own]
         samples = samples_of(groups, module.recipe.samples_per_problem)
         module.recipe.scheduler.remember(groups, module.global_step, gather_lists)
         stats = rollout_stats(groups)
         stats["time/rollout"] = time.perf_counter() - started
+        stats |= engine.stats(stats["time/rollout"])
         sync_seconds = module.serving.sync_seconds()
         if sync_seconds is not None:
             stats["time/sync"] = sync_seconds
@@ -77,11 +123,15 @@ class ModuleRollouts:
             accumulate=int(module.trainer.accumulate_grad_batches),
             updates=module.updates_per_rollout,
             version=module.global_step,
-            max_tokens=module.policy_config.max_tokens_per_forward,
             loss_tokens=module.renderer.loss_tokens,
             dummy_sample=dummy_sample(groups),
         )
         return [self._with_old_logprobs(batch) for batch in batches], groups, stats
+
+    def _place(self) -> tuple[int, int]:
+        """Which engine this process uses, of how many."""
+        shared = self._module.ranks_per_engine
+        return self._module.global_rank // shared, self._module.trainer.world_size // shared
 
     def _with_old_logprobs(self, batch: TrainBatch) -> TrainBatch:
         """Where several updates share a rollout, note what their ratios start from.
@@ -96,13 +146,6 @@ class ModuleRollouts:
             old = completion_logprobs(module.policy, here, module.sampling.temperature)
         return replace(batch, old_logprobs=old.to(batch.logprobs.device))
 
-    def _own_share(self, groups: list[Group]) -> list[Group]:
-        """What this process trains on of the groups that its engine's processes all rolled out."""
-        module = self._module
-        own = len(groups) // module.ranks_per_engine
-        first = module.global_rank % module.ranks_per_engine * own
-        return groups[first : first + own]
-
     def _fresh_problems(
         self, batch: frozenset[str], attempt: int, count: int, exclude: frozenset[str]
     ) -> list[Problem]:
@@ -111,30 +154,28 @@ class ModuleRollouts:
         seed = derive_seed(
             module.seed, step=module.global_step, problem_id="", attempt=attempt, purpose="resample"
         )
-        engines = module.trainer.world_size // module.ranks_per_engine
+        part, parts = self._place()
         data: Any = module.trainer.datamodule
-        drawn = data.fresh_problems(seed, (count + len(exclude)) * engines, batch)
-        own = module.global_rank // module.ranks_per_engine
-        fresh = share_of(drawn, count, exclude, own, engines)
+        drawn = data.fresh_problems(seed, (count + len(exclude)) * parts, batch)
+        fresh = share_of(drawn, count, exclude, part, parts)
         self._name_too_long(fresh)
         return fresh
 
     def _show_prompt(self, problems: Sequence[Problem]) -> None:
         """Print the first prompt of a run as rendered."""
-        module = self._module
         if not self._prompt_shown:
+            module = self._module
             text = module.renderer.text(module.recipe.dialogue.first(problems[0]))
             rank_zero_info(f"first rendered prompt:\n{plain(text)}")
             self._prompt_shown = True
 
     def _name_too_long(self, problems: Sequence[Problem]) -> None:
         """Name problems that a prompt cannot hold; each process knows of its own alone."""
-        module = self._module
-        fits = module.renderer.fits
-        unfit = [p.id for p in problems if not fits(module.recipe.dialogue.first(p))]
+        renderer, dialogue = self._module.renderer, self._module.recipe.dialogue
+        unfit = [p.id for p in problems if not renderer.fits(dialogue.first(p))]
         if unfit:
             warnings.warn(
                 f"training problems {', '.join(unfit)} do not fit model.policy.max_prompt_tokens="
-                f"{module.renderer.max_prompt_tokens}; the left of their text is cut",
+                f"{renderer.max_prompt_tokens}; the left of their text is cut",
                 stacklevel=2,
             )

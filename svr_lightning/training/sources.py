@@ -31,7 +31,7 @@ MAX_CHARACTERS = 100_000
 """Longest question or reference; a longer one is a file in the wrong column, not a problem."""
 COUNTDOWN_TRAIN = 50_000
 COUNTDOWN_EVAL = 1_000
-EMBEDDED = "embedded:countdown-tiny"
+COUNTDOWN_TINY, ARITHMETIC_TINY = "embedded:countdown-tiny", "embedded:arithmetic-tiny"
 _SHOWN = 5
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
@@ -49,7 +49,7 @@ class DataSource:
     task of your own: its class path, or ``{class_path: ..., init_args: {...}}``."""
     path: str | None = None
     """Hub id; or a .json, .jsonl, .jsonl.gz, .csv or .parquet file or a folder of such files; or
-    ``embedded:countdown-tiny``. None where ``generate`` is given."""
+    ``embedded:countdown-tiny`` or ``embedded:arithmetic-tiny``. None with ``generate``."""
     generate: CountdownGenerator | None = None
     """Countdown problems made on the spot, instead of ``path``."""
     split: str = "train"
@@ -64,7 +64,7 @@ class DataSource:
     limit: int | None = None
     """Only the first rows, after ``select``."""
     orders: int = 2
-    """Of the embedded set: in how many orders of its numbers each problem is asked, at most 6."""
+    """Of the embedded Countdown: in how many orders of its numbers each problem is asked."""
     columns: dict[str, str] | None = None
     """For columns that the task expects and the data set names otherwise: the task's name, then
     the data set's, as in ``{question: problem_text}``."""
@@ -72,13 +72,10 @@ class DataSource:
     """Completion limit when this set is evaluated; None takes the task's."""
 
     def check(self) -> None:
-        """Refuse settings that no data could satisfy, before anything is read.
+        """Raise ConfigError for settings that no data could satisfy, before anything is read.
 
-        Not done on construction: inside an optional field, the configuration parser would bury
-        the message in its own.
-
-        Raises:
-            ConfigError: naming the source and the setting.
+        Not done on construction: in an optional field, the configuration parser would bury the
+        message in its own.
         """
         problem = ""
         if not _NAME.fullmatch(self.name):
@@ -103,14 +100,7 @@ class DataSource:
 
 
 def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Problem]:
-    """Read and validate a source.
-
-    Args:
-        source: what to read.
-        on_bad_row: whether a row that cannot be used ends the run or is left out with a warning.
-
-    Returns:
-        The problems in the source's order, their ids unique.
+    """Read and validate a source: its problems in their order, their ids unique.
 
     Raises:
         ConfigError: one line that names the source, what was tried or which rows are bad, and
@@ -206,11 +196,13 @@ def _read(source: DataSource) -> list[readers.RawRow]:
 
 
 def _embedded(source: DataSource) -> list[dict[str, Any]]:
-    from svr_lightning.tiny import problems
+    from svr_lightning.tiny import problems, word_problems
 
-    if source.path != EMBEDDED:
-        raise ValueError(f"the only embedded data set is {EMBEDDED}")
-    return problems.generate(cast(problems.Split, source.split), source.orders)
+    if source.path == ARITHMETIC_TINY:
+        return word_problems.generate(cast(word_problems.Split, source.split))
+    if source.path == COUNTDOWN_TINY:
+        return problems.generate(cast(problems.Split, source.split), source.orders)
+    raise ValueError(f"the embedded data sets are {COUNTDOWN_TINY} and {ARITHMETIC_TINY}")
 
 
 def _problem(row: readers.RawRow, source: DataSource, task: Task) -> Problem:
@@ -220,7 +212,7 @@ def _problem(row: readers.RawRow, source: DataSource, task: Task) -> Problem:
     if not isinstance(row.value, Mapping):
         raise ValueError(f"expected an object, found {type(row.value).__name__}")
     value = _renamed(row.value, source.columns or {})
-    absent = [name for name, cell in value.items() if _is_nan(cell)]
+    absent = [name for name, cell in value.items() if isinstance(cell, float) and math.isnan(cell)]
     try:
         # Tables made by pandas write NaN for "nothing here", in columns nobody asks for too.
         problem = task.from_row({**value, **dict.fromkeys(absent)})
@@ -270,24 +262,15 @@ def _validated(
     return problems, bad, repeated
 
 
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and math.isnan(value)
-
-
 def _report_bad_rows(source: DataSource, bad: list[str], total: int, on_bad_row: OnBadRow) -> None:
     found = f"{source.label}: {len(bad)} of {total} rows cannot be used: {_listed(bad)}"
     if on_bad_row == "error":
         raise ConfigError(f"{found}. Mend them, or leave them out with data.on_bad_row: skip")
     if len(bad) == total:
         raise ConfigError(f"{found}. No row is left: check the task and the columns")
-    _warn(f"{found}. They are left out (data.on_bad_row: skip)")
+    rank_zero_only(log.warning)(f"{found}. They are left out (data.on_bad_row: skip)")
 
 
 def _listed(faults: list[str]) -> str:
     more = len(faults) - _SHOWN
     return "; ".join(faults[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
-
-
-@rank_zero_only
-def _warn(message: str) -> None:
-    log.warning(message)

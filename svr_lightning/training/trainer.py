@@ -52,17 +52,17 @@ class SVRTrainer(HookedTrainer):
         root = kwargs.get("default_root_dir") or "runs/default"
         _check_folder(Path(root))
         _check_accelerator(str(kwargs.get("accelerator", "auto")))
-        # The limits are spelled out because the configuration parser takes Lightning's own for
-        # floats, and 1.0 means everything where 1 means one batch.
         kwargs |= {
+            # Spelled out because the configuration parser takes Lightning's own limits for floats,
+            # and 1.0 means everything where 1 means one batch.
             "limit_train_batches": limit_train_batches,
             "limit_val_batches": limit_val_batches,
             "limit_test_batches": limit_test_batches,
             "limit_predict_batches": limit_predict_batches,
+            "default_root_dir": root,
+            "use_distributed_sampler": False,
+            "strategy": own_strategy(kwargs.get("strategy", "auto")),
         }
-        kwargs["default_root_dir"] = root
-        kwargs["use_distributed_sampler"] = False
-        kwargs["strategy"] = own_strategy(kwargs.get("strategy", "auto"))
         if kwargs.get("logger") in (None, True):
             kwargs["logger"] = [
                 TensorBoardLogger(root, name="logs", version="", default_hp_metric=False),
@@ -89,11 +89,9 @@ class SVRTrainer(HookedTrainer):
                 callback.on_train_batch_end = at_end  # type: ignore[method-assign]
 
     def save_checkpoint(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """Save, unless in a ``fast_dev_run`` or within an optimizer step.
+        """Save, unless in a ``fast_dev_run`` or within a step, whose gradient no checkpoint holds.
 
-        No checkpoint holds a part of a step's gradient.
-
-        Whoever saves at any moment, such as a job's last signal, keeps the checkpoint before.
+        What saves at any moment, such as a job's last signal, keeps the checkpoint before.
         """
         if self.fast_dev_run:  # type: ignore[attr-defined]
             return

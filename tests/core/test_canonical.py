@@ -9,8 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.arithmetic import ExpressionError, evaluate
-from svr_lightning.tasks.canonical import canonical
+from svr_lightning.tasks.arithmetic import ExpressionError, canonical, evaluate
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,11 @@
 """What an answer of a server means, on plain values."""
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from svr_lightning.core.types import FinishReason
-from svr_lightning.display import progress_line
 from svr_lightning.engines.base import SamplingParams
 from svr_lightning.engines.chat_protocol import (
     MalformedError,
@@ -23,7 +21,6 @@ from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def answer(message: Any, finish_reason: Any = "stop", usage: Any = USAGE) -> bytes:
@@ -117,7 +114,7 @@ def test_fields_that_only_some_servers_know_are_sent_where_they_say_something() 
 
 def test_waits_double_lose_up_to_half_by_chance_and_have_an_end() -> None:
     def waits(draw: float) -> list[float]:
-        return [retry_delay(tries, 1.0, draw, None, NOW) for tries in (1, 2, 3, 4, 9)]
+        return [retry_delay(tries, 1.0, draw, None) for tries in (1, 2, 3, 4, 9)]
 
     assert waits(0.0) == [1, 2, 4, 8, 60]
     assert waits(1.0) == [0.5, 1, 2, 4, 60]
@@ -130,17 +127,14 @@ def test_waits_double_lose_up_to_half_by_chance_and_have_an_end() -> None:
         ("0", 1.0),  # the own wait is longer
         ("86400", 60.0),
         ("9" * 5000, 60.0),
-        ("Thu, 01 Jan 2026 00:00:10 GMT", 10.0),
-        ("Wed, 31 Dec 2025 00:00:00 GMT", 1.0),
+        ("Thu, 01 Jan 2026 00:00:10 GMT", 1.0),
         ("-5", 1.0),
         ("soon", 1.0),
-        ("Mon, 01 Jan 99999999999 00:00:00 GMT", 1.0),
-        ("Mon, 01 Jan 2026 00:00:00 +99999999999999", 1.0),
         ("\u0663", 1.0),
     ],
 )
 def test_retry_after_is_honoured_within_bounds(header: str, seconds: float) -> None:
-    assert retry_delay(1, 1.0, 0.0, header, NOW) == seconds
+    assert retry_delay(1, 1.0, 0.0, header) == seconds
 
 
 def test_what_may_pass_is_retried_and_what_is_refused_is_not() -> None:
@@ -155,35 +149,6 @@ def test_a_servers_message_becomes_one_short_line() -> None:
     assert server_message(b"\x1b[2J<html>") == "\ufffd[2J<html>"
     assert server_message(b"") == "no message"
     assert len(server_message(b"x" * 10**6)) < 310
-
-
-COUNTS = {"turns": 240, "in_flight": 8, "tokens": 9000}
-
-
-def test_the_progress_line_fits_a_terminal_whatever_the_numbers() -> None:
-    line = progress_line("gsm8k", done=50, total=200, new=50, seconds=30.0, **COUNTS)
-    assert line == "gsm8k  50/200 done, 240 turns, 8 in flight, 300 tok/s, 0:30, 1:30 left"
-    huge = {"turns": 10**7, "in_flight": 10**4, "tokens": 10**12}
-    for name in ("x" * 200, "\x1b[2J"):
-        line = progress_line(name, done=1, total=10**6, new=1, seconds=3600.0, **huge)
-        assert len(line) <= 80
-        assert line.isprintable()
-    line = progress_line("a", done=0, total=3, new=0, seconds=0.0, **COUNTS)
-    assert line.endswith("0 tok/s, 0:00, ? left")
-
-
-def test_the_time_left_counts_what_this_start_has_done() -> None:
-    line = progress_line("a", done=344, total=1319, new=325, seconds=100.0, **COUNTS)
-    assert line.endswith("1:40, 5:00 left")  # 975 are left; 325 took 100 s
-
-
-def test_a_silent_server_is_named_with_its_tries_and_without_an_estimate() -> None:
-    state = {"done": 50, "total": 200, "new": 50, "seconds": 75.0, **COUNTS}
-    line = progress_line("gsm8k", silent=45.0, waits="try 2 of 6", **state)
-    assert line == "gsm8k  50/200 done, 240 turns, 8 in flight, no answer for 0:45, try 2 of 6"
-    assert "no answer" not in progress_line("gsm8k", silent=29.0, waits="try 2 of 6", **state)
-    idle = {**state, "in_flight": 0}
-    assert "no answer" not in progress_line("gsm8k", silent=45.0, **idle)
 
 
 @pytest.mark.parametrize(

@@ -6,29 +6,28 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident
 from svr_lightning.evaluation.intervals import wilson_interval
 from svr_lightning.evaluation.metrics import measure
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.table import Outcome, TurnTable, pool
 from svr_lightning.metrics import METRIC_NAMES
-from svr_lightning.report.figures_confidence import (
+from svr_lightning.report.drawing import spread
+from svr_lightning.report.figures_training import health_numbers, read_curves, reward_numbers
+from svr_lightning.report.figures_turns import (
     by_turn_numbers,
     reliability_numbers,
-    risk_numbers,
+    stop_numbers,
+    transition_numbers,
 )
-from svr_lightning.report.figures_style import spread
-from svr_lightning.report.figures_training import health_numbers, read_curves, reward_numbers
-from svr_lightning.report.figures_turns import stop_numbers, transition_numbers
-from svr_lightning.report.names import averages
-from svr_lightning.report.numbers import average
+from svr_lightning.report.numbers import average, averages
 from tests.trajectories import failed, record, turn_tables, uncensored
 
 
 @pytest.fixture
 def six() -> tuple[TurnTable, Outcome]:
     table = turn_tables(uncensored())["toy"]
-    return table, replay(table, StopRule(), 3)
+    return table, replay(table, Confident(), 3)
 
 
 def test_stop_times_split_early_and_late_right_and_wrong(six: tuple[TurnTable, Outcome]) -> None:
@@ -47,8 +46,8 @@ def test_transitions_count_every_boundary_and_what_answers_have_become(
     found = transition_numbers(six[0])
     # a and e break, b, c and f are mended, d stays wrong; then c and f break, d is mended.
     assert found["boundaries"] == [
-        {"turns": [1, 2], "right_right": 0, "right_wrong": 2, "wrong_right": 3, "wrong_wrong": 1},
-        {"turns": [2, 3], "right_right": 1, "right_wrong": 2, "wrong_right": 1, "wrong_wrong": 2},
+        {"turns": [1, 2], "fixed": 3, "broken": 2},
+        {"turns": [2, 3], "fixed": 1, "broken": 2},
     ]
     shares = [
         [round(6 * row[k]) for k in ("kept", "fixed", "broken", "never")] for row in found["states"]
@@ -68,19 +67,7 @@ def test_a_trajectory_that_has_ended_keeps_its_answer_and_one_that_never_ran_is_
     assert [round(3 * row["kept"]) for row in found["states"]] == [1, 1]
     assert [round(3 * row["fixed"]) for row in found["states"]] == [0, 1]
     assert [round(3 * row["never"]) for row in found["states"]] == [2, 1]
-    assert found["boundaries"][0]["wrong_right"] == 1
-
-
-def test_risk_is_counted_from_the_most_confident_answer_with_ties_kept_together(
-    six: tuple[TurnTable, Outcome],
-) -> None:
-    found = risk_numbers(*six)
-    # d .99 and a .95 right; b and f .90 wrong; c .85 right; e .50 wrong.
-    assert np.allclose(found["coverage"], [1 / 6, 2 / 6, 4 / 6, 5 / 6, 1])
-    assert np.allclose(found["risk"], [0, 0, 2 / 4, 2 / 5, 3 / 6])
-    assert math.isclose(found["aurc"], (1 / 3 + 2 / 4 + 2 / 5 + 3 / 6) / 6)
-    assert math.isclose(found["oracle_aurc"], (1 / 4 + 2 / 5 + 3 / 6) / 6)
-    assert found["operating"] == {"coverage": 0.5, "risk": 1 / 3}
+    assert found["boundaries"][0]["fixed"] == 1
 
 
 def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certainty(
@@ -123,11 +110,12 @@ def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over()
 def test_pooling_keeps_every_problem_of_every_data_set() -> None:
     short = record("x", (True, "C", 0.9, 7), dataset="other", early=True)
     tables = turn_tables([*uncensored(), short])
-    outcomes = {name: table.recorded for name, table in tables.items()}
-    table, outcome = pool(tables, outcomes)
+    table = pool(tables)
     assert table.ids == ("toy/a", "toy/b", "toy/c", "toy/d", "toy/e", "toy/f", "other/x")
     assert table.length.tolist() == [3, 3, 3, 3, 3, 3, 1]
-    assert measure(table, outcome)["accuracy"] == 3 / 7  # b, d at turn 3, and x
+    assert measure(table, table.recorded)["accuracy"] == 3 / 7  # b, d at turn 3, and x
+    stopped = pool(tables, {name: replay(one, Confident(), 3) for name, one in tables.items()})
+    assert measure(stopped, stopped.recorded)["accuracy"] == 4 / 7  # a, c, d, and x
     assert not table.correct[6, 1:].any()
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from svr_lightning.evaluation.intervals import (
-    best_within_cost,
     cluster_sums,
     effective_size,
     mean_variance,
@@ -63,18 +62,3 @@ def test_values_are_summed_within_clusters() -> None:
     ours, theirs = np.array([1, 1, 1, 1, 0, 1]), np.array([0, 0, 0, 1, 0, 1])
     cluster = np.array([0, 0, 1, 1, 2, 2])
     assert cluster_sums(ours - theirs, cluster).tolist() == [2.0, 1.0, 0.0]
-
-
-def test_an_option_is_measured_on_clusters_that_did_not_choose_it() -> None:
-    cluster = np.repeat(np.arange(4), 2)
-    even = cluster % 2 == 0
-    correct = np.stack([even, ~even, np.ones(8)]).astype(float)
-    tokens = np.stack([np.full(8, 10.0), np.full(8, 10.0), np.full(8, 99.0)])
-    found = best_within_cost(correct, tokens, np.full(8, 20.0), cluster)
-    assert found is not None
-    right, spent, options = found
-    # On even clusters option 0 wins and is measured on the odd ones, where it is always wrong.
-    assert options == [0, 1]
-    assert (right.sum(), spent.mean()) == (0.0, 10.0)
-    assert best_within_cost(correct, tokens, np.full(8, 5.0), cluster) is None
-    assert best_within_cost(correct, tokens, np.full(8, 20.0), np.zeros(8, dtype=int)) is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from svr_lightning.recipes.baseline import Baseline
+from svr_lightning.recipes.base import Baseline
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.murphy import Murphy

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from svr_lightning.core.losses import LossSpec, LossTerms, k3, policy_loss, token_logprobs
+from tests.tolerance import rounding
 
 LN2 = math.log(2.0)
 NO_KL = LossSpec(beta=0.0)
@@ -20,7 +21,10 @@ GARBAGE = [math.nan, math.inf, -math.inf, 1e38, -1e38]
 
 
 def close(value: Tensor, expected: object) -> None:
-    torch.testing.assert_close(value.detach(), torch.tensor(expected), rtol=1e-5, atol=1e-6)
+    """Within the rounding of a handful of operations on numbers of this size, or of size one."""
+    wanted = torch.tensor(expected)
+    allowed = rounding(8, max(1.0, wanted.abs().max().item()))
+    torch.testing.assert_close(value.detach(), wanted, atol=allowed, rtol=0)
 
 
 def loss_of_ratios(
@@ -91,7 +95,7 @@ def test_the_gradient_of_k3_is_one_minus_reference_over_policy() -> None:
 @given(st.floats(-100.0, 0.0), st.floats(-100.0, 0.0))
 def test_k3_is_never_negative_and_always_finite(policy: float, reference: float) -> None:
     value = k3(torch.tensor(policy), torch.tensor(reference))
-    assert value >= -1e-6
+    assert value >= -rounding(1, 1.0)  # exp(d) - d - 1 at d near 0
     assert torch.isfinite(value)
 
 

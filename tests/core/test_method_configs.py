@@ -69,6 +69,8 @@ def test_a_layer_sets_nothing_but_what_differs() -> None:
     allowed = {"model.recipe"}
     extra = {
         "single_turn": {"model.evaluation"},
+        "rlcr": {"model.evaluation"},
+        "rlcr_log": {"model.evaluation"},
         "gspo_published": {"model.updates_per_rollout"},
         "countdown_single_turn": {"model.sampling"},
     }

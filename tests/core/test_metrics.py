@@ -17,7 +17,6 @@ from svr_lightning import metrics
 from svr_lightning.core.metrics import auroc, quotient, share
 from svr_lightning.core.types import Verdict
 from svr_lightning.evaluation.table import ProblemTable
-from svr_lightning.evaluation.trajectory_metrics import TrajectoryMetrics
 from svr_lightning.metrics import (
     METRIC_NAMES,
     VERDICT_CODES,
@@ -33,6 +32,7 @@ from svr_lightning.metrics import (
     PrematureStopError,
     PromptTokens,
     TotalTokens,
+    TrajectoryMetrics,
     VerdictAccuracy,
     example_key,
     keep_first,

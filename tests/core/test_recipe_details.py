@@ -14,31 +14,32 @@ from svr_lightning.core.rewards import (
     RewardWeights,
     TurnReward,
     baseline_rewards,
+    calibrated_rewards,
+    confidence_score,
     sections,
     turn_rewards,
 )
 from svr_lightning.core.seeds import SeedContext, derive_seed
 from svr_lightning.core.types import Problem, ScoredTurn, Turn, Verdict
 from svr_lightning.engines.base import Request
-from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import Prompt, PromptRequest, SelfVerifying, chain
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
-from svr_lightning.recipes.gspo import GSPO
 from svr_lightning.recipes.igrpo import IGRPO
 from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
-from svr_lightning.recipes.scrpo import ScRPO
-from svr_lightning.recipes.scrpo_pool import ScRPOPool
+from svr_lightning.recipes.rlcr import RLCR
+from svr_lightning.recipes.scrpo import ScRPO, ScRPOPool
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.rollout.collect import collect_rollout
 from svr_lightning.training.logs import rollout_stats
 from tests.recipes import RECIPES, RIGHT, WRONG, advantages, completion, play, scripts, ten
 from tests.scripted import DECODING, PROBLEMS, RENDERER, says, words
+from tests.scripted_engine import ScriptedEngine
 
 # --- rewards ----------------------------------------------------------------------------------
 
@@ -114,6 +115,98 @@ def test_a_reward_whose_terms_do_not_sum_to_its_total_is_refused() -> None:
 def test_svrs_reward_needs_a_self_check() -> None:
     with pytest.raises(ValueError, match="needs a self-check at every turn"):
         turn_rewards([CUT_SHORT])
+
+
+# --- RLCR -------------------------------------------------------------------------------------
+
+STATED = {
+    # right, sure / wrong, sure / wrong, doubtful / right, no confidence / wrong, no block
+    "R9": f"{RIGHT}<self_check>CONFIDENCE: 0.9</self_check>",
+    "W9": f"{WRONG}<self_check>CONFIDENCE: 0.9</self_check>",
+    "W2": f"{WRONG}<self_check>CONFIDENCE: 0.2</self_check>",
+    "R-": f"{RIGHT}<self_check>sure</self_check>",
+    "W-": WRONG,
+}
+
+
+def rlcr(said: Sequence[str], **options: Any) -> tuple[RLCR, Any]:
+    recipe = RLCR(group_size=2, scale_rewards="none", **options)
+    turns = len(said) // 2
+    ((group,), _) = play(recipe, lambda program, n, _: STATED[said[program * turns + n]])
+    return recipe, group
+
+
+@pytest.mark.parametrize(
+    ("score", "scores"),
+    [
+        # 1 - .1^2, 1 - .9^2, 1 - .2^2.
+        ("brier", {"R9": 0.99, "W9": 0.19, "W2": 0.96}),
+        # 1 + ln(q) / ln(1000), q = .9, .1, .8: ln q = -.10536, -2.30259, -.22314, over 6.90776.
+        ("log", {"R9": 0.984747, "W9": 2 / 3, "W2": 0.967697}),
+    ],
+)
+def test_rlcr_pays_for_correctness_confidence_and_form(
+    score: Any, scores: dict[str, float]
+) -> None:
+    expected = {
+        "R9": {"correct": 1.0, "cal": scores["R9"], "task_format": 0.4, "self_check_format": 0.4},
+        "W9": {"correct": 0.0, "cal": scores["W9"], "task_format": 0.4, "self_check_format": 0.4},
+        "W2": {"correct": 0.0, "cal": scores["W2"], "task_format": 0.4, "self_check_format": 0.4},
+        # Without a confidence there is nothing to score, not even the prior's 0.5.
+        "R-": {"correct": 1.0, "cal": 0.0, "task_format": 0.4, "self_check_format": 0.0},
+        "W-": {"correct": 0.0, "cal": 0.0, "task_format": 0.4, "self_check_format": -0.4},
+    }
+    for name, terms in expected.items():
+        _, group = rlcr([name, "W2"], score=score)
+        assert dict(group.rewards[0][0].terms) == pytest.approx(terms, abs=1e-6), name
+
+
+def test_a_truncated_answers_confidence_has_no_score() -> None:
+    turn = replace(CUT_SHORT, confidence=0.9, self_check_format=1.0)
+    (reward,) = calibrated_rewards([turn], "brier", RewardWeights())
+    assert dict(reward.terms) == {
+        "correct": 1.0,
+        "cal": 0.0,
+        "task_format": 0.4,
+        "self_check_format": 0.4,
+    }
+    with pytest.raises(ValueError, match="needs a confidence at every turn"):
+        calibrated_rewards([CUT_SHORT], "brier", RewardWeights())
+
+
+@pytest.mark.parametrize("score", ["brier", "log"])
+@pytest.mark.parametrize("p", [0.05, 0.25, 0.5, 0.9])
+def test_the_probability_of_being_correct_is_the_best_confidence(score: Any, p: float) -> None:
+    def expected(confidence: float) -> float:
+        right, wrong = (confidence_score(confidence, y, score) for y in (True, False))
+        return p * right + (1 - p) * wrong
+
+    grid = [step / 100 for step in range(101)]
+    assert max(grid, key=expected) == pytest.approx(p)
+    # A bounded score leaves being right worth more: y + score grows with p.
+    assert (p + 0.01) + max(map(expected, grid)) > p
+    for y in (True, False):
+        assert min(confidence_score(c, y, score) for c in grid) >= 0.0
+        assert max(confidence_score(c, y, score) for c in grid) == 1.0
+
+
+def test_rlcr_weighs_its_terms_by_its_weights() -> None:
+    _, group = rlcr(["R9", "W9"], weights=RewardWeights(abs=2.0, cal=0.5, fmt=0.25))
+    # 2 + .5 * .99 + .5 and 0 + .5 * .19 + .5
+    assert group.returns == pytest.approx((2.995, 0.595))
+
+
+def test_rlcr_averages_its_turns_and_trains_the_last() -> None:
+    recipe, group = rlcr(["W9", "W2", "R9", "R9", "W9", "W2"], horizon=3)
+    # (.99 + 1.76 + 2.79) / 3 and (2.79 + .99 + 1.76) / 3 are equal: nothing to learn.
+    assert group.degenerate
+    recipe, group = rlcr(["W9", "W2", "R9", "W9", "W9", "W9"], horizon=3)
+    # .19 + .8, .96 + .8, 1 + .99 + .8 against three times .19 + .8.
+    assert group.returns == pytest.approx(((0.99 + 1.76 + 2.79) / 3, 0.99))
+    samples = recipe.credit(group)
+    gap = ((0.99 + 1.76 + 2.79) / 3 - 0.99) / 2
+    assert advantages(samples) == pytest.approx([gap, -gap])
+    assert ["".join(map(chr, s.completion_ids)) for s in samples] == [STATED["R9"], STATED["W9"]]
 
 
 # --- SVR+: three turns that differ in every term ----------------------------------------------
@@ -193,6 +286,22 @@ def test_svr_plus_credits_the_drawn_turns_as_it_credits_all() -> None:
         assert advantages(recipe.credit(placed)) == expected
 
 
+def test_svr_plus_can_optimise_as_few_sequences_as_svr() -> None:
+    every, group = svr_plus(turns="all")
+    some, _ = svr_plus(turns="all", optimised=5)
+    assert (every.samples_per_problem, some.samples_per_problem) == (12, 5)
+    whole = every.credit(group)
+    places = set()
+    for step in range(40):
+        chosen = some.credit(replace(group, place=SeedContext(step=step)))
+        indices = [whole.index(sample) for sample in chosen]
+        assert indices == sorted(set(indices))
+        assert len(indices) == 5
+        places.add(tuple(indices))
+    assert {index for each in places for index in each} == set(range(12))
+    assert svr_plus(optimised=99)[0].samples_per_problem == 4
+
+
 def test_each_trajectory_draws_its_own_turn() -> None:
     recipe, group = svr_plus(turns="drawn")
     pairs = Counter(
@@ -231,7 +340,6 @@ TWO: dict[str, tuple[type[Recipe], dict[str, Any], tuple[str, ...]]] = {
     "svr": (SVR, {"horizon": 1, "weights": ONLY_ABS}, ("R", "W")),
     "svr_plus": (SVRPlus, {"horizon": 1, "weights": ONLY_ABS, "sections": False}, ("R", "W")),
     "grpo": (GRPO, {}, ("R", "W")),
-    "gspo": (GSPO, {}, ("R", "W")),
     "grpo_mt": (GRPOMT, {"horizon": 2}, ("WR", "WW")),
     "igrpo": (IGRPO, {"drafts": 2}, ("WW" + "RW",)),
     "murphy": (Murphy, {"horizon": 1}, ("R", "W")),
@@ -296,25 +404,15 @@ def test_scrpo_corrects_where_the_share_of_right_answers_varies_enough(
     assert len(recipe.credit(group)) == optimised
 
 
-def test_pooled_corrections_learn_as_their_options_say() -> None:
-    def corrected(**options: Any) -> list[tuple[float, Any]]:
-        recipe = ScRPOPool(group_size=2, period=1, reward_kind="binary", **options)
-        groups, _ = play(recipe, scripts("R", "W"))
-        recipe.scheduler.remember(groups, 0, list)
-        said = [f"<analysis>a</analysis>{RIGHT}", WRONG]
-        place = SeedContext(step=1)
-        ((group,), _) = play(recipe, lambda i, *_: said[i], [ten("another")], place)
-        return [(s.advantage, s.text_span) for s in recipe.credit(group)]
-
-    span = (0, len("<analysis>a</analysis>"))
-    assert corrected() == [(pytest.approx(PAIR), span)]
-    assert corrected(mask="all") == [(pytest.approx(PAIR), None)]
-    # WRONG has no analysis: what stands before its answer.
-    both = corrected(penalise_fail=True)
-    assert both == [
-        (pytest.approx(PAIR), span),
-        (pytest.approx(-PAIR), (0, WRONG.index("<answer>"))),
-    ]
+def test_of_pooled_corrections_the_analysis_of_the_better_one_learns() -> None:
+    recipe = ScRPOPool(group_size=2, period=1, reward_kind="binary")
+    groups, _ = play(recipe, scripts("R", "W"))
+    recipe.scheduler.remember(groups, 0, list)
+    said = [f"<analysis>a</analysis>{RIGHT}", WRONG]
+    ((group,), _) = play(recipe, lambda i, *_: said[i], [ten("another")], SeedContext(step=1))
+    (sample,) = recipe.credit(group)
+    assert sample.advantage == pytest.approx(PAIR)
+    assert sample.text_span == (0, len("<analysis>a</analysis>"))
 
 
 # --- trees ------------------------------------------------------------------------------------

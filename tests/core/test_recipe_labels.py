@@ -15,7 +15,7 @@ from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.dialogues import neutral as neutral_prompt
 from svr_lightning.recipes.igrpo import IGRPO
-from svr_lightning.recipes.scrpo_pool import ScRPOPool
+from svr_lightning.recipes.scrpo import ScRPOPool
 from svr_lightning.rollout.driver import Decoding, Job
 from svr_lightning.tasks import get_task
 from tests.recipes import RECIPES, RIGHT, Actors, Write, each_recipe, mixed, play, scripts, ten

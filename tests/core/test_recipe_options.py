@@ -13,8 +13,7 @@ from svr_lightning.recipes.igrpo import IGRPO
 from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
-from svr_lightning.recipes.scrpo import ScRPO
-from svr_lightning.recipes.scrpo_pool import ScRPOPool
+from svr_lightning.recipes.scrpo import ScRPO, ScRPOPool
 from svr_lightning.recipes.svr import SVR
 
 
@@ -32,7 +31,7 @@ from svr_lightning.recipes.svr import SVR
         (IGRPO, {"drafts": 0}, "drafts=0 must be at least 1"),
         (Murphy, {"discount": 1.5}, "discount=1.5 must lie in [0, 1]"),
         (MLMTRL, {"feedback_tokens": 0}, "feedback_tokens=0 must be at least 1"),
-        (MLMTRL, {"alpha": -1.0}, "alpha=-1.0 must not be negative"),
+        (MLMTRL, {"horizon": 4}, "horizon=4 must be odd"),
         (Oracle, {"horizon": -2}, "horizon=-2 must be at least 1"),
         (ScRPO, {"min_variance": 0.3}, "min_variance=0.3 must lie in [0, 0.25]"),
         (ScRPO, {"min_variance": float("nan")}, "min_variance=nan must lie in [0, 0.25]"),

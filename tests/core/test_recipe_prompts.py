@@ -11,7 +11,7 @@ from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import PromptRequest, chain
-from svr_lightning.recipes.scrpo_pool import ScRPOPool
+from svr_lightning.recipes.scrpo import ScRPOPool
 from tests.prompts import rendered
 from tests.recipes import RECIPES, completion, ten
 from tests.scripted import RENDERER, exam
@@ -47,6 +47,7 @@ ASKS = {
     "svr_proper": ("svr", 3, 4),
     "svr_turns": ("svr", 3, 4),
     "svr_plus": ("svr", 3, 4),
+    "svr_plus_matched": ("svr", 3, 4),
     "svr_plus_whole": ("svr", 3, 4),
     "svr_verdict": ("svr_verdict", 3, 4),
     "svr_confidence": ("svr_confidence", 3, 4),
@@ -64,6 +65,9 @@ ASKS = {
     "scrpo_labels": ("scrpo_labels", 3, 4),
     "scrpo_pool": ("scrpo", 1, 4),
     "oracle": ("oracle", 3, 4),
+    "rlcr": ("svr_confidence", 1, 4),
+    "rlcr_log": ("svr_confidence", 1, 4),
+    "rlcr_turns": ("svr_confidence", 3, 4),
 }
 each_recipe = pytest.mark.parametrize("name", RECIPES)
 

@@ -9,13 +9,13 @@ import pytest
 
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Message, SelfCheck, Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.oracle import Oracle
-from svr_lightning.recipes.scrpo_pool import ScRPOPool
+from svr_lightning.recipes.scrpo import ScRPOPool
 from svr_lightning.recipes.svr import SVR
 from tests.recipes import RECIPES, RIGHT, WRONG, completion, each_recipe, mixed, play, scripts, ten
 
@@ -45,10 +45,10 @@ def test_a_group_of_equals_teaches_nothing(name: str, text: str) -> None:
 @each_recipe
 def test_each_policy_is_evaluated_for_its_own_number_of_turns(name: str) -> None:
     recipe, _, turns = RECIPES[name]
-    rule = StopRule()
+    rule = Confident()
     max_turns, kept = recipe.protocol(10, rule)
     assert max_turns == turns
-    assert (kept is not None) == name.startswith("svr")
+    assert (kept is not None) == name.startswith(("svr", "rlcr"))
     problem = ten()
     seen: list[int] = []
     program = chain(
@@ -68,14 +68,14 @@ def finish(program: Any, write: Callable[[list[Message]], str]) -> Any:
 
 
 def test_a_policy_of_one_field_is_stopped_by_that_field() -> None:
-    for gate in ("verdict", "confidence"):
-        _, rule = SVR(interface=gate).protocol(10, StopRule())
-        assert rule == StopRule(gate=gate)
+    assert SVR(interface="verdict").protocol(10, Confident()) == (10, Confident(threshold=0.0))
+    alone = Confident(needs_correct=False)
+    assert SVR(interface="confidence").protocol(10, Confident()) == (10, alone)
     says_so = "<self_check>VERDICT: CORRECT </self_check>"
-    program = chain(SVR(interface="verdict").dialogue, ten(), 0, 10, StopRule(gate="verdict"))
+    program = chain(SVR(interface="verdict").dialogue, ten(), 0, 10, Confident(threshold=0.0))
     assert len(finish(program, lambda _: RIGHT + says_so).turns) == 1
     sure = "<self_check>CONFIDENCE: 0.9 </self_check>"
-    program = chain(SVR(interface="confidence").dialogue, ten(), 0, 10, StopRule(gate="confidence"))
+    program = chain(SVR(interface="confidence").dialogue, ten(), 0, 10, alone)
     assert len(finish(program, lambda _: RIGHT + sure).turns) == 1
 
 

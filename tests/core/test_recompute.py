@@ -75,7 +75,7 @@ def test_wrong_numbers_of_a_vote_are_named(votes: Path) -> None:
         one["pass@3"] += 1e-6
         one["samples"] = 4
         one["maj@5"] = one["pass@5"] + 0.05  # right more often than any answer is
-        other["tokens_shared_prompt@3"] += 1
+        other["tokens@3"] += 1
         del other["mean@1"]
         stored["macro"]["all"]["maj@3"] += 1e-6
 
@@ -86,7 +86,7 @@ def test_wrong_numbers_of_a_vote_are_named(votes: Path) -> None:
         "votes.datasets.math500.pass@3",
         "votes.datasets.math500.samples",
         "votes.datasets.math500.maj@5",
-        "votes.datasets.gsm8k-like.tokens_shared_prompt@3",
+        "votes.datasets.gsm8k-like.tokens@3",
         "votes.macro.all.maj@3",
     }
     assert any(line.startswith("votes.datasets.gsm8k-like.mean@1") for line in named)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident
 from svr_lightning.evaluation.metrics import measure, measure_all
-from svr_lightning.evaluation.replay import fixed_budget, replay
+from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.table import TurnTable
 from tests.trajectories import EXPECTED, adaptive, failed, record, same, turn_tables, uncensored
 
@@ -17,7 +17,7 @@ def _table(records: list[dict[str, Any]]) -> TurnTable:
 
 
 def _returned(threshold: float, max_turns: int = 3, **rule: Any) -> list[tuple[int, bool]]:
-    outcome = replay(_table(uncensored()), StopRule(threshold=threshold, **rule), max_turns)
+    outcome = replay(_table(uncensored()), Confident(threshold=threshold, **rule), max_turns)
     return list(zip(outcome.returned.tolist(), outcome.stopped_early.tolist(), strict=True))
 
 
@@ -25,7 +25,7 @@ def test_replaying_the_threshold_gives_what_adaptive_inference_records() -> None
     recorded = [(row["returned_turn"], row["stopped_early"]) for row in adaptive()]
     assert _returned(0.85) == recorded
     table = _table(uncensored())
-    values = measure(table, replay(table, StopRule(), 3))
+    values = measure(table, replay(table, Confident(), 3))
     values.pop("accuracy_ci95")
     assert same(values, EXPECTED)
 
@@ -50,21 +50,13 @@ def test_a_gate_that_opens_at_the_last_allowed_turn_is_no_early_stop() -> None:
 def test_one_signal_alone_opens_a_gate_of_its_own() -> None:
     stops = [(1, True), (1, True), (2, True), (3, False), (1, True), (1, True)]
     # A verdict alone: e1 and f1 say C; c1 says it too, but is truncated.
-    assert _returned(0.85, gate="verdict") == stops
+    assert _returned(0.0) == stops
     # A confidence alone at .60: f1 is C .80; at turn 2 of f I .60 would do.
-    assert _returned(0.6, gate="confidence") == stops
-
-
-def test_an_answer_that_is_repeated_stops_at_the_lower_threshold() -> None:
-    # Every turn answers 42. At .85/.40 b2.. play no part; a, b stop at turn 1 as before, c at
-    # turn 2, and nobody else says C at a turn before the last.
-    assert _returned(0.85, agreement_threshold=0.4) == _returned(0.85)
-    # Never alone, but at .95 for a repeated answer: a has C .95 at turn 1, where nothing repeats.
-    assert _returned(1.01, agreement_threshold=0.95) == [(3, False), (2, True), *[(3, False)] * 4]
+    assert _returned(0.6, needs_correct=False) == stops
 
 
 def test_the_most_confident_turn_is_returned_where_none_stopped() -> None:
-    outcome = replay(_table(uncensored()), StopRule(threshold=1.01, fallback="most_confident"), 3)
+    outcome = replay(_table(uncensored()), Confident(threshold=1.01, fallback="most_confident"), 3)
     # a: C .95; b: C .99 twice, the earlier; c: 1.0 is truncated, so .85; d: .99; e: .80; f: .90.
     assert outcome.returned.tolist() == [1, 2, 2, 3, 1, 3]
     assert outcome.observed.tolist() == [3] * 6
@@ -72,14 +64,14 @@ def test_the_most_confident_turn_is_returned_where_none_stopped() -> None:
 
 
 def test_a_fixed_budget_returns_its_own_turn() -> None:
-    outcome = fixed_budget(_table(uncensored()), 2)
+    outcome = replay(_table(uncensored()), None, 2)
     assert outcome.returned.tolist() == outcome.observed.tolist() == [2] * 6
     assert not outcome.stopped_early.any()
 
 
 def test_the_curve_over_budgets_is_worked_out_by_hand() -> None:
     table = _table(uncensored())
-    curve = [measure(table, fixed_budget(table, budget)) for budget in (1, 2, 3)]
+    curve = [measure(table, replay(table, None, budget)) for budget in (1, 2, 3)]
     # Turn 1 is right for a, e; turn 2 for b, c, f; turn 3 for b, d.
     assert [point["accuracy"] for point in curve] == [2 / 6, 3 / 6, 2 / 6]
     # Right so far: a, e; and b, c, f; and d.
@@ -93,27 +85,25 @@ def test_the_curve_over_budgets_is_worked_out_by_hand() -> None:
 def test_several_data_sets_are_averaged_with_equal_weight() -> None:
     other = record("x", (True, "C", 0.9, 1), dataset="other")
     tables = turn_tables([*uncensored(), other])
-    macro = measure_all(tables, {n: fixed_budget(t, 1) for n, t in tables.items()})["macro"]["all"]
+    macro = measure_all(tables, {n: replay(t, None, 1) for n, t in tables.items()})["macro"]["all"]
     assert macro["accuracy"] == pytest.approx((2 / 6 + 1.0) / 2)
     assert macro["n_datasets"]["auroc"] == 1  # "other" has one class
 
 
 def test_a_problem_that_could_not_be_run_stays_wrong_and_costs_nothing() -> None:
     table = _table([*uncensored(), failed("g")])
-    for outcome in (replay(table, StopRule(), 3), fixed_budget(table, 3)):
+    for outcome in (replay(table, Confident(), 3), replay(table, None, 3)):
         assert (outcome.returned[-1], outcome.observed[-1]) == (0, 0)
         assert not outcome.stopped_early[-1]
-    assert measure(table, fixed_budget(table, 1))["accuracy"] == 2 / 7
+    assert measure(table, replay(table, None, 1))["accuracy"] == 2 / 7
 
 
 def test_turns_that_were_never_recorded_are_not_made_up() -> None:
     censored = _table(adaptive()[:1])
-    assert replay(censored, StopRule(threshold=0.5), 10).returned.tolist() == [1]
+    assert replay(censored, Confident(threshold=0.5), 10).returned.tolist() == [1]
     with pytest.raises(ValueError, match="'a' of 'toy': no turn stopped and only 1 of 10"):
-        replay(censored, StopRule(threshold=0.99), 10)
-    with pytest.raises(ValueError, match="'a' of 'toy': a budget of 2 turns, and only 1"):
-        fixed_budget(censored, 2)
+        replay(censored, Confident(threshold=0.99), 10)
+    with pytest.raises(ValueError, match="'a' of 'toy': no turn stopped and only 1 of 2"):
+        replay(censored, None, 2)
     with pytest.raises(ValueError, match="max_turns=0"):
-        replay(censored, StopRule(), 0)
-    with pytest.raises(ValueError, match="budget=0"):
-        fixed_budget(censored, 0)
+        replay(censored, Confident(), 0)

@@ -14,13 +14,10 @@ from typing import Any
 import pytest
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation import metrics
 from svr_lightning.evaluation.intervals import wilson_interval
 from svr_lightning.evaluation.metrics import MATH_5
-from svr_lightning.evaluation.record_files import read_samples
-from svr_lightning.evaluation.results import package_versions
-from svr_lightning.evaluation.trajectory_metrics import TrajectoryMetrics
-from svr_lightning.metrics import METRIC_NAMES
+from svr_lightning.evaluation.results import package_versions, read_samples
+from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
 from tests.trajectories import (
     EXPECTED,
     adaptive,
@@ -222,7 +219,7 @@ def _turn(**changes: Any) -> str:
         (_turn(prompt_tokens=2**31), "'prompt_tokens' of turn 2 must be a whole number"),
         (_turn(correct=1), "'correct' of turn 2 must be true or false or null"),
         (_turn(prompt_tokens=-1), "'prompt_tokens' of turn 2"),
-        (json.dumps({"dataset": "toy"}), "the record has no 'id'"),
+        (json.dumps({"schema_version": 2, "dataset": "toy"}), "the record has no 'id'"),
         (json.dumps(adaptive()[0]), "repeats toy/a of line 1"),
     ],
 )
@@ -250,29 +247,14 @@ def test_a_samples_file_from_elsewhere_is_read_or_named(tmp_path: Path) -> None:
         read_samples(tmp_path / "absent.jsonl")
 
 
-def _version_1(row: dict[str, Any]) -> dict[str, Any]:
-    """A record as svr_lightning 0.1 wrote it."""
-    new = ("schema_version", "task", "payload")
-    return {name: value for name, value in row.items() if name not in new}
-
-
-def test_a_file_of_version_1_is_read_and_its_fake_self_checks_are_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [None, 1, 3, "2"])
+def test_a_record_of_another_version_is_refused_with_what_to_do(
+    tmp_path: Path, version: Any
+) -> None:
+    row = {name: value for name, value in adaptive()[0].items() if name != "schema_version"}
     path = tmp_path / "samples.jsonl"
-    path.write_text("".join(json.dumps(_version_1(row)) + "\n" for row in adaptive()))
-    records = read_samples(path)
-    assert {(record.task, record.cluster) for record in records} == {(None, None)}
-    assert metrics.summarize(records) == summarize(adaptive())
-    with pytest.raises(ValueError, match=r"toy/a does not name its task .*; evaluate again"):
-        records[0].problem()
-    silent = record("x", (True, "U", 0.5, 10), (False, "U", 0.5, 10))
-    path.write_text(json.dumps(_version_1(silent)) + "\n")
-    (old,) = read_samples(path)
-    assert {(turn.verdict, turn.confidence) for turn in old.turns} == {(None, None)}
-    path.write_text(json.dumps(silent) + "\n")  # in version 2 the policy said it
-    (new,) = read_samples(path)
-    assert new.turns[0].confidence == 0.5
-    path.write_text(json.dumps({**silent, "schema_version": 3}) + "\n")
-    with pytest.raises(ConfigError, match="schema_version 3 is not one that this svr_lightning"):
+    path.write_text(json.dumps(row if version is None else {**row, "schema_version": version}))
+    with pytest.raises(ConfigError, match=r"line 1: schema_version .* is not 2, .* evaluate again"):
         read_samples(path)
 
 

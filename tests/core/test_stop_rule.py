@@ -1,6 +1,8 @@
-"""Every field of a stopping rule, worked out by hand, and columns that agree with single turns."""
+"""Every stopping rule, worked out by hand, live and replayed."""
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -8,16 +10,24 @@ from hypothesis import strategies as st
 
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
+    RULES,
+    Confident,
+    Ending,
+    FixedTurns,
+    Majority,
+    RepeatedAnswer,
     StopRule,
     StopSignals,
-    answer_turn,
-    evidence_of,
-    repeats,
+    ending,
+    rule_as_config,
+    rule_from_config,
     should_stop,
-    stops,
 )
-from svr_lightning.core.types import Verdict
-from svr_lightning.evaluation.replay import replay
+from svr_lightning.core.types import TokenScores, Verdict
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.config import EvaluationConfig
+from svr_lightning.evaluation.metrics import measure
+from svr_lightning.evaluation.replay import Oracle, replay
 from tests.trajectories import record, records_of, turn_tables
 
 VERDICTS = {"C": Verdict.CORRECT, "I": Verdict.INCORRECT, "U": Verdict.UNSURE}
@@ -25,89 +35,66 @@ VERDICTS = {"C": Verdict.CORRECT, "I": Verdict.INCORRECT, "U": Verdict.UNSURE}
 
 def said(verdict: str, confidence: float, **other: Any) -> StopSignals:
     """One turn; the verdict is C, I or U."""
-    turn = {"truncated": False, **other}
-    return StopSignals(verdict=VERDICTS[verdict], confidence=confidence, **turn)
+    return StopSignals(VERDICTS[verdict], confidence, **{"truncated": False, **other})
+
+
+def answers(letters: str) -> list[StopSignals]:
+    """A turn without a self-check for each letter; a dot is no answer."""
+    return [StopSignals(None, None, truncated=False, answer=".abc".index(one)) for one in letters]
+
+
+def end_of(rule: StopRule | None, turns: Sequence[StopSignals], max_turns: int) -> Ending:
+    """How a trajectory ends that would have made ``turns``."""
+    found = (ending(rule, turns[:seen], max_turns) for seen in range(1, len(turns) + 1))
+    return next(end for end in found if end is not None)
+
+
+# --- the paper's rule and its kin ---------------------------------------------------------------
 
 
 def test_the_defaults_are_the_papers_rule() -> None:
-    rule = StopRule()
+    rule = Confident()
+    assert EvaluationConfig().rule == rule
     assert rule.threshold == DEFAULT_THRESHOLD == 0.85
     for verdict in VERDICTS:
         for confidence in (0.0, 0.84, 0.85, 1.0):
             for truncated in (False, True):
                 turn = said(verdict, confidence, truncated=truncated)
                 expected = should_stop(VERDICTS[verdict], confidence, truncated)
-                assert stops(rule, [turn]) is expected
+                assert rule.stops([turn], 10) is expected
 
 
 @pytest.mark.parametrize(
-    ("gate", "open_at"),
+    ("rule", "open_at"),
     [
-        ("joint", [True, False, False, False]),
-        ("verdict", [True, True, False, False]),
-        ("confidence", [True, False, True, True]),
+        (Confident(), [True, False, False, False]),
+        (Confident(threshold=0.0), [True, True, False, False]),
+        (Confident(needs_correct=False), [True, False, True, True]),
     ],
 )
-def test_a_gate_asks_for_the_verdict_the_confidence_or_both(gate: Any, open_at: list[bool]) -> None:
-    turns = [said("C", 0.9), said("C", 0.5), said("U", 0.9), said("I", 0.9)]
-    assert [stops(StopRule(gate=gate), [turn]) for turn in turns] == open_at
-    assert not stops(StopRule(gate=gate, threshold=0.0), [said("C", 1.0, truncated=True)])
-
-
-@pytest.mark.parametrize(
-    ("evidence", "known", "unknown"),
-    [("stated", 0.9, 0.9), ("verdict_probability", 0.5, 0.9), ("product", 0.45, 0.9)],
-)
-def test_evidence_is_stated_read_off_or_their_product(
-    evidence: Any, known: float, unknown: float
+def test_a_stop_needs_the_verdict_the_confidence_or_both(
+    rule: Confident, open_at: list[bool]
 ) -> None:
-    rule = StopRule(evidence=evidence)
-    assert evidence_of(rule, said("C", 0.9, verdict_probability=0.5)) == pytest.approx(known)
-    assert evidence_of(rule, said("C", 0.9)) == unknown
-    assert stops(
-        StopRule(evidence=evidence, threshold=known), [said("C", 0.9, verdict_probability=0.5)]
-    )
-    assert not stops(
-        StopRule(evidence=evidence, threshold=known + 0.01),
-        [said("C", 0.9, verdict_probability=0.5)],
-    )
+    turns = [said("C", 0.9), said("C", 0.5), said("U", 0.9), said("I", 0.9)]
+    assert [rule.stops([turn], 10) for turn in turns] == open_at
+    assert not rule.stops([said("C", 1.0, truncated=True)], 10)
 
 
 @pytest.mark.parametrize(
-    ("answers", "agree"),
-    [
-        (["7"], False),  # nothing was said before
-        (["7", "7"], True),
-        ([" 7", "7\n"], True),  # white space is no difference
-        (["1 + 2", "1+2"], True),
-        (["7", "8"], False),
-        (["7", "8", "7"], False),  # the turn before counts, none earlier
-        (["8", "7", "7"], True),
-        ([None, None], False),  # what cannot be read repeats nothing
-        (["7", None], False),
-        ([None, "7"], False),
-    ],
+    ("score", "threshold"),
+    [("verdict_probability", 0.5), ("answer_logprob", -0.25), ("completion_logprob", -0.5)],
 )
-def test_an_answer_repeats_the_one_before(answers: list[str | None], agree: bool) -> None:
-    assert repeats([said("C", 0.5, answer=answer) for answer in answers]) is agree
-
-
-def test_agreement_lowers_the_threshold_and_replaces_nothing_else() -> None:
-    rule = StopRule(agreement_threshold=0.6)
-    before = said("I", 0.2, answer="7")
-
-    def stop(verdict: str, confidence: float, **other: Any) -> bool:
-        return stops(rule, [before, said(verdict, confidence, **{"answer": "7", **other})])
-
-    assert stop("C", 0.6)
-    assert not stop("C", 0.59)
-    assert not stop("C", 0.6, answer="8")
-    assert stop("C", 0.85, answer="8")
-    assert not stop("U", 0.9)
-    assert not stop("C", 0.9, truncated=True)
-    assert not stops(StopRule(), [before, said("C", 0.6, answer="7")])
-    confident = StopRule(agreement_threshold=0.6, gate="confidence")
-    assert stops(confident, [before, said("U", 0.6, answer="7")])
+def test_a_score_stops_from_its_threshold_on_and_never_where_it_is_not_known(
+    score: Any, threshold: float
+) -> None:
+    rule = Confident(score=score, threshold=threshold, needs_correct=False)
+    scores = TokenScores(0.5, -0.25, -0.5)._asdict()
+    assert rule.stops([StopSignals(None, None, truncated=False, **scores)], 10)
+    above = Confident(score=score, threshold=threshold + 0.001, needs_correct=False)
+    assert not above.stops([StopSignals(None, None, truncated=False, **scores)], 10)
+    assert not rule.stops([said("C", 1.0)], 10)
+    assert not rule.stops([said("C", 1.0, **{**scores, "truncated": True})], 10)
+    assert not Confident(score=score, threshold=threshold).stops([said("U", 1.0, **scores)], 10)
 
 
 @pytest.mark.parametrize(
@@ -128,34 +115,217 @@ def test_an_exhausted_budget_returns_the_most_confident_turn(
     turns: list[tuple[Any, ...]], turn: int
 ) -> None:
     heard = [said(v, c, truncated=bool(cut)) for v, c, *cut in turns]
-    assert answer_turn(StopRule(fallback="most_confident"), heard) == turn
-    assert answer_turn(StopRule(), heard) == len(turns)
+    best = end_of(Confident(fallback="most_confident"), heard, len(turns))
+    assert best == Ending(len(turns), turn, False)
+    assert end_of(Confident(), heard, len(turns)).returned == len(turns)
 
 
-def test_the_most_confident_turn_is_so_by_the_rules_own_evidence() -> None:
+def test_the_most_confident_turn_is_so_by_the_rules_own_score() -> None:
     turns = [said("U", 0.9, verdict_probability=0.1), said("U", 0.5, verdict_probability=0.8)]
-    stated = StopRule(fallback="most_confident")
-    read_off = StopRule(fallback="most_confident", evidence="verdict_probability")
-    assert (answer_turn(stated, turns), answer_turn(read_off, turns)) == (1, 2)
+    stated = Confident(fallback="most_confident")
+    read_off = Confident(fallback="most_confident", score="verdict_probability")
+    assert (end_of(stated, turns, 2).returned, end_of(read_off, turns, 2).returned) == (1, 2)
 
 
-RULES = st.builds(
-    StopRule,
-    threshold=st.sampled_from([0.0, 0.5, 0.85, 1.01]),
-    gate=st.sampled_from(["joint", "verdict", "confidence"]),
-    evidence=st.sampled_from(["stated", "verdict_probability", "product"]),
-    agreement_threshold=st.sampled_from([None, 0.0, 0.5, 0.9]),
-    fallback=st.sampled_from(["last", "most_confident"]),
+# --- rules that need no self-check --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("letters", "in_a_row", "twice", "thrice"),
+    [
+        # turns observed when the same answer came twice and three times, of at most six
+        ("aabbcc", 2, 2, 6),
+        ("abaaab", 4, 3, 4),
+        ("abcabc", 6, 4, 6),
+        ("a.abbb", 5, 3, 6),
+        ("......", 6, 6, 6),  # what cannot be read repeats nothing
+        ("..a..a", 6, 6, 6),
+        ("abcbaa", 6, 4, 6),
+    ],
+)
+def test_an_answer_stops_when_it_has_been_given_often_enough(
+    letters: str, in_a_row: int, twice: int, thrice: int
+) -> None:
+    turns = answers(letters)
+    assert end_of(RepeatedAnswer(), turns, 6) == Ending(in_a_row, in_a_row, in_a_row < 6)
+    apart = RepeatedAnswer(times=2, in_a_row=False)
+    assert end_of(apart, turns, 6) == Ending(twice, twice, twice < 6)
+    assert end_of(RepeatedAnswer(times=3, in_a_row=False), turns, 6).observed == thrice
+
+
+@pytest.mark.parametrize(
+    ("letters", "max_turns", "observed", "returned"),
+    [
+        ("aaabbb", 6, 3, 1),  # another answer could draw level, but a came first
+        ("aaabbb", 5, 3, 1),
+        ("abab", 4, 3, 1),  # a tie of two goes to the answer that was given first
+        ("abbaab", 6, 5, 1),  # b can only draw level, and a came first
+        ("abbb", 4, 4, 2),  # b leads 2 to 1 with one turn left: a could draw level, and came first
+        ("abbbb", 5, 4, 2),  # 3 to 1, one left: settled
+        ("aab", 3, 2, 1),  # b can only draw level
+        ("abb", 3, 3, 2),
+        ("abc", 3, 3, 1),  # one each, and nothing settled before the end
+        ("a.", 2, 1, 1),  # another answer could only draw level
+        ("..a", 3, 3, 3),
+        (".aa", 3, 2, 2),
+        ("...", 3, 3, 3),  # no vote at all: the last turn
+        ("aaaaaaaaaa", 10, 5, 1),
+        ("abababaaaa", 10, 8, 1),  # 5 to 3, two left
+    ],
+)
+def test_a_majority_stops_when_the_turns_that_are_left_cannot_change_it(
+    letters: str, max_turns: int, observed: int, returned: int
+) -> None:
+    end = end_of(Majority(), answers(letters), max_turns)
+    assert end == Ending(observed, returned, observed < max_turns)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("abc.", min_size=1, max_size=8), st.integers(0, 8))
+def test_an_early_majority_is_that_of_all_turns_and_no_earlier_stop_would_be(
+    letters: str, more: int
+) -> None:
+    """Against every possible continuation of the turns."""
+    turns = answers(letters)
+    max_turns = len(turns) + more % 3
+    end = ending(Majority(), turns, max_turns)
+    leader = Majority().answer_turn(turns, max_turns)
+    results = {
+        letters_of(turns, rest)[Majority().answer_turn([*turns, *rest], max_turns) - 1]
+        for rest in continuations(max_turns - len(turns))
+    }
+    settled = len(results) == 1 and results != {0}
+    assert (end is not None) == (settled or len(turns) == max_turns)
+    if settled:
+        assert results == {turns[leader - 1].answer}
+
+
+def letters_of(turns: Sequence[StopSignals], rest: Sequence[StopSignals]) -> list[int]:
+    return [turn.answer for turn in (*turns, *rest)]
+
+
+def continuations(left: int) -> list[list[StopSignals]]:
+    """All that may follow; 9 is an answer that was not given before."""
+    if not left:
+        return [[]]
+    firsts = [StopSignals(None, None, truncated=False, answer=one) for one in (0, 1, 2, 3, 9)]
+    return [[first, *rest] for first in firsts for rest in continuations(left - 1)]
+
+
+@pytest.mark.parametrize(
+    ("certainty", "letters", "observed"),
+    [
+        # P(p > 1/2) for Beta(first + 1, second + 1): 3/4, 7/8, 15/16, 31/32 for 1 to 4 in a row
+        (0.75, "aaaaaaaaaa", 1),
+        (0.76, "aaaaaaaaaa", 2),
+        (0.95, "aaaaaaaaaa", 4),
+        (0.95, "abaaaaaaaa", 6),  # 5 to 1: 120/128 = .9375; settled instead, with four left
+        (0.80, "abaaaaaaaa", 4),  # 3 to 1: 26/32 = .8125
+        (1.0, "aaaaaaaaaa", 5),
+    ],
+)
+def test_a_majority_below_certainty_follows_the_beta_posterior(
+    certainty: float, letters: str, observed: int
+) -> None:
+    assert end_of(Majority(certainty=certainty), answers(letters), 10).observed == observed
+
+
+def test_fixed_turns_stop_there_and_no_rule_at_all_at_the_end() -> None:
+    turns = answers("aaaa")
+    assert end_of(FixedTurns(turns=3), turns, 4) == Ending(3, 3, True)
+    assert end_of(FixedTurns(turns=9), turns, 4) == Ending(4, 4, False)
+    assert end_of(None, turns, 4) == Ending(4, 4, False)
+
+
+# --- replays and their cost ---------------------------------------------------------------------
+
+FIVE: tuple[StopRule, ...] = (
+    FixedTurns(turns=2),
+    RepeatedAnswer(),
+    RepeatedAnswer(times=2, in_a_row=False),
+    Majority(),
+    Confident(),
+)
+
+
+def letter_record(letters: str, right: str) -> dict[str, Any]:
+    """A recording whose turn t says a letter and costs 100 t prompt and t completion tokens."""
+    turns = [
+        (one == right, "C", 0.9 if one == "b" else 0.1, t + 1) for t, one in enumerate(letters)
+    ]
+    row = record(letters, *turns)
+    for turn, one in zip(row["turns"], letters, strict=True):
+        turn["answer"] = None if one == "." else one
+        turn["answer_group"] = ".abc".index(one)
+    return row
+
+
+@pytest.mark.parametrize(
+    ("rule", "returned", "tokens"),
+    [
+        # The turn that stops is paid for: turns 1 to t cost 100 + 1, 200 + 2, ... each.
+        (FixedTurns(turns=2), 2, 303),
+        (RepeatedAnswer(), 4, 1010),
+        (RepeatedAnswer(in_a_row=False), 3, 606),
+        (Majority(), 1, 1010),  # a: 3 of 4, one left; the answer stood at turn 1
+        (Confident(), 2, 303),
+        (Oracle(), 1, 101),
+        (None, 5, 1515),
+    ],
+)
+def test_all_turns_up_to_the_stop_are_paid_for_and_no_other(
+    rule: StopRule | Oracle | None, returned: int, tokens: int
+) -> None:
+    (table,) = turn_tables([letter_record("abaaa", "a")]).values()
+    outcome = replay(table, rule, 5)
+    assert outcome.returned.tolist() == [returned]
+    assert measure(table, outcome)["avg_total_tokens"] == tokens
+
+
+def test_an_oracle_stops_at_the_first_right_answer_or_not_at_all() -> None:
+    (table,) = turn_tables([letter_record("abc", "b"), letter_record("aaa", "b")]).values()
+    outcome = replay(table, Oracle(), 3)
+    assert outcome.returned.tolist() == [2, 3]
+    assert outcome.stopped_early.tolist() == [True, False]
+
+
+def test_labels_cannot_reach_a_rule_that_inference_may_use() -> None:
+    assert not issubclass(Oracle, StopRule)
+    assert "Oracle" not in RULES
+    assert set(get_type_hints(StopSignals)) == {
+        *("verdict", "confidence", "truncated", "answer"),
+        *TokenScores._fields,
+    }
+    with pytest.raises(ValueError, match="is no stopping rule"):
+        rule_from_config({"stop": {"class_path": "svr_lightning.evaluation.replay.Oracle"}})
+
+
+RULE = st.one_of(
+    st.builds(FixedTurns, turns=st.integers(1, 5)),
+    st.builds(RepeatedAnswer, times=st.integers(2, 4), in_a_row=st.booleans()),
+    st.builds(Majority, certainty=st.sampled_from([0.75, 0.9, 1.0])),
+    st.builds(
+        Confident,
+        threshold=st.sampled_from([-0.3, 0.0, 0.5, 0.85, 1.01]),
+        score=st.sampled_from(
+            ["confidence", "verdict_probability", "answer_logprob", "completion_logprob"]
+        ),
+        needs_correct=st.booleans(),
+        fallback=st.sampled_from(["last", "most_confident"]),
+    ),
 )
 LEVELS = st.sampled_from([0.0, 0.4, 0.5, 0.85, 1.0])
+NATS = st.none() | st.sampled_from([0.0, -0.2, -0.3, -2.0])
 TURNS = st.lists(
     st.fixed_dictionaries(
         {
             "verdict": st.sampled_from([v.value for v in Verdict]),
             "confidence": LEVELS,
             "verdict_probability": st.none() | LEVELS,
+            "answer_logprob": NATS,
+            "completion_logprob": NATS,
             "truncated": st.booleans(),
-            "answer": st.sampled_from(["7", " 7", "8", None]),
+            "answer_group": st.integers(0, 3),
         }
     ),
     min_size=4,
@@ -163,9 +333,9 @@ TURNS = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
-@given(RULES, st.lists(TURNS, min_size=1, max_size=4), st.integers(1, 4))
-def test_columns_return_what_turn_after_turn_would(
+@settings(max_examples=150, deadline=None)
+@given(RULE, st.lists(TURNS, min_size=1, max_size=4), st.integers(1, 4))
+def test_a_table_returns_what_turn_after_turn_would(
     rule: StopRule, trajectories: list[list[dict[str, Any]]], max_turns: int
 ) -> None:
     rows = []
@@ -177,10 +347,73 @@ def test_columns_return_what_turn_after_turn_would(
     outcome = replay(turn_tables(rows)["toy"], rule, max_turns)
     for index, row in enumerate(records_of(rows)):
         heard: list[StopSignals] = []
-        for turn in row.turns[:max_turns]:
-            heard.append(turn.signals())
-            if stops(rule, heard):
+        for signals in row.signals:
+            heard.append(signals)
+            if rule.stops(heard, max_turns) or len(heard) == max_turns:
                 break
         assert outcome.observed[index] == len(heard)
-        assert outcome.returned[index] == answer_turn(rule, heard)
-        assert outcome.stopped_early[index] == (stops(rule, heard) and len(heard) < max_turns)
+        assert outcome.returned[index] == rule.answer_turn(heard, max_turns)
+        assert outcome.stopped_early[index] == (len(heard) < max_turns)
+
+
+# --- configurations -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", [*FIVE, Confident(score="answer_logprob", threshold=-0.1)])
+def test_a_rule_survives_its_configuration(rule: StopRule) -> None:
+    rule.check()
+    assert rule_from_config({"stop": rule_as_config(rule)}) == rule
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "rule"),
+    [
+        ({}, Confident()),
+        ({"threshold": 0.7, "gate": "joint"}, Confident(threshold=0.7)),
+        ({"threshold": 0.7, "gate": "verdict"}, Confident(threshold=0.0)),
+        ({"threshold": 0.7, "gate": "confidence"}, Confident(threshold=0.7, needs_correct=False)),
+    ],
+)
+def test_results_without_a_rule_had_the_papers(evaluation: dict[str, Any], rule: Any) -> None:
+    assert rule_from_config(evaluation) == rule
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        {"stop": "Confident"},
+        {"stop": {}},
+        {"stop": {"class_path": "os.system"}},
+        {"stop": {"class_path": "Confident", "init_args": {"threshold": "0.9"}}},
+        {"stop": {"class_path": "Confident", "init_args": {"score": "length"}}},
+        {"stop": {"class_path": "Confident", "init_args": {"threshold": math.nan}}},
+        {"stop": {"class_path": "RepeatedAnswer", "init_args": {"times": 2.5}}},
+        {"stop": {"class_path": "RepeatedAnswer", "init_args": [2]}},
+        {"gate": "both"},
+        {"evidence": "product"},
+    ],
+    ids=str,
+)
+def test_what_is_no_rule_is_refused(evaluation: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="is no stopping rule"):
+        rule_from_config(evaluation)
+
+
+def test_a_verdict_may_be_a_plain_string() -> None:
+    assert should_stop("CORRECT", 0.85, truncated=False)  # type: ignore[arg-type]
+    assert not should_stop("UNSURE", 1.0, truncated=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (Confident(threshold=1.5), r"threshold=1.5 must lie in \[0, 1\]"),
+        (Confident(score="answer_logprob"), "threshold=0.85 of answer_logprob must be a mean log"),
+        (Majority(certainty=0.4), "certainty=0.4"),
+        (FixedTurns(turns=0), "turns=0 must be at least 1"),
+        (RepeatedAnswer(times=1), "times=1 must be at least 2"),
+    ],
+)
+def test_an_option_out_of_range_is_one_line(rule: StopRule, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"model.evaluation.stop: {said}"):
+        EvaluationConfig(stop=rule)

@@ -1,11 +1,13 @@
-"""The stopping gate and the turn whose answer is returned."""
+"""The paper's rule, and the turn whose answer is returned."""
+
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from svr_lightning.core.parsing import parse_self_check
-from svr_lightning.core.stopping import DEFAULT_THRESHOLD, returned_turn, should_stop
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Rule, ending, should_stop
 from svr_lightning.core.types import Verdict
 
 C = Verdict.CORRECT
@@ -59,6 +61,23 @@ def test_what_was_not_said_clearly_does_not_stop(text: str, stops: bool) -> None
     assert should_stop(check.verdict, check.confidence, truncated=False) is stops
 
 
+class Gates(Rule[bool]):
+    """Each turn says itself whether it ends the trajectory."""
+
+    def stops(self, turns: Sequence[bool], max_turns: int) -> bool:
+        return turns[-1]
+
+
+def returned_turn(gates: Sequence[bool], max_turns: int) -> int | None:
+    for seen in range(1, len(gates) + 1):
+        end = ending(Gates(), gates[:seen], max_turns)
+        if end is not None:
+            assert end.observed == end.returned == seen
+            assert end.stopped_early is (seen < max_turns)
+            return seen
+    return None
+
+
 @pytest.mark.parametrize(
     ("gates", "max_turns", "turn"),
     [
@@ -79,11 +98,12 @@ def test_the_first_open_gate_or_else_the_last_turn_is_returned(
 
 
 @pytest.mark.parametrize("gates", [[], [False], [False] * 9])
-def test_too_few_turns_without_a_stop_are_refused(gates: list[bool]) -> None:
-    with pytest.raises(ValueError, match=f"only {len(gates)} of 10 turns"):
-        returned_turn(gates, 10)
+def test_a_trajectory_with_turns_left_and_no_stop_goes_on(gates: list[bool]) -> None:
+    assert returned_turn(gates, 10) is None
 
 
 @given(st.lists(st.booleans(), min_size=10, max_size=10), st.integers(1, 10))
 def test_a_longer_budget_never_returns_an_earlier_turn(gates: list[bool], budget: int) -> None:
-    assert returned_turn(gates, budget) == min(returned_turn(gates, 10), budget)
+    longest = returned_turn(gates, 10)
+    assert longest is not None
+    assert returned_turn(gates, budget) == min(longest, budget)

@@ -3,18 +3,30 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.core.stopping import StopRule
-from svr_lightning.evaluation.sweep import sweep, transitions
+from svr_lightning.core.stopping import Confident
+from svr_lightning.evaluation.intervals import split_clusters
+from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.sweep import (
+    ORACLE,
+    _outcomes,
+    best_option,
+    compare_stops,
+    families,
+    sweep,
+    transitions,
+)
 from svr_lightning.files import to_json
 from tests.trajectories import adaptive, failed, record, turn_tables, uncensored
 
 
 def test_a_sweep_holds_every_budget_threshold_gate_and_horizon() -> None:
-    curves = sweep(turn_tables(uncensored()), StopRule(), 3, (0.8, 0.85))
+    curves = sweep(turn_tables(uncensored()), Confident(), 3, (0.8, 0.85))
     assert [row["budget"] for row in curves["fixed"]] == [1, 2, 3]
     points = [(row["max_turns"], row["threshold"]) for row in curves["max_turns"]]
     assert points == [(t, gamma) for t in (1, 2, 3) for gamma in (0.8, 0.85)]
@@ -27,20 +39,121 @@ def test_a_sweep_holds_every_budget_threshold_gate_and_horizon() -> None:
     assert curves["operating_point"] == curves["thresholds"][1]
     # The verdict alone stops where .80 does: no CORRECT of theirs is less confident.
     assert curves["verdict_only"]["datasets"] == curves["thresholds"][0]["datasets"]
-    names = [row["name"] for row in curves["options"]]
-    assert names[0] == "most confident turn at T_max"
-    assert not any("probability" in name for name in names)  # none is recorded
 
 
-def test_the_verdicts_probability_is_offered_where_it_was_recorded() -> None:
-    row = record("x", (True, "C", 0.9, 1), (True, "C", 0.9, 1))
-    row["turns"][0]["verdict_probability"] = 0.6
-    curves = sweep(turn_tables([row]), StopRule(), 2, (0.85,))
-    returned = {r["name"]: r["datasets"]["toy"]["turns"] for r in curves["options"]}
-    # .6 and .9 x .6 stay under .85; turn 2 has no probability and its stated .9 counts.
-    assert returned["verdict's probability"] == 2.0
-    assert returned["stated number x verdict's probability"] == 2.0
-    assert curves["operating_point"]["datasets"]["toy"]["turns"] == 1.0
+FOUR = {
+    # letters of turns 1 to 4, and the right one; every turn costs 10 tokens
+    "p": ("aaaa", "a"),
+    "q": ("abbb", "b"),
+    "r": ("abab", "c"),
+    "s": ("abcc", "c"),
+}
+
+
+def four() -> list[dict[str, Any]]:
+    rows = []
+    for name, (letters, right) in FOUR.items():
+        row = record(name, *[(one == right, "U", 0.5, 5) for one in letters])
+        for turn, one in zip(row["turns"], letters, strict=True):
+            turn |= {"prompt_tokens": 5, "answer": one, "answer_group": "abc".index(one) + 1}
+        rows.append(row)
+    return rows
+
+
+def test_rules_are_compared_at_equal_tokens_on_problems_that_did_not_choose_them() -> None:
+    tables = turn_tables(four())
+    found = compare_stops(tables, Confident(), 4, 30.0)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert found["budget"] == 30.0
+    # No row of the table has log-probabilities; the policy is never sure.
+    assert list(rows) == [
+        *("fixed turns", "repeated answer", "equal answers", "majority"),
+        *("verdict and confidence", "confidence", "oracle (reads labels)"),
+    ]
+    # On all problems: fixed turns cost 10 each; p, then q, then s become right.
+    assert rows["fixed turns"]["points"] == [
+        {"setting": "1 turn, at most 1 turns", "tokens": 10.0, "accuracy": 0.25},
+        {"setting": "2 turns, at most 2 turns", "tokens": 20.0, "accuracy": 0.5},
+        {"setting": "3 turns, at most 3 turns", "tokens": 30.0, "accuracy": 0.75},
+    ]
+    # p stops at 2, q at 3, r never, s at 4: 13 turns of 4 problems, three of them right.
+    assert rows["repeated answer"]["points"][-1] == {
+        "setting": "an answer given 2 times in a row, at most 3 turns",
+        "tokens": 27.5,
+        "accuracy": 0.75,
+    }
+    # The oracle stops at 1, 2, 3 and at the end.
+    assert rows[ORACLE]["points"][-1]["accuracy"] == 0.75
+    assert rows[ORACLE]["points"][-1]["tokens"] == pytest.approx((10 + 20 + 30 + 30) / 4)
+    assert rows[ORACLE]["reads_labels"]
+    assert found["winner"] != ORACLE
+    winner = rows[found["winner"]]
+    assert (winner["gap"], winner["gap_ci95"]) == (0.0, [0.0, 0.0])
+    for row in rows.values():
+        assert row["tokens"] <= 40
+        assert row["gap"] == pytest.approx(row["accuracy"] - winner["accuracy"])
+        low, high = row["ci95"]
+        assert low <= row["accuracy"] <= high
+    # Without a budget it is what the given rule takes: all four turns, as nobody is sure.
+    assert compare_stops(tables, Confident(), 4)["budget"] == 40.0
+
+
+def test_a_setting_is_measured_where_it_was_not_chosen() -> None:
+    """One turn is right on one half alone, and two turns are on the other."""
+    half = split_clusters(np.arange(40), 0.5, 3)
+    assert half.sum() == 20
+    rows = [
+        record(str(number), (bool(here), "U", 0.5, 5), (not here, "U", 0.5, 5))
+        for number, here in enumerate(half)
+    ]
+    found = compare_stops(turn_tables(rows), Confident(), 2, 1000.0, seed=3)
+    row = found["rows"][0]
+    assert row["settings"] == ["1 turn, at most 1 turns", "2 turns, at most 2 turns"]
+    assert row["accuracy"] == 0.0
+    assert [point["accuracy"] for point in row["points"]] == [0.5]
+
+
+def test_a_setting_is_what_a_replay_with_its_own_turns_gives() -> None:
+    (table,) = turn_tables(four()).values()
+    for rules in families(table, 4).values():
+        for (rule, turns), outcome in zip(rules, _outcomes(table, rules, 4), strict=True):
+            expected = replay(table, rule, turns)
+            for column in ("returned", "observed", "stopped_early"):
+                assert (getattr(outcome, column) == getattr(expected, column)).all(), rule
+
+
+def test_a_family_that_is_too_dear_is_said_to_be() -> None:
+    found = compare_stops(turn_tables(four()), Confident(), 4, 9.0)
+    assert found["winner"] is None
+    assert {row["accuracy"] for row in found["rows"]} == {None}
+
+
+def test_the_best_option_is_within_the_budget_and_the_cheaper_of_equals() -> None:
+    right = np.array([[0.0, 1], [1, 1], [1, 1], [1, 1]])
+    tokens = np.array([[1.0, 1], [4, 4], [3, 3], [9, 9]])
+    assert best_option(right, tokens, np.array([4.0, 4.0])) == 2
+    assert best_option(right, tokens, np.array([1.0, 2.0])) == 0
+    assert best_option(right, tokens, np.array([0.5, 0.5])) is None
+    assert best_option(right[:, :0], tokens[:, :0], np.zeros(0)) is None
+
+
+def test_the_command_compares_stops_and_names_the_winner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _samples(tmp_path, four())
+    assert main(["sweep", "--samples", str(path), "--budget", "30"]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "stopping rules within 30 tokens per problem" in shown
+    assert "winner" in shown
+    assert "measured on the other" in shown
+    stops = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["stops"]
+    assert stops == json.loads(to_json(compare_stops(turn_tables(four()), Confident(), 4, 30.0)))
+    assert main(["sweep", "--samples", str(path), "--compare-stops"]) == 0
+    assert "within 40 tokens" in capsys.readouterr().out
+    assert main(["sweep", "--samples", str(path), "--budget", "5"]) == 0
+    assert "too dear" in capsys.readouterr().out
+    assert main(["sweep", "--samples", str(path), "--budget", "0"]) == 2
 
 
 def test_transitions_count_what_a_turn_fixed_and_what_it_broke() -> None:
@@ -72,8 +185,8 @@ def test_the_command_leaves_json_and_csv_and_prints_within_80_columns(
     (second,) = [r for r in rows if (r["budget"], r["dataset"]) == ("2", "toy")]
     assert float(second["accuracy"]) == 0.5
     assert {row["dataset"] for row in rows} >= {"toy", "'=1+1[red]", "macro/all"}
-    gate = ("--gate", "verdict")
-    assert main(["sweep", "--samples", str(path), "--max-turns", "3", *gate]) == 0
+    verdict = ("--threshold", "0")
+    assert main(["sweep", "--samples", str(path), "--max-turns", "3", *verdict]) == 0
     curves = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert curves["operating_point"] == curves["verdict_only"]
 

@@ -13,6 +13,7 @@ from svr_lightning.evaluation.metrics import measure, measure_all
 from svr_lightning.evaluation.table import Outcome
 from tests.trajectories import adaptive, failed, record, summarize, turn_tables, uncensored
 
+SCORES = ("verdict_probability", "answer_logprob", "completion_logprob")
 PLAIN = ("correct", "truncated", "confidence", "prompt_tokens", "completion_tokens")
 
 
@@ -36,6 +37,8 @@ def random_records(rng: random.Random) -> list[dict[str, Any]]:
         for turn in row["turns"]:
             turn["answer"] = rng.choice(["7", "7 ", "8", None])
             turn["verdict_probability"] = rng.choice([None, 0.25, 1.0])
+            turn["answer_logprob"] = rng.choice([None, 0.0, -1.5])
+            turn["completion_logprob"] = rng.choice([None, -0.25])
         rows.append(row)
     return rows
 
@@ -60,16 +63,15 @@ def test_columns_are_the_records(rng: random.Random) -> None:
                 for column in PLAIN:
                     assert getattr(table, column)[index, place] == turn[column]
                 assert table.verdict[index, place] == VERDICT_CODES[turn["verdict"]]
-                probability = turn["verdict_probability"]
-                if probability is None:
-                    assert np.isnan(table.verdict_probability[index, place])
-                else:
-                    assert table.verdict_probability[index, place] == probability
-                before = row["turns"][place - 1]["answer"] if place else None
-                same = None not in (before, turn["answer"]) and before.strip() == (
-                    turn["answer"].strip()
-                )
-                assert table.repeats[index, place] == same
+                signals = table.signals[index][place]
+                for name in (*("verdict", "confidence", "truncated"), *SCORES):
+                    assert getattr(signals, name) == turn[name]
+                for other in table.signals[index][:place]:
+                    written = row["turns"][table.signals[index].index(other)]["answer"]
+                    same = None not in (written, turn["answer"]) and (
+                        written.strip() == turn["answer"].strip()
+                    )
+                    assert (other.answer == signals.answer != 0) == same
 
 
 @settings(max_examples=60, deadline=None)

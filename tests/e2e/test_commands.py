@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning.__main__ import main
+from svr_lightning.core.stopping import Confident, rule_from_config
 from tests.made_up_recipe import MADE_UP
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +66,7 @@ def test_fit_leaves_what_the_documentation_lists(run: tuple[Path, str]) -> None:
         results = json.loads((folder / "eval" / name / "results.json").read_text())
         assert len(samples) == 6
         assert results["datasets"]["held_out"]["n"] == 6
-        assert results["config"]["model"]["evaluation"]["threshold"] == 0.85
+        assert rule_from_config(results["config"]["model"]["evaluation"]) == Confident()
         assert results["versions"]["torch"]
 
 

@@ -116,7 +116,7 @@ def test_the_real_configurations_carry_the_papers_hyperparameters(
     assert optimizer["floor"] == 0.05
     assert model["reference"] == {"mix": 0.6, "every": mixing}
     evaluation = model["evaluation"]
-    assert (evaluation["max_turns"], evaluation["threshold"]) == (10, None)  # 0.85
+    assert (evaluation["max_turns"], evaluation["stop"]) == (10, None)  # the paper's rule
     assert evaluation["temperature"] == 0.0
     assert (trainer["devices"], model["micro_batch_size"]) == (4, 8)
     assert (trainer["gradient_clip_val"], trainer["max_epochs"]) == (2.0, 1)

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from svr_lightning.__main__ import main
+from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.evaluation.metrics import MATH_5
-from svr_lightning.evaluation.record_files import read_pools
+from svr_lightning.evaluation.results import read_pools
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ALL_7 = ("countdown", "gsm8k", *MATH_5)
@@ -73,7 +74,7 @@ def test_all_seven_run_on_their_own_configuration(
     )
     assert results["macro"]["all"]["datasets"] == list(ALL_7)
     assert results["macro"]["math"]["datasets"] == list(MATH_5)
-    assert results["config"]["model"]["evaluation"]["threshold"] == 0.85
+    assert rule_from_config(results["config"]["model"]["evaluation"]) == Confident()
     assert len(lines(folder / "samples.jsonl")) == 7
 
 

@@ -12,6 +12,8 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ROOT / "tests" / "faults" / "small_run.yaml"
+MEASURED = ("time/", "speed/", "memory/")
+"""Logged values that no run repeats begin so."""
 
 
 def command(folder: Path, *extra: str) -> list[str]:
@@ -72,9 +74,9 @@ def _checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def _metrics(folder: Path) -> list[tuple[str, ...]]:
-    """All logged values but the wall times."""
+    """All logged values but times, speeds and memory."""
     with (folder / "metrics.csv").open(newline="") as stream:
-        return sorted(tuple(row) for row in csv.reader(stream) if not row[1].startswith("time/"))
+        return sorted(tuple(row) for row in csv.reader(stream) if not row[1].startswith(MEASURED))
 
 
 def _evaluation(path: Path) -> Any:

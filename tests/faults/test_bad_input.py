@@ -30,17 +30,22 @@ def fails_with(
         assert part in line
 
 
+STOP = ("--model.evaluation.stop",)
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
         (["--model.recipee", "x"], ["model.recipee"]),
         (["--model.optimizer.lr", "fast"], ["model.optimizer.lr", "fast"]),
         (["--config", "nowhere.yaml"], ["nowhere.yaml"]),
-        (["--model.evaluation.threshold", "1.5"], ["threshold=1.5", "[0, 1]"]),
-        (["--model.evaluation.threshold", "-0.1"], ["threshold=-0.1", "[0, 1]"]),
-        (["--model.evaluation.agreement_threshold", "2"], ["agreement_threshold=2", "[0, 1]"]),
+        (
+            [*STOP, "Confident", f"{STOP[0]}.threshold", "1.5"],
+            ["threshold=1.5", "[0, 1]", "model.evaluation.stop"],
+        ),
+        ([*STOP, "RepeatedAnswer", f"{STOP[0]}.times", "1"], ["times=1", "at least 2"]),
+        ([*STOP, "Oracle"], ["model.evaluation.stop", "Oracle"]),
         (["--model.evaluation.votes", "10"], ["votes=10 at temperature=0", "above 0"]),
-        (["--model.evaluation.gate", "both"], ["model.evaluation.gate", "both"]),
         (["--data.eval_batch_size", "0"], ["eval_batch_size=0", "at least 1"]),
         (["--model.sampling.temperature", "0"], ["temperature=0", "above 0"]),
         (["--model.policy.max_model_len", "100"], ["max_prompt_tokens=512", "max_model_len=100"]),
@@ -60,7 +65,6 @@ def fails_with(
             ["--model.recipe.init_args.loss.beta", "-0.1"],
             ["model.recipe.init_args.loss.beta=-0.1", "negative"],
         ),
-        (["--model.policy.max_tokens_per_forward", "0"], ["max_tokens_per_forward=0", "null"]),
         (["--model.policy.liger", "true"], ["model.policy.liger", "need CUDA", "'cpu'", "null"]),
         (["--data.train.task", "chess"], ["chess", "countdown, gsm8k, math"]),
         (["--data.train.path", "./no/such/file.jsonl"], ["./no/such/file.jsonl"]),
@@ -120,7 +124,7 @@ def test_a_checkpoint_that_is_not_there_is_not_replaced_by_the_untrained_policy(
 
 def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train"]) == 2
-    known = "fit, validate, test, predict, sweep, tune, vote, report, regrade"
+    known = "fit, validate, test, predict, sweep, certify, vote, report, regrade"
     assert known in capsys.readouterr().err
 
 

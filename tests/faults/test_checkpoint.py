@@ -14,7 +14,7 @@ import torch
 
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.checkpoint import SUFFIX, DurableCheckpointIO
+from svr_lightning.training.checkpoint import DurableCheckpointIO
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKPOINTS = DurableCheckpointIO()
@@ -46,7 +46,7 @@ def files(folder: Path) -> list[str]:
 def test_a_checkpoint_reads_back_and_leaves_nothing_else_behind(saved: Path) -> None:
     CHECKPOINTS.save_checkpoint(contents(2), saved)
     assert step_of(saved) == 2
-    assert files(saved.parent) == ["last.ckpt", f"last.ckpt{SUFFIX}"]
+    assert files(saved.parent) == ["last.ckpt"]
     CHECKPOINTS.remove_checkpoint(saved)
     assert files(saved.parent) == []
 
@@ -93,8 +93,7 @@ def kill_while_saving(number: int, path: Path, call: int) -> bool:
 def test_a_kill_at_any_moment_of_a_save_leaves_the_old_checkpoint_or_the_new_one(
     saved: Path,
 ) -> None:
-    # A save makes nine changes: the contents flushed; the sidecar flushed, renamed, its folder
-    # flushed; the contents renamed, the folder flushed; and the sidecar's three once more.
+    # A save makes three changes: the contents flushed, then renamed, then the folder flushed.
     outcomes = []
     call = 1
     while True:
@@ -103,13 +102,13 @@ def test_a_kill_at_any_moment_of_a_save_leaves_the_old_checkpoint_or_the_new_one
             break
         outcomes.append(step_of(saved))
         call += 1
-    assert outcomes == [1, 1, 1, 1, 1, 2, 2, 2, 2]
+    assert outcomes == [1, 1, 2]
 
 
 def test_kills_in_save_after_save_never_cost_the_last_whole_checkpoint(saved: Path) -> None:
     # Killed twice, at every pair of moments, the second time before anything was cleaned up.
-    for first in range(1, 10):
-        for second in range(1, 10):
+    for first in range(1, 4):
+        for second in range(1, 4):
             CHECKPOINTS.save_checkpoint(contents(1), saved)
             assert kill_while_saving(2, saved, first)
             before = step_of(saved)
@@ -117,7 +116,6 @@ def test_kills_in_save_after_save_never_cost_the_last_whole_checkpoint(saved: Pa
             assert step_of(saved) in (before, 3)
             CHECKPOINTS.save_checkpoint(contents(4), saved)
             assert step_of(saved) == 4
-            assert len((saved.parent / f"last.ckpt{SUFFIX}").read_text().split()) == 1
 
 
 def test_a_half_written_file_beside_the_checkpoint_is_passed_over_and_written_anew(
@@ -127,7 +125,7 @@ def test_a_half_written_file_beside_the_checkpoint_is_passed_over_and_written_an
     assert step_of(saved) == 1
     CHECKPOINTS.save_checkpoint(contents(2), saved)
     assert step_of(saved) == 2
-    assert files(saved.parent) == ["last.ckpt", f"last.ckpt{SUFFIX}"]
+    assert files(saved.parent) == ["last.ckpt"]
 
 
 # Damaged afterwards
@@ -153,19 +151,20 @@ def test_a_damaged_checkpoint_is_refused_by_name(
     saved: Path, damage: Callable[[Path], None]
 ) -> None:
     damage(saved)
-    with pytest.raises(ConfigError, match=r"do not match its digest.*give --ckpt_path another"):
+    with pytest.raises(ConfigError, match=rf"{saved} is damaged .*give --ckpt_path another"):
         CHECKPOINTS.load_checkpoint(saved)
 
 
-@pytest.mark.parametrize("damage", [truncate, empty])
-def test_a_torn_checkpoint_is_refused_without_its_digest_too(
-    saved: Path, damage: Callable[[Path], None]
-) -> None:
-    (saved.parent / f"last.ckpt{SUFFIX}").unlink()
-    assert step_of(saved) == 1
-    damage(saved)
-    with pytest.raises(ConfigError, match=rf"{saved} is damaged"):
-        CHECKPOINTS.load_checkpoint(saved)
+def test_no_flipped_bit_of_a_checkpoint_changes_what_is_read(saved: Path) -> None:
+    whole = saved.read_bytes()
+    refused = 0
+    for index in range(len(whole)):
+        saved.write_bytes(whole[:index] + bytes([whole[index] ^ 4]) + whole[index + 1 :])
+        try:
+            assert step_of(saved) == 1  # in the padding between two tensors, say
+        except ConfigError:
+            refused += 1
+    assert refused > len(contents(1)["weights"]) * 4
 
 
 def test_a_checkpoint_that_is_not_there_is_named(saved: Path) -> None:
@@ -248,13 +247,12 @@ def test_a_write_that_breaks_off_leaves_the_previous_checkpoint_and_says_how_muc
     ):
         CHECKPOINTS.save_checkpoint(large, saved)
     assert step_of(saved) == 1
-    assert files(saved.parent) == ["last.ckpt", f"last.ckpt{SUFFIX}"]
+    assert files(saved.parent) == ["last.ckpt"]
 
 
 def test_a_full_disk_at_any_moment_of_a_save_leaves_a_whole_checkpoint(saved: Path) -> None:
-    # As above, but the process lives on and cleans up. After the fifth change the new contents
-    # are in place; from the seventh on, what fails is a sidecar that names more than it need.
-    for call in (1, 2, 3, 4, 5):
+    # As above, but the process lives on and cleans up.
+    for call in (1, 2):
         with pytest.MonkeyPatch.context() as patch:
             _fail_at(patch, call)
             with pytest.raises(
@@ -262,13 +260,7 @@ def test_a_full_disk_at_any_moment_of_a_save_leaves_a_whole_checkpoint(saved: Pa
             ):
                 CHECKPOINTS.save_checkpoint(contents(2), saved)
         assert step_of(saved) == 1
-        assert files(saved.parent) == ["last.ckpt", f"last.ckpt{SUFFIX}"]
-    for call in (7, 8, 9):
-        with pytest.MonkeyPatch.context() as patch:
-            _fail_at(patch, call)
-            CHECKPOINTS.save_checkpoint(contents(call), saved)
-        assert step_of(saved) == call
-        assert files(saved.parent) == ["last.ckpt", f"last.ckpt{SUFFIX}"]
+        assert files(saved.parent) == ["last.ckpt"]
 
 
 def _fail_at(patch: pytest.MonkeyPatch, number: int) -> None:
@@ -294,4 +286,4 @@ def test_an_error_of_another_kind_is_passed_on_and_leaves_the_previous_checkpoin
     with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
         CHECKPOINTS.save_checkpoint({"global_step": lambda: 2}, saved)
     assert step_of(saved) == 1
-    assert files(saved.parent) == ["last.ckpt", f"last.ckpt{SUFFIX}"]
+    assert files(saved.parent) == ["last.ckpt"]

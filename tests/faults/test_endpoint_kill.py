@@ -118,7 +118,13 @@ def test_questions_are_answered_through_a_server_as_text(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["test", "--model.evaluation.evidence", "product"], "evidence=product: the probability"),
+        (
+            [
+                *("test", "--model.evaluation.stop", "Confident"),
+                *("--model.evaluation.stop.score", "verdict_probability"),
+            ],
+            "verdict >= 0.85: log-probabilities are not known of a server",
+        ),
         (["test", "--model.engine.api_key_env", "NOT_SET"], "NOT_SET: this variable is not set"),
         (["test", "--ckpt_path", "last"], "--ckpt_path: model.engine is a server"),
         (["fit"], "OpenAIEngine returns no token ids, which training needs"),
@@ -138,8 +144,8 @@ def test_what_a_server_cannot_do_is_refused_before_it_is_asked(
     assert server.bodies == []
 
 
-def test_the_options_of_earlier_versions_name_what_replaces_them(
+def test_an_engine_without_its_section_is_named_by_its_key(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["test", "--engine", "openai", "--base-url", "http://h/v1"]) == 2
-    assert "--model.engine OpenAIEngine --model.engine.base_url URL" in capsys.readouterr().err
+    assert "did you mean 'model.engine'?" in capsys.readouterr().err

@@ -9,15 +9,15 @@ import pytest
 from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
 
 from svr_lightning.core.parsing import parse_self_check
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Completion, FinishReason, Problem, Trajectory, Turn
 from svr_lightning.display import plain
 from svr_lightning.evaluation.adaptive import trajectory_record
-from svr_lightning.evaluation.transcript import print_outcome, print_turn
+from svr_lightning.evaluation.printing import print_outcome, print_turn
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.dialogues import SelfVerifying
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.tasks.scoring import score_turns
+from svr_lightning.tasks.grading import score_turns
 
 HOSTILE = {
     "clear-screen": "\x1b[2J\x1b[31mred\x9b31m\x07\x08",
@@ -71,7 +71,7 @@ def test_a_terminal_is_shown_no_control_character_and_no_markup_is_obeyed(
 ) -> None:
     one = trajectory(text)
     print_turn(one.problem, one.turns[0], name_problem=True)
-    print_outcome(trajectory_record(one, "toy", 3, StopRule()), StopRule())
+    print_outcome(trajectory_record(one, "toy", 1, Confident()), Confident())
     print_extremes([group(text)], step=1)
     shown = capsys.readouterr().out
     assert all(character == "\n" or character.isprintable() for character in shown)

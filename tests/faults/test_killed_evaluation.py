@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from svr_lightning.__main__ import main
+from svr_lightning.core.stopping import Confident, RepeatedAnswer
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.evaluating import ModuleEvaluation
@@ -107,10 +108,13 @@ def test_whatever_decides_a_record_is_in_the_fingerprint(
     module, first = prints(tmp_path, monkeypatch)
     assert prints(tmp_path, monkeypatch)[1] == first
     # What the threshold is counts, not where it comes from.
-    assert prints(tmp_path, monkeypatch, evaluation=EvaluationConfig(threshold=0.85))[1] == first
+    assert prints(tmp_path, monkeypatch, evaluation=EvaluationConfig(stop=Confident()))[1] == first
+    rules = [
+        EvaluationConfig(stop=Confident(threshold=0.8)),
+        EvaluationConfig(stop=RepeatedAnswer()),
+    ]
     others = [
-        prints(tmp_path, monkeypatch, evaluation=EvaluationConfig(threshold=0.8))[1],
-        prints(tmp_path, monkeypatch, evaluation=EvaluationConfig(gate="verdict"))[1],
+        *(prints(tmp_path, monkeypatch, evaluation=rule)[1] for rule in rules),
         prints(tmp_path, monkeypatch, limit=3)[1],
         prints(tmp_path, monkeypatch, seed=1)[1],
     ]

@@ -125,9 +125,9 @@ def test_a_kill_at_any_moment_leaves_all_shards_of_the_old_save_or_all_of_the_ne
         assert step_of(saved) == 3
         assert len(names(saved.parent)) == 2
         call += 1
-    # Nine changes for each of three shards, two folders flushed, the link made and moved: all of
+    # Three changes for each of three shards, two folders flushed, the link made and moved: all of
     # it changes nothing. Then the folder's flush and the removal of the old one.
-    assert outcomes == [1] * (3 * 9 + 4) + [2, 2]
+    assert outcomes == [1] * (3 * 3 + 4) + [2, 2]
 
 
 def test_a_first_save_that_is_killed_leaves_no_name_to_resume_from(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_copy_in_which_the_link_became_a_folder_is_saved_to_as_well(
 def test_a_damaged_shard_is_refused_by_name(saved: Path) -> None:
     shard = shards(saved)[2]
     data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[data.index(torch.full((50,), 12.0).numpy().tobytes())] ^= 1
     shard.write_bytes(data)
     with pytest.raises(ConfigError, match=rf"{shard} is damaged"):
         step_of(saved)
@@ -171,7 +171,6 @@ class Malicious:
 def test_a_shard_that_would_run_code_is_refused_and_runs_none(saved: Path) -> None:
     shard, mark = shards(saved)[0], saved.with_name("mark")
     shard.write_bytes(pickle.dumps(Malicious(mark), protocol=2))
-    shard.with_name(f"{shard.name}.sha256").unlink()
     with pytest.raises(ConfigError, match="is damaged"):
         step_of(saved)
     assert not mark.exists()

@@ -30,7 +30,6 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
     # Token 8 of the first stands in column 3 and is predicted in column 2, and so on.
     assert batch.rows.tolist() == [0, 0, 1, 1, 1]
     assert batch.logit_positions.tolist() == [2, 3, 0, 1, 2]
-    assert batch.parts == ((2, 5, 5),)
     torch.testing.assert_close(
         batch.logprobs, torch.tensor([[-0.1, -0.2, 0.0], [-0.1, -0.2, -0.3]])
     )
@@ -151,33 +150,6 @@ def test_samples_that_do_not_make_equal_optimizer_steps_are_refused(
         split(rollout(6), accumulate, updates)
 
 
-def test_parts_of_a_micro_batch_hold_no_more_tokens_than_the_limit_and_their_own_padding() -> None:
-    # Lengths 3, 4, 4, 6 and 20 at 12 tokens: 3 x 4, then 6 alone, since 2 x 20 is too much, then
-    # the longest, alone with more than the limit.
-    samples = [
-        sample((5,), (6, 7)),
-        sample((5, 6), (7, 8)),
-        sample((5, 6, 7), (8,)),
-        sample((5, 6, 7), (8, 9, 10)),
-        sample((5,) * 16, (6, 7, 8, 9)),
-    ]
-    batch = pad(samples, weight=1.0, max_tokens=12)
-    assert batch.parts == ((3, 4, 5), (1, 6, 3), (1, 20, 4))
-    shapes = [tuple(ids.shape) for ids, *_ in batch.forwards()]
-    assert shapes == [(3, 4), (1, 6), (1, 20)]
-    for ids, attention_mask, rows, logit_positions in batch.forwards():
-        assert attention_mask.shape == ids.shape
-        assert attention_mask[-1].all()
-        assert attention_mask[rows, logit_positions + 1].all()
-    assert [rows.tolist() for _, _, rows, _ in batch.forwards()] == [
-        [0, 0, 1, 1, 2],
-        [0, 0, 0],
-        [0, 0, 0, 0],
-    ]
-    predicted = [(ids[rows, at + 1]).tolist() for ids, _, rows, at in batch.forwards()]
-    assert predicted == [[6, 7, 7, 8, 8], [8, 9, 10], [6, 7, 8, 9]]
-
-
 # --- under a model ----------------------------------------------------------------------------
 
 
@@ -227,7 +199,8 @@ def test_the_trainer_and_the_engine_agree_on_what_was_sampled(model: Any) -> Non
     ]
     for batch in split(samples, accumulate=2):
         gap = (completion_logprobs(model, batch, TEMPERATURE) - batch.logprobs) * batch.mask
-        assert gap.abs().max() < 1e-5
+        scale = batch.logprobs.abs().max().item()
+        assert gap.abs().max() < rounding(terms_of(model, batch.input_ids.shape[1]), scale)
 
 
 def gradients(model: Any, batches: list[TrainBatch]) -> dict[str, Tensor]:
@@ -249,31 +222,15 @@ def close(model: Any, found: dict[str, Tensor], expected: dict[str, Tensor]) -> 
         torch.testing.assert_close(found[name], gradient, atol=allowed, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("accumulate", "max_tokens"), [(4, None), (7, None), (32, None), (1, 60), (3, 30), (4, 1)]
-)
-def test_micro_batches_and_their_parts_add_up_to_the_gradient_of_the_whole_step(
-    model: Any, accumulate: int, max_tokens: int | None
+@pytest.mark.parametrize("accumulate", [4, 7, 32])
+def test_micro_batches_add_up_to_the_gradient_of_the_whole_step(
+    model: Any, accumulate: int
 ) -> None:
     samples = rollout(32)
-    parts = micro_batches(
-        samples, accumulate=accumulate, updates=1, version=0, max_tokens=max_tokens
-    )
+    parts = split(samples, accumulate)
     if accumulate == 7:
         assert len({len(batch) for batch in parts}) > 1
-    if max_tokens is not None:
-        assert max(len(batch.parts) for batch in parts) > 1
     close(model, gradients(model, parts), gradients(model, split(samples)))
-
-
-@torch.no_grad()
-def test_parts_have_the_log_probabilities_of_the_whole(model: Any) -> None:
-    samples = sorted(rollout(), key=lambda s: len(s.prompt_ids) + len(s.completion_ids))
-    whole = completion_logprobs(model, pad(samples, weight=1.0), TEMPERATURE)
-    parts = completion_logprobs(model, pad(samples, weight=1.0, max_tokens=40), TEMPERATURE)
-    longest = max(len(s.prompt_ids) + len(s.completion_ids) for s in samples)
-    allowed = rounding(terms_of(model, longest), whole.abs().max().item())
-    torch.testing.assert_close(parts, whole, atol=allowed, rtol=0)
 
 
 def forward_tokens(model: Any, batches: list[TrainBatch]) -> list[int]:
@@ -287,14 +244,6 @@ def forward_tokens(model: Any, batches: list[TrainBatch]) -> list[int]:
     return seen
 
 
-def test_one_part_after_the_other_goes_forward_and_again_backward(model: Any) -> None:
-    batches = micro_batches(rollout(), accumulate=1, updates=1, version=0, max_tokens=40)
-    sizes = [count * length for count, length, _ in batches[0].parts]
-    assert len(sizes) > 1
-    assert max(sizes) <= 40
-    assert sorted(forward_tokens(model, batches)) == sorted(sizes * 2)
-
-
 def test_gradient_checkpointing_computes_layers_again_and_leaves_the_gradient_alone() -> None:
     for make in MODELS.values():
         model = make()
@@ -306,8 +255,6 @@ def test_gradient_checkpointing_computes_layers_again_and_leaves_the_gradient_al
         model.train()
         assert len(forward_tokens(model, batches)) == 4
         close(model, gradients(model, batches), expected)
-        in_parts = micro_batches(rollout(), accumulate=2, updates=1, version=0, max_tokens=40)
-        close(model, gradients(model, in_parts), expected)
 
 
 def test_the_gradient_is_the_mean_over_sequences_worked_out_one_by_one(model: Any) -> None:

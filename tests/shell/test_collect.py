@@ -11,7 +11,6 @@ from svr_lightning import tiny
 from svr_lightning.core.credit import is_degenerate
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Output, Request
-from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
@@ -22,6 +21,7 @@ from svr_lightning.tasks import TASKS, GradingError, Task, get_task
 from svr_lightning.tasks.base import Row
 from svr_lightning.training.batching import samples_of
 from svr_lightning.training.logs import rollout_stats
+from tests.scripted_engine import ScriptedEngine
 
 TOKENIZER = AutoTokenizer.from_pretrained(str(Path(tiny.__file__).parent / "countdown_policy"))
 LEARNING, TEACHES_NOTHING = (0.0, 1.0), (1.0, 1.0)
@@ -243,6 +243,9 @@ def test_what_is_logged_of_a_rollout_is_worked_out_by_hand() -> None:
     assert stats["train/brier"] == pytest.approx((0.81 + 0.01 + 0.81 + 0.25) / 4)
     assert stats["train/confidence/right"] == pytest.approx(0.9)
     assert stats["train/confidence/wrong"] == pytest.approx((0.9 + 0.9 + 0.5) / 3)
+    assert stats["train/confidence/spread"] == pytest.approx((0.1**2 * 3 + 0.3**2) ** 0.5 / 2)
+    assert stats["train/would_stop"] == 3 / 4
+    assert stats["train/auroc"] == pytest.approx((0.5 + 0.5 + 1) / 3)  # ties with two of the wrong
     assert (stats["train/verdict/correct"], stats["train/verdict/unsure"]) == (3 / 4, 1 / 4)
     assert stats["train/overconfidence"] == 2 / 4
     assert stats["train/reward/abs"] == pytest.approx(0.8 / 4)

@@ -13,10 +13,10 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser
 
 from svr_lightning.__main__ import main
+from svr_lightning.cli.checks import read_questions, with_questions
 from svr_lightning.cli.keys import SECTIONS, flat, known_keys
 from svr_lightning.cli.main import READING
 from svr_lightning.cli.messages import explain, of_parser
-from svr_lightning.cli.questions import read_questions, with_questions
 from svr_lightning.cli.training import best_checkpoint
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.data import SVRDataModule
@@ -55,7 +55,7 @@ def test_the_keys_read_from_source_are_those_of_the_parser() -> None:
     [
         (
             ["swep"],
-            ["'swep'", "did you mean 'sweep'?", "fit, validate, test, predict, sweep, tune"],
+            ["'swep'", "did you mean 'sweep'?", "fit, validate, test, predict, sweep, certify"],
         ),
         (["fit", "--config", TINY, "--trainer.max_step", "1"], ["trainer.max_steps"]),
         (["fit", "--config", TINY, "--max_steps", "1"], ["did you mean 'trainer.max_steps'?"]),
@@ -65,6 +65,12 @@ def test_the_keys_read_from_source_are_those_of_the_parser() -> None:
         (["fit", "--config", TINY, "--model.policy.path", "configs/no"], ["'configs/no'"]),
         (["test", "--config", TINY, "--ckpt_path", "no.ckpt"], ["no.ckpt", "no such file"]),
         (["fit", "--config", TINY, "--data.train.path", "rows.jsonl"], ["rows.jsonl"]),
+        (
+            ["fit", "--config", TINY, "--model.micro_batch_size", "four"],
+            ["model.micro_batch_size=four: must be a whole number"],
+        ),
+        (["fit", "--trainer.fast_dev_run", "[1]"], ["must be a whole number or true or false"]),
+        (["fit", "--model.optimizer.lr=high"], ["model.optimizer.lr=high: must be a number"]),
         (["fit", "--question", "x"], ["--question is for predict"]),
         (["predict", "--config", TINY, "--questions", "no.txt"], ["--questions no.txt"]),
     ],
@@ -92,10 +98,13 @@ def test_a_wrong_key_of_a_configuration_is_named_with_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("model:\n  evaluation:\n    treshold: 0.9\n")
+    file.write_text("model:\n  evaluation:\n    adaptve: false\n")
     error = error_of(capsys, "fit", "--config", str(file))
-    assert "mine.yaml: there is no key 'model.evaluation.treshold'" in error
-    assert "did you mean 'model.evaluation.threshold'?" in error
+    assert "mine.yaml: there is no key 'model.evaluation.adaptve'" in error
+    assert "did you mean 'model.evaluation.adaptive'?" in error
+    file.write_text("trainer:\n  max_steps: many\n")
+    error = error_of(capsys, "fit", "--config", str(file))
+    assert "mine.yaml: trainer.max_steps=many: must be a whole number" in error
     file.write_text("- a\n- list\n")
     assert "must hold keys" in error_of(capsys, "fit", "--config", str(file))
     file.write_text("model: [")

@@ -151,8 +151,8 @@ def test_ranks_cover_an_evaluation_set_exactly_once_in_file_order(ranks: int) ->
     for rank in range(ranks):
         data = module(rank, ranks, val=sources, eval_batch_size=4)
         loaders = data.val_dataloader()
-        assert [source.name for source in data.val_sources] == ["one", "two"]
-        assert data.val_sources[0].max_completion_tokens == 99
+        assert [source.name for source in data.sources("val")] == ["one", "two"]
+        assert data.sources("val")[0].max_completion_tokens == 99
         shares.append([[problem.id for batch in loader for problem in batch] for loader in loaders])
         assert max(len(batch) for loader in loaders for batch in loader) <= 4
         assert len(loaders[0]) == len(list(loaders[0]))
@@ -237,7 +237,7 @@ def test_questions_of_the_users_own_become_problems_without_a_reference() -> Non
         Problem(id="questions/0", task="gsm8k", question="What is 6 * 7?", reference=""),
         Problem(id="questions/1", task="gsm8k", question="And 7 * 6?", reference=""),
     ]
-    assert data.predict_sources[0].name == "questions"
+    assert data.sources("predict")[0].name == "questions"
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_the_data_module_is_configured_from_plain_values() -> None:
     }
     parsed = parser.parse_args(["--data", json.dumps(config), "--data.train.limit=16"])
     data = parser.instantiate_classes(parsed).data
-    assert data.val_sources == [
+    assert data.sources("val") == [
         DataSource(name="b", task="math", path="x/y", max_completion_tokens=2048)
     ]
     assert len(data.problems("train")[0]) == 16

@@ -11,8 +11,7 @@ import pytest
 import svr_lightning as svr
 from svr_lightning import tiny
 from svr_lightning.__main__ import main
-from svr_lightning.cli.commands import parser_of
-from svr_lightning.cli.main import READING
+from svr_lightning.cli.main import READING, parser_of
 from svr_lightning.tasks import TASKS
 from tests.scripted import says
 
@@ -116,9 +115,10 @@ def commands() -> list[str]:
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder like a checkout in which the commands of the documentation were run before."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    for run in ("countdown_tiny", "mine"):
+    for run in ("countdown_tiny", "arithmetic_tiny", "mine"):
         (tmp_path / "runs" / run).mkdir(parents=True)
         (tmp_path / "runs" / run / "policy").symlink_to(SHIPPED)
+    (tmp_path / "runs" / "smollm2").symlink_to(SHIPPED)
     (tmp_path / "my_data.yaml").write_text(blocks("docs/data.md", "yaml")[0])
     (tmp_path / "questions.txt").write_text("What is 3+3?\n")
     (tmp_path / "data").mkdir()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.core.seeds import derive_seed
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.answers import ANSWERS, AnswerJournal
 from svr_lightning.engines.openai import OpenAIEngine
@@ -79,12 +79,13 @@ def test_trajectories_stop_refine_and_count_as_the_server_says(tmp_path: Path) -
         return completion(text, usage=usage, finish_reason="stop" if sure else "length")
 
     with ChatServer(answer) as server:
-        records = evaluate(server, tmp_path, rule=StopRule(), max_turns=3)
+        records = evaluate(server, tmp_path, rule=Confident(), max_turns=3)
     ends = [(r["id"], r["returned_turn"], r["stopped_early"]) for r in records]
     assert ends == [("a", 2, True), ("b", 3, False), ("c", 3, False)]
     assert records[0]["turns"][1] == {
         "turn": 2,
         "text": says("8+4-2", "CORRECT", 0.9),
+        "answer_group": 2,
         "answer": "8+4-2",
         "correct": True,
         "verdict": "CORRECT",
@@ -287,6 +288,32 @@ def test_a_torn_line_of_the_answers_is_asked_for_again_and_a_foreign_one_is_name
     (answers(tmp_path)).write_bytes(b"\n".join([lines[0], b'{"id": 3}', *lines[2:], b""]))
     with pytest.raises(ConfigError, match=r"answers.jsonl, line 2: no answer of a server"):
         AnswerJournal(answers(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "known"),
+    [
+        ([{"token": says("8+4-2", "CORRECT", 0.9), "logprob": -0.5, "bytes": []}], True),
+        ([{"token": "8", "logprob": 1.0}], False),  # no log-probability
+        ([{"token": None, "logprob": -1.0}], False),
+        ([3], False),
+        ("none", False),
+    ],
+)
+def test_a_server_that_tells_log_probabilities_can_be_stopped_by_them(
+    tmp_path: Path, content: Any, known: bool
+) -> None:
+    rule = Confident(score="completion_logprob", threshold=-0.6, needs_correct=False)
+    asked = completion(says("8+4-2", "CORRECT", 0.9), logprobs={"content": content})
+    with ChatServer(lambda _body, _number: asked) as server:
+        # Without the option a server is not asked for them, and no rule may read them.
+        with pytest.raises(ConfigError, match=r"set model\.engine\.logprobs, or use a rule"):
+            remote(server, tmp_path / "refused", rule=rule)
+        records = evaluate(server, tmp_path, PROBLEMS[:1], rule=rule, logprobs=True)
+        assert {body.get("logprobs") for body in server.bodies} == {True}
+    (record,) = records
+    assert len(record["turns"]) == (1 if known else 2)
+    assert record["turns"][0].get("completion_logprob") == (-0.5 if known else None)
 
 
 def test_votes_are_sampled_from_a_server_too(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.engines.batch_cache import SPARE
 from svr_lightning.engines.sampling import uniforms
-from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.engines.transformers import MAX_WAIT, TransformersEngine
 from svr_lightning.errors import ConfigError
 from tests.models import MODELS, tiny_qwen3
 from tests.requests import ask, finish, mixed, plain_scores, prompt
+from tests.scripted_engine import ScriptedEngine
 from tests.tolerance import of_logprobs
 
 

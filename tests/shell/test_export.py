@@ -8,6 +8,7 @@ import torch
 from svr_lightning.callbacks.hf_export import export_policy
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+from svr_lightning.core.stopping import Confident, RepeatedAnswer
 from svr_lightning.evaluation.operating_point import read_operating_point, write_operating_point
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.module import SVRModule
@@ -29,8 +30,9 @@ def exported(
     )
     trained.renderer = RENDERER
     folder = export_policy(trained, root, "float32")
-    point = json.loads((folder / "operating_point.json").read_text())
-    assert read_operating_point(folder) == point["threshold"]
+    file = folder / "operating_point.json"
+    point = json.loads(file.read_text()) if file.is_file() else {}
+    assert read_operating_point(folder) == point.get("threshold")
     return point, (folder / "README.md").read_text()
 
 
@@ -63,9 +65,11 @@ def test_a_threshold_taken_from_the_policy_that_was_trained_is_handed_on(tmp_pat
 def test_new_weights_do_not_inherit_what_the_old_ones_were_tuned_to(tmp_path: Path) -> None:
     exported(tmp_path)
     write_operating_point(tmp_path / "policy", 0.7, {"tuned": True})
-    point, card = exported(tmp_path, evaluation=EvaluationConfig(threshold=0.6, max_turns=2))
+    point, card = exported(
+        tmp_path, evaluation=EvaluationConfig(stop=Confident(threshold=0.6), max_turns=2)
+    )
     assert point == {"threshold": 0.6, "max_turns": 2}
-    assert "confidence >= 0.60" in card
+    assert "confidence >= 0.6" in card
 
 
 def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path: Path) -> None:
@@ -73,17 +77,20 @@ def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path: Path) 
         "model": {"recipe": {"init_args": {"interface": "verdict", "group_size": 4}}},
         "data": {"questions_task": "gsm8k"},
     }
-    _, card = exported(
+    point, card = exported(
         tmp_path,
         run_config=configured,
-        evaluation=EvaluationConfig(gate="verdict"),
+        evaluation=EvaluationConfig(stop=RepeatedAnswer()),
         policy=PolicyConfig(chat_template_kwargs={}),
     )
+    assert point == {}  # another rule than the paper's has no such threshold
     command = card.split("```bash\n")[1].split("```")[0].replace("\\\n", "")
     assert command.split() == [
         *("python", "-m", "svr_lightning", "predict", "--model.policy.path", "THIS_FOLDER"),
         *("--data.questions_task", "gsm8k", "--model.policy.chat_template_kwargs", "'{}'"),
-        *("--model.evaluation.gate", "verdict"),
+        "--model.evaluation.stop",
+        *('\'{"class_path":', '"svr_lightning.core.stopping.RepeatedAnswer",'),
+        *('"init_args":', '{"times":', "2,", '"in_a_row":', "true}}'"),
         *("--model.recipe", "svr_lightning.recipes.svr.SVR"),
         *("--model.recipe.interface", "verdict", "--question", "'...'"),
     ]

@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from svr_lightning.core.parsing import parse_self_check
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Completion, FinishReason, Problem, Trajectory, Turn
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.tasks import get_task, symbolic
 from svr_lightning.tasks.base import GradingError
-from svr_lightning.tasks.graders import SymbolicGrader, get_grader
+from svr_lightning.tasks.grading import SymbolicGrader, get_grader
 from svr_lightning.tasks.symbolic import SymbolicWorker
 from tests.math_answers import EQUAL as EQUAL_BY_THE_PAPER
 
@@ -177,7 +177,7 @@ def test_the_worker_answers_after_it_has_locked_itself_down(compare: SymbolicWor
 
 def test_the_worker_ends_with_its_parent_however_that_ends() -> None:
     code = (
-        "import os, sys; from svr_lightning.tasks.graders import get_grader\n"
+        "import os, sys; from svr_lightning.tasks.grading import get_grader\n"
         "from svr_lightning.tasks.symbolic import _shared, equal_answers_apart\n"
         "assert not {'sympy', 'torch', 'transformers'} & sys.modules.keys()\n"
         "assert equal_answers_apart('x+1', '1+x')\n"
@@ -207,7 +207,7 @@ def trajectory(text: str, reference: str) -> Trajectory:
 def test_an_evaluation_grades_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     one = trajectory(r"\boxed{\sqrt{12}}", r"2\sqrt{3}")
     for grader, correct in (("paper", False), ("symbolic", True)):
-        record = trajectory_record(one, "toy", 3, StopRule(), grader)
+        record = trajectory_record(one, "toy", 1, Confident(), grader)
         assert record.turns[0].correct is correct
         assert record.turns[0].grading_error is None
 
@@ -215,5 +215,5 @@ def test_an_evaluation_grades_as_it_was_told(monkeypatch: pytest.MonkeyPatch) ->
         raise GradingError("gone")
 
     monkeypatch.setattr(get_grader("symbolic"), "_compare", gone)
-    turn = trajectory_record(one, "toy", 3, StopRule(), "symbolic").turns[0]
+    turn = trajectory_record(one, "toy", 1, Confident(), "symbolic").turns[0]
     assert (turn.correct, turn.grading_error) == (False, "gone")

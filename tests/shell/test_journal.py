@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from svr_lightning.evaluation.journal import Journal
+from svr_lightning.evaluation.results import Journal
 from svr_lightning.training.policy import fingerprint, weights_fingerprint
 from tests.models import tiny_qwen3
 from tests.trajectories import records_of, uncensored

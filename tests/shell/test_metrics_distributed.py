@@ -12,8 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from svr_lightning.evaluation.trajectory_metrics import TrajectoryMetrics
-from svr_lightning.metrics import METRIC_NAMES, BrierScore, FinalAccuracy
+from svr_lightning.metrics import METRIC_NAMES, BrierScore, FinalAccuracy, TrajectoryMetrics
 from tests.trajectories import EXPECTED, adaptive, problem_tables, same, summarize
 
 

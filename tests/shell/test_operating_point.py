@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from svr_lightning.__main__ import main
+from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.operating_point import (
     read_operating_point,
     uncertified_settings,
+    weights_digest,
     write_operating_point,
 )
 from svr_lightning.recipes.grpo import GRPO
@@ -54,18 +56,35 @@ def test_a_file_that_holds_no_threshold_is_named(tmp_path: Path, text: str) -> N
 
 
 def test_other_settings_than_the_certified_ones_are_named(tmp_path: Path) -> None:
-    rule = {"gate": "verdict", "fallback": "last"}
+    rule = {"score": "verdict_probability", "fallback": "last"}
     certified = {"certified": {"pse": 0.05}, "rule": rule, "max_turns": 10}
     write_operating_point(tmp_path, 0.9, certified)
-    same = {"gate": "verdict", "fallback": "last", "max_turns": 10, "temperature": 0.0}
+    same = {**rule, "max_turns": 10, "temperature": 0.0}
     assert uncertified_settings(tmp_path, same) == []
-    assert uncertified_settings(tmp_path, {**same, "gate": "joint", "max_turns": 3}) == [
-        "gate=joint instead of verdict",
+    assert uncertified_settings(tmp_path, {**same, "score": "confidence", "max_turns": 3}) == [
+        "score=confidence instead of verdict_probability",
         "max_turns=3 instead of 10",
     ]
     # An export says where it stops, and promises nothing.
     write_operating_point(tmp_path, 0.85, {"max_turns": 10})
     assert uncertified_settings(tmp_path, {**same, "max_turns": 3}) == []
+
+
+def test_a_certificate_names_other_decoding_and_other_weights(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    certificate = {
+        **{"certified": {"threshold": 0.9}, "rule": {"score": "confidence"}, "max_turns": 10},
+        **{"decoding": {"temperature": 0.0, "top_k": 0}, "weights": weights_digest(tmp_path)},
+    }
+    write_operating_point(tmp_path, 0.9, certificate)
+    same = {"score": "confidence", "max_turns": 10, "temperature": 0.0, "top_k": 0}
+    assert uncertified_settings(tmp_path, same) == []
+    assert uncertified_settings(tmp_path, {**same, "temperature": 0.6}) == [
+        "temperature=0.6 instead of 0.0"
+    ]
+    (tmp_path / "model.safetensors").write_bytes(b"other weights")
+    assert uncertified_settings(tmp_path, same) == ["other weights than it was written for"]
+    assert weights_digest(tmp_path / "nowhere") is None
 
 
 def policy(folder: Path, threshold: Any) -> PolicyConfig:
@@ -75,30 +94,28 @@ def policy(folder: Path, threshold: Any) -> PolicyConfig:
 
 def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path: Path) -> None:
     own = policy(tmp_path, 0.7)
-    assert SVRModule(policy=own).evaluating.threshold == 0.7
-    assert (
-        SVRModule(policy=own, evaluation=EvaluationConfig(threshold=0.6)).evaluating.threshold
-        == 0.6
-    )
-    assert SVRModule().evaluating.threshold == 0.85
+    assert SVRModule(policy=own).evaluating.config.stop == Confident(threshold=0.7)
+    configured = EvaluationConfig(stop=Confident(threshold=0.6))
+    assert SVRModule(policy=own, evaluation=configured).evaluating.config.stop == configured.stop
+    assert SVRModule().evaluating.config.stop == Confident()
     quoted = SVRModule(policy=own)
-    quoted.run_config = {"seed_everything": 1, "model": {"evaluation": {"threshold": None}}}
-    assert quoted.evaluating.quoted_config()["model"]["evaluation"] == {
-        "threshold": 0.7,
-        "gate": "joint",
-    }
-    assert quoted.run_config["model"]["evaluation"] == {"threshold": None}
+    quoted.run_config = {"seed_everything": 1, "model": {"evaluation": {"stop": None}}}
+    evaluation = quoted.evaluating.quoted_config()["model"]["evaluation"]
+    assert evaluation["stop"]["class_path"] == "svr_lightning.core.stopping.Confident"
+    assert rule_from_config(evaluation) == Confident(threshold=0.7)
+    assert quoted.run_config["model"]["evaluation"] == {"stop": None}
 
 
-def test_results_quote_the_gate_that_the_recipe_has_of_its_own() -> None:
+def test_results_quote_the_rule_that_the_recipe_makes_of_the_configured_one() -> None:
     for adaptive in (True, False):
         module = SVRModule(
             recipe=SVR(interface="verdict"), evaluation=EvaluationConfig(adaptive=adaptive)
         )
         quoted = module.evaluating.quoted_config()
-        assert quoted["model"]["evaluation"]["gate"] == "verdict"
+        assert rule_from_config(quoted["model"]["evaluation"]) == Confident(threshold=0.0)
         assert quoted["protocol"]["adaptive"] is adaptive
-    assert "gate" not in SVRModule(recipe=GRPO()).evaluating.quoted_config()["model"]["evaluation"]
+    none = SVRModule(recipe=GRPO()).evaluating.quoted_config()["model"]["evaluation"]
+    assert none["stop"] is None
 
 
 def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(

@@ -9,9 +9,9 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.types import Verdict
+from svr_lightning.report.drawing import shown
 from svr_lightning.report.figures import all_figures
-from svr_lightning.report.figures_style import shown
-from svr_lightning.report.names import PRIVILEGED
+from svr_lightning.report.numbers import PRIVILEGED
 from svr_lightning.report.runs import Method, read_methods
 from tests.trajectories import save, uncensored
 
@@ -49,10 +49,9 @@ def test_every_file_and_the_screen_mark_a_privileged_run_and_no_other(
         named = text.count("Oracle-guided")
         assert named == text.count("Oracle-guided (privileged)") > 0
         assert "SVR (privileged)" not in text
-    screen = [line.split() for line in capsys.readouterr().out.splitlines()]
-    first = next(i for i, words in enumerate(screen) if "Oracle-guided" in words)
-    assert screen[first + 1] == ["(privileged)"]
-    assert screen.count(["(privileged)"]) == 1
+    screen = " ".join(capsys.readouterr().out.split())
+    assert screen.count("Oracle-guided (privileged)") == screen.count("(privileged)") > 0
+    assert screen.count("Oracle-guided") == screen.count("(privileged)")
 
 
 @pytest.mark.parametrize("given", ["Murphy", "Murphy (privileged)"])
@@ -60,9 +59,9 @@ def test_a_name_has_one_mark_and_keeps_its_place(runs: Path, given: str) -> None
     plain = read_methods([f"SVR={runs / 'plain'}", f"Murphy={runs / 'plain'}"])
     labels = read_methods([f"SVR={runs / 'plain'}", f"{given}={runs / 'labels'}"])
     assert [method.name for method in labels] == ["SVR", "Murphy (privileged)"]
-    frontiers = [all_figures(methods, None)[0][0].numbers for methods in (plain, labels)]
+    frontiers = [all_figures(methods, {})[0][0].numbers for methods in (plain, labels)]
     # A method's colour goes by its place.
-    names = [[one["name"] for one in numbers["methods"]] for numbers in frontiers]
+    names = [[one["name"] for one in numbers["points"]] for numbers in frontiers]
     assert names == [["SVR", "Murphy"], ["SVR", "Murphy (privileged)"]]
 
 
@@ -93,8 +92,8 @@ def test_where_a_name_is_cut_its_mark_stays(
     page = (tmp_path / "index.html").read_text(encoding="ascii")
     assert f"{LONG[:80]} (privileged) <small>6</small>" in page
     assert f'<span class="grey">{LONG[:80]} (privileged)</span>' in page
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "(privileged)" in (line.strip() for line in lines)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert f"{LONG} (privileged)" in " ".join(out.split())
     names = [one["name"] for one in json.loads((tmp_path / "report.json").read_text())["methods"]]
     assert names == [f"{LONG} (privileged)", "SVR"]

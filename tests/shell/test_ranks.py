@@ -13,6 +13,7 @@ import torch
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy, own_strategy
+from tests.faults.runs import MEASURED
 from tests.rank_trainings import CLIP, train
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,7 +98,7 @@ def test_zero2_goes_on_within_a_rollout_as_if_it_had_not_stopped(ranks: list[See
         assert furthest(whole["reference"], resumed["reference"]) == 0
         assert furthest(whole["weights"], whole["reference"]) > 1e-4
     rows = [
-        [row for row in ranks[0][name]["lines"] if not row[1].startswith("time/")]
+        [row for row in ranks[0][name]["lines"] if not row[1].startswith(MEASURED)]
         for name in ("whole", "resumed")
     ]
     assert rows[0] == rows[1]

@@ -10,16 +10,16 @@ import pytest
 from lightning.pytorch.callbacks import Callback
 from svr_lightning.callbacks import RolloutLog
 
+from svr_lightning.core.losses import LossSpec
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
-from svr_lightning.recipes.gspo import GSPO
 from svr_lightning.recipes.igrpo import IGRPO
 from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
-from svr_lightning.recipes.scrpo import ScRPO
-from svr_lightning.recipes.scrpo_pool import ScRPOPool
+from svr_lightning.recipes.rlcr import RLCR
+from svr_lightning.recipes.scrpo import ScRPO, ScRPOPool
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.batching import TrainBatch
@@ -40,7 +40,7 @@ SMALL: dict[str, tuple[Recipe, int, int]] = {
     "verdict": (SVR(group_size=2, horizon=2, interface="verdict"), 4, 2),
     "confidence": (SVR(group_size=2, horizon=2, interface="confidence"), 4, 2),
     "grpo": (GRPO(group_size=4), 4, 1),
-    "gspo": (GSPO(group_size=4), 4, 1),
+    "gspo": (GRPO(group_size=4, loss=LossSpec(ratio="sequence")), 4, 1),
     "grpo_mt": (GRPOMT(group_size=2, horizon=2), 4, 2),
     "igrpo": (IGRPO(group_size=2, drafts=2), 4, 1),
     "murphy": (Murphy(group_size=2, horizon=2), 4, 2),
@@ -49,6 +49,7 @@ SMALL: dict[str, tuple[Recipe, int, int]] = {
     "scrpo": (ScRPO(group_size=4, horizon=2), 8, 2),
     "scrpo_pool": (ScRPOPool(group_size=4), 4, 2),
     "oracle": (Oracle(group_size=2, horizon=2), 4, 2),
+    "rlcr_turns": (RLCR(group_size=2, horizon=2), 4, 2),
 }
 
 LEARNS_IN_PARTS = {"svr_plus", "scrpo"}

@@ -10,18 +10,17 @@ from xml.etree import ElementTree
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident
 from svr_lightning.evaluation.metrics import measure
 from svr_lightning.evaluation.records import TurnRecord
 from svr_lightning.evaluation.replay import replay
+from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
-from svr_lightning.report.figures_style import svg
-from svr_lightning.report.numbers import headline
-from svr_lightning.report.page import POLICY
-from svr_lightning.report.runs import Method, heading, read_methods
-from svr_lightning.report.tables import all_tables, main_results
+from svr_lightning.report.page import POLICY, page
+from svr_lightning.report.runs import Method, compare_rules, heading, read_methods, read_votes
+from svr_lightning.report.tables import all_tables, headline, main_results
 from svr_lightning.report.text import latex, markdown, ranked, to_latex, to_markdown, visible
-from svr_lightning.report.trajectories import CLASSES, classes, listing, trajectories
+from svr_lightning.report.trajectories import CLASSES, classes, trajectories
 from tests.hostile_text import EVIL
 from tests.synthetic import recording
 from tests.trajectories import record, records_of, save, turn, turn_tables, uncensored
@@ -40,14 +39,14 @@ def test_a_complete_recording_is_replayed_and_another_is_taken_as_it_is(tmp_path
         m.runs for m in read_methods([str(whole), f"cut={save(tmp_path / 'cut', cut)}"])
     )
     table = turn_tables(uncensored())["toy"]
-    assert run.datasets == {"toy": measure(table, replay(table, StopRule(), 3))}
+    assert run.datasets == {"toy": measure(table, replay(table, Confident(), 3))}
     assert (run.complete, run.max_turns, len(run.budgets), len(run.at_thresholds)) == (
         True,
         3,
         3,
         10,
     )
-    assert (other.complete, other.budgets) == (False, ())
+    assert (other.complete, other.budgets) == (False, [])
     assert other.datasets["toy"]["esr"] == 0.5
 
 
@@ -58,13 +57,13 @@ def test_the_same_name_is_another_data_set_or_another_seed(tmp_path: Path) -> No
         paths.append(f"SVR={save(tmp_path / name, rows, config(7))}")
     (method,) = read_methods(paths)
     assert [list(run.tables) for run in method.runs] == [["gsm8k", "math500"]] * 2
-    (table,) = [t for t in all_tables([method], None) if t.name == "main_results"]
-    assert [cell.text for cell in table.rows[0]] == ["SVR", *["0.500 \u00b1 0.000"] * 3]
+    (table,) = [t for t in all_tables([method], {}) if t.name == "main_results"]
+    assert table.rows[0] == ["SVR", *["0.500 \u00b1 0.000"] * 3]
     assert table.head == ("Method", "GSM8K", "MATH500", "All-2")
 
 
 def test_a_heading_names_a_few_methods_and_counts_many() -> None:
-    methods = [Method(given=name, runs=()) for name in ("GRPO", "SVR", "a", "b", "c", "d", "e")]
+    methods = [Method(given=name, runs=[]) for name in ("GRPO", "SVR", "a", "b", "c", "d", "e")]
     assert heading(methods[:2]) == "GRPO, SVR"
     assert heading(methods) == "7 methods"
 
@@ -76,17 +75,20 @@ def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Pat
         rows = [record(str(i), one, early=True) for i, one in enumerate(turns)]
         save(tmp_path / str(seed), rows, config(seed))
     methods = read_methods([f"m={tmp_path / '0'}", f"m={tmp_path / '1'}"])
-    found = {table.name: table for table in all_tables(methods, None)}
+    found = {table.name: table for table in all_tables(methods, {})}
     # 3/4 and 1/4: mean 1/2, sample standard deviation sqrt(2 * (1/4)^2).
-    assert found["main_results"].rows[0][1].text == "0.500 \u00b1 0.354"
+    assert found["main_results"].rows[0][1] == "0.500 \u00b1 0.354"
     rows = found["seed_robustness_1"].rows
-    assert [row[0].text for row in rows if row] == ["0", "1", "Mean \u00b1 Std."]
-    assert [row[1].text for row in rows if row] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
+    assert [row[0] for row in rows if row] == ["0", "1", "Mean \u00b1 Std."]
+    assert [row[1] for row in rows if row] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
 
 
 def test_the_best_of_each_column_is_bold_and_the_second_best_underlined(tmp_path: Path) -> None:
-    assert ranked([[0.1, 0.3, 0.3, 0.2, None]]) == [["", "best", "best", "second", ""]]
-    assert ranked([[0.4, None]]) == [["", ""]]
+    assert ranked([[0.1, 0.3, 0.3, 0.2, None], [0.4, None]]) == {
+        (1, 1): "best",
+        (2, 1): "best",
+        (3, 1): "second",
+    }
     right, wrong = (True, "C", 0.9, 5), (False, "C", 0.9, 5)
     for name, count in (("low", 1), ("high", 3), ("middle", 2)):
         rows = [record(str(i), right if i < count else wrong, early=True) for i in range(4)]
@@ -103,19 +105,24 @@ def test_every_row_of_every_latex_table_has_its_columns_and_braces_close(tmp_pat
     save(tmp_path / "a", recording(turns=3, seed=1), config(1))
     save(tmp_path / "b", recording(turns=3, seed=2), config(2))
     arguments = [f"{NAME}={tmp_path / 'a'}", f"{NAME}={tmp_path / 'b'}", f"b={tmp_path / 'b'}"]
-    votes = {
-        "datasets": {
-            name: {"maj@3": 0.5, "tokens@3": 900.0, "maj@10": 0.625, "tokens@10": 3000.0}
-            for name in read_methods(arguments)[1].runs[0].tables
-        }
-    }
-    tables = all_tables(read_methods(arguments), votes)
+    values = {"maj@3": 0.5, "tokens@3": 900.0, "maj@10": 0.625, "tokens@10": 3000.0}
+    datasets = dict.fromkeys(read_methods(arguments)[1].runs[0].tables, values)
+    (tmp_path / "votes.json").write_text(json.dumps({"datasets": datasets}))
+    methods = read_methods(arguments)
+    tables = all_tables(methods, read_votes(tmp_path / "votes.json"), compare_rules(methods))
     names = [table.name for table in tables]
     assert len(set(names)) == len(names)
     assert {re.sub("_[0-9]+$", "", name) for name in names} == {
-        *("main_results", "results", "majority_vote", "reward_ablation", "controller_ablation"),
-        *("adaptive_per_dataset", "fixed_budget_sweep", "threshold_accuracy"),
-        *("threshold_operating", "diagnostics", "seed_robustness", "seed_robustness_per_dataset"),
+        *(
+            "main_results",
+            "results",
+            "stopping_rules",
+            "majority_vote",
+            "ablations",
+            "fixed_budget_sweep",
+        ),
+        *("threshold_accuracy", "threshold_operating"),
+        *("seed_robustness", "seed_robustness_per_dataset"),
     }
     for table in tables:
         text = to_latex(table)
@@ -128,6 +135,29 @@ def test_every_row_of_every_latex_table_has_its_columns_and_braces_close(tmp_pat
         assert sum(width for _, width in table.groups) in (0, len(table.head))
     vote = to_latex(tables[names.index("majority_vote")])
     assert "Maj@10 & 0.625 & 3.00 & 0.625 & 3.00 \\\\" in vote
+
+
+def test_stopping_rules_are_compared_at_the_tokens_of_the_first_method(tmp_path: Path) -> None:
+    sets = {"gsm8k": (60, 0.6, 0.3, 0.2)}
+    save(tmp_path / "a", recording(sets, turns=4, seed=1), config(1))
+    save(tmp_path / "b", recording(sets, turns=4, seed=2), config(2))
+    save(tmp_path / "cut", [record("x", (True, "C", 0.9, 5), early=True)], config(3))
+    methods = read_methods([str(tmp_path / name) for name in ("a", "cut", "b")])
+    rules = compare_rules(methods)
+    spent = methods[0].runs[0].datasets["gsm8k"]["avg_total_tokens"]
+    assert {number: found["budget"] for number, found in rules.items()} == {0: spent, 2: spent}
+    (table,) = [t for t in all_tables(methods, {}, rules) if t.name == "stopping_rules"]
+    for number, found in rules.items():
+        start = 0 if not number else table.rows.index(None) + 1
+        best = [row["name"] for row in found["rows"]].index(found["winner"]) + start
+        assert table.marks[best, 2] == "best"
+        assert table.rows[best][5:] == ["--", "--"]  # no gap to itself
+        shown = [(row[1], row[2]) for row in table.rows[start : start + len(found["rows"])]]
+        assert shown == [(row["name"], f"{row['accuracy']:.3f}") for row in found["rows"]]
+    (plot,) = [p for p in all_figures(methods, {}, rules)[0] if p.name == "12_stopping_rules_1"]
+    # At most 1, 2, 3 and 4 turns under its own rule.
+    assert (len(plot.numbers["own"]), plot.numbers["own"][-1]["tokens"]) == (4, spent)
+    assert svg(plot.draw, plot.numbers) == svg(plot.draw, json.loads(json.dumps(plot.numbers)))
 
 
 def _balanced(text: str) -> bool:
@@ -148,43 +178,30 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
     save(tmp_path / "svr", uncensored())
     methods = read_methods([str(tmp_path / name) for name in ("mt", "one", "svr")])
     assert [method.runs[0].self_checks for method in methods] == [False, False, True]
-    found = {table.name: table for table in all_tables(methods, None)}
+    found = {table.name: table for table in all_tables(methods, {})}
     assert {name for name in found if "threshold" in name} == {
         "threshold_accuracy_3",
         "threshold_operating_3",
     }
-    assert [row[0].text for row in found["fixed_budget_sweep_1"].rows if row] == ["K = 1", "K = 2"]
-    assert found["fixed_budget_sweep_3"].rows[-1][0].text == "Adaptive"
-    (row,) = found["adaptive_per_dataset_1"].rows
+    assert [row[0] for row in found["fixed_budget_sweep_1"].rows if row] == ["K = 1", "K = 2"]
+    assert found["fixed_budget_sweep_3"].rows[-1][0] == "Adaptive"
     # Final 1 (both are right at turn 2), any 1, 2 turns, 10 tokens and prompts of 100 and 200.
-    assert [cell.text for cell in row] == ["toy", "1.000", "1.000", "2.00", "0.31", *["--"] * 6]
-    assert "with 2 fixed turns." in found["adaptive_per_dataset_1"].caption
-    assert "with one turn." in found["adaptive_per_dataset_2"].caption
-    figures, notes = all_figures(methods, None)
+    row = found["results"].rows[0]
+    numbers = ["0.500", "1.000", "2.00", "0.31", *["--"] * 6]
+    assert row == ["mt", "toy", "2", "1.000", "0.342 to 1.000", *numbers]
+    assert "mt: 2 fixed turns; one: one turn; svr: CORRECT at" in found["results"].caption
+    figures, notes = all_figures(methods, {})
     names = [figure.name for figure in figures if figure.method in (0, 1)]
     assert names == ["02_budgets_1", "06_transitions_1"]
     assert not any("fixed budgets" in note for note in notes)
     assert "mt: no figures of confidence, because no turn states one." in notes
     for figure in figures:
-        assert svg(figure.draw(figure.numbers)).startswith("<?xml")
+        assert svg(figure.draw, figure.numbers).startswith("<?xml")
     assert [one.classes for one in trajectories(methods[0].runs[0])] == [set(), {"fixed"}]
-    items = "".join(listing(methods[:1], 9).items)
+    html = page(methods[:1], [], [], [], 9)
+    items = html[html.index('<div class="list">') :]
     assert "turn 2" in items
     assert not re.search("UNSURE|0\\.50|self-check", items)
-
-
-def test_settings_are_those_of_the_configuration(tmp_path: Path) -> None:
-    weights = {"abs": 1.0, "over": 0.8}
-    recipe = {"init_args": {"length_scale": 768, "horizon": 3, "weights": weights}}
-    settings = {"model": {"recipe": recipe, "sampling": {"max_completion_tokens": 800}}}
-    save(tmp_path / "a", uncensored(), settings)
-    generation, rewards = all_tables(read_methods([str(tmp_path / "a")]), None)[-2:]
-    found = {row[0].text: row[1].text for row in generation.rows if row}
-    assert found["Maximum completion tokens"] == "800"
-    assert found["Length-normalization scale"] == "768"
-    assert found["Trajectories per problem"] == "--"
-    assert [row[2].text for row in rewards.rows if row and row[2].text != "--"] == ["1.0", "0.8"]
-    assert "$\\lambda$ over & Asymmetric overconfidence penalty & 0.8" in to_latex(rewards)
 
 
 def test_latex_escapes_what_would_be_obeyed() -> None:
@@ -332,7 +349,7 @@ def test_hostile_text_stays_text_in_every_other_file(hostile: Path) -> None:
     assert "\\input" not in table
     assert _balanced(table)
     drawings = sorted((hostile / "figures").glob("*.svg"))
-    assert len(drawings) == 9
+    assert len(drawings) == 8
     for file in drawings:
         root = ElementTree.fromstring(file.read_bytes())
         assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {
@@ -363,16 +380,16 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
             for term, value in (("abs", 0.5), ("over", -0.1), ("mean", 0.4))
         )
     )
-    figures, notes = all_figures(read_methods([f"m={path}"]), None)
+    figures, notes = all_figures(read_methods([f"m={path}"]), {})
     assert notes == []
     assert [figure.name[:2] for figure in figures] == [
-        *("01", "11", "02", "03", "04", "05", "06", "07", "10", "08", "09"),
+        *("01", "02", "03", "04", "06", "07", "10", "08", "09"),
     ]
     for figure in figures:
         numbers = json.loads(json.dumps(figure.numbers))
         if figure.name[:2] not in ("01", "06", "08", "09"):
             continue  # drawn by the same few functions
-        first, second = svg(figure.draw(figure.numbers)), svg(figure.draw(numbers))
+        first, second = svg(figure.draw, figure.numbers), svg(figure.draw, numbers)
         assert first == second, figure.name
         assert "<dc:date>" not in first
     budgets = next(p for p in figures if p.name == "02_budgets_1").numbers["panels"][0]

@@ -18,13 +18,12 @@ from svr_lightning.core.types import (
     Verdict,
 )
 from svr_lightning.engines.base import Output, Request, SamplingParams
-from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import roll_out
 from svr_lightning.rollout.driver import Job
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.tasks.scoring import score_turns
+from svr_lightning.tasks.grading import score_turns
 from tests.scripted import (
     DECODING,
     ORDERS,
@@ -40,6 +39,7 @@ from tests.scripted import (
     says,
     words,
 )
+from tests.scripted_engine import ScriptedEngine
 
 
 def muse(request: Request) -> list[int]:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from svr_lightning.engines.choice import choose_engine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.training.config import OptimizerConfig, SamplingConfig
-from svr_lightning.training.serving import PolicyEngine, require_agreement
+from svr_lightning.training.serving import PolicyEngine, choose_engine, require_agreement
 from tests.models import tiny_qwen3
 from tests.pipelining import assert_pipelined_equals_lock_step, shipped_policy
 from tests.small_fit import data, module, trainer, weights
@@ -95,7 +94,7 @@ def test_weights_of_a_checkpoint_are_served_at_once_though_no_step_was_taken(
     with torch.no_grad():
         for parameter in model.policy.parameters():
             parameter.zero_()
-    tested = data(val=[], test=data().val_sources)
+    tested = data(val=[], test=data().sources("val"))
     run.test(model, tested, ckpt_path=tmp_path / "end.ckpt")
     served = list(engine._model.parameters())
     assert all(torch.equal(a, b) for a, b in zip(trained, served, strict=True))
@@ -121,6 +120,46 @@ def test_an_engine_is_synced_once_for_a_rollout_and_an_evaluation_of_the_same_we
     assert syncs == [0, 1, 1]
 
 
+def test_an_engine_works_outside_of_every_ambient_mode() -> None:
+    seen = []
+
+    def modes() -> tuple[Any, ...]:
+        autocast, inference = torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
+        return torch.get_default_device().type, torch.get_default_dtype(), autocast, inference
+
+    class Noting(TransformersEngine):
+        def start(self, *args: Any) -> None:
+            seen.append(("start", *modes()))
+            super().start(*args)
+
+        def sync(self, *args: Any) -> None:
+            seen.append(("sync", *modes()))
+            super().sync(*args)
+
+        def step(self) -> Any:
+            seen.append(("step", *modes()))
+            return super().step()
+
+    model, before = tiny_qwen3(), modes()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with (
+            torch.device("meta"),
+            torch.autocast("cpu", torch.bfloat16),
+            torch.inference_mode(),
+        ):
+            ambient = modes()
+            serving = PolicyEngine(
+                model, Noting(), stop_token_ids=(), max_model_len=512, device_type="cpu"
+            )
+            with serving.sampling(0):
+                serving.engine.step()
+            assert modes() == ambient == ("meta", torch.bfloat16, True, True)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert seen == [(call, *before) for call in ("start", "sync", "step")]
+
+
 def test_a_policy_that_is_not_on_a_gpu_is_sampled_by_transformers() -> None:
     engine, why = choose_engine("cpu")
     assert isinstance(engine, TransformersEngine)
@@ -130,11 +169,11 @@ def test_a_policy_that_is_not_on_a_gpu_is_sampled_by_transformers() -> None:
 def test_a_policy_on_a_gpu_is_sampled_by_vllm_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("svr_lightning.engines.choice.find_spec", lambda _: None)
+    monkeypatch.setattr("svr_lightning.training.serving.find_spec", lambda _: None)
     engine, why = choose_engine("cuda")
     assert isinstance(engine, TransformersEngine)
     assert "vLLM is not installed" in why
-    monkeypatch.setattr("svr_lightning.engines.choice.find_spec", lambda _: object())
+    monkeypatch.setattr("svr_lightning.training.serving.find_spec", lambda _: object())
     monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: "0.32.0")
     engine, why = choose_engine("cuda")
     assert type(engine).__name__ == "VLLMEngine"

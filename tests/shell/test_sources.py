@@ -173,7 +173,7 @@ def test_the_embedded_problems_load_by_split() -> None:
         load_problems(replace(source("test"), orders=0))
     assert "one of train, dev, test" in error_of(source("validation"))
     other = DataSource(name="tiny", task="countdown", path="embedded:gsm8k")
-    assert "the only embedded data set is embedded:countdown-tiny" in error_of(other)
+    assert "the embedded data sets are embedded:countdown-tiny and" in error_of(other)
 
 
 # The hub
@@ -226,17 +226,6 @@ def test_an_unreachable_hub_is_one_line_that_says_what_was_tried(
     )
     assert "raised ConnectionError: Couldn't reach 'nobody/no-such-set' on the Hub" in message
     assert message.endswith("or point path at a local copy")
-
-
-def test_without_the_datasets_package_local_lines_load_and_the_hub_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    assert len(load_problems(gsm8k(write_lines(tmp_path / "rows.jsonl", ROWS)))) == 3
-    assert "pip install datasets" in error_of(gsm8k("openai/gsm8k"))
-    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
-    assert "pip install pyarrow" in error_of(gsm8k(tmp_path / "rows.parquet"))
 
 
 @pytest.mark.parametrize("path", ["./missing", "data/missing.jsonl", "/a/b/c", "a/b/c", "x\0y"])

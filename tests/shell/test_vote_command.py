@@ -8,7 +8,7 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.record_files import read_pools
+from svr_lightning.evaluation.results import read_pools
 from tests.trajectories import pool
 
 
@@ -63,7 +63,7 @@ def _sample(**changes: Any) -> str:
     [
         ("{", "no JSON"),
         ("[1]", "the record is no JSON object"),
-        (_line(task=["math"]), "'task' of the record must be a string or null"),
+        (_line(task=["math"]), "'task' of the record must be a string"),
         (_line(samples={}), "'samples' of the record must be a list"),
         (_line(samples=[]), "either samples or an 'error'"),
         (_line(error="failed"), "either samples or an 'error'"),

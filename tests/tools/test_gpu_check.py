@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from svr_lightning.engines.base import Output, Request, SamplingParams
-from svr_lightning.engines.scripted import ScriptedEngine
 from svr_lightning.engines.transformers import TransformersEngine
 from tests.models import tiny_hybrid, tiny_qwen3
+from tests.scripted_engine import ScriptedEngine
 from tools.bench.machine import describe
 from tools.bench.workloads import LockStep, LongTailed, make_samples
 from tools.gpu_check import parity

@@ -30,7 +30,9 @@ with (path.parent / "starts.txt").open("a") as log:
 if what == "fail":
     sys.exit("no such thing")
 if what == "sleep" and len((path.parent / "starts.txt").read_text().splitlines()) == 1:
-    (path.parent / "pid").write_text(str(os.getpid()))
+    aside = path.parent / "pid.part"
+    aside.write_text(str(os.getpid()))
+    aside.rename(path.parent / "pid")  # whole as soon as it is there
     time.sleep(60)
 if what != "nothing":
     path.write_text("whole")
@@ -197,17 +199,36 @@ def validated(cell: Cell, accuracy: float, tokens: float = 100.0) -> None:
     (folder / "results.json").write_text(json.dumps({"datasets": {"dev": values}}))
 
 
-def test_the_best_rate_of_each_family_is_kept_and_the_smaller_of_equal_ones(tmp_path: Path) -> None:
+def test_the_best_rate_of_each_row_is_kept_and_the_smaller_of_equal_ones(tmp_path: Path) -> None:
     settings = Settings(out=str(tmp_path))
-    scores = {"single": (0.4, 0.5, 0.5), "multi": (0.3, 0.2, 0.1), "svr": (0.1, 0.2, 0.3)}
-    for family in plan.REPRESENTATIVES:
-        for rate, accuracy in zip(plan.RATES, scores[family], strict=True):
-            validated(plan.rate_cell(family, rate, settings), accuracy)
-    families = tuning.tuned_rates(settings)
-    tuning.write_tuned(settings.out, families, {})
     low, middle, high = plan.RATES
-    assert tuning.read_rates(settings.out) == {"single": middle, "multi": low, "svr": high}
-    assert families["single"]["tried"][f"{low:g}"]["accuracy"] == 0.4
+    for rate, accuracy in ((low, 0.4), (middle, 0.5), (high, 0.5)):
+        validated(plan.rate_cell("svr", rate, settings), accuracy)
+    found = tuning.tuned_rates(settings, ["svr"])
+    tuning.write_tuned(settings.out, found, {})
+    assert found["svr"]["tried"][f"{low:g}"]["accuracy"] == 0.4
+    tuning.write_tuned(settings.out, {"grpo": {"lr": 1e-3}}, {})
+    assert tuning.read_rates(settings.out) == {"svr": middle, "grpo": 1e-3}
+
+
+def test_a_best_rate_at_an_end_of_the_grid_asks_for_the_next_one(tmp_path: Path) -> None:
+    settings = Settings(out=str(tmp_path))
+    low, middle, high = plan.RATES
+    assert tuning.grid("svr", settings) == [low, middle, high]
+    for rate, accuracy in ((low, 0.6), (middle, 0.5), (high, 0.4)):
+        validated(plan.rate_cell("svr", rate, settings), accuracy)
+    assert tuning.grid("svr", settings) == [low / 2, low, middle, high]
+    validated(plan.rate_cell("svr", low / 2, settings), 0.55)
+    assert tuning.grid("svr", settings) == [low / 2, low, middle, high]
+    assert tuning.tuned_rates(settings, ["svr"])["svr"]["lr"] == low
+    for rate, accuracy in ((low, 0.1), (middle, 0.2), (high, 0.3), (2 * high, 0.4)):
+        validated(plan.rate_cell("grpo", rate, settings), accuracy)
+    assert tuning.grid("grpo", settings) == [low, middle, high, 2 * high, 4 * high]
+
+
+def test_rows_that_take_another_rows_rate_ask_for_that_row(tmp_path: Path) -> None:
+    settings = Settings(out=str(tmp_path))
+    assert tuning.tuned_rows(settings, ["svr_400", "igrpo_turns", "warm_start"]) == ["igrpo", "svr"]
 
 
 def test_of_equal_candidates_the_one_with_fewer_tokens_is_chosen(tmp_path: Path) -> None:
@@ -226,8 +247,8 @@ def test_without_the_chosen_layer_the_other_rows_are_run_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(Path(__file__).resolve().parents[2])
-    families = {family: {"lr": 1e-3} for family in plan.REPRESENTATIVES}
-    tuning.write_tuned(str(tmp_path), families, {"chosen": "all"})
+    rates = {name: {"lr": 1e-3} for name in plan.TUNED_ROWS}
+    tuning.write_tuned(str(tmp_path), rates, {"chosen": "all"})
     options = parser().parse_args(["--out", str(tmp_path), "--rows", "svr", "svr_plus"])
     names, lines = runnable(options, Settings(out=str(tmp_path)), ("train",))
     assert names == ["svr"]
@@ -242,7 +263,7 @@ def test_a_training_without_tuned_rates_is_refused(
     assert main(["--out", str(tmp_path), "--stage", "train"]) == 2
     assert "no tuned learning rates" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="no validation results; run --stage tune"):
-        tuning.tuned_rates(Settings(out=str(tmp_path)))
+        tuning.tuned_rates(Settings(out=str(tmp_path)), ["svr"])
 
 
 def test_elsewhere_than_in_a_checkout_it_says_so_in_one_line(

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from svr_lightning.core.seeds import SeedContext
 from svr_lightning.recipes.base import Recipe
 from tests.recipes import WRONG, play
 from tools.miniature import plan
-from tools.miniature.plan import ROWS, Row, Settings
+from tools.miniature.plan import ROWS, Row, Settings, Task
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINED = [row for row in ROWS if row.trained and row.policy_of is None]
-SETTINGS = Settings(rates={"single": 1e-4, "multi": 2e-4, "svr": 3e-4})
+SETTINGS = Settings(rates={name: 1e-4 * n for n, name in enumerate(plan.TUNED_ROWS, 1)})
 PAPER = ROOT.parent / "shared" / "paper" / "000_0ab2db2ba4842790.txt"
 
 
@@ -38,20 +39,20 @@ def nested(flag: str, value: str) -> dict[str, Any]:
     return dict(found)
 
 
-def parts(row: Row) -> list[dict[str, Any]]:
+def parts(row: Row, task: Task = "countdown") -> list[dict[str, Any]]:
     """The layers of a row, the last one its flags."""
-    words = plan.layered(row)
+    words = plan.layered(row, task)
     pairs = list(zip(words[::2], words[1::2], strict=True))
     files = [Path(value) for flag, value in pairs if flag == "--config"]
     flags = [nested(*pair) for pair in pairs if pair[0] != "--config"]
     return [yaml.safe_load((ROOT / path).read_text()) for path in files] + flags
 
 
-def resolved(row: Row) -> tuple[dict[str, Any], Recipe]:
+def resolved(row: Row, task: Task = "countdown") -> tuple[dict[str, Any], Recipe]:
     """The merged configuration of a row, and its recipe."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--recipe", type=Recipe)
-    layers = parts(row)
+    layers = parts(row, task)
     found = None
     for layer in layers:
         recipe = layer.get("model", {}).get("recipe")
@@ -60,9 +61,11 @@ def resolved(row: Row) -> tuple[dict[str, Any], Recipe]:
     return reduce(merged, layers), parser.instantiate_classes(found).recipe
 
 
-@pytest.mark.parametrize("row", TRAINED, ids=lambda row: row.name)
-def test_every_row_has_the_same_steps_problems_and_generations(row: Row) -> None:
-    config, recipe = resolved(row)
+@pytest.mark.parametrize(
+    ("row", "task"), [(row, task) for row in TRAINED for task in row.tasks], ids=str
+)
+def test_every_row_has_the_same_steps_problems_and_generations(row: Row, task: Task) -> None:
+    config, recipe = resolved(row, task)
     trainer, model, data = config["trainer"], config["model"], config["data"]
     updates = model.get("updates_per_rollout", 1)
     assert (trainer["max_steps"], data["problems_per_step"]) == (100, 6)
@@ -78,14 +81,15 @@ def test_every_row_has_the_same_steps_problems_and_generations(row: Row) -> None
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_row_knows_its_own_protocol(row: Row) -> None:
-    from svr_lightning.core.stopping import StopRule
+    from svr_lightning.core.stopping import Confident
 
     config, recipe = resolved(row)
-    turns, rule = recipe.protocol(config["model"]["evaluation"]["max_turns"], StopRule())
+    turns, rule = recipe.protocol(config["model"]["evaluation"]["max_turns"], Confident())
     assert (turns == 1) is row.single
     assert (rule is not None) is (row.interface is not None)
     if rule is not None:
-        assert rule.gate == row.interface
+        assert rule.needs_correct is (row.interface != "confidence")
+        assert rule.threshold == (0.0 if row.interface == "verdict" else 0.85)
 
 
 def test_every_candidate_is_a_layer_that_parses() -> None:
@@ -124,12 +128,34 @@ def test_a_row_can_judge_the_policies_of_another_one() -> None:
         assert "--model.recipe.init_args.evaluate fixed" in command.line
 
 
-def test_each_family_has_the_rate_that_was_tuned_for_it() -> None:
-    rates = {"single": "0.0001", "multi": "0.0002", "svr": "0.0003"}
+def test_each_row_has_its_own_rate_or_that_of_the_row_it_names() -> None:
+    assert {"svr", "svr_plus", "grpo_mt", "rlcr", "murphy"} <= set(plan.TUNED_ROWS)
     for row in TRAINED:
         command = plan.cell(row, 42, SETTINGS, ("train",)).commands[0]
         place = command.arguments.index("--model.optimizer.lr")
-        assert command.arguments[place + 1] == rates[row.family]
+        rate = SETTINGS.rates[row.rate_of or row.name]
+        assert command.arguments[place + 1] == f"{rate:g}"
+    assert plan.BY_NAME["without_cal"].rate_of == plan.BY_NAME["svr_400"].rate_of == "svr"
+
+
+def test_rows_on_both_tasks_have_five_seeds_and_the_others_three() -> None:
+    assert plan.seeds_of(plan.BY_NAME["rlcr"], plan.SEEDS) == plan.SEEDS
+    assert plan.seeds_of(plan.BY_NAME["scrpo"], plan.SEEDS) == plan.SEEDS[:3]
+    both = {row.name for row in plan.rows_of("arithmetic")}
+    assert {"grpo", "grpo_mt", "murphy", "igrpo", "rlcr", "svr", "without_verify"} <= both
+    assert "scrpo" not in both
+    arithmetic = replace(SETTINGS, task="arithmetic")
+    fit, *_ = plan.cell(plan.BY_NAME["svr"], 42, arithmetic, ("train",)).commands
+    assert "--config configs/arithmetic_tiny.yaml" in fit.line
+    assert "--config configs/experiments/miniature_arithmetic.yaml" in fit.line
+
+
+def test_a_longer_row_trains_longer_and_is_judged_alike() -> None:
+    longer, row = plan.BY_NAME["svr_400"], plan.BY_NAME["svr"]
+    fit, *judged = plan.cell(longer, 42, SETTINGS, ("train", "judge")).commands
+    assert "--trainer.max_steps 400 --trainer.val_check_interval 400" in fit.line
+    _, *short = plan.cell(row, 42, SETTINGS, ("train", "judge")).commands
+    assert [c.line.replace("svr_400-42", "svr-42") for c in judged] == [c.line for c in short]
 
 
 def test_the_warm_start_is_judged_once_and_not_trained() -> None:
@@ -142,8 +168,10 @@ def test_the_warm_start_is_judged_once_and_not_trained() -> None:
 
 def test_nothing_is_tuned_with_the_seeds_of_the_results() -> None:
     assert not set(plan.SEEDS) & {plan.TUNING_SEED, *plan.CANDIDATE_SEEDS}
-    miniature = yaml.safe_load((ROOT / plan.MINIATURE).read_text())
-    assert [source["split"] for source in miniature["data"]["val"]] == ["dev"]
+    for bed in plan.BEDS.values():
+        data = yaml.safe_load((ROOT / bed.experiment).read_text())["data"]
+        assert [source["split"] for source in data["val"]] == ["dev"]
+        assert [source["split"] for source in data["test"]] == ["test"]
 
 
 def test_the_papers_numbers_are_the_papers() -> None:

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.records import SCHEMA_VERSION
 from svr_lightning.files import to_json, write_json
-from svr_lightning.report.runs import read_methods
 from tests.trajectories import record, uncensored, write_results
 from tools.miniature import plan, tuning
 from tools.miniature.__main__ import main
 from tools.miniature.cells import inputs_digest, record_path
-from tools.miniature.controls import untrained_cells, write_controls
+from tools.miniature.outcomes import read_outcomes
 from tools.miniature.plan import Command, Settings
-from tools.miniature.reading import Seeds
+from tools.miniature.reading import Seeds, recording_of
 from tools.miniature.results import answers, options_of, versus
 
 ROWS = ("grpo", "grpo_mt", "oracle", "svr", "verdict_only")
@@ -35,6 +36,7 @@ def pools() -> list[dict[str, Any]]:
     return [
         {
             **{
+                "schema_version": SCHEMA_VERSION,
                 "dataset": "toy",
                 "id": name,
                 "task": "countdown",
@@ -87,9 +89,9 @@ def main_vote(command: Command) -> int:
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("miniature")
-    settings = Settings(out=str(folder), rates={"single": 1e-4, "multi": 2e-4, "svr": 3e-4})
-    families = {family: {"lr": rate} for family, rate in settings.rates.items()}
-    tuning.write_tuned(settings.out, families, {})
+    settings = Settings(out=str(folder), rates=dict.fromkeys(plan.TUNED_ROWS, 1e-4))
+    rates = {name: {"lr": rate} for name, rate in settings.rates.items()}
+    tuning.write_tuned(settings.out, rates, {})
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         for name in ROWS:
@@ -140,43 +142,58 @@ def test_a_row_has_no_metric_of_a_self_check_that_it_lacks(rows: dict[str, Any])
 def test_greedy_and_sampled_answers_stand_side_by_side(rows: dict[str, Any], out: Path) -> None:
     # Both recordings hold the same turns here; three turns are all that there are.
     for name, accuracy, turns in (("svr", 3 / 6, 13 / 6), ("grpo_mt", 2 / 6, 3)):
-        sampled, short = rows[name]["sampled"], rows[name]["short"]
-        for values in (sampled, short["greedy"], short["sampled"]):
-            assert values["accuracy"]["mean"] == pytest.approx(accuracy)
-            assert values["turns"]["mean"] == pytest.approx(turns)
+        sampled = rows[name]["sampled"]
+        assert sampled["accuracy"]["mean"] == pytest.approx(accuracy)
+        assert sampled["turns"]["mean"] == pytest.approx(turns)
     # Right at turn 1: a and e; at turn 2: b, c and f; at turn 3: b and d.
     each = rows["svr"]["sampled"]["each_turn"]
     assert [each[k]["mean"] for k in "123"] == pytest.approx([2 / 6, 3 / 6, 2 / 6])
     table = (out / "table.md").read_text()
     both = r"\| SVR \| 2 \| 0.500 \[0.167, 0.833\] \| 0.500 \[0.167, 0.833\] \| 0.563 \|"
     assert re.search(both, table)
-    assert "## At most three turns" in table
 
 
-def test_the_first_repeated_answer_is_a_stop_of_every_row_of_several_turns(
-    rows: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All answers are the same here, so that turn 2 repeats: right for b, c and f."""
+def test_stopping_rules_stand_at_each_rows_own_tokens(rows: dict[str, Any], out: Path) -> None:
+    """SVR's rule takes 3,328 tokens of six problems, at most three turns each."""
+    assert rows["grpo"]["stops"] == []
     for name in ("svr", "grpo_mt"):
-        repeated = rows[name]["repeated"]
-        assert [repeated[key]["mean"] for key in ("accuracy", "turns", "right_when_stopped")] == (
-            pytest.approx([3 / 6, 2, 3 / 6])
-        )
-    assert "repeated" not in rows["grpo"]
-    assert "## Stopping without a self-check" in (out / "table.md").read_text()
+        found = {stop["name"]: stop["at_own_cost"] for stop in rows[name]["stops"]}
+        assert {
+            "fixed turns",
+            "repeated answer",
+            "majority",
+            "oracle (reads labels)",
+        } <= found.keys()
+        own = rows[name]["greedy"]
+        for at_cost in filter(None, found.values()):
+            assert at_cost["gap"]["difference"] == pytest.approx(
+                at_cost["accuracy"] - own["accuracy"]["mean"]
+            )
+    # GRPO-MT's own protocol is three fixed turns, of which the third is right for two of six. All
+    # answers are equal, so that a second one stops at turn 2, where b, c and f are right.
+    found = {stop["name"]: stop["at_own_cost"] for stop in rows["grpo_mt"]["stops"]}
+    assert found["repeated answer"]["accuracy"] == pytest.approx(3 / 6)
+    assert "answer given 2 times in a row" in " ".join(found["repeated answer"]["options"])
+    assert found["oracle (reads labels)"]["accuracy"] == 1.0
+    assert "## Stopping rules at equal tokens" in (out / "table.md").read_text()
+
+
+def test_every_table_is_made_again_from_the_published_outcomes(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
-    settings = Settings(out=str(out))
-    (greedy,) = next(c for c in untrained_cells(settings) if c.name == "string_rule-42").commands
-    leave(greedy, "string_rule", "42")
-    lines = write_controls(settings, (42, 43))
-    assert lines[0].endswith("controls.md: 3 rows")
-    assert "not measured: warm start" in lines
-    found = json.loads((out / "controls.json").read_text())
-    assert [row["name"] for row in found["rows"]] == ["string_rule", "grpo_mt", "svr"]
-    table = (out / "controls.md").read_text()
-    assert "Countdown can be verified without solving it" in table
-    assert "python -m tools.miniature --stage controls" in table
-    assert re.search(r"\| warm start, string rule \|  \| 0.500 \[", table)
+    options = ["--stage", "report", "--seeds", *SEEDS, "--rows", *ROWS, "svr_turns"]
+    file = out / "published" / "outcomes.npz"
+    assert main([*options, "--outcomes", str(file), "--out", str(tmp_path)]) == 0
+    for name in ("table.md", "rows.json", "rows.svg"):
+        assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
+    again, before = (json.loads((f / "results.json").read_text()) for f in (tmp_path, out))
+    assert again["rows"] == before["rows"]
+    (svr,) = [one for one in read_outcomes(file) if one.row.name == "svr"]
+    assert svr.tables[0].signals[0][0].confidence == 0.95
+    (tmp_path / "other.npz").write_bytes(b"no archive")
+    with pytest.raises(ConfigError, match=r"other\.npz: no outcomes"):
+        read_outcomes(tmp_path / "other.npz")
 
 
 def test_votes_are_rows_of_their_own(rows: dict[str, Any]) -> None:
@@ -207,12 +224,12 @@ def test_either_is_measured_at_the_others_cost(rows: dict[str, Any]) -> None:
 
 
 def seeds_of(name: str, folder: Path, records: dict[int, list[dict[str, Any]]]) -> Seeds:
-    runs = []
+    greedy = []
     for seed, rows in records.items():
         write_results(folder / f"{name}-{seed}", rows, {}, {})
-        runs += read_methods([str(folder / f"{name}-{seed}")])[0].runs
+        greedy.append(recording_of(name, folder / f"{name}-{seed}"))
     return Seeds(
-        row=plan.BY_NAME[name], seeds=tuple(records), greedy=tuple(runs), sampled=(), votes={}
+        row=plan.BY_NAME[name], seeds=tuple(records), greedy=tuple(greedy), sampled=(), votes={}
     )
 
 
@@ -236,7 +253,7 @@ def test_tables_commands_and_the_figure_are_published(out: Path) -> None:
     assert "| Oracle-guided (+) | 2 |" in table
     assert "Not judged: svr_turns-42, svr_turns-43." in table
     commands = (folder / "commands.md").read_text()
-    assert "--trainer.default_root_dir runs/miniature/svr_plus-42" in commands
+    assert "--trainer.default_root_dir runs/miniature/verdict_only-42" in commands
     assert str(out) not in commands
     numbers = json.loads((folder / "rows.json").read_text())
     assert {row["name"]: row["kind"] for row in numbers["rows"]}["SVR"] == "reference"

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.table import TurnTable
 from tests.trajectories import EXPECTED, record, turn_tables, uncensored
@@ -25,7 +25,7 @@ def every_problem(seeds: int, problems: int) -> Draws:
 
 def test_every_metric_is_that_of_the_table_worked_out_by_hand() -> None:
     six = table()
-    outcome = replay(six, StopRule(), 3)
+    outcome = replay(six, Confident(), 3)
     drawn = every_problem(1, 6)
     means = summary.mean_over_seeds([summary.ratios_of(six, outcome)], drawn)
     means["auroc"] = summary.auroc_over_seeds([(six, outcome)], drawn)
@@ -41,25 +41,6 @@ def test_fixed_budgets_are_the_columns_of_labels() -> None:
     # Turn 1: a, e. Turn 2: b, c, f. Turn 3: b, d.
     assert {k: v["mean"] for k, v in means.items()} == pytest.approx(
         {"1": 2 / 6, "2": 3 / 6, "3": 2 / 6}
-    )
-
-
-def test_the_first_repeated_answer_ends_a_trajectory() -> None:
-    """``a`` repeats at once and is right, ``b`` at its last turn and is wrong, ``c`` never."""
-    said = {"a": "11222", "b": "12344", "c": "12345"}
-    rows = [record(name, *[(name == "a", "I", 0.1, 10)] * 5) for name in said]
-    for row in rows:
-        for turn, answer in zip(row["turns"], said[row["id"]], strict=True):
-            turn["answer"] = answer
-    three = turn_tables(rows)["toy"]
-    outcome = summary.first_repeat(three)
-    assert outcome.returned.tolist() == [2, 5, 5]
-    assert outcome.stopped_early.tolist() == [True, False, False]
-    means = summary.mean_over_seeds([summary.repeat_ratios(three)], every_problem(1, 3))
-    assert (means["turns"]["mean"], means["esr"]["mean"]) == (4.0, pytest.approx(1 / 3))
-    assert (means["accuracy"]["mean"], means["right_when_stopped"]["mean"]) == (
-        pytest.approx(1 / 3),
-        1.0,
     )
 
 
@@ -80,8 +61,13 @@ def test_the_interval_of_one_seed_is_that_of_its_problems() -> None:
 
 
 def test_problems_of_one_set_of_numbers_are_drawn_together() -> None:
-    cluster = summary.clusters(["test-1-2-3-7-0", "test-1-2-4-8-0", "test-1-2-3-9-1"])
-    assert cluster.tolist() == [0, 1, 0]
+    def of(*names: str) -> list[int]:
+        rows = [{**record(name, (True, "C", 0.9, 1)), "cluster": "same"} for name in names]
+        return summary.clusters(turn_tables(rows)["toy"]).tolist()
+
+    assert of("test-1-2-3-7-0", "test-1-2-4-8-0", "test-1-2-3-9-1") == [0, 1, 0]
+    assert of("test-0-shop", "test-1-shop") == [0, 0]  # the clusters of the data set
+    cluster = np.array([0, 1, 0])
     counts = summary.draws(cluster, 1).counts
     assert (counts[:, 0] == counts[:, 2]).all()
     assert counts.min() == 0
@@ -163,6 +149,7 @@ def test_what_svr_has_at_a_cost_is_chosen_on_other_problems() -> None:
     assert found == {"accuracy": 0.0, "tokens": 15.0, "options": ["a", "b"], "gap": even}
     cheap = Answers(right=row.right, tokens=np.full((1, 4), 10.0))
     assert summary.at_cost(options, cheap, np.arange(4), drawn) is None
+    assert summary.at_cost(options, row, np.zeros(4, dtype=int), drawn) is None  # only one half
 
 
 def test_the_gap_at_a_cost_is_the_option_minus_the_row() -> None:
@@ -176,7 +163,7 @@ def test_the_gap_at_a_cost_is_the_option_minus_the_row() -> None:
 
 
 def test_the_frontier_holds_fixed_budgets_and_thresholds_at_every_horizon() -> None:
-    options = summary.frontier([table()], StopRule())
+    options = summary.frontier([table()], Confident())
     found = dict(zip(options.names, options.answers, strict=True))
     assert len(found) == 3 * 11
     assert found["gamma 0.85, at most 3 turns"].right.mean() == EXPECTED["accuracy"]

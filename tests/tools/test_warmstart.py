@@ -5,8 +5,6 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from svr_lightning import tiny
@@ -14,13 +12,14 @@ from svr_lightning.core.parsing import self_check_format_score, without_spans
 from svr_lightning.core.types import Verdict
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
 from svr_lightning.tiny.problems import universe
+from tests.demonstrations import countdown_question
 from tools.warmstart import build as warmstart
 from tools.warmstart import traces
+from tools.warmstart.documents import encode
+from tools.warmstart.embedded import build_tokenizer
 from tools.warmstart.method_traces import CHANGE_HINT, KEEP_HINT, method_documents
-from tools.warmstart.tokenizer import build_tokenizer
-from tools.warmstart.traces import Puzzle, completion_text, documents, next_trace, self_check
+from tools.warmstart.traces import Puzzle, documents, next_trace, self_check
 
 SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 COUNTDOWN = get_task("countdown")
@@ -28,19 +27,12 @@ COUNTDOWN = get_task("countdown")
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    return build_tokenizer(sample=2000)
-
-
-def _question(document: traces.Document) -> tuple[list[int], int]:
-    """Numbers and target of the question in a prompt; drafts come behind it or hold none."""
-    question = document.messages[1]["content"].split("Using the numbers [", 1)[1]
-    numbers, rest = question.split("]", 1)
-    return [int(n) for n in numbers.split(",")], int(rest.split("equals ")[1].split(".")[0])
+    return build_tokenizer(documents(0), sample=2000)
 
 
 def test_demonstrations_are_graded_as_they_are_labelled() -> None:
     for document in itertools.islice(documents(3), 500):
-        nums, target = _question(document)
+        nums, target = countdown_question(document)
         problem = COUNTDOWN.from_row({"id": "x", "nums": nums, "target": target})
         assert COUNTDOWN.grade(document.completion, problem) == document.correct
         assert COUNTDOWN.format_score(document.completion) == 1.0
@@ -51,7 +43,7 @@ def test_demonstrations_are_graded_as_they_are_labelled() -> None:
 def test_demonstrations_of_other_methods_are_graded_as_they_are_labelled() -> None:
     seen = set()
     for document in itertools.islice(method_documents(3), 600):
-        numbers, target = _question(document)
+        numbers, target = countdown_question(document)
         problem = COUNTDOWN.from_row({"id": "x", "nums": numbers, "target": target})
         assert COUNTDOWN.grade(document.completion, problem) == document.correct
         assert len(document.completion) <= COUNTDOWN.style.draft_limit
@@ -102,67 +94,11 @@ def test_refinement_moves_on_through_the_whole_search_order() -> None:
     assert seen == {option.text for option in puzzle.options}
 
 
-@settings(max_examples=200, deadline=None)
-@given(text=st.text(max_size=60))
-def test_any_text_survives_the_tokenizer(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert tokenizer.decode(ids) == text
-
-
-def test_emoji_accents_and_operators_survive_the_tokenizer(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    text = " h\u00e9llo \u6570\u5b66 \U0001f389\n\t12.50*(3-1)=25  yes</think>\n<answer>"
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-
-
-def test_digits_and_signs_are_tokens_of_their_own(tokenizer: PreTrainedTokenizerFast) -> None:
-    ids = tokenizer("(8/2)*40=160")["input_ids"]
-    assert [tokenizer.decode([i]) for i in ids] == list("(8/2)*40=160")
-
-
-def test_prompts_and_completions_are_short(tokenizer: PreTrainedTokenizerFast) -> None:
-    def count(messages: list[dict[str, str]]) -> int:
-        return len(
-            tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        )
-
-    problem = COUNTDOWN.from_row({"id": "x", "nums": [8, 10, 2], "target": 100})
-    puzzle = Puzzle(numbers=tuple(problem.payload["nums"]), target=100)
-    trace = next_trace(random.Random(0), puzzle, puzzle.options[0])
-    text = completion_text(trace, Verdict.CORRECT, 0.9)
-    assert count(first_turn_messages(COUNTDOWN, problem)) <= 42
-    for verdict in Verdict:
-        messages = refinement_messages(
-            COUNTDOWN,
-            problem,
-            previous=text,
-            verdict=verdict,
-            confidence=0.9,
-            truncated=False,
-            turn=10,
-        )
-        assert count(messages) <= 150
-    assert len(tokenizer(text)["input_ids"]) <= 80
-
-
-def test_the_chat_template_closes_assistant_turns_with_the_end_token(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    assert tokenizer.apply_chat_template(messages, tokenize=False) == (
-        "<|user|>a<|assistant|>b<|im_end|>"
-    )
-    assert tokenizer.apply_chat_template(
-        messages[:1], tokenize=False, add_generation_prompt=True
-    ) == ("<|user|>a<|assistant|>")
-
-
 def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     for document in itertools.islice(documents(1), 100):
-        encoded = warmstart.encode(tokenizer, document)
+        encoded = encode(tokenizer, document)
         learned = [i for i, learn in zip(encoded.ids, encoded.learn, strict=True) if learn]
         assert tokenizer.decode(learned) == document.draft + document.completion + "<|im_end|>"
 
@@ -178,6 +114,6 @@ def test_a_short_rebuild_from_nothing_works_and_is_deterministic(tmp_path: Path)
 
 def test_the_shipped_tokenizer_is_the_one_that_a_rebuild_makes() -> None:
     shipped = AutoTokenizer.from_pretrained(SHIPPED)
-    rebuilt = build_tokenizer()
+    rebuilt = build_tokenizer(documents(0))
     assert shipped.get_vocab() == rebuilt.get_vocab()
     assert shipped.chat_template == rebuilt.chat_template

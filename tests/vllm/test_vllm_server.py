@@ -1,14 +1,6 @@
 """The same evaluation through a real vLLM server and in this process."""
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,59 +13,16 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
 from tests.scripted import DECODING, PROBLEMS, TOKENIZER
+from tests.vllm.serving import served_at
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The shipped policy behind vLLM's API server, on a free port; its base URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("server") / "log"
-    command = [
-        *(sys.executable, str(Path(__file__).with_name("vllm_server.py"))),
-        *("--model", str(TOKENIZER.name_or_path), "--served-model-name", "tiny"),
-        *("--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"),
-        *("--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"),
-        *("--kv-cache-memory-bytes", str(2**26), "--disable-log-stats"),
-        *("--distributed-executor-backend", "uni"),
-    ]
-    environment = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # an executor in the engine's own process
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "TORCHDYNAMO_DISABLE": "1",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, **environment},
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
-    try:
-        _wait_until_healthy(f"http://127.0.0.1:{port}/health", process, log)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(1200):
-        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.25)
-        else:
-            return
-    raise AssertionError(log.read_text(errors="replace")[-3000:])
+    """The shipped policy behind vLLM's API server; its base URL."""
+    with served_at(Path(TOKENIZER.name_or_path), "tiny", tmp_path_factory.mktemp("server")) as url:
+        yield url
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -93,7 +42,8 @@ def test_greedy_inference_through_a_server_equals_that_in_this_process(
         *("test", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
         *("--data.test", f"[{{name: held_out, {shipped}}}, {{name: own, {own}}}]"),
         # No confidence of the shipped policy reaches it, so that refinements are compared too.
-        *("--model.evaluation.threshold", "0.96", "--model.evaluation.max_turns", "3"),
+        *("--model.evaluation.stop", "Confident", "--model.evaluation.stop.threshold", "0.96"),
+        *("--model.evaluation.max_turns", "3"),
         "--trainer.default_root_dir",
     ]
     through = [
@@ -105,7 +55,8 @@ def test_greedy_inference_through_a_server_equals_that_in_this_process(
     here, there = records(tmp_path / "here"), records(tmp_path / "there")
     for record in here:
         for turn in record["turns"]:
-            turn.pop("verdict_probability", None)  # a server tells no log-probabilities
+            for score in ("verdict_probability", "answer_logprob", "completion_logprob"):
+                turn.pop(score, None)  # a server tells no log-probabilities
     errors = [found[-1].pop("error") for found in (here, there)]
     assert there == here
     assert [len(record["turns"]) for record in there] == [3] * 25 + [0]
@@ -119,7 +70,7 @@ def test_greedy_inference_through_a_server_equals_that_in_this_process(
     config = results[1]["config"]
     asked = config["model"]["engine"]["init_args"]
     assert (asked["base_url"], asked["model_name"]) == (server, "tiny")
-    assert config["model"]["evaluation"]["threshold"] == 0.96
+    assert config["model"]["evaluation"]["stop"]["init_args"]["threshold"] == 0.96
     assert config["graders"] == results[0]["config"]["graders"]
 
 

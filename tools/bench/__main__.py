@@ -5,12 +5,10 @@ from collections.abc import Callable
 from importlib import import_module
 
 BENCHMARKS = {
-    "batch_fill": "idle slots of the engine while a data set is evaluated",
     "graders": "where the graders 'paper' and 'symbolic' differ on real benchmark problems",
     "grading": "completions graded per second, and the cost of hostile answers",
     "math_verify_cases": "how often grader and library agree with Math-Verify's own tests",
     "rollout": "pipelined turns against turns in lock-step",
-    "scaling": "cost of an optimizer step by group size, turns, completion length and processes",
     "step": "one whole optimizer step against TRL's GRPOTrainer",
     "update": "memory and time of blockwise log-probabilities",
 }

@@ -26,7 +26,7 @@ from math_verify.parser import get_extraction_regexes
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError
-from svr_lightning.tasks.graders import get_grader
+from svr_lightning.tasks.grading import get_grader
 
 MODULES = ("all", "boxed", "numina_cases", "open_thoughts", "strict", "yujianll")
 OPTIONS = {"precision": "float_rounding", "strict": "strict"}

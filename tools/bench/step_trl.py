@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from svr_lightning.core.types import Completion, FinishReason, Problem, Trajectory
-from svr_lightning.tasks.scoring import score_turns
+from svr_lightning.tasks.grading import score_turns
 from svr_lightning.training.data import TrainingOrder
 from tools.bench import step
 from tools.bench.step import GROUP, PROBLEMS, Notebook

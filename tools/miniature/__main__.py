@@ -5,25 +5,29 @@
     python -m tools.miniature --rows svr grpo --seeds 42 --stage train
 
 Stages: tune (learning rates and the choice of SVR+, on development problems),
-train, judge (on held-out problems), report, controls (stops that need no
-self-check; minutes, without any training). What is done already is kept;
+train, judge (on held-out problems), report. What is done already is kept;
 start it again and it goes on. Flags after -- go to every training:
 -- --trainer.max_steps 2 --trainer.val_check_interval 2.
+
+    python -m tools.miniature --stage report --outcomes FILE --out FOLDER
+
+makes every table again from published outcomes.
 """
 
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from svr_lightning.errors import ConfigError
-from tools.miniature import controls, plan, report, tuning
+from tools.miniature import plan, report, tuning
 from tools.miniature.cells import Runner, state_of
 from tools.miniature.plan import Settings
 
-STAGES = ("tune", "train", "judge", "report", "controls")
+STAGES = ("tune", "train", "judge", "report")
 FAILED, USER_FAULT, INTERRUPTED = 1, 2, 130
 _SIGNS = {"done": "+", "open": "-", "other": "!"}
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -36,13 +40,15 @@ def parser() -> argparse.ArgumentParser:
         prog="tools.miniature", description=__doc__, formatter_class=formatter
     )
     add = result.add_argument
-    add("--out", default="runs/miniature", help="folder (runs/miniature)")
+    add("--task", choices=[*plan.BEDS], default="countdown", help="embedded task (countdown)")
+    add("--out", help="folder (runs/miniature, or runs/miniature-TASK)")
     add("--jobs", type=int, default=2, help="runs at the same time, one thread each (2)")
     every = [*plan.BY_NAME]
     add("--rows", nargs="+", choices=every, default=every, metavar="NAME", help="only these rows")
-    add("--seeds", type=int, nargs="+", default=[*plan.SEEDS], help="training seeds (42 43 44)")
+    add("--seeds", type=int, nargs="+", default=[*plan.SEEDS], help="training seeds (42 to 46)")
     add("--stage", choices=[*STAGES, "all"], default="all", help="only this stage (all)")
     add("--list", action="store_true", help="show the plan and what of it is done, run nothing")
+    add("--outcomes", type=Path, metavar="FILE", help="report: read these, not the cells' results")
     add("--publish", type=Path, metavar="FOLDER", help="copy tables and figures there")
     return result
 
@@ -74,14 +80,17 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
     check_checkout()
     if options.jobs < 1:
         raise ConfigError(f"--jobs {options.jobs}: must be at least 1")
-    settings = Settings(out=options.out, extra=extra)
+    options.rows = [row.name for row in plan.rows_of(options.task) if row.name in options.rows]
+    out = options.out or ("runs/miniature" + f"-{options.task}" * (options.task != "countdown"))
+    settings = Settings(out=out, task=options.task, extra=extra)
     if options.list:
         return show_plan(options, settings)
     stages = STAGES if options.stage == "all" else (options.stage,)
     runner = Runner(say=lambda line: print(line, flush=True))
     failures: list[str] = []
     if "tune" in stages:
-        failures = tune(runner, settings, options.jobs)
+        with_candidates = settings.task == "countdown" and plan.CHOSEN in options.rows
+        failures = tune(runner, settings, options.rows, options.jobs, with_candidates)
         if failures:
             return FAILED  # the other stages need the learning rates
     if {"train", "judge"} & set(stages):
@@ -90,16 +99,13 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
         for group in ([name for name in names if name not in borrowing], borrowing):
             failures += runner.run(cells(options, settings, stages, group), options.jobs)
     if "report" in stages:
-        known = replace(settings, rates=tuning.read_rates(settings.out))
-        for line in report.write_report(known, tuple(options.seeds), options.rows):
-            print(line)
-    if "controls" in stages:
-        failures += runner.run(controls.untrained_cells(settings), options.jobs)
-        for line in controls.write_controls(settings, tuple(options.seeds)):
+        if options.outcomes is None:
+            settings = replace(settings, rates=tuning.read_rates(settings.out))
+        seeds = tuple(options.seeds)
+        for line in report.write_report(settings, seeds, options.rows, options.outcomes):
             print(line)
     if options.publish:
-        files = controls.FILES if options.stage == "controls" else report.FILES
-        for line in report.publish(Path(settings.out), options.publish, files):
+        for line in report.publish(Path(settings.out), options.publish):
             print(line)
     for line in failures:
         print(line, file=sys.stderr)
@@ -111,7 +117,7 @@ def runnable(
 ) -> tuple[list[str], list[str]]:
     """The rows that can be run, and an error line if SVR+'s layer is not the chosen candidate."""
     names: list[str] = options.rows
-    if "train" in stages and plan.CHOSEN in names:
+    if "train" in stages and plan.CHOSEN in names and settings.task == "countdown":
         try:
             tuning.check_choice(settings.out)
         except ConfigError as error:
@@ -119,18 +125,25 @@ def runnable(
     return names, []
 
 
-def tune(runner: Runner, settings: Settings, jobs: int) -> list[str]:
-    """Choose the learning rates, then the candidate, which trains at its family's rate."""
-    failures = runner.run(tuning.rate_cells(settings), jobs)
-    if failures:
-        return failures
-    families = tuning.tuned_rates(settings)
-    rates = {family: float(families[family]["lr"]) for family in plan.REPRESENTATIVES}
-    settings = replace(settings, rates=rates)
-    failures = runner.run(tuning.candidate_cells(settings), jobs)
-    if not failures:
-        tuning.write_tuned(settings.out, families, tuning.judged_candidates(settings))
-    return failures
+def tune(
+    runner: Runner, settings: Settings, names: Sequence[str], jobs: int, candidates: bool
+) -> list[str]:
+    """Choose the learning rates, then SVR+'s candidate, which trains at SVR's rate."""
+    tuned = tuning.tuned_rows(settings, names)
+    for _ in range(plan.MORE_RATES + 1):  # what was tried decides what is tried next
+        failures = runner.run(tuning.rate_cells(settings, tuned), jobs)
+        if failures:
+            return failures
+    rates = tuning.tuned_rates(settings, tuned)
+    chosen: Mapping[str, Any] = {}
+    if candidates and "svr" in rates:
+        settings = replace(settings, rates={"svr": float(rates["svr"]["lr"])})
+        failures = runner.run(tuning.candidate_cells(settings), jobs)
+        if failures:
+            return failures
+        chosen = tuning.judged_candidates(settings)
+    tuning.write_tuned(settings.out, rates, chosen)
+    return []
 
 
 def cells(
@@ -140,6 +153,9 @@ def cells(
     rates = tuning.read_rates(settings.out) if "train" in stages else {}
     settings = replace(settings, rates=rates)
     rows = [plan.BY_NAME[name] for name in names]
+    untuned = [r.name for r in rows if plan.trains(r) and (r.rate_of or r.name) not in rates]
+    if "train" in stages and untuned:
+        raise ConfigError(f"{settings.out}: no tuned rate for {', '.join(untuned)}; --stage tune")
     seeds = tuple(options.seeds)
     return [
         plan.cell(row, seed, settings, tuple(stages))
@@ -169,10 +185,9 @@ def check_checkout() -> None:
     Raises:
         ConfigError: if they are not here.
     """
-    if not Path(plan.MINIATURE).is_file():
-        raise ConfigError(
-            f"{plan.MINIATURE} is not in {Path.cwd()}; run this from the root of a checkout"
-        )
+    config = plan.BEDS["countdown"].config
+    if not Path(config).is_file():
+        raise ConfigError(f"{config} is not in {Path.cwd()}; run this from the root of a checkout")
 
 
 def _interrupt(*_: object) -> None:

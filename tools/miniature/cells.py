@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -27,7 +28,6 @@ from svr_lightning.errors import ConfigError, one_line
 from svr_lightning.files import write_json
 from tools.miniature.plan import Cell, Command
 
-PROGRAM = (sys.executable, "-m", "svr_lightning")
 _GRACE = 10.0  # seconds that a child has to end by itself
 
 Say = Callable[[str], None]
@@ -41,12 +41,12 @@ class Runner:
     """Runs cells side by side, each command in a process with one thread.
 
     Args:
-        program: what arguments are handed to.
+        program: what arguments are handed to; None: the command's module.
         say: told what begins, ends and fails, in one line each.
     """
 
-    def __init__(self, program: Sequence[str] = PROGRAM, say: Say = print) -> None:
-        self._program = tuple(program)
+    def __init__(self, program: Sequence[str] | None = None, say: Say = print) -> None:
+        self._program = program
         self._say = say
         self._children: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
@@ -120,7 +120,8 @@ class Runner:
                 ) from error
             began = time.perf_counter()
             keep(done=False)
-            code = self._process([*self._program, *arguments], log, lock.fileno())
+            program = self._program or (sys.executable, "-m", command.module)
+            code = self._process([*program, *arguments], log, lock.fileno())
             whole = not code and not self._stopped and Path(command.result).is_file()
             keep(done=whole)
         if self._stopped:
@@ -213,19 +214,21 @@ def inputs_digest(command: Command) -> str:
     Raises:
         ConfigError: if a configuration is not there, or not YAML.
     """
-    words = command.arguments
-    digest = hashlib.sha256(_shipped_weights())
-    for flag, value in itertools.pairwise(words):
+    digest = hashlib.sha256()
+    for flag, value in itertools.pairwise(command.arguments):
         if flag == "--config":
             try:
                 layer = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
             except (OSError, ValueError, yaml.YAMLError) as error:
                 raise ConfigError(f"{value}: cannot be read ({one_line(error)})") from error
             digest.update(json.dumps(layer, sort_keys=True).encode())
+            start = re.search(r"embedded:(\w+)-tiny", json.dumps(layer))
+            if start:
+                digest.update(_shipped_weights(start[1]))
     return digest.hexdigest()
 
 
 @cache
-def _shipped_weights() -> bytes:
-    folder = Path(tiny.__file__).parent / "countdown_policy"
-    return hashlib.sha256((folder / "model.safetensors").read_bytes()).digest()
+def _shipped_weights(name: str) -> bytes:
+    file = Path(tiny.__file__).parent / f"{name}_policy" / "model.safetensors"
+    return hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest()

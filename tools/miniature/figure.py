@@ -5,8 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from svr_lightning.report.figures_accuracy import token_axis
-from svr_lightning.report.figures_style import (
+from svr_lightning.report.drawing import (
     BLUE,
     GREY,
     INK,
@@ -15,10 +14,11 @@ from svr_lightning.report.figures_style import (
     PAPER,
     SMALL,
     Label,
+    Line,
     name_points,
     new_figure,
     shown,
-    styled,
+    token_axis,
 )
 
 _LOOK = {
@@ -31,7 +31,6 @@ _LOOK = {
 }
 
 
-@styled
 def rows(data: Mapping[str, Any]) -> Figure:
     """Accuracy against tokens per problem, on a logarithmic axis.
 
@@ -43,11 +42,12 @@ def rows(data: Mapping[str, Any]) -> Figure:
     """
     figure = new_figure(6.2)
     axes = figure.add_subplot()
-    points, labels = [], []
+    drawn: list[Line] = []
+    labels: list[Label] = []
     for line in data["lines"]:
         colour = _LOOK[line["kind"]][0]
         axes.plot(line["tokens"], line["accuracy"], ".-", color=colour, linewidth=0.9, alpha=0.5)
-        points += list(zip(line["tokens"], line["accuracy"], strict=True))
+        drawn.append((line["tokens"], line["accuracy"]))
         end = (line["tokens"][-1], line["accuracy"][-1])
         labels.append(Label(*end, shown(line["name"], 40), colour))
     for row in sorted(data["rows"], key=lambda row: row["kind"] != "reference"):
@@ -56,14 +56,13 @@ def rows(data: Mapping[str, Any]) -> Figure:
         axes.plot(row["tokens_interval"], [y, y], color=colour, linewidth=0.8, alpha=0.6)
         axes.plot([x, x], row["accuracy_interval"], color=colour, linewidth=0.8, alpha=0.6)
         axes.plot(x, y, marker, color=colour, markersize=size, markeredgecolor=PAPER, zorder=5)
-        points.append((x, y))
+        drawn.append(([x], [y]))
         weight = "bold" if row["kind"] == "reference" else "normal"
         name_colour = BLUE if row["kind"] == "variant" else colour
         labels.insert(
             0 if weight == "bold" else len(labels),
             Label(x, y, shown(row["name"]), name_colour, 9 if weight == "bold" else SMALL, weight),
         )
-    axes.set_xscale("log")
     token_axis(axes)
     axes.set_ylabel("accuracy")
     axes.margins(x=0.12, y=0.08)
@@ -76,6 +75,6 @@ def rows(data: Mapping[str, Any]) -> Figure:
             handle = axes.plot([], [], marker, color=colour, markersize=size)[0]
             handle.set_label(name.format(shown(title)))
             handles.append(handle)
-    figure.legend(handles=handles, loc="outside upper left", frameon=False, ncols=2)
-    name_points(axes, labels, points)
+    figure.legend(handles=handles, loc="outside upper left", ncols=2)
+    name_points(axes, labels, drawn)
     return figure

@@ -10,20 +10,47 @@ from typing import Any, Literal
 
 from svr_lightning.core.parsing import SelfCheckFields
 
-Family = Literal["single", "multi", "svr"]
-"""Rows that share a learning rate: single-turn methods, multi-turn methods, SVR's relatives."""
 Group = Literal["method", "ablation", "variant", "control"]
 PaperRow = tuple[str, str, float]
 """Table and row of the paper, and the All-7 accuracy there."""
 
-TINY = "configs/countdown_tiny.yaml"
-MINIATURE = "configs/experiments/miniature.yaml"
+Task = Literal["countdown", "arithmetic"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bed:
+    """What the experiment runs on."""
+
+    config: str
+    """The embedded run."""
+    experiment: str
+    """The scale and the data sets that all rows share."""
+    start: str
+    """The policy that all trainings start from."""
+
+
+BEDS: Mapping[Task, Bed] = {
+    "countdown": Bed(
+        config="configs/countdown_tiny.yaml",
+        experiment="configs/experiments/miniature.yaml",
+        start="embedded:countdown-tiny",
+    ),
+    "arithmetic": Bed(
+        config="configs/arithmetic_tiny.yaml",
+        experiment="configs/experiments/miniature_arithmetic.yaml",
+        start="embedded:arithmetic-tiny",
+    ),
+}
+BOTH: tuple[Task, ...] = ("countdown", "arithmetic")
 VOTES = "configs/eval/majority_vote.yaml"
-START = "embedded:countdown-tiny"
-SEEDS = (42, 43, 44)
+SEEDS = (42, 43, 44, 45, 46)
+"""Of the rows on both tasks; the others have the first three."""
 TUNING_SEED = 41
 CANDIDATE_SEEDS = (41,)
 RATES = (4e-4, 8e-4, 1.6e-3)
+"""Learning rates that every tuned row tries. Where the best is at an end, the next one is tried."""
+MORE_RATES = 3
+"""So many at most beyond either end."""
 VOTE_COUNTS = (1, 3, 5, 10)
 """Numbers of samples that vote; a vote of one is that sample."""
 VOTE_PAPER: Mapping[int, float] = {3: 0.504, 5: 0.529, 10: 0.564}
@@ -45,11 +72,16 @@ class Row:
     title: str
     """Name in tables and figures."""
     group: Group
-    family: Family
+    tasks: tuple[Task, ...] = ("countdown",)
+    """The tasks that it is run on."""
+    rate_of: str | None = None
+    """The row whose learning rate it takes; None: its own is tuned."""
     layers: tuple[str, ...] = ()
     """Configurations between the embedded run's and the experiment's own."""
     flags: tuple[str, ...] = ()
     """Further flags of every command of the row."""
+    fit_flags: tuple[str, ...] = ()
+    """Further flags of its training."""
     trained: bool = True
     """False: the shipped policy is judged, which all trainings start from."""
     policy_of: str | None = None
@@ -66,30 +98,27 @@ class Row:
     """The paper's result."""
 
 
-def _method(name: str, title: str, family: Family, paper: tuple[str, float], **more: Any) -> Row:
+def _method(
+    name: str, title: str, paper: tuple[str, float] | None, group: Group = "method", **more: Any
+) -> Row:
     return Row(
         name=name,
         title=title,
-        group="method",
-        family=family,
+        group=group,
         layers=() if name == "svr" else (f"configs/methods/{name}.yaml",),
-        paper=("main_results", *paper),
+        paper=paper and ("main_results", *paper),
         **more,
     )
 
 
 def _ablation(
-    name: str,
-    title: str,
-    paper: tuple[str, str, float],
-    interface: SelfCheckFields = "joint",
-    **more: Any,
+    name: str, title: str, paper: PaperRow, interface: SelfCheckFields = "joint", **more: Any
 ) -> Row:
     return Row(
         name=name,
         title=title,
         group="ablation",
-        family="svr",
+        rate_of="svr",
         layers=(f"configs/ablations/{name}.yaml",),
         interface=interface,
         paper=paper,
@@ -97,23 +126,38 @@ def _ablation(
     )
 
 
-def _variant(name: str, title: str) -> Row:
-    return Row(
-        name=name,
-        title=title,
+def _variant(name: str, title: str, **more: Any) -> Row:
+    return _method(name, title, None, "variant", interface="joint", **more)
+
+
+def _calibrated(name: str, title: str, **more: Any) -> Row:
+    return _method(name, title, None, interface="confidence", **more)
+
+
+def _longer(row: Row, steps: int) -> Row:
+    """A row trained for more steps, at the learning rate of the short training."""
+    flags = ("--trainer.max_steps", str(steps), "--trainer.val_check_interval", str(steps))
+    return replace(
+        row,
+        name=f"{row.name}_{steps}",
+        title=f"{row.title}, {steps} steps",
         group="variant",
-        family="svr",
-        layers=(f"configs/methods/{name}.yaml",),
-        interface="joint",
+        tasks=("countdown",),
+        rate_of=row.name,
+        fit_flags=flags,
+        paper=None,
     )
 
 
+_GRPO_MT = _method("grpo_mt", "GRPO-MT", ("GRPO-MT", 0.464), tasks=BOTH)
+_SVR = _method("svr", "SVR", ("SVR (ours)", 0.563), tasks=BOTH, interface="joint")
+_SVR_PLUS = _variant("svr_plus", "SVR+", tasks=BOTH)
 ROWS = (
     Row(
         name="warm_start",
         title="warm start",
         group="method",
-        family="svr",
+        tasks=BOTH,
         trained=False,
         interface="joint",
         paper=("main_results", "Qwen3.5-2B", 0.420),
@@ -122,77 +166,63 @@ ROWS = (
         name="warm_start_neutral",
         title="warm start, neutral prompts",
         group="control",
-        family="multi",
+        tasks=BOTH,
         layers=("configs/methods/grpo_mt.yaml",),
         trained=False,
     ),
-    Row(
-        name="string_rule",
-        title="warm start, string rule",
-        group="control",
-        family="svr",
-        flags=("--model.recipe", "tools.miniature.string_rule.StringRule"),
-        trained=False,
-        interface="joint",
-    ),
-    _method("grpo", "GRPO", "single", ("GRPO", 0.427), single=True, votes=True),
-    _method(
-        "gspo_published",
-        "GSPO (published)",
-        "single",
-        ("GSPO", 0.385),
-        single=True,
-    ),
-    _method("gspo_matched", "GSPO (matched)", "single", ("GSPO", 0.385), single=True),
-    _method("grpo_mt", "GRPO-MT", "multi", ("GRPO-MT", 0.464)),
-    _method("igrpo", "iGRPO", "single", ("iGRPO", 0.415), single=True),
+    _method("grpo", "GRPO", ("GRPO", 0.427), tasks=BOTH, single=True, votes=True),
+    _method("gspo_published", "GSPO (published)", ("GSPO", 0.385), single=True),
+    _method("gspo_matched", "GSPO (matched)", ("GSPO", 0.385), single=True),
+    _GRPO_MT,
+    _method("igrpo", "iGRPO", ("iGRPO", 0.415), tasks=BOTH, single=True),
     Row(
         name="igrpo_turns",
         title="iGRPO, ten turns",
         group="method",
-        family="single",
+        tasks=BOTH,
         layers=("configs/methods/igrpo.yaml",),
         flags=("--model.recipe.init_args.evaluate", "fixed"),
         policy_of="igrpo",
         paper=("main_results", "iGRPO", 0.415),
     ),
-    _method("murphy", "Murphy (chain)", "multi", ("Murphy", 0.488)),
-    _method("murphy_tree", "Murphy (tree)", "multi", ("Murphy", 0.488)),
-    _method("mlmt_rl", "MLMT-RL", "multi", ("MLMT-RL", 0.458)),
-    _method("scrpo", "ScRPO (chain)", "multi", ("ScRPO", 0.434)),
-    _method("scrpo_pool", "ScRPO (pool)", "multi", ("ScRPO", 0.434)),
-    _method("oracle", "Oracle-guided", "multi", ("Oracle-guided (fixed)", 0.519), uses_labels=True),
-    _method("svr", "SVR", "svr", ("SVR (ours)", 0.563), interface="joint"),
-    _ablation("without_verify", "w/o R_verify", ("app_reward_acc", "w/o Rverify", 0.528)),
+    _method("murphy", "Murphy (chain)", ("Murphy", 0.488), tasks=BOTH),
+    _method("murphy_tree", "Murphy (tree)", ("Murphy", 0.488), rate_of="murphy"),
+    _method("mlmt_rl", "MLMT-RL", ("MLMT-RL", 0.458)),
+    _method("scrpo", "ScRPO (chain)", ("ScRPO", 0.434)),
+    _method("scrpo_pool", "ScRPO (pool)", ("ScRPO", 0.434), rate_of="scrpo"),
+    _calibrated("rlcr", "RLCR", tasks=BOTH, single=True),
+    _calibrated("rlcr_log", "RLCR, log score", single=True, rate_of="rlcr"),
+    _calibrated("rlcr_turns", "RLCR, three turns", tasks=BOTH),
+    _method("oracle", "Oracle-guided", ("Oracle-guided (fixed)", 0.519), uses_labels=True),
+    _SVR,
+    _ablation(
+        "without_verify", "w/o R_verify", ("app_reward_acc", "w/o Rverify", 0.528), tasks=BOTH
+    ),
     _ablation("without_cal", "w/o R_cal", ("app_reward_acc", "w/o Rcal", 0.536)),
     _ablation("without_over", "w/o R_over", ("app_reward_acc", "w/o Rover", 0.518)),
     _ablation("without_ready", "w/o R_ready", ("app_reward_acc", "w/o Rready", 0.494)),
     _ablation(
         "single_turn", "Single-turn SVR", ("app_interface", "Single-turn SVR", 0.471), single=True
     ),
-    _ablation(
-        "verdict_only",
-        "Verdict-only",
-        ("app_interface", "Verdict-only", 0.529),
-        "verdict",
-    ),
+    _ablation("verdict_only", "Verdict-only", ("app_interface", "Verdict-only", 0.529), "verdict"),
     _ablation(
         "confidence_only",
         "Confidence-only",
         ("app_interface", "Confidence-only", 0.482),
         "confidence",
     ),
-    _variant("svr_proper", "SVR, proper score"),
-    _variant("svr_turns", "SVR, random turn"),
-    _variant("svr_plus", "SVR+"),
+    _variant("svr_proper", "SVR, proper score", rate_of="svr"),
+    _variant("svr_turns", "SVR, random turn", rate_of="svr"),
+    _SVR_PLUS,
+    _variant("svr_plus_matched", "SVR+, 8 sequences", tasks=BOTH, rate_of="svr_plus"),
+    *(_longer(row, steps) for row in (_GRPO_MT, _SVR, _SVR_PLUS) for steps in (200, 400)),
 )
 BY_NAME: Mapping[str, Row] = {row.name: row for row in ROWS}
 
-CONTROLS = ("warm_start", "warm_start_neutral", "string_rule", "grpo_mt", "svr", "svr_plus")
-"""Rows that are also shown under a stop that needs no self-check: the first repeated answer."""
-
-REPRESENTATIVES: Mapping[Family, str] = {"single": "grpo", "multi": "grpo_mt", "svr": "svr"}
-"""The row whose learning rate its family takes."""
+TUNED_ROWS = tuple(
+    row.name for row in ROWS if row.trained and not row.policy_of and not row.rate_of
+)
+"""Rows with a learning rate of their own."""
 
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     name: {
@@ -222,8 +252,9 @@ class Settings:
     """Settings that all commands share."""
 
     out: str = "runs/miniature"
-    rates: Mapping[Family, float] = field(default_factory=dict)
-    """Learning rate of each family."""
+    task: Task = "countdown"
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Learning rate of each tuned row."""
     extra: tuple[str, ...] = ()
     """Further flags of every ``fit``."""
 
@@ -236,16 +267,17 @@ class Command:
     folder: str
     """The cell's folder."""
     arguments: tuple[str, ...]
-    """After ``python -m svr_lightning``."""
+    """After ``python -m MODULE``."""
     result: str
     """A file that exists once the step is done."""
     checkpoint: str | None = None
     """If this file exists, the command resumes with ``--ckpt_path last``."""
+    module: str = "svr_lightning"
 
     @property
     def line(self) -> str:
         """As a user types it."""
-        return " ".join(("python -m svr_lightning", *self.arguments))
+        return " ".join(("python -m", self.module, *self.arguments))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,17 +288,29 @@ class Cell:
     commands: tuple[Command, ...]
 
 
-def layered(row: Row) -> tuple[str, ...]:
+def trains(row: Row) -> bool:
+    """Whether it has policies of its own."""
+    return row.trained and row.policy_of is None
+
+
+def rows_of(task: Task) -> list[Row]:
+    """The rows that are run on a task."""
+    return [row for row in ROWS if task in row.tasks]
+
+
+def layered(row: Row, task: Task = "countdown") -> tuple[str, ...]:
     """The configuration of a row: the embedded run, the row's layers, the experiment's scale."""
-    files = (TINY, *row.layers, MINIATURE)
+    files = (BEDS[task].config, *row.layers, BEDS[task].experiment)
     return (*(part for path in files for part in ("--config", path)), *row.flags)
 
 
-def fit(row: Row, seed: int, rate: float, folder: str, extra: tuple[str, ...] = ()) -> Command:
+def fit(
+    row: Row, seed: int, rate: float, folder: str, settings: Settings, more: tuple[str, ...] = ()
+) -> Command:
     """The training of one cell; it leaves a policy and its development accuracy."""
     arguments = (
-        *("fit", *layered(row), "--seed_everything", str(seed)),
-        *("--model.optimizer.lr", f"{rate:g}", *extra),
+        *("fit", *layered(row, settings.task), *row.fit_flags, "--seed_everything", str(seed)),
+        *("--model.optimizer.lr", f"{rate:g}", *more, *settings.extra),
         *("--trainer.default_root_dir", folder),
     )
     return Command(
@@ -278,7 +322,7 @@ def fit(row: Row, seed: int, rate: float, folder: str, extra: tuple[str, ...] = 
     )
 
 
-def judge(row: Row, seed: int, folder: str, policy: str) -> tuple[Command, ...]:
+def judge(row: Row, seed: int, folder: str, policy: str, task: Task) -> tuple[Command, ...]:
     """The evaluations of one cell on held-out problems, and voting if the row has it."""
     uncensored = ("--model.evaluation.adaptive", "false")
     sampled = ("--model.evaluation.temperature", str(TEMPERATURE), *uncensored)
@@ -286,7 +330,7 @@ def judge(row: Row, seed: int, folder: str, policy: str) -> tuple[Command, ...]:
 
     def test(name: str, flags: tuple[str, ...], root: str, result: str) -> Command:
         arguments = (
-            *("test", *layered(row), *flags, "--seed_everything", str(seed)),
+            *("test", *layered(row, task), *flags, "--seed_everything", str(seed)),
             *("--model.policy.path", policy, "--trainer.default_root_dir", root),
         )
         return Command(name=name, folder=folder, arguments=arguments, result=result)
@@ -310,39 +354,41 @@ def folder_of(out: str, row: Row, seed: int) -> str:
 
 
 def seeds_of(row: Row, seeds: tuple[int, ...]) -> tuple[int, ...]:
-    """The seeds of a row; one for untrained rows, whose greedy answers do not depend on it."""
-    return seeds if row.trained else seeds[:1]
+    """The seeds of a row: five if it is run on both tasks, else three.
+
+    One for untrained rows, whose greedy answers do not depend on it.
+    """
+    if not row.trained:
+        return seeds[:1]
+    return seeds if row.tasks == BOTH else tuple(seed for seed in seeds if seed in SEEDS[:3])
 
 
 def cell(row: Row, seed: int, settings: Settings, stages: tuple[str, ...]) -> Cell:
     """The steps of one cell that belong to ``stages``, of ``train`` and ``judge``."""
     folder = folder_of(settings.out, row, seed)
     commands: tuple[Command, ...] = ()
-    trains = row.trained and row.policy_of is None
-    if "train" in stages and trains:
-        commands += (fit(row, seed, settings.rates[row.family], folder, settings.extra),)
+    if "train" in stages and trains(row):
+        rate = settings.rates[row.rate_of or row.name]
+        commands += (fit(row, seed, rate, folder, settings),)
     if "judge" in stages:
         source = folder_of(settings.out, BY_NAME[row.policy_of or row.name], seed)
-        policy = f"{source}/policy" if row.trained else START
-        commands += judge(row, seed, folder, policy)
+        policy = f"{source}/policy" if row.trained else BEDS[settings.task].start
+        commands += judge(row, seed, folder, policy, settings.task)
     return Cell(name=f"{row.name}-{seed}", commands=commands)
 
 
-def rate_cell(family: Family, rate: float, settings: Settings) -> Cell:
-    """A training that tries a learning rate for a family."""
-    row = BY_NAME[REPRESENTATIVES[family]]
-    name = f"{row.name}-{rate:g}"
-    folder = f"{settings.out}/tune/{name}"
-    command = fit(row, TUNING_SEED, rate, folder, (*TUNING_FLAGS, *settings.extra))
-    return Cell(name=f"tune/{name}", commands=(command,))
+def rate_cell(name: str, rate: float, settings: Settings) -> Cell:
+    """A training that tries a learning rate for a row."""
+    folder = f"{settings.out}/tune/{name}-{rate:g}"
+    command = fit(BY_NAME[name], TUNING_SEED, rate, folder, settings, TUNING_FLAGS)
+    return Cell(name=f"tune/{name}-{rate:g}", commands=(command,))
 
 
 def candidate_cell(name: str, seed: int, settings: Settings) -> Cell:
     """A training of a candidate for ``svr_plus``."""
     row = replace(BY_NAME["svr"], layers=(candidate_layer(name, settings),))
     folder = f"{settings.out}/tune/{name}-{seed}"
-    extra = (*TUNING_FLAGS, *settings.extra)
-    command = fit(row, seed, settings.rates["svr"], folder, extra)
+    command = fit(row, seed, settings.rates["svr"], folder, settings, TUNING_FLAGS)
     return Cell(name=f"tune/{name}-{seed}", commands=(command,))
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from svr_lightning.core.stopping import Confident
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.record_files import read_pools
-from svr_lightning.evaluation.records import VOTES
-from svr_lightning.evaluation.table import TurnTable
+from svr_lightning.evaluation.results import VOTES, read_pools
+from svr_lightning.evaluation.table import Outcome, TurnTable
 from svr_lightning.evaluation.voting import majority_outcomes, pools_of
-from svr_lightning.report.runs import Run, read_methods
+from svr_lightning.report.runs import read_methods
 from tools.miniature import plan
 from tools.miniature.cells import is_done
 from tools.miniature.plan import Row, Settings
@@ -21,22 +21,32 @@ VOTE_DRAWS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
+class Recording:
+    """One evaluation: every turn, and what the row's own protocol returned."""
+
+    table: TurnTable
+    outcome: Outcome
+    gate: Confident
+    """The rule whose threshold can be changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Seeds:
     """A row's evaluations, seed by seed."""
 
     row: Row
     seeds: tuple[int, ...]
-    greedy: tuple[Run, ...]
-    """[S] greedy, with the outcome of the row's own protocol."""
-    sampled: tuple[Run, ...]
-    """[S] the same, sampled."""
+    greedy: tuple[Recording, ...]
+    """[S]"""
+    sampled: tuple[Recording, ...]
+    """[S]"""
     votes: dict[int, Answers]
     """Majority voting by the number of votes; empty where the row has none."""
 
     @property
     def tables(self) -> list[TurnTable]:
         """[S] greedy recordings."""
-        return [only(run.tables, self.row.name) for run in self.greedy]
+        return [recording.table for recording in self.greedy]
 
 
 def read_row(row: Row, seeds: Sequence[int], settings: Settings) -> Seeds | None:
@@ -52,46 +62,48 @@ def read_row(row: Row, seeds: Sequence[int], settings: Settings) -> Seeds | None
             judged.append((seed, Path(plan.folder_of(settings.out, row, seed))))
     if not judged:
         return None
-    runs, sampled = (
-        tuple(
-            run
-            for _, folder in judged
-            for run in read_methods([f"{row.name}={folder / inside}"])[0].runs
-        )
+    greedy, sampled = (
+        tuple(recording_of(row.name, folder / inside) for _, folder in judged)
         for inside in ("eval/test", "sampled/eval/test")
     )
     found = Seeds(
         row=row,
         seeds=tuple(seed for seed, _ in judged),
-        greedy=runs,
+        greedy=greedy,
         sampled=sampled,
-        votes=majorities([folder for _, folder in judged], runs) if row.votes else {},
+        votes=majorities([folder for _, folder in judged], greedy) if row.votes else {},
     )
-    for run in (*runs, *sampled):
-        same_problems(found.tables[0].ids, only(run.tables, row.name).ids, row.name)
+    for recording in (*greedy, *sampled):
+        same_problems(found.tables[0].ids, recording.table.ids, row.name)
     return found
 
 
-def majorities(folders: Sequence[Path], runs: Sequence[Run]) -> dict[int, Answers]:
+def recording_of(name: str, folder: Path) -> Recording:
+    """An evaluation's files.
+
+    Raises:
+        ConfigError: if they cannot be read, or hold several data sets.
+    """
+    (run,) = read_methods([f"{name}={folder}"])[0].runs
+    if len(run.tables) != 1:
+        raise ConfigError(f"{name}: {len(run.tables)} data sets in one evaluation; judge it again")
+    ((dataset, table),) = run.tables.items()
+    return Recording(table=table, outcome=run.outcomes[dataset], gate=run.gate)
+
+
+def majorities(folders: Sequence[Path], runs: Sequence[Recording]) -> dict[int, Answers]:
     """Maj@k of [S] pools: how often it is right over draws of k samples, and what k cost."""
     counts = plan.VOTE_COUNTS
     right: dict[int, list[np.ndarray]] = {k: [] for k in counts}
     tokens: dict[int, list[np.ndarray]] = {k: [] for k in counts}
     for folder, run in zip(folders, runs, strict=True):
         (pools,) = pools_of(read_pools(folder / "eval" / "votes" / VOTES))
-        same_problems(only(run.tables, folder.name).ids, pools.ids, folder.name)
+        same_problems(run.table.ids, pools.ids, folder.name)
         drawn = majority_outcomes(pools, counts, VOTE_DRAWS, np.random.default_rng(0))
         for k, outcome in zip(counts, drawn, strict=True):
             right[k].append(outcome.mean(1))
             tokens[k].append(k * (pools.prompt_tokens + pools.completion_tokens))
     return {k: Answers(right=np.stack(right[k]), tokens=np.stack(tokens[k])) for k in counts}
-
-
-def only(tables: dict[str, TurnTable], name: str) -> TurnTable:
-    """The one data set that there is."""
-    if len(tables) != 1:
-        raise ConfigError(f"{name}: {len(tables)} data sets in one evaluation; judge it again")
-    return next(iter(tables.values()))
 
 
 def same_problems(one: Sequence[str], other: Sequence[str], name: str) -> None:

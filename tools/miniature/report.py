@@ -3,28 +3,39 @@
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.results import package_versions
 from svr_lightning.files import write_file, write_json
-from svr_lightning.report.figures_style import svg
+from svr_lightning.report.drawing import svg
 from tools.miniature import plan, tuning
 from tools.miniature.cells import read_record
 from tools.miniature.figure import rows as draw_rows
+from tools.miniature.outcomes import FILE as OUTCOMES
+from tools.miniature.outcomes import read_outcomes, write_outcomes
 from tools.miniature.plan import Settings
 from tools.miniature.reading import Seeds, read_row
 from tools.miniature.results import REFERENCE, summarise
 from tools.miniature.tables import commands_md, table_md
 
-FILES = ("table.md", "results.json", "commands.md", "rows.svg", "rows.json")
+FILES = ("table.md", "results.json", "commands.md", "rows.svg", "rows.json", OUTCOMES)
 RIVAL = "grpo_mt"
 """The row whose fixed budgets are drawn beside the reference's."""
 
 
-def write_report(settings: Settings, seeds: Sequence[int], names: Sequence[str]) -> list[str]:
-    """Leave results.json, table.md, commands.md, and the figure of all rows.
+def write_report(
+    settings: Settings, seeds: Sequence[int], names: Sequence[str], outcomes: Path | None = None
+) -> list[str]:
+    """Leave the outcomes of all rows and what follows from them: tables, numbers, the figure.
+
+    Args:
+        settings: of the experiment.
+        seeds: that were planned.
+        names: of the rows.
+        outcomes: a file of outcomes, in place of what was judged in the experiment's folder.
 
     Returns:
         Lines for the terminal.
@@ -32,13 +43,19 @@ def write_report(settings: Settings, seeds: Sequence[int], names: Sequence[str])
     Raises:
         ConfigError: if nothing was judged yet, or results cannot be read.
     """
-    rows = [plan.BY_NAME[name] for name in names]
-    found = [judged for row in rows if (judged := read_row(row, seeds, settings))]
-    if not found:
-        raise ConfigError(f"{settings.out}: nothing is judged yet; run --stage judge")
+    out = Path(settings.out)
+    if outcomes is None:
+        rows = [plan.BY_NAME[name] for name in names]
+        judged = [one for row in rows if (one := read_row(row, seeds, settings))]
+        if not judged:
+            raise ConfigError(f"{settings.out}: nothing is judged yet; run --stage judge")
+        write_outcomes(out / OUTCOMES, judged)
+        shown = replace(settings, out=Settings.out)  # without this run's folder
+        write_file(out / "commands.md", [commands_md([one.row for one in judged], shown, seeds)])
+        write_json(out / "times.json", _seconds(judged, settings))
+    found = [row for row in read_outcomes(outcomes or out / OUTCOMES) if row.row.name in names]
     missing = _missing(found, names, seeds)
     entries = summarise(found)
-    out = Path(settings.out)
     tuned = out / tuning.TUNED
     write_json(
         out / "results.json",
@@ -46,13 +63,10 @@ def write_report(settings: Settings, seeds: Sequence[int], names: Sequence[str])
             "rows": entries,
             "missing": missing,
             "tuned": json.loads(tuned.read_text(encoding="utf-8")) if tuned.is_file() else None,
-            "seconds": _seconds(found, settings),
             "versions": package_versions(),
         },
     )
     write_file(out / "table.md", [table_md(entries, missing)])
-    shown = Settings(rates=settings.rates, extra=settings.extra)  # without this run's folder
-    write_file(out / "commands.md", [commands_md(shown, seeds)])
     _figure(entries, out)
     table = f"{out / 'table.md'}: {len(entries)} rows"
     return [table, *(f"not judged: {cell}" for cell in missing)]
@@ -76,7 +90,7 @@ def publish(out: Path, folder: Path, files: Sequence[str] = FILES) -> list[str]:
 def _figure(entries: Sequence[Mapping[str, Any]], folder: Path) -> None:
     lines = [line for name in (REFERENCE, RIVAL) if (line := _line(entries, name))]
     numbers = {"rows": [_point(entry) for entry in entries], "lines": lines}
-    write_file(folder / "rows.svg", [svg(draw_rows(numbers))])
+    write_file(folder / "rows.svg", [svg(draw_rows, numbers)])
     write_json(folder / "rows.json", numbers)
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from svr_lightning.evaluation.replay import fixed_budget, replay
+from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.sweep import ORACLE
 from svr_lightning.evaluation.table import Outcome, TurnTable
-from svr_lightning.report.runs import Run
 from tools.miniature import plan, summary
 from tools.miniature.plan import Row
-from tools.miniature.reading import Seeds, only, same_problems
+from tools.miniature.reading import Recording, Seeds, same_problems
 from tools.miniature.summary import Answers, Draws, Frontier
 
 REFERENCE = "svr"
@@ -30,8 +30,7 @@ def summarise(rows: Sequence[Seeds]) -> list[Entry]:
     entries: list[Entry] = []
     for seeds in rows:
         same_problems(rows[0].tables[0].ids, seeds.tables[0].ids, seeds.row.name)
-        cluster = summary.clusters(seeds.tables[0].ids)
-        drawn = summary.draws(cluster, len(seeds.seeds))
+        drawn = summary.draws(summary.clusters(seeds.tables[0]), len(seeds.seeds))
         whole = options if options and seeds is reference else options_of(seeds)
         own = [(row_entry(seeds, drawn), answers(seeds), whole)]
         for k, voted in seeds.votes.items():
@@ -53,12 +52,8 @@ def row_entry(seeds: Seeds, drawn: Draws) -> Entry:
         "fixed": {k: fixed[k]["mean"] for k in fixed},
         "fixed_tokens": {k: _mean_tokens(seeds.tables, int(k)) for k in fixed},
         "best_fixed": {"budget": int(best), **fixed[best]},
-        **control_entry(seeds.tables, drawn),
+        "stops": stops_entry(seeds, drawn),
         "sampled": sampled_entry(seeds, drawn),
-        "short": {
-            "greedy": short_entry(seeds.row, seeds.greedy, drawn),
-            "sampled": short_entry(seeds.row, seeds.sampled, drawn),
-        },
     }
 
 
@@ -76,11 +71,22 @@ def greedy_entry(seeds: Seeds, drawn: Draws) -> Entry:
     }
 
 
-def control_entry(tables: Sequence[TurnTable], drawn: Draws) -> Entry:
-    """``repeated``: metrics of stopping at the first repeated answer; empty for single turns."""
-    if tables[0].correct.shape[1] == 1:
-        return {}
-    return {"repeated": summary.mean_over_seeds([summary.repeat_ratios(t) for t in tables], drawn)}
+def stops_entry(seeds: Seeds, drawn: Draws) -> list[Entry]:
+    """Each family of stopping rules at the row's own tokens; none for single turns.
+
+    Settings are chosen on one half of the clusters and measured on the other.
+    """
+    if seeds.tables[0].correct.shape[1] == 1:
+        return []
+    cluster, own = summary.clusters(seeds.tables[0]), answers(seeds)
+    return [
+        {
+            "name": name,
+            "reads_labels": name == ORACLE,
+            "at_own_cost": summary.at_cost(options, own, cluster, drawn),
+        }
+        for name, options in summary.stop_families(seeds.tables).items()
+    ]
 
 
 def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
@@ -90,10 +96,10 @@ def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
     """
     own = [summary.ratios_of(*pair) for pair in _own_protocol(seeds.sampled)]
     returned = summary.mean_over_seeds(own, drawn)
-    tables = [only(run.tables, seeds.row.name) for run in seeds.sampled]
+    tables = [recording.table for recording in seeds.sampled]
     budgets = [summary.budget_ratios(table) for table in tables]
     turns = [{k: v for k, v in of.items() if int(k) <= plan.HORIZON} for of in budgets]
-    pairs = [(table, fixed_budget(table, _few(table))) for table in tables]
+    pairs = [(table, replay(table, None, _few(table))) for table in tables]
     checks = summary.mean_over_seeds([summary.ratios_of(*pair) for pair in pairs], drawn)
     checks["auroc"] = summary.auroc_over_seeds(pairs, drawn)
     kept = {name: checks[name] for name in ("auroc", "brier", "overconfidence")}
@@ -102,21 +108,6 @@ def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
         "each_turn": summary.mean_over_seeds(turns, drawn),
         **_applicable(seeds.row, kept),
     }
-
-
-def short_entry(row: Row, runs: Sequence[Run], drawn: Draws) -> Entry:
-    """Metrics with at most as many turns as in training."""
-    found = []
-    for run in runs:
-        table = only(run.tables, row.name)
-        outcome = (
-            fixed_budget(table, _few(table))
-            if row.interface is None
-            else replay(table, run.rule, _few(table))
-        )
-        found.append(summary.ratios_of(table, outcome))
-    means = summary.mean_over_seeds(found, drawn)
-    return {name: means[name] for name in ("accuracy", "turns", "tokens")}
 
 
 def vote_entry(seeds: Seeds, k: int, voted: Answers, drawn: Draws) -> Entry:
@@ -154,7 +145,7 @@ def versus(
         return {}
     ours = [reference.seeds.index(seed) for seed in common]
     theirs = [seeds.seeds.index(seed) if seeds.row.trained else 0 for seed in common]
-    cluster = summary.clusters(seeds.tables[0].ids)
+    cluster = summary.clusters(seeds.tables[0])
     drawn = summary.draws(cluster, len(common))
     mine, yours = _chosen(answers(reference), ours), _chosen(other, theirs)
     return {
@@ -169,7 +160,7 @@ def options_of(seeds: Seeds) -> Frontier:
     """All outcomes of a row: fixed budgets, and stopping rules if it has a self-check."""
     if seeds.row.interface is None:
         return summary.budgets(seeds.tables)
-    return summary.frontier(seeds.tables, seeds.greedy[0].rule)
+    return summary.frontier(seeds.tables, seeds.greedy[0].gate)
 
 
 def answers(seeds: Seeds) -> Answers:
@@ -188,8 +179,8 @@ def _few(table: TurnTable) -> int:
     return min(plan.HORIZON, int(table.correct.shape[1]))
 
 
-def _own_protocol(runs: Sequence[Run]) -> list[tuple[TurnTable, Outcome]]:
-    return [(only(run.tables, "a run"), next(iter(run.outcomes.values()))) for run in runs]
+def _own_protocol(recordings: Sequence[Recording]) -> list[tuple[TurnTable, Outcome]]:
+    return [(recording.table, recording.outcome) for recording in recordings]
 
 
 def _mean_tokens(tables: Sequence[TurnTable], budget: int) -> float:

@@ -4,26 +4,27 @@ Shapes: S seeds, N problems, C clusters of problems, R resamples. A cluster is o
 with all the targets and orders that were asked of it.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.core.metrics import SELF_CHECK_METRICS
-from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.stopping import Confident
 from svr_lightning.evaluation import calibration
 from svr_lightning.evaluation.intervals import (
-    best_within_cost,
     level_resamples,
     percentile_interval,
     ratio_resamples,
     resample_counts,
 )
-from svr_lightning.evaluation.replay import fixed_budget, replay
-from svr_lightning.evaluation.sweep import THRESHOLDS
-from svr_lightning.evaluation.table import Outcome, TurnTable, problem_table
+from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.sweep import THRESHOLDS, best_of_halves, families, measured
+from svr_lightning.evaluation.table import Outcome, TurnTable, cluster_codes, problem_table
+from tools.miniature import plan
 
 RESAMPLES = 2000
 RATIOS = (
@@ -64,15 +65,15 @@ class Answers:
     """[S, N] prompt and completion tokens of all turns."""
 
 
-def clusters(ids: Sequence[str]) -> Ints:
-    """[N] equal numbers for problems of one set of numbers: ids that differ in target and order.
+def clusters(table: TurnTable) -> Ints:
+    """[N] equal numbers for problems that are drawn together.
 
-    Example:
-        >>> clusters(["test-1-2-3-7-0", "test-1-2-3-9-1", "test-1-2-4-8-0"]).tolist()
-        [0, 0, 1]
+    Of Countdown those of one set of numbers, whose ids ``SPLIT-NUMBERS-TARGET-ORDER`` differ in
+    target and order; of other tasks the clusters of the data set.
     """
-    names = [name.rsplit("-", 2)[0] for name in ids]
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)
+    if not all(re.fullmatch(r"[a-z]+(-\d+){4,}", name) for name in table.ids):
+        return table.cluster
+    return cluster_codes([name.rsplit("-", 2)[0] for name in table.ids])
 
 
 def draws(cluster: Ints, seeds: int, resamples: int = RESAMPLES, seed: int = 0) -> Draws:
@@ -95,23 +96,6 @@ def ratios_of(table: TurnTable, outcome: Outcome) -> dict[str, tuple[Floats, Flo
     any_right = np.asarray(table.correct.any(1), dtype=np.float64)
     found["any_turn_accuracy"] = (any_right, found["accuracy"][1])
     return {name: found[name] for name in RATIOS}
-
-
-def first_repeat(table: TurnTable) -> Outcome:
-    """The outcome of stopping at the first answer that repeats the one of the turn before."""
-    stopped = table.repeats.any(1)
-    last = np.where(stopped, table.repeats.argmax(1) + 1, table.length)
-    early = stopped & (last < table.repeats.shape[1])
-    return Outcome(returned=last, observed=last, stopped_early=early)
-
-
-def repeat_ratios(table: TurnTable) -> dict[str, tuple[Floats, Floats]]:
-    """Accuracy, turns and tokens under :func:`first_repeat`, and its precision when it stops."""
-    outcome = first_repeat(table)
-    found = ratios_of(table, outcome)
-    kept = {name: found[name] for name in ("accuracy", "turns", "tokens", "esr")}
-    early = outcome.stopped_early.astype(np.float64)
-    return {**kept, "right_when_stopped": (early * found["accuracy"][0], early)}
 
 
 def budget_ratios(table: TurnTable) -> dict[str, tuple[Floats, Floats]]:
@@ -147,11 +131,7 @@ def auroc_over_seeds(runs: Sequence[tuple[TurnTable, Outcome]], drawn: Draws) ->
         for counts, kept in ((whole, values), (drawn.counts, resampled)):
             turns = problem_table(table, outcome).turns
             found = level_resamples(
-                turns["confidence"],
-                turns["correct"],
-                turns["row"],
-                counts,
-                lambda levels: {"auroc": calibration.auroc(levels)},
+                turns, counts, lambda levels: {"auroc": calibration.auroc(levels)}
             )
             kept.append(found["auroc"])
     return entry([value[0] for value in values], np.stack(resampled), drawn)
@@ -218,13 +198,13 @@ class Frontier:
     """[O]"""
 
 
-def frontier(tables: Sequence[TurnTable], rule: StopRule) -> Frontier:
+def frontier(tables: Sequence[TurnTable], rule: Confident) -> Frontier:
     """Thresholds at every horizon, and every fixed budget, of [S] uncensored recordings."""
     horizon = min(table.correct.shape[1] for table in tables)
     options = []
     for turns in range(1, horizon + 1):
         for gamma in THRESHOLDS:
-            changed = StopRule(threshold=gamma, gate=rule.gate, evidence=rule.evidence)
+            changed = replace(rule, threshold=gamma)
             outcomes = [replay(table, changed, turns) for table in tables]
             name = f"gamma {gamma:g}, at most {turns} turns"
             options.append((name, answers_of(tables, outcomes)))
@@ -238,7 +218,7 @@ def budgets(tables: Sequence[TurnTable]) -> Frontier:
 
 
 def _budget(tables: Sequence[TurnTable], turns: int) -> tuple[str, Answers]:
-    return f"{turns} turns", answers_of(tables, [fixed_budget(table, turns) for table in tables])
+    return f"{turns} turns", answers_of(tables, [replay(table, None, turns) for table in tables])
 
 
 def _frontier(options: Sequence[tuple[str, Answers]]) -> Frontier:
@@ -246,13 +226,32 @@ def _frontier(options: Sequence[tuple[str, Answers]]) -> Frontier:
     return Frontier(names=names, answers=answers)
 
 
+def stop_families(tables: Sequence[TurnTable]) -> dict[str, Frontier]:
+    """The families of stopping rules of [S] uncensored recordings, for T_tr and for all turns.
+
+    Thresholds of scores are quantiles over the first seed.
+    """
+    most = min(table.correct.shape[1] for table in tables)
+    horizons = sorted({min(plan.HORIZON, most), most})
+    return {
+        name: _frontier(
+            [
+                (
+                    f"{rule}, at most {turns} turns",
+                    answers_of(tables, [replay(table, rule, turns) for table in tables]),
+                )
+                for rule, turns in rules
+            ]
+        )
+        for name, rules in families(tables[0], most, horizons).items()
+    }
+
+
 def answers_of(tables: Sequence[TurnTable], outcomes: Sequence[Outcome]) -> Answers:
     """[S] outcomes as columns."""
-    ratios = [ratios_of(table, out) for table, out in zip(tables, outcomes, strict=True)]
-    return Answers(
-        right=np.stack([ratio["accuracy"][0] for ratio in ratios]),
-        tokens=np.stack([ratio["tokens"][0] for ratio in ratios]),
-    )
+    found = [measured(table, out) for table, out in zip(tables, outcomes, strict=True)]
+    right, tokens = (np.stack(columns) for columns in zip(*found, strict=True))
+    return Answers(right=right, tokens=tokens)
 
 
 def at_cost(
@@ -260,8 +259,9 @@ def at_cost(
 ) -> dict[str, Any] | None:
     """The most accurate option at another row's cost, chosen on other problems.
 
-    See :func:`~svr_lightning.evaluation.intervals.best_within_cost`; the choice is by means over
-    seeds.
+    On each half of the clusters the option is chosen whose mean tokens there, over seeds too, are
+    within the other row's there, and it is measured on the other half: a winner's own problems
+    would flatter it.
 
     Returns:
         ``accuracy`` and ``tokens``, means over both halves; ``options``, the two that were chosen;
@@ -270,11 +270,11 @@ def at_cost(
     """
     right = np.stack([option.right.mean(0) for option in options.answers])  # [O, N]
     tokens = np.stack([option.tokens.mean(0) for option in options.answers])
-    found = best_within_cost(right, tokens, other.tokens.mean(0), cluster)
+    even = cluster % 2 == 0
+    found = best_of_halves(right, tokens, other.tokens.mean(0), even)
     if found is None:
         return None
-    by_even, by_odd = (options.answers[option] for option in found[2])
-    even = cluster % 2 == 0
+    by_even, by_odd = (options.answers[option] for option in found)
     taken = Answers(
         right=np.where(even, by_odd.right, by_even.right),
         tokens=np.where(even, by_odd.tokens, by_even.tokens),
@@ -282,6 +282,6 @@ def at_cost(
     return {
         "accuracy": float(taken.right.mean()),
         "tokens": float(taken.tokens.mean()),
-        "options": [options.names[option] for option in found[2]],
+        "options": [options.names[option] for option in found],
         "gap": compare(taken, other, drawn)["accuracy"],
     }

@@ -1,10 +1,10 @@
-"""Writes ``table.md``, ``controls.md`` and ``commands.md`` from results. Pure."""
+"""Writes ``table.md`` and ``commands.md`` from results. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tools.miniature import plan
-from tools.miniature.plan import Settings
+from tools.miniature.plan import Row, Settings
 from tools.miniature.results import REFERENCE
 
 Entry = Mapping[str, Any]
@@ -13,10 +13,10 @@ _NOTES = """\
 What the rows are: docs/recipes.md. How they were trained, and what came out: docs/miniature.md.
 
 Every training takes as many optimizer steps, problems and generations (Murphy's tree may make
-fewer); the learning rate was tuned once per family on other problems, and SVR+ chosen there among
-six. The warm start is one policy, its interval over problems alone. Brackets are 95 % intervals of
-a bootstrap over seeds and over sets of numbers; with three seeds they understate how much trainings
-differ, with one they leave it out.
+fewer); learning rates were tuned on other problems, and SVR+ was chosen there among six. The warm
+start is one policy, its interval over problems alone. Brackets are 95 % intervals of a bootstrap
+over seeds and over clusters of problems; with few seeds they understate how much trainings differ,
+with one they leave it out.
 
 Answers are greedy, under each row's own protocol: one turn, ten turns (MLMT-RL nine), or SVR's
 stopping rule at most ten turns. Sampled: the same at temperature 0.9. Maj@k is the majority of k
@@ -31,18 +31,12 @@ confidence minus correctness over turns; overconfidence, the share of turns that
 CORRECT. Better higher: AUROC, how well confidence tells right turns from wrong ones. ESR: the share
 of problems that stop before the turns run out."""
 _FEEDBACK = "Turn 2 of MLMT-RL is feedback, whose text is graded as an answer."
-_SHORT_NOTES = "As many as in training; the stopping rule where there is one."
-_CONTROLS = """\
-Stops that need no self-check. First repeated answer: stop at the first turn whose answer is that
-of the turn before. String rule: the untrained warm start in SVR's dialogue; a turn whose reasoning
-ends in "yes" counts as CORRECT with confidence 1 and stops, any other as INCORRECT with confidence
-0.20. Right when stopped: of the answers that repetition stops before the last turn, the share that
-is right. Empty cells were not measured.
-
-Countdown can be verified without solving it: compute the expression and compare. The warm start
-writes the outcome of every try into its reasoning, so the string rule reaches without training
-what SVR+ reaches. These tables show that the trainer works. They do not show that a learned
-self-check is worth its cost on this task."""
+_STOPS = """\
+Families of stopping rules on the same recordings, within the mean tokens of the row's own rule: of
+a family's settings, with at most three turns or all, the most accurate one on half of the clusters
+is measured on the other half. In brackets: its difference to the row's own rule, with a 95 %
+interval. Empty: no setting is as cheap, or the score was not recorded. The oracle reads labels and
+is no rule that can be used. What the rules are: docs/stopping.md."""
 _VERSUS = """\
 SVR minus the row, on the same problems and seeds. Seeds ahead: on how many of them SVR is more
 accurate."""
@@ -57,13 +51,8 @@ _HEAD = (
     *("best fixed (turns)", "turns", "tokens", "tokens per right answer"),
     *("PSE", "ESR", "Brier", "AUROC", "overconfidence"),
 )
-_SHORT = ("", "greedy", "tokens", "sampled", "tokens")
 _SAMPLED = ("", "turn 1", "turn 2", "turn 3", "AUROC", "Brier", "overconfidence")
 _COMPARED = ("", "accuracy", "seeds ahead", "tokens")
-_CONTROLLED = (
-    *("", "seeds", "own rule", "turns", "tokens"),
-    *("first repeated answer", "turns", "tokens", "right when stopped"),
-)
 _AT_COST = (
     *("", "SVR at the row's cost (tokens)", "SVR minus the row"),
     *("the row at SVR's cost (tokens)", "the row minus SVR"),
@@ -75,17 +64,12 @@ def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
     parts = ["# The miniature experiment", "", _NOTES, "", *_grid(_HEAD, map(_greedy, entries))]
     if any(entry["privileged"] for entry in entries):
         parts += ["", "(+) privileged: its prompts show labels."]
-    if controlled := [entry for entry in entries if entry["name"] in plan.CONTROLS]:
-        parts += ["", "## Stopping without a self-check", "", *_controls(controlled)]
     judged = [entry for entry in entries if "sampled" in entry]
-    parts += [
-        "",
-        "## At most three turns",
-        "",
-        _SHORT_NOTES,
-        "",
-        *_grid(_SHORT, map(_short, judged)),
-    ]
+    if stopped := [entry for entry in judged if entry["stops"]]:
+        names = list(dict.fromkeys(one["name"] for entry in stopped for one in entry["stops"]))
+        rows = (_stops(entry, names) for entry in stopped)
+        parts += ["", "## Stopping rules at equal tokens", "", _STOPS, ""]
+        parts += _grid(("", "own rule", *names), rows)
     parts += [
         "",
         "## Each sampled turn",
@@ -103,34 +87,22 @@ def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
     return "\n".join([*parts, ""])
 
 
-def controls_md(entries: Sequence[Entry], missing: Sequence[str], command: str) -> str:
-    """The rows of :data:`plan.CONTROLS` alone, greedy, and the command that measures them."""
-    parts = ["# Controls of the miniature experiment", "", *_controls(entries), ""]
-    parts += ["Greedy answers to the held-out problems, at most ten turns.", ""]
-    if missing:
-        parts += [f"Not measured here: {', '.join(missing)}.", ""]
-    return "\n".join([*parts, "```bash", command, "```", ""])
+def _stops(entry: Entry, names: Sequence[str]) -> list[str]:
+    found = {one["name"]: one["at_own_cost"] for one in entry["stops"]}
+    cells = [_title(entry), f"{entry['greedy']['accuracy']['mean']:.3f}"]
+    for name in names:
+        at_cost = found.get(name)
+        cells.append(
+            "" if at_cost is None else f"{at_cost['accuracy']:.3f} ({_gap(at_cost['gap'])})"
+        )
+    return cells
 
 
-def _controls(entries: Sequence[Entry]) -> list[str]:
-    return [_CONTROLS, "", *_grid(_CONTROLLED, map(_controlled, entries))]
-
-
-def _controlled(entry: Entry) -> list[str]:
-    cells = [_title(entry), str(len(entry["trained_seeds"]) or "")]
-    for values in (entry["greedy"], entry.get("repeated")):
-        if values is None:
-            return [*cells, "", "", "", ""]
-        cells += [_interval(values["accuracy"]), _mean(values, "turns", ".2f")]
-        cells += [_mean(values, "tokens", ".0f")]
-    return [*cells, _mean(entry["repeated"], "right_when_stopped")]
-
-
-def commands_md(settings: Settings, seeds: Sequence[int]) -> str:
+def commands_md(rows: Sequence[Row], settings: Settings, seeds: Sequence[int]) -> str:
     """The command lines behind each row; other seeds differ only in the number."""
     parts = ["# The command of each row", ""]
     parts += [f"Seed {seeds[0]}; all seeds: {', '.join(map(str, seeds))}.", ""]
-    for row in plan.ROWS:
+    for row in rows:
         cell = plan.cell(row, seeds[0], settings, ("train", "judge"))
         parts += [f"## {row.title}", "", "```bash", *(c.line for c in cell.commands), "```", ""]
     return "\n".join(parts)
@@ -158,14 +130,6 @@ def _greedy(entry: Entry) -> list[str]:
         _mean(values, "tokens_per_correct", ".0f"),
         *(_mean(values, name) for name in ("pse", "esr", "brier", "auroc", "overconfidence")),
     ]
-
-
-def _short(entry: Entry) -> list[str]:
-    cells = [_title(entry)]
-    for how in ("greedy", "sampled"):
-        values = entry["short"][how]
-        cells += [_interval(values["accuracy"]), _mean(values, "tokens", ".0f")]
-    return cells
 
 
 def _sampled(entry: Entry) -> list[str]:

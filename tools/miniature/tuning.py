@@ -1,17 +1,17 @@
-"""Choices on the development problems: a learning rate per family, and SVR+'s options."""
+"""Choices on the development problems: a learning rate per row, and SVR+'s options."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import yaml
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.files import write_json
 from tools.miniature import plan
-from tools.miniature.plan import Cell, Family, Settings
+from tools.miniature.plan import Cell, Settings
 
 TUNED = "tuned.json"
 _SHOWN = ("accuracy", "avg_total_tokens", "turns")
@@ -19,13 +19,33 @@ Scores = dict[str, Any]
 T = TypeVar("T")
 
 
-def rate_cells(settings: Settings) -> list[Cell]:
-    """Trainings of each family's representative at each learning rate."""
-    return [
-        plan.rate_cell(family, rate, settings)
-        for family in plan.REPRESENTATIVES
-        for rate in plan.RATES
-    ]
+def tuned_rows(settings: Settings, names: Sequence[str]) -> list[str]:
+    """Rows of ``names`` with a learning rate of their own, and those that others take it from."""
+    wanted = {plan.BY_NAME[name].rate_of or plan.BY_NAME[name].policy_of or name for name in names}
+    on_task = {row.name for row in plan.rows_of(settings.task)}
+    return [name for name in plan.TUNED_ROWS if name in wanted & on_task]
+
+
+def grid(name: str, settings: Settings) -> list[float]:
+    """The learning rates that a row has to try, given what was tried already.
+
+    Doubled or halved beyond the end at which the best one lies, so that it ends up inside.
+    """
+    rates = list(plan.RATES)
+    for _ in range(plan.MORE_RATES):
+        if not all(_is_judged(plan.rate_cell(name, rate, settings)) for rate in rates):
+            return rates
+        best = best_rate(scores_of(name, rates, settings))
+        if best == rates[-1]:
+            rates.append(2 * best)
+        elif best == rates[0]:
+            rates.insert(0, best / 2)
+    return rates
+
+
+def rate_cells(settings: Settings, names: Sequence[str]) -> list[Cell]:
+    """Trainings of every row at every learning rate that it has to try."""
+    return [plan.rate_cell(name, rate, settings) for name in names for rate in grid(name, settings)]
 
 
 def candidate_cells(settings: Settings) -> list[Cell]:
@@ -39,16 +59,15 @@ def candidate_cells(settings: Settings) -> list[Cell]:
     ]
 
 
-def tuned_rates(settings: Settings) -> dict[str, Any]:
-    """For each family every learning rate's development figures, and the choice."""
-    families: dict[str, Any] = {}
-    for family, name in plan.REPRESENTATIVES.items():
-        tried = {
-            f"{rate:g}": development_scores(plan.rate_cell(family, rate, settings))
-            for rate in plan.RATES
-        }
-        families[family] = {"row": name, "tried": tried, "lr": best_rate(tried)}
-    return families
+def tuned_rates(settings: Settings, names: Sequence[str]) -> dict[str, Any]:
+    """For each row every learning rate's development figures, and the choice."""
+    tried = {name: scores_of(name, grid(name, settings), settings) for name in names}
+    return {name: {"tried": scores, "lr": best_rate(scores)} for name, scores in tried.items()}
+
+
+def scores_of(name: str, rates: Sequence[float], settings: Settings) -> dict[str, Scores]:
+    """Development figures of a row by learning rate."""
+    return {f"{rate:g}": development_scores(plan.rate_cell(name, rate, settings)) for rate in rates}
 
 
 def best_rate(tried: Mapping[str, Scores]) -> float:
@@ -79,23 +98,30 @@ def development_scores(cell: Cell) -> Scores:
     Raises:
         ConfigError: if there is none.
     """
-    folder = Path(cell.commands[0].folder)
-    found = sorted(folder.glob("eval/step-*/results.json"))
+    found = _validations(cell)
     if not found:
-        raise ConfigError(f"{folder}: no validation results; run --stage tune")
+        raise ConfigError(f"{cell.commands[0].folder}: no validation results; run --stage tune")
     (values,) = json.loads(found[-1].read_text(encoding="utf-8"))["datasets"].values()
     return {name: values[name] for name in _SHOWN}
 
 
-def read_rates(out: str) -> dict[Family, float]:
+def _validations(cell: Cell) -> list[Path]:
+    return sorted(Path(cell.commands[0].folder).glob("eval/step-*/results.json"))
+
+
+def _is_judged(cell: Cell) -> bool:
+    return bool(_validations(cell))
+
+
+def read_rates(out: str) -> dict[str, float]:
     """The learning rates that ``tuned.json`` holds.
 
     Raises:
         ConfigError: if there is no such file, or it lacks one.
     """
 
-    def rates(tuned: Any) -> dict[Family, float]:
-        return {name: float(tuned["families"][name]["lr"]) for name in plan.REPRESENTATIVES}
+    def rates(tuned: Any) -> dict[str, float]:
+        return {name: float(found["lr"]) for name, found in tuned["rates"].items()}
 
     return _read_tuned(out, "tuned learning rates", rates)
 
@@ -131,10 +157,13 @@ def _read_tuned(out: str, what: str, read: Callable[[Any], T]) -> T:
         ) from error
 
 
-def write_tuned(out: str, families: Mapping[str, Any], candidates: Mapping[str, Any]) -> None:
-    """Write every choice with its figures."""
-    rates = [cast(Sequence[float], plan.RATES), plan.TUNING_SEED, plan.CANDIDATE_SEEDS]
-    names = ("rates", "rate_seed", "candidate_seeds")
-    settings = dict(zip(names, rates, strict=True))
-    value = {"settings": settings, "families": families, "candidates": candidates}
-    write_json(Path(out) / TUNED, value)
+def write_tuned(out: str, rates: Mapping[str, Any], candidates: Mapping[str, Any]) -> None:
+    """Write every choice with its figures; rows that were tuned before and not now keep theirs."""
+    path = Path(out) / TUNED
+    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    value = {
+        "settings": {"rate_seed": plan.TUNING_SEED, "candidate_seeds": plan.CANDIDATE_SEEDS},
+        "rates": {**before.get("rates", {}), **rates},
+        "candidates": candidates or before.get("candidates", {}),
+    }
+    write_json(path, value)

@@ -1,6 +1,106 @@
-"""``python -m tools.warmstart --out FOLDER``: build the embedded policy."""
+"""``python -m tools.warmstart --task countdown --out FOLDER``: teach a policy by demonstrations.
 
-from tools.warmstart.build import main
+Without ``--policy`` a tokenizer and a small policy are made from nothing: this builds what ships
+with the package. With ``--policy FOLDER`` the policy in that folder is trained on.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from svr_lightning.tiny.word_problems import NAMES
+from tools.warmstart import countdown, word_problems
+from tools.warmstart.documents import Demonstrator
+from tools.warmstart.embedded import build_tokenizer, new_model
+from tools.warmstart.training import save, train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a task's warm start consists of."""
+
+    demonstrator: Demonstrator
+    steps: int
+    rate: float = 3e-3
+    width: int = 96
+    layers: int = 4
+    batch: int = 32
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
+    """Options of :func:`~tools.warmstart.embedded.build_tokenizer`."""
+
+
+TASKS = {
+    "countdown": Task(demonstrator=countdown.documents, steps=3000),
+    "word_problems": Task(
+        demonstrator=word_problems.documents,
+        steps=3000,
+        layers=3,
+        batch=16,
+        tokenizer={"vocabulary": 1700, "digits": 2, "words": NAMES},
+    ),
+}
+
+POLICY_STEPS, POLICY_RATE = 600, 1e-4
+"""Defaults where a pretrained policy is trained on: it has to learn a format, not a language."""
+
+
+def build(task: Task, policy: Path | None, out: Path, options: argparse.Namespace) -> list[float]:
+    """Train on the task's demonstrations and save a checkpoint folder; returns the losses."""
+    torch.manual_seed(options.seed)
+    steps, rate = (task.steps, task.rate) if policy is None else (POLICY_STEPS, POLICY_RATE)
+    steps = steps if options.steps is None else options.steps
+    rate = rate if options.rate is None else options.rate
+    demonstrator = partial(task.demonstrator, informative=options.informative)
+    if policy is None:
+        tokenizer = build_tokenizer(demonstrator(options.seed, "train"), **task.tokenizer)
+        model = new_model(tokenizer, options.seed, task.width, task.layers)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(policy)
+        model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    model.to(options.device)
+    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
+    losses = train(
+        model,
+        tokenizer,
+        demonstrator(options.seed, "train"),
+        steps=steps,
+        rate=rate,
+        batch=options.batch or task.batch,
+    )
+    save(model, tokenizer, out)
+    return losses
+
+
+def main(arguments: Sequence[str] | None = None) -> list[float]:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.warmstart", description=__doc__)
+    parser.add_argument("--task", choices=TASKS, default="countdown")
+    parser.add_argument("--policy", type=Path, help="folder of the policy to train; default: new")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
+    parser.add_argument("--steps", type=int, help="optimizer steps; default: the task's, or 600")
+    parser.add_argument("--rate", type=float, help="peak; default: the task's, or 1e-4")
+    parser.add_argument("--batch", type=int, help="demonstrations per step; default: the task's")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and demonstrations")
+    parser.add_argument(
+        "--informative",
+        type=float,
+        default=1.0,
+        help="how much the demonstrated self-checks know: 0 nothing, 1 the task's default",
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1, help="of torch on the CPU")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    if options.policy is not None and not (options.policy / "config.json").is_file():
+        parser.error(f"--policy {options.policy}: there is no config.json, so it is no checkpoint")
+    return build(TASKS[options.task], options.policy, options.out, options)
+
 
 if __name__ == "__main__":
     main()

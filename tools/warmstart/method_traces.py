@@ -19,11 +19,11 @@ from svr_lightning.recipes.scrpo import (
     wrong_draft,
 )
 from svr_lightning.tasks import get_task
+from tools.warmstart.documents import Document
 from tools.warmstart.traces import (
     INSIST_CHANCE,
     TRUNCATED_SHARE,
     TRUST_WRONG,
-    Document,
     Puzzle,
     Trace,
     first_trace,
@@ -68,7 +68,7 @@ def _confidence(rng: random.Random, puzzle: Puzzle) -> Document:
 def _first(rng: random.Random, puzzle: Puzzle) -> Document:
     trace = first_trace(rng, puzzle)
     messages = first_turn(_STYLE, problem_of(puzzle).question)
-    return Document(messages=messages, completion=trace.text, draft="", correct=trace.correct)
+    return Document(kind="first", messages=messages, completion=trace.text, correct=trace.correct)
 
 
 def _neutral(rng: random.Random, puzzle: Puzzle) -> Document:
@@ -76,7 +76,7 @@ def _neutral(rng: random.Random, puzzle: Puzzle) -> Document:
     state = DraftState(draft=_shown(rng, draft.text, truncated), truncated=truncated)
     trace = _go_on(rng, puzzle, draft, truncated, _stays(rng, draft))
     messages = neutral(_STYLE, problem_of(puzzle).question, state, later_turn(rng))
-    return _document(messages, trace.text, draft.text, truncated, trace.correct)
+    return _document("neutral", messages, trace.text, draft.text, truncated, trace.correct)
 
 
 def _scored(rng: random.Random, puzzle: Puzzle) -> Document:
@@ -87,7 +87,7 @@ def _scored(rng: random.Random, puzzle: Puzzle) -> Document:
     )
     trace = _go_on(rng, puzzle, draft, truncated, draft.correct)
     messages = scored(_STYLE, problem_of(puzzle).question, state, later_turn(rng))
-    return _document(messages, trace.text, draft.text, truncated, trace.correct)
+    return _document("scored", messages, trace.text, draft.text, truncated, trace.correct)
 
 
 def _analysed(rng: random.Random, puzzle: Puzzle) -> Document:
@@ -104,14 +104,14 @@ def _analysed(rng: random.Random, puzzle: Puzzle) -> Document:
     else:
         state = DraftState(draft=shown, truncated=truncated)
         messages = doubtful_draft(_STYLE, question, state, turn)
-    return _document(messages, analysis_text(trace), text, truncated, trace.correct)
+    return _document("analysis", messages, analysis_text(trace), text, truncated, trace.correct)
 
 
 def _feedback(rng: random.Random, puzzle: Puzzle) -> Document:
     draft, _ = _draft(rng, puzzle)
     messages = feedback(_STYLE, problem_of(puzzle).question, draft.text)
     hints = hints_text(puzzle, draft, _stays(rng, draft))
-    return _document(messages, hints, draft.text, False, False)
+    return _document("feedback", messages, hints, draft.text, False, False)
 
 
 def _guided(rng: random.Random, puzzle: Puzzle) -> Document:
@@ -126,7 +126,7 @@ def _guided(rng: random.Random, puzzle: Puzzle) -> Document:
         hints_text(puzzle, draft, stay),
         later_turn(rng),
     )
-    return _document(messages, trace.text, draft.text, False, trace.correct)
+    return _document("guided", messages, trace.text, draft.text, False, trace.correct)
 
 
 def analysis_text(trace: Trace) -> str:
@@ -167,10 +167,17 @@ def _go_on(rng: random.Random, puzzle: Puzzle, draft: Trace, truncated: bool, st
 
 
 def _document(
-    messages: list[Message], completion: str, draft: str, truncated: bool, correct: bool
+    kind: str,
+    messages: list[Message],
+    completion: str,
+    draft: str,
+    truncated: bool,
+    correct: bool,
 ) -> Document:
     learn = "" if truncated else draft.removesuffix("</answer>")
-    return Document(messages=messages, completion=completion, draft=learn, correct=correct)
+    return Document(
+        kind=kind, messages=messages, completion=completion, draft=learn, correct=correct
+    )
 
 
 _STYLE = get_task("countdown").style

@@ -25,6 +25,7 @@ from svr_lightning.tiny.problems import (
     search_order,
     universe,
 )
+from tools.warmstart.documents import Document
 
 LIKELY_SHARE, LIKELY_SOLUTIONS = 0.6, 3
 """This share of the demonstrations is of problems with at least three solutions."""
@@ -78,18 +79,6 @@ class Trace:
     def text(self) -> str:
         """The completion up to the end of its answer."""
         return f"<think>{'; '.join(self.lines)}</think>\n<answer>{self.answer.expression}</answer>"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """One turn to learn from."""
-
-    messages: list[Message]
-    completion: str
-    draft: str
-    """The part of the prompt to learn as well: the previous turn up to its answer, or empty."""
-    correct: bool
-    """y_t of the completion's answer."""
 
 
 def documents(seed: int, insist: float = 0.0) -> Iterator[Document]:
@@ -224,6 +213,7 @@ def _finish(
 ) -> Document:
     verdict, confidence = self_check(rng, trace.correct)
     return Document(
+        kind="svr" if interface == "joint" else interface,
         messages=messages,
         completion=completion_text(trace, verdict, confidence, interface),
         draft=draft,

@@ -1,0 +1,134 @@
+"""Samples files and options that several commands take."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from svr_lightning.errors import ConfigError, require
+from svr_lightning.evaluation.records import SCHEMA_VERSION, AnyRecord, SampleRecord
+from svr_lightning.evaluation.results import RESULTS, read_results, read_samples, setting
+from svr_lightning.evaluation.table import TurnTable, turn_tables
+from svr_lightning.tasks import require_trusted
+from svr_lightning.training.readers import local_rows
+
+LOG_COLUMNS = ("id", "turn", "confidence", "correct", "tokens", "cluster")
+_EMPTY_PROBLEM = {
+    **{"schema_version": SCHEMA_VERSION, "task": "log", "question": "", "reference": ""},
+    "stopped_early": False,
+}
+_EMPTY_TURN = {
+    **{"text": "", "answer": None, "verdict": "CORRECT", "truncated": False, "prompt_tokens": 0},
+    "finish_reason": "stop",
+}
+
+
+def load_tables(paths: Sequence[Path]) -> dict[str, TurnTable]:
+    """The turns of samples files, one table per data set.
+
+    Raises:
+        ConfigError: naming the file, and the line or the record, that cannot be used; or the data
+            set that two files hold.
+    """
+    tables: dict[str, TurnTable] = {}
+    for path in paths:
+        try:
+            found = turn_tables(read_samples(path))
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        if not found:
+            raise ConfigError(f"{path}: there are no samples in it; evaluate something first")
+        if twice := sorted(found.keys() & tables.keys()):
+            raise ConfigError(
+                f"{path}: data set {twice[0]!r} is in another of the files too; give one of them"
+            )
+        tables |= found
+    return tables
+
+
+def load_log(paths: Sequence[Path], columns: Sequence[str]) -> dict[str, TurnTable]:
+    """The turns of another program's logs: JSON lines, csv or parquet with a row per turn.
+
+    Args:
+        paths: a data set each, named like its file.
+        columns: ``NAME=COLUMN`` for names of ``LOG_COLUMNS`` that the log calls otherwise. A
+            problem's rows are its turns in order; ``turn``, ``tokens`` and ``cluster`` may be
+            missing.
+
+    Raises:
+        ConfigError: naming the file and the row that cannot be used.
+    """
+    names = dict(zip(LOG_COLUMNS, LOG_COLUMNS, strict=True))
+    for pair in columns:
+        name, _, column = pair.partition("=")
+        require(
+            name in names and bool(column),
+            f"--columns {pair}: give NAME=COLUMN with NAME one of {', '.join(LOG_COLUMNS)}",
+        )
+        names[name] = column
+    return {path.stem: _read_log(path, names) for path in paths}
+
+
+def _read_log(path: Path, names: Mapping[str, str]) -> TurnTable:
+    turns: dict[str, list[dict[str, Any]]] = {}
+    clusters: dict[str, str | None] = {}
+    try:
+        rows = local_rows(path, split="", subset=None)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    for row in rows:
+        if not isinstance(row.value, dict):
+            raise ConfigError(f"{path.parent}/{row.where}: the row is no object with columns")
+        values = {name: row.value.get(column) for name, column in names.items()}
+        absent = [names[one] for one in ("id", "confidence", "correct") if values[one] is None]
+        require(not absent, f"{path.parent}/{row.where}: no {', '.join(absent)}; see --columns")
+        found = turns.setdefault(str(values["id"]), [])
+        clusters[str(values["id"])] = None if values["cluster"] is None else str(values["cluster"])
+        correct = values["correct"]
+        turn = {"turn": values["turn"] or len(found) + 1, "confidence": values["confidence"]}
+        turn |= {"correct": bool(correct) if correct in (0, 1) else correct}
+        found.append({**_EMPTY_TURN, **turn, "completion_tokens": values["tokens"] or 0})
+    records = []
+    for name, one in turns.items():
+        problem = {"dataset": path.stem, "id": name, "cluster": clusters[name]}
+        line = {**_EMPTY_PROBLEM, **problem, "returned_turn": len(one), "turns": one}
+        try:
+            records.append(SampleRecord.from_json(line))
+        except ValueError as error:
+            raise ConfigError(f"{path}, problem {name!r}: {error}") from error
+    require(bool(records), f"{path}: there are no rows in it")
+    return turn_tables(records)[path.stem]
+
+
+def run_configs(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
+    """The configurations that the results files beside samples files quote."""
+    return [read_results(path.parent / RESULTS).get("config", {}) for path in paths]
+
+
+def recorded_turns(tables: Mapping[str, TurnTable], configs: Sequence[Mapping[str, Any]]) -> int:
+    """T_max: what the results files say; without one, the longest recorded trajectory."""
+    stated = [setting(config, "protocol", "max_turns") for config in configs]
+    known = [turns for turns in stated if isinstance(turns, int)]
+    longest = max(table.correct.shape[1] for table in tables.values())
+    return max(known) if known and len(known) == len(stated) else longest
+
+
+def add_task_option(parser: argparse.ArgumentParser) -> None:
+    """``--task``, which allows a command that grades to run a task outside this package."""
+    parser.add_argument(
+        "--task",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="class path of a task outside svr_lightning that the command may run",
+    )
+
+
+def require_trusted_tasks(
+    file: Path, records: Sequence[AnyRecord], options: argparse.Namespace
+) -> None:
+    """Raise ConfigError if a record names a task that ``--task`` does not allow."""
+    try:
+        require_trusted([record.task for record in records], options.task)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from error

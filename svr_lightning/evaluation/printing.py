@@ -1,0 +1,91 @@
+"""What ``predict``, ``test`` and ``validate`` show on a terminal: turns, outcomes and results."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.types import Problem, Turn
+from svr_lightning.display import excerpt, plain, turn_header
+from svr_lightning.evaluation.records import SampleRecord
+
+_COLUMNS = {
+    "accuracy": ("accuracy", "{:.3f}"),
+    "95 %": ("accuracy_ci95", "{0[0]:.3f}-{0[1]:.3f}"),
+    "turns": ("turns", "{:.2f}"),
+    "tokens": ("avg_total_tokens", "{:.0f}"),
+    "ESR": ("esr", "{:.3f}"),
+    "PSE": ("pse", "{:.3f}"),
+    "Brier": ("brier", "{:.3f}"),
+}
+"""By heading, the metric and its format."""
+
+
+def print_turn(problem: Problem, turn: Turn, *, name_problem: bool = False) -> None:
+    """Show a turn as soon as it ends."""
+    console = Console()
+    if turn.index == 1:
+        console.print(Text(f"\n{plain(problem.question)}", style="italic"))
+    tokens = f"{turn.completion.completion_tokens} tokens"
+    note = f"{tokens}, truncated" if turn.completion.truncated else tokens
+    if name_problem:
+        note += f"  [{plain(problem.id)}]"
+    console.print(turn_header(turn.index, turn.check, note))
+    console.print(Text(excerpt(turn.completion.text)))
+
+
+def print_outcome(record: SampleRecord, rule: StopRule | None) -> None:
+    """Say what is returned, where the trajectory stopped and why."""
+    console = Console()
+    if not record.turns:
+        console.print(Text(f"{plain(record.id)}: {record.error}", style="red"))
+        return
+    turn = record.turns[record.returned_turn - 1]
+    grade = {True: ", correct", False: ", incorrect", None: ""}[turn.correct]
+    if turn.grading_error is not None:
+        grade = ", could not be graded"
+    console.print(
+        Text.assemble(
+            ("answer: ", "bold"),
+            plain(str(turn.answer)) + grade,
+            f"   (turn {record.returned_turn}; stopped: {stop_reason(record, rule)})",
+        )
+    )
+
+
+def stop_reason(record: SampleRecord, rule: StopRule | None) -> str:
+    """Why a recorded trajectory ended under ``rule``, in a few words."""
+    if rule is not None and record.stopped_early:
+        return rule.reason(record.signals[: record.observed])
+    chosen = record.returned_turn < len(record.turns)
+    return "no turns were left" + ", the rule prefers an earlier one" * chosen
+
+
+def print_results(file: Path) -> None:
+    """Print a results file, at most 80 columns wide, and the folder it lies in."""
+    results = json.loads(file.read_text(encoding="utf-8"))
+    rows = dict(results["datasets"])
+    for name, average in results["macro"].items():
+        if len(average["datasets"]) > 1 and not average["missing"]:
+            rows[f"average ({name}, {len(average['datasets'])} sets)"] = average
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("data set", overflow="ellipsis", no_wrap=True, max_width=24)
+    for name in ("n", *_COLUMNS):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, values in rows.items():
+        cells = [_cell(values, key, form) for key, form in _COLUMNS.values()]
+        table.add_row(Text(plain(name)), str(values.get("n", "")), *cells)
+    console = Console()
+    console.print(table)
+    console.print(Text(f"{file.parent}: samples.jsonl, results.json"), soft_wrap=True)
+
+
+def _cell(values: Mapping[str, Any], key: str, form: str) -> str:
+    absent = "" if key == "accuracy_ci95" else "--"
+    return absent if values.get(key) is None else form.format(values[key])

@@ -1,0 +1,298 @@
+"""The second embedded task: word problems of two to four steps, answered with one number.
+
+Unlike Countdown's, an answer cannot be checked without solving the problem. GSM8K's task reads and
+grades the rows. A problem is a story, its quantities, and the names in it; some stories hold a
+number that the question does not need.
+
+A hash of a story and of its quantities *as a multiset* decides what is held out: no story has the
+same quantities in two splits, in whatever order and with whatever distractor. The split
+``shifted`` has one quantity above the training range in each problem.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any, Literal, get_args
+
+Split = Literal["train", "dev", "test", "shifted"]
+
+QUANTITIES = range(2, 11)
+SHIFTED = range(11, 16)
+"""One quantity of each problem of the split ``shifted`` is from this range, above the others."""
+LARGEST_VALUE = 99
+"""No step has a larger value."""
+SIZES: Mapping[Split, int] = {"train": 4000, "dev": 120, "test": 240, "shifted": 160}
+"""Rows of each split; in dev, test and shifted no two of them share story and quantities."""
+TEST_SHARE = 0.2
+DEV_SHARE = 0.1
+NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """A text with gaps for quantities, and the steps that solve it."""
+
+    name: str
+    text: str
+    """The story; gaps are quantities ``{a}`` to ``{c}``, people ``{N}`` and ``{M}``."""
+    question: str
+    distractor: str
+    """A sentence with the quantity ``{d}``, which no step needs."""
+    steps: tuple[str, ...]
+    """Each is ``label left operator right``; operands are quantities, constants, or ``#1`` for the
+    value of the first step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step with its numbers filled in."""
+
+    label: str
+    left: int
+    operator: str
+    right: int
+    value: int
+
+    @property
+    def text(self) -> str:
+        """As a trace shows it.
+
+        Examples:
+            >>> Step(label="left", left=12, operator="-", right=5, value=7).text
+            'left 12-5=7'
+        """
+        return f"{self.label} {self.left}{self.operator}{self.right}={self.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordProblem:
+    """A story with its gaps filled."""
+
+    story: Story
+    quantities: Mapping[str, int]
+    """Of every letter in the story, and ``d`` of the distractor."""
+    people: tuple[str, str]
+    place: int
+    """Where the distractor stands: 0 nowhere, 1 before the story, 2 before the question."""
+
+    @property
+    def question(self) -> str:
+        """The text that the policy sees."""
+        distractor = [self.story.distractor]
+        parts = [*distractor * (self.place == 1), self.story.text]
+        parts += [*distractor * (self.place == 2), self.story.question]
+        names = dict(zip("NM", self.people, strict=True))
+        return " ".join(parts).format(**self.quantities, **names)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The solution."""
+        solution = solve(self.story.steps, self.quantities)
+        assert solution is not None, "a problem is only made where its steps have values"
+        return solution
+
+    @property
+    def cluster(self) -> str:
+        """Story and sorted quantities: what decides the split."""
+        used = sorted(value for letter, value in self.quantities.items() if letter != "d")
+        return "-".join([self.story.name, *map(str, used)])
+
+
+STORIES = (
+    Story(
+        name="pens",
+        text="{N} buys {a} boxes of {b} pens and gives {c} pens to {M}.",
+        question="How many pens does {N} have left?",
+        distractor="{N} owns {d} rulers.",
+        steps=("pens a * b", "left #1 - c"),
+    ),
+    Story(
+        name="wage",
+        text="{N} works {a} hours for {b} dollars an hour and gets a tip of {c} dollars.",
+        question="How many dollars does {N} have?",
+        distractor="The way to work takes {d} minutes.",
+        steps=("pay a * b", "all #1 + c"),
+    ),
+    Story(
+        name="fewer",
+        text="{N} has {a} marbles, which is {b} fewer than {M} has.",
+        question="How many marbles do they have together?",
+        distractor="{M} has {d} balls.",
+        steps=("other a + b", "all #1 + a"),
+    ),
+    Story(
+        name="more",
+        text="{N} has {a} stamps, which is {b} more than {M} has.",
+        question="How many stamps do they have together?",
+        distractor="{M} has {d} coins.",
+        steps=("other a - b", "all #1 + a"),
+    ),
+    Story(
+        name="bus",
+        text="There are {a} people in a bus. At a stop {b} people get on and {c} get off.",
+        question="How many people are in the bus?",
+        distractor="The bus is {d} years old.",
+        steps=("on a + b", "left #1 - c"),
+    ),
+    Story(
+        name="share",
+        text="{a} children share {b} bags of {c} sweets equally.",
+        question="How many sweets does each child get?",
+        distractor="Each bag costs {d} cents.",
+        steps=("sweets b * c", "each #1 / a"),
+    ),
+    Story(
+        name="age",
+        text="{N} is {a} years old. {M} is {b} years older than {N}. Tom is {c} years younger "
+        "than {M}.",
+        question="How old is Tom?",
+        distractor="{N} has {d} cousins.",
+        steps=("older a + b", "younger #1 - c"),
+    ),
+    Story(
+        name="twice",
+        text="{N} picks {a} apples and {M} picks twice as many. They eat {b} apples.",
+        question="How many apples are left?",
+        distractor="{M} picks {d} plums.",
+        steps=("other a * 2", "all #1 + a", "left #2 - b"),
+    ),
+    Story(
+        name="weeks",
+        text="{N} is away for {a} weeks and {b} days. It rains on {c} of these days.",
+        question="On how many days does it not rain?",
+        distractor="The trip costs {d} dollars a day.",
+        steps=("days a * 7", "all #1 + b", "left #2 - c"),
+    ),
+    Story(
+        name="dozen",
+        text="{N} has {a} dozen eggs, breaks {b} eggs and buys {c} more.",
+        question="How many eggs does {N} have?",
+        distractor="{N} has {d} hens.",
+        steps=("eggs a * 12", "left #1 - b", "all #2 + c"),
+    ),
+    Story(
+        name="market",
+        text="{N} buys {a} melons for {b} dollars each and {c} lemons for 2 dollars each.",
+        question="How many dollars does {N} pay?",
+        distractor="{N} also carries {d} bags.",
+        steps=("melons a * b", "lemons c * 2", "all #1 + #2"),
+    ),
+    Story(
+        name="change",
+        text="{N} pays {a} books of {b} dollars each with {c} notes of 10 dollars.",
+        question="How many dollars does {N} get back?",
+        distractor="{N} reads {d} pages a day.",
+        steps=("books a * b", "paid c * 10", "back #2 - #1"),
+    ),
+    Story(
+        name="trees",
+        text="A garden has {a} rows of {b} trees. {c} trees fall and twice as many are planted.",
+        question="How many trees are there now?",
+        distractor="There are {d} benches.",
+        steps=("trees a * b", "left #1 - c", "new c * 2", "all #2 + #3"),
+    ),
+    Story(
+        name="half",
+        text="{N} bakes {a} trays of {b} rolls, sells half of them and eats {c}.",
+        question="How many rolls are left?",
+        distractor="Baking takes {d} minutes.",
+        steps=("rolls a * b", "half #1 / 2", "left #2 - c"),
+    ),
+)
+
+
+def solve(steps: Sequence[str], quantities: Mapping[str, int]) -> tuple[Step, ...] | None:
+    """The steps with numbers, or None unless all values are whole, positive and small enough."""
+    done: list[Step] = []
+    for step in steps:
+        label, *operands = step.split(" ")
+        left, right = (_operand(name, quantities, done) for name in operands[::2])
+        value = _apply(left, operands[1], right)
+        if value is None:
+            return None
+        done.append(Step(label=label, left=left, operator=operands[1], right=right, value=value))
+    return tuple(done)
+
+
+@cache
+def universe(story: Story, split: Split) -> tuple[tuple[int, ...], ...]:
+    """The quantities of a story that belong to a split, in every order that can be solved.
+
+    Sets of quantities are dealt to the splits by their hash: each story is in every split.
+    """
+    letters = [letter for letter in "abc" if f"{{{letter}}}" in story.text]
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for numbers in product(range(QUANTITIES[0], SHIFTED[-1] + 1), repeat=len(letters)):
+        large = sum(number in SHIFTED for number in numbers)
+        if large == (split == "shifted") and solve(
+            story.steps, dict(zip(letters, numbers, strict=True))
+        ):
+            key = "-".join([story.name, *map(str, sorted(numbers))])
+            found.setdefault(key, []).append(numbers)
+    ordered = sorted(found, key=lambda key: hashlib.sha256(key.encode()).digest())
+    test, dev = (round(share * len(ordered)) for share in (TEST_SHARE, TEST_SHARE + DEV_SHARE))
+    parts = {"test": ordered[:test], "dev": ordered[test:dev], "train": ordered[dev:]}
+    return tuple(numbers for key in parts.get(split, ordered) for numbers in found[key])
+
+
+def draw(rng: random.Random, split: Split) -> WordProblem:
+    """A random problem of a split; all stories are equally likely."""
+    story = rng.choice(STORIES)
+    numbers = rng.choice(universe(story, split))
+    first, second = rng.sample(NAMES, 2)
+    return WordProblem(
+        story=story,
+        quantities={
+            **dict(zip("abc", numbers, strict=False)),
+            "d": rng.choice([number for number in QUANTITIES if number not in numbers]),
+        },
+        people=(first, second),
+        place=rng.choice((0, 1, 2)),
+    )
+
+
+def generate(split: Split) -> list[dict[str, Any]]:
+    """Rows of a split as GSM8K's task reads them: ``id``, ``question``, ``answer``, ``cluster``.
+
+    Raises:
+        ValueError: for an unknown split.
+    """
+    if split not in get_args(Split):
+        raise ValueError(f"split {split!r}: one of {', '.join(get_args(Split))}")
+    return [
+        {
+            "id": f"{split}-{number}-{problem.cluster}",
+            "question": problem.question,
+            "answer": f"#### {problem.steps[-1].value}",
+            "cluster": problem.cluster,
+        }
+        for number, problem in enumerate(_chosen(split))
+    ]
+
+
+def _chosen(split: Split) -> Iterator[WordProblem]:
+    rng = random.Random(f"word problems {split}")
+    seen: set[str] = set()
+    while len(seen) < SIZES[split]:
+        problem = draw(rng, split)
+        key = problem.question if split == "train" else problem.cluster
+        if key not in seen:
+            seen.add(key)
+            yield problem
+
+
+def _operand(name: str, quantities: Mapping[str, int], done: Sequence[Step]) -> int:
+    if name.startswith("#"):
+        return done[int(name[1:]) - 1].value
+    return quantities[name] if name in quantities else int(name)
+
+
+def _apply(left: int, operator: str, right: int) -> int | None:
+    if operator == "/":
+        value = left // right if right and left % right == 0 else 0
+    else:
+        value = {"+": left + right, "-": left - right, "*": left * right}[operator]
+    return value if 0 < value <= LARGEST_VALUE else None

@@ -1,0 +1,297 @@
+"""Promises: p-values by other libraries, the procedure by hand, the guarantee by simulation."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from svr_lightning.evaluation.certificates import (
+    OperatingPoint,
+    Promise,
+    binomial_cdf,
+    certify,
+    labels_needed,
+    mean_p_value,
+    operating_point,
+    sequential_test,
+    share_p_value,
+    start_levels,
+    starts_of,
+)
+
+DRAWS = 1000
+
+
+def point(
+    accepted: list[float], wrong: list[float], cluster: list[int] | None = None, **columns: float
+) -> OperatingPoint:
+    """Answers of which some are accepted, all of them before T_max, and some are wrong."""
+    taken, failed = np.array(accepted, dtype=float), np.array(wrong, dtype=float)
+    found = {"accepted": taken, "esr": taken, "pse": taken * failed}
+    found |= {"wrong_accepted": taken * failed, "wrong": failed, "turns": np.ones(len(taken))}
+    found["tokens"] = np.full(len(taken), columns.get("tokens", 100.0))
+    codes = np.arange(len(taken)) if cluster is None else np.array(cluster)
+    return operating_point(columns.get("threshold", 0.9), found, codes)
+
+
+# P-values
+
+
+@pytest.mark.parametrize(("n", "p"), [(0, 0.3), (1, 0.5), (12, 0.05), (1319, 0.1), (20_000, 0.9)])
+def test_binomial_tails_are_those_of_scipy(n: int, p: float) -> None:
+    for k in {-1, 0, 1, n // 20, n // 10, n // 2, n - 1, n}:
+        assert binomial_cdf(k, n, p) == pytest.approx(
+            stats.binom.cdf(k, n, p), rel=1e-8, abs=1e-300
+        )
+
+
+@pytest.mark.parametrize(("failures", "n"), [(0, 30), (3, 30), (29, 30), (30, 30), (97, 1319)])
+def test_the_bound_of_a_share_is_that_of_clopper_and_pearson(failures: int, n: int) -> None:
+    seen = point([1] * n, [1] * failures + [0] * (n - failures))
+    expected = stats.binomtest(failures, n).proportion_ci(0.8, "exact").high  # 90 % on one side
+    for name in ("pse", "wrong", "wrong_accepted"):
+        assert Promise(name=name, limit=0.5).upper_bound(seen, 0.1) == pytest.approx(expected)
+
+
+def test_what_cannot_be_broken_is_certain_and_what_was_not_seen_is_not() -> None:
+    assert share_p_value(5, 5, 1.0) == 0.0
+    assert share_p_value(0, 0, 0.5) == 1.0
+    assert share_p_value(0, 10, 0.0) == 1.0
+    assert mean_p_value(np.array([3.0, 4.0]), 5.0, 5.0) == 0.0
+    assert mean_p_value(np.array([]), 4.0, 5.0) == 1.0
+    assert mean_p_value(np.array([5.0] * 9), 4.0, 5.0) == 1.0
+    with pytest.raises(ValueError, match=r"outside \[0, 10\]"):
+        mean_p_value(np.array([11.0]), 5.0, 10.0)
+
+
+def test_the_bet_on_a_mean_is_worked_out_by_hand() -> None:
+    # m = 1/2: bets l = 0.1, 0.2 .. 2; both values 0 give (1 + l / 2) ** 2 each.
+    capital = np.mean([(1 + k / 20) ** 2 for k in range(1, 21)])
+    assert mean_p_value(np.array([0.0, 0.0]), 5.0, 10.0) == pytest.approx(1 / capital)
+
+
+def test_the_bound_of_mean_tokens_is_near_the_least_possible() -> None:
+    tokens = np.random.default_rng(0).gamma(1.5, 500, 1000)
+    seen = replace(point([1] * 1000, [0] * 1000), columns={"tokens": tokens})
+    promise = Promise(name="tokens", limit=1, bound=81920)
+    bound = promise.upper_bound(seen, 0.1)
+    assert mean_p_value(tokens, bound + 1e-6, 81920) <= 0.1 < mean_p_value(tokens, bound - 1, 81920)
+    least = 81920 * math.log(10) / 1000  # what an unseen problem of 81920 tokens may hide
+    assert least < bound - tokens.mean() < 2 * least
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+@pytest.mark.parametrize("clustered", [False, True])
+def test_the_p_value_of_a_mean_that_breaks_its_promise_is_rarely_small(
+    share: float, clustered: bool
+) -> None:
+    generator = np.random.default_rng(1)
+    values = (generator.random((DRAWS, 150)) < share).astype(float)  # 0 or the bound: the hardest
+    if clustered:  # two problems per cluster that agree in half of the clusters: 0, 1/2 or 1
+        other = generator.random((DRAWS, 150)) < share
+        values = np.where(generator.random((DRAWS, 150)) < 0.5, values, (values + other) / 2)
+    small = sum(mean_p_value(row, share) <= 0.1 for row in values)
+    assert 0 < small <= stats.binom.ppf(0.999, DRAWS, 0.1)
+
+
+# Losses
+
+
+def test_the_risk_of_accepted_answers_is_tested_given_how_many_there_are() -> None:
+    seen = point([1] * 20 + [0] * 80, [1] * 2 + [0] * 18 + [1] * 80)
+    promise = Promise(name="wrong_accepted", limit=0.3)
+    assert promise.p_value(seen) == pytest.approx(stats.binom.cdf(2, 20, 0.3))
+    assert Promise(name="pse", limit=0.3).p_value(seen) == pytest.approx(
+        stats.binom.cdf(2, 100, 0.3)
+    )
+    assert Promise(name="escalated", limit=0.9).p_value(seen) == pytest.approx(
+        stats.binom.cdf(80, 100, 0.9)
+    )
+    assert promise.p_value(point([0] * 50, [1] * 50)) == 1.0  # nothing accepted, nothing known
+
+
+def test_in_clusters_a_refused_answer_counts_as_the_limit() -> None:
+    # Clusters: both right and accepted; one accepted and wrong, one refused; both refused.
+    seen = point([1, 1, 1, 0, 0, 0], [0, 0, 1, 0, 1, 1], [0, 0, 1, 1, 2, 2])
+    losses = Promise(name="wrong_accepted", limit=0.2).losses(seen)
+    assert losses == pytest.approx([0.0, 0.5 + 0.1, 0.2])
+    assert Promise(name="wrong", limit=0.2).losses(seen) == pytest.approx([0.0, 0.5, 1.0])
+
+
+def test_copies_of_each_problem_certify_no_more_than_the_problem_alone() -> None:
+    for name in ("pse", "wrong_accepted", "tokens"):
+        promise = Promise(name=name, limit=0.5, bound=2000.0 if name == "tokens" else 1.0)
+        bounds = []
+        for copies in (1, 2, 5):
+            cluster = np.repeat(np.arange(160), copies).tolist()
+            accepted, wrong = [1] * 120 * copies + [0] * 40 * copies, [1] * 5 * copies
+            seen = point(accepted, wrong + [0] * (160 * copies - len(wrong)), cluster)
+            bounds.append(promise.upper_bound(seen, 0.1))
+        assert bounds[0] <= bounds[1] + 1e-9  # exact for single problems
+        assert bounds[1] == pytest.approx(bounds[2])
+
+
+def test_drift_is_found_where_new_problems_break_the_promise() -> None:
+    promise = Promise(name="pse", limit=0.1)
+    for cluster in (None, [k // 2 for k in range(200)]):
+        good = point([1] * 200, [1] * 16 + [0] * 184, cluster)
+        bad = point([1] * 200, [1] * 60 + [0] * 140, cluster)
+        assert promise.drift_p_value(good) > 0.5
+        assert promise.drift_p_value(bad) < 1e-5
+    # P(Bin(200, 0.1) >= 30), by scipy
+    seen = point([1] * 200, [1] * 30 + [0] * 170)
+    assert promise.drift_p_value(seen) == pytest.approx(stats.binom.sf(29, 200, 0.1))
+
+
+# The procedure
+
+
+def test_delta_is_shared_among_evenly_spaced_starts() -> None:
+    assert np.flatnonzero(start_levels(13, 0.1, 4)).tolist() == [0, 3, 6, 9]
+    assert start_levels(13, 0.1, 4).sum() == pytest.approx(0.1)
+    assert start_levels(5, 0.1, 1).tolist() == [0.1, 0, 0, 0, 0]
+    stops, cost = Promise(name="pse", limit=0.1), Promise(name="tokens", limit=1, bound=2)
+    assert [starts_of([stops], 13), starts_of([stops], 2)] == [4, 2]
+    assert starts_of([stops, cost], 13) == 13
+
+
+def test_a_start_hands_on_what_it_keeps_and_a_failure_hands_on_nothing() -> None:
+    levels = np.array([0.05, 0.0, 0.05, 0.0, 0.0])
+    certified, tested = sequential_test([0.05, 0.04, 0.1, 0.2, 0.0], levels)
+    assert tested.tolist() == [0.05, 0.05, 0.1, 0.1, 0.0]
+    assert certified.tolist() == [True, True, True, False, False]  # the last is never reached
+    certified, tested = sequential_test([0.06, 0.0, 0.05, 0.05, 0.01], levels)
+    assert tested.tolist() == [0.05, 0.0, 0.05, 0.05, 0.05]
+    assert certified.tolist() == [False, False, True, True, True]
+
+
+def test_of_certified_points_the_cheapest_is_chosen_then_the_more_accurate_one() -> None:
+    right, all_right = [1] * 10 + [0] * 190, [0] * 200
+    cheap = [
+        point([1] * 200, right, threshold=0.9, tokens=50.0),
+        point([1] * 200, all_right, threshold=0.8, tokens=50.0),
+        point([1] * 200, all_right, threshold=0.7, tokens=90.0),
+    ]
+    found = certify(cheap, [Promise(name="pse", limit=0.2)], 0.1)
+    assert [row.certified for row in found.candidates] == [True] * 3
+    assert found.choice is not None
+    assert found.choice.threshold == 0.8
+    assert found.bounds["pse"] == pytest.approx(1 - found.choice.level ** (1 / 200))
+    assert found.smallest == {}
+    twins = [replace(cheap[1], threshold=0.85), cheap[1]]
+    chosen = certify(twins, [Promise(name="pse", limit=0.2)], 0.1).choice
+    assert chosen is not None
+    assert chosen.threshold == 0.85
+
+
+def test_without_a_choice_the_smallest_limit_that_would_do_is_told() -> None:
+    seen = point([1] * 200, [1] * 40 + [0] * 160)
+    promises = [Promise(name="pse", limit=0.1), Promise(name="tokens", limit=300.0, bound=1000.0)]
+    found = certify([seen], promises, 0.1)
+    assert found.choice is None
+    assert found.candidates[0].broken == ["pse"]
+    least = found.smallest["pse"]
+    for shift, certified in ((1e-6, True), (-1e-6, False)):
+        again = certify([seen], [replace(promises[0], limit=least + shift), promises[1]], 0.1)
+        assert (again.choice is not None) == certified
+    assert "tokens" not in found.smallest  # no limit on tokens would help
+
+
+@pytest.mark.parametrize(
+    ("limit", "share", "delta", "power"),
+    [(0.1, 0.05, 0.1, 0.9), (0.2, 0.0, 0.05, 0.9), (0.05, 0.03, 0.1, 0.5)],
+)
+def test_labels_needed_are_the_fewest_with_which_the_exact_test_has_its_power(
+    limit: float, share: float, delta: float, power: float
+) -> None:
+    found = labels_needed(limit, share, delta, power)
+
+    def reached(n: int) -> float:
+        most = int((stats.binom.cdf(np.arange(n), n, limit) <= delta).sum()) - 1
+        return float(stats.binom.cdf(most, n, share))
+
+    assert reached(found) >= power
+    assert all(reached(n) < power for n in range(1, found))
+
+
+def test_no_number_of_labels_certifies_a_limit_that_is_not_kept() -> None:
+    with pytest.raises(ValueError, match="never certifies"):
+        labels_needed(0.1, 0.1, 0.1)
+
+
+# The guarantee
+
+GRID = np.arange(0.5, 1.0, 0.05)
+"""Thresholds, and the scores that simulated problems have."""
+LIMIT, DELTA = 0.12, 0.1
+WORLDS = {
+    # P(wrong) at each score; scores are equally frequent.
+    "monotone": (0.6, 0.5, 0.4, 0.3, 0.2, 0.05, 0.03, 0.02, 0.01, 0.01),
+    "non-monotone": (0.4, 0.4, 0.4, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.25),
+    # Every threshold breaks the promise on accepted answers, by next to nothing.
+    "adversarial": (LIMIT + 1e-4,) * 10,
+}
+
+
+def simulated(world: str, variants: int, generator: np.random.Generator) -> list[OperatingPoint]:
+    """Points of 400 clusters, whose variants have one score and a label that is mostly shared."""
+    chance = np.array(WORLDS[world])
+    size = (400, variants)
+    score = np.repeat(generator.integers(10, size=(400, 1)), variants, 1)
+    shared = generator.random((400, 1)) < chance[score[:, :1]]
+    own = generator.random(size) < chance[score]
+    wrong = np.where(generator.random(size) < 0.7, shared, own).ravel().astype(float)
+    cluster = np.repeat(np.arange(400), variants)
+    points = []
+    for place, threshold in enumerate(GRID):
+        accepted = (score.ravel() >= place).astype(float)
+        columns = {"accepted": accepted, "wrong_accepted": accepted * wrong, "wrong": wrong}
+        columns |= {"pse": accepted * wrong, "tokens": 200 - 100 * accepted}
+        points.append(operating_point(float(threshold), columns, cluster))
+    return points
+
+
+def truth(world: str, name: str) -> np.ndarray:
+    """The loss of each threshold in the limit of many problems."""
+    accepted = np.arange(10, 0, -1) / 10
+    wrong = np.cumsum(WORLDS[world][::-1])[::-1] / 10
+    return {"pse": wrong, "wrong_accepted": wrong / accepted, "tokens": 200 - 100 * accepted}[name]
+
+
+@pytest.mark.parametrize("variants", [1, 3])
+@pytest.mark.parametrize("world", WORLDS)
+def test_certified_thresholds_break_a_promise_no_more_often_than_was_said(
+    world: str, variants: int
+) -> None:
+    """No certified threshold may break any promise, in all but a share delta of calibrations."""
+    promises = [
+        Promise(name="wrong_accepted", limit=LIMIT),
+        Promise(name="tokens", limit=180.0, bound=200.0),
+    ]
+    for chosen in (promises, [Promise(name="pse", limit=LIMIT * 0.6)]):
+        bad = np.any([truth(world, one.name) > one.limit for one in chosen], axis=0)
+        assert bad.any()
+        generator, draws = np.random.default_rng(7), 200
+        broken = found = 0
+        for _ in range(draws):
+            result = certify(simulated(world, variants, generator), chosen, DELTA)
+            certified = np.array([row.certified for row in result.candidates])[::-1]
+            broken += bool((certified & bad).any())
+            found += result.choice is not None
+        assert broken <= stats.binom.ppf(0.999, draws, DELTA)
+        if not bad.all():
+            assert found > 0.8 * draws  # power: some threshold does keep the promise
+
+
+def test_trusting_the_samples_themselves_breaks_promises_often() -> None:
+    """The simulation can fail: thresholds whose samples keep the promise are no certificate."""
+    generator, draws = np.random.default_rng(7), 200
+    bad = truth("adversarial", "wrong_accepted") > LIMIT
+    assert bad.all()
+    trusted = 0
+    for _ in range(draws):
+        points = simulated("adversarial", 1, generator)
+        trusted += any(point.rates["wrong_accepted"] <= LIMIT for point in points)
+    assert trusted > 2 * stats.binom.ppf(0.999, draws, DELTA)

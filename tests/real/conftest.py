@@ -1,0 +1,27 @@
+"""SmolLM2-135M-Instruct as a folder, made once per session of tests."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.training.config import PolicyConfig
+from svr_lightning.training.policy import load_policy
+from tools.real_model import convert, gguf_file, missing_package
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The converted model."""
+    if reason := missing_package():
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("real") / "model"
+    convert(gguf_file(), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def policy(model_folder: Path) -> tuple[Any, Any]:
+    """The model in fp32 and its tokenizer, as a run loads them."""
+    model, tokenizer = load_policy(PolicyConfig(path=str(model_folder)), 0)
+    return model.eval(), tokenizer

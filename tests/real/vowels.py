@@ -1,0 +1,23 @@
+"""A task that pays different texts differently, so that groups of untaught answers differ."""
+
+from svr_lightning.core.types import Problem
+from svr_lightning.tasks.base import Row, Task
+from svr_lightning.tasks.gsm8k import GSM8K
+
+
+class Vowels(Task):
+    """Nothing is right; the format's score is the share of vowels."""
+
+    style = GSM8K.style
+
+    def from_row(self, row: Row) -> Problem:
+        return Problem(id=row["id"], task=self.name, question=row["question"], reference="none")
+
+    def extract_answer(self, completion: str) -> str | None:
+        return completion.strip() or None
+
+    def grade(self, completion: str, problem: Problem) -> bool:
+        return False
+
+    def format_score(self, completion: str) -> float:
+        return sum(letter in "aeiou" for letter in completion) / max(len(completion), 1)

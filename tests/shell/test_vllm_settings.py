@@ -1,0 +1,67 @@
+"""What the vLLM engine asks of vLLM, which need not be installed for it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PretrainedConfig
+
+from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.engines.vllm import MOST_SEQUENCES, config_folder, defaults, prepare_environment
+from tests.models import tiny_hybrid, tiny_qwen3
+from tests.small_fit import data, module, trainer
+
+
+def test_an_equal_model_has_an_equal_folder_so_that_compiled_code_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    first, again = (config_folder(tiny_qwen3().config) for _ in range(2))
+    assert first == again
+    assert first.is_relative_to(tmp_path)
+    assert config_folder(tiny_qwen3(tie_word_embeddings=False).config) != first
+    assert [path.name for path in first.iterdir()] == ["config.json"]
+    assert PretrainedConfig.from_pretrained(first).hidden_size == tiny_qwen3().config.hidden_size
+
+
+def test_warnings_of_vllm_are_shown_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environment: dict[str, str] = {}
+    monkeypatch.setattr("os.environ", environment)
+    prepare_environment(1)
+    assert environment["VLLM_LOGGING_LEVEL"] == "WARNING"
+    environment["VLLM_LOGGING_LEVEL"] = "DEBUG"
+    prepare_environment(1)
+    assert environment["VLLM_LOGGING_LEVEL"] == "DEBUG"
+
+
+def test_linear_attention_is_prefilled_without_a_compiler() -> None:
+    hybrid = defaults(tiny_hybrid().config, False, 512, None)
+    assert hybrid["additional_config"] == {"gdn_prefill_backend": "triton"}
+    assert "additional_config" not in defaults(tiny_qwen3().config, False, 512, None)
+
+
+@pytest.mark.parametrize(
+    ("trajectories", "sequences"), [(128, 128), (4096, MOST_SEQUENCES), (None, None)]
+)
+def test_an_engine_has_room_for_the_trajectories_of_a_rollout(
+    trajectories: int | None, sequences: int | None
+) -> None:
+    found = defaults(tiny_qwen3().config, False, 512, trajectories).get("max_num_seqs")
+    assert found == sequences
+
+
+def test_a_training_tells_its_engine_how_many_trajectories_a_rollout_has(tmp_path: Path) -> None:
+    told: list[Any] = []
+
+    class Told(TransformersEngine):
+        def start(self, *args: Any) -> None:
+            told.append(self.trajectories)
+            super().start(*args)
+
+    run = trainer(tmp_path, max_steps=1)
+    run.fit(module(engine=Told(), updates_per_rollout=2), data())
+    assert told == [2 * 2 * 4]  # problems of a step, steps of a rollout, trajectories of a problem
+    run.test(module(engine=Told()), data(test=data().sources("val")))
+    assert told == [16, None]

@@ -1,0 +1,151 @@
+"""The embedded word problems and the policy that ships for them."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from svr_lightning import tiny
+from svr_lightning.tasks import get_task
+from svr_lightning.tiny.word_problems import (
+    LARGEST_VALUE,
+    QUANTITIES,
+    SHIFTED,
+    SIZES,
+    STORIES,
+    Split,
+    WordProblem,
+    generate,
+    solve,
+    universe,
+)
+
+SHIPPED = Path(tiny.__file__).parent / "arithmetic_policy"
+GSM8K = get_task("gsm8k")
+SPLITS = get_args(Split)
+
+
+def _clusters(split: Split) -> set[str]:
+    """Story and sorted quantities of everything that may ever be drawn from a split."""
+    return {
+        "-".join([story.name, *map(str, sorted(numbers))])
+        for story in STORIES
+        for numbers in universe(story, split)
+    }
+
+
+def test_no_story_has_the_same_quantities_in_two_splits() -> None:
+    seen = {split: _clusters(split) for split in SPLITS}
+    for split in SPLITS:
+        assert seen[split]
+        for other in set(SPLITS) - {split}:
+            assert not seen[split] & seen[other]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_rows_are_of_their_split_and_the_same_on_every_call(split: Split) -> None:
+    rows = generate(split)
+    assert rows == generate(split)
+    assert len(rows) == SIZES[split]
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert len({row["question"] for row in rows}) == len(rows)
+    assert {row["cluster"] for row in rows} <= _clusters(split)
+    if split != "train":
+        assert len({row["cluster"] for row in rows}) == len(rows)
+    assert {row["cluster"].split("-")[0] for row in rows} == {story.name for story in STORIES}
+
+
+def test_only_the_shifted_split_leaves_the_training_range() -> None:
+    for split in SPLITS:
+        for story in STORIES:
+            for numbers in universe(story, split):
+                large = [number for number in numbers if number in SHIFTED]
+                assert len(large) == (split == "shifted")
+                assert all(number in QUANTITIES for number in numbers if number not in large)
+
+
+def _by_hand(row: dict[str, Any]) -> int:
+    """The answer of some stories, read from the question's text alone."""
+    story, *_ = row["cluster"].split("-")
+    text = row["question"]
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern, text)
+        assert found is not None, text
+        return int(found[1])
+
+    if story == "pens":
+        return number(r"(\d+) boxes") * number(r"of (\d+) pens") - number(r"gives (\d+)")
+    if story == "fewer":
+        mine = number(r"has (\d+) marbles")
+        return 2 * mine + number(r"which is (\d+) fewer")
+    if story == "more":
+        mine = number(r"has (\d+) stamps")
+        return 2 * mine - number(r"which is (\d+) more")
+    if story == "half":
+        baked = number(r"(\d+) trays") * number(r"of (\d+) rolls")
+        return baked - baked // 2 - number(r"eats (\d+)")
+    return number(r"(\d+) weeks") * 7 + number(r"and (\d+) days") - number(r"rains on (\d+)")
+
+
+def test_answers_agree_with_the_text_of_the_question() -> None:
+    rows = [row for split in SPLITS for row in generate(split)]
+    checked = [
+        r for r in rows if r["cluster"].split("-")[0] in ["pens", "fewer", "more", "half", "weeks"]
+    ]
+    assert len(checked) > 500
+    for row in checked:
+        assert row["answer"] == f"#### {_by_hand(row)}"
+
+
+def test_gsm8k_reads_and_grades_the_rows() -> None:
+    for row in generate("test"):
+        problem = GSM8K.from_row(row)
+        value = int(problem.reference)
+        assert 0 < value <= LARGEST_VALUE
+        assert GSM8K.grade(rf"<answer>\boxed{{{value}}}</answer>", problem)
+        assert not GSM8K.grade(rf"<answer>\boxed{{{value + 1}}}</answer>", problem)
+
+
+def test_a_distractor_stands_before_the_story_or_the_question_or_nowhere() -> None:
+    story = next(story for story in STORIES if story.name == "pens")
+    texts = [
+        WordProblem(
+            story=story, quantities={"a": 2, "b": 9, "c": 5, "d": 7}, people=("A", "B"), place=place
+        ).question
+        for place in range(3)
+    ]
+    body, question = (
+        "A buys 2 boxes of 9 pens and gives 5 pens to B.",
+        "How many pens does A have left?",
+    )
+    assert texts == [
+        f"{body} {question}",
+        f"A owns 7 rulers. {body} {question}",
+        f"{body} A owns 7 rulers. {question}",
+    ]
+
+
+def test_a_step_whose_value_is_no_small_positive_integer_is_refused() -> None:
+    assert solve(["x a - b"], {"a": 3, "b": 3}) is None
+    assert solve(["x a / b"], {"a": 7, "b": 2}) is None
+    assert solve(["x a / b"], {"a": 7, "b": 0}) is None
+    assert solve(["x a * b"], {"a": 10, "b": 10}) is None
+    steps = solve(["x a * b", "y #1 - a"], {"a": 3, "b": 4})
+    assert steps is not None
+    assert [step.text for step in steps] == ["x 3*4=12", "y 12-3=9"]
+
+
+def test_an_unknown_split_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="validation"):
+        generate("validation")  # type: ignore[arg-type]
+
+
+def test_the_shipped_policy_is_small() -> None:
+    model = AutoModelForCausalLM.from_pretrained(SHIPPED)
+    assert model.num_parameters() <= 2_000_000
+    assert sum(file.stat().st_size for file in SHIPPED.iterdir()) < 4_000_000
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    assert all(len(tokenizer(str(n))["input_ids"]) == 1 for n in range(LARGEST_VALUE + 1))

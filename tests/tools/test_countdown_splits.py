@@ -1,0 +1,95 @@
+"""The honest embedded Countdown: its splits, and how far a search without a model gets."""
+
+from statistics import fmean
+
+import pytest
+
+from svr_lightning.tasks import get_task
+from tools.warmstart.countdown_problems import (
+    LARGEST_NUMBER,
+    MIN_SOLUTIONS,
+    Split,
+    generate,
+    scripted_search,
+    search_order,
+    universe,
+)
+
+COUNTDOWN = get_task("countdown")
+SPLITS: tuple[Split, ...] = ("train", "dev", "test", "outside")
+
+
+def _numbers(split: Split) -> set[tuple[int, ...]]:
+    return {tuple(sorted(row["nums"])) for row in generate(split, orders=6)}
+
+
+def test_splits_share_no_numbers() -> None:
+    """Not even with another target, in any order."""
+    train, dev, test, outside = map(_numbers, SPLITS)
+    assert not train & (dev | test | outside)
+    assert not dev & test
+    assert all(max(numbers) > LARGEST_NUMBER for numbers in outside)
+    assert all(max(numbers) <= LARGEST_NUMBER for numbers in train | dev | test)
+
+
+def test_splits_are_large_enough_to_measure_on() -> None:
+    assert len(universe("test")) >= 170
+    assert len(generate("test")) >= 340
+    assert 100 <= len(universe("dev")) <= 200
+    assert len(universe("outside")) >= 100
+    assert len(universe("train")) >= 600
+
+
+def test_problems_are_the_same_on_every_call_and_have_unique_ids() -> None:
+    rows = generate("test")
+    assert rows == generate("test")
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert len({(tuple(row["nums"]), row["target"]) for row in rows}) == len(rows)
+
+
+def test_all_orders_of_a_problem_are_one_cluster() -> None:
+    for row in generate("test", orders=6):
+        assert row["cluster"] == "-".join(map(str, [*sorted(row["nums"]), row["target"]]))
+        assert row["id"].startswith(f"test-{row['cluster']}-")
+
+
+def test_an_unknown_split_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="validation"):
+        generate("validation")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_problem_has_several_solutions_that_the_task_accepts(split: Split) -> None:
+    for row in generate(split, orders=1):
+        problem = COUNTDOWN.from_row(row)
+        options = search_order(tuple(row["nums"]))
+        solutions = [option for option in options if option.value == row["target"]]
+        assert len({option.expression for option in solutions}) >= MIN_SOLUTIONS
+        for option in solutions:
+            assert COUNTDOWN.grade(f"<answer>{option.expression}</answer>", problem)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_systematic_search_does_not_exhaust_a_problem_in_ten_turns(split: Split) -> None:
+    assert fmean(scripted_search(*problem) for problem in universe(split)) <= 0.6
+
+
+def test_the_systematic_search_is_worked_out_by_hand() -> None:
+    # (1, 1, 1): 1+1+1=3, (1+1)-1=1, (1+1)*1=2, (1*1)+1=2 and (1*1)*1=1 in this order.
+    assert [option.value for option in search_order((1, 1, 1))] == [3, 1, 1, 2, 2]
+    assert scripted_search((1, 1, 1), 3, turns=2) == 2 / 5
+    assert scripted_search((1, 1, 1), 4) == 0.0
+    assert scripted_search((1, 1, 1), 3, turns=5) == 1.0
+
+
+def test_derivations_of_1_2_3_are_the_ones_found_by_hand() -> None:
+    texts = [option.text for option in search_order((1, 2, 3))]
+    assert texts[:4] == ["1+2=3,3+3=6", "1+3=4,4+2=6", "2+3=5,5+1=6", "1+3=4,4-2=2"]
+    # 1+2=3,3-3 would give 0. A product divided by a third number needs 2*3=6 over 1, or 1*2 over 3
+    # and 1*3 over 2: none is allowed, and 3/1, 2/1 and 3/2 are not either.
+    assert not any("/" in text for text in texts if "*" in text)
+
+
+def test_equal_numbers_leave_no_derivation_twice_in_the_search_order() -> None:
+    texts = [option.text for option in search_order((3, 3, 5))]
+    assert len(texts) == len(set(texts))

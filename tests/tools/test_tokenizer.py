@@ -1,0 +1,93 @@
+"""The tokenizer of an embedded policy, trained on either demonstrator of Countdown."""
+
+import random
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from svr_lightning.core.types import Problem, Verdict
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
+from tools.warmstart import attempts, countdown, countdown_problems, traces
+from tools.warmstart.embedded import build_tokenizer
+from tools.warmstart.traces import Puzzle
+
+COUNTDOWN = get_task("countdown")
+
+
+@pytest.fixture(scope="module", params=[countdown, traces], ids=["untold", "shipped"])
+def demonstrator(request: pytest.FixtureRequest) -> ModuleType:
+    module: ModuleType = request.param
+    return module
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demonstrator: ModuleType) -> PreTrainedTokenizerFast:
+    return build_tokenizer(demonstrator.documents(0))
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(max_size=60))
+def test_any_text_survives(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == text
+
+
+def test_emoji_accents_and_operators_survive(tokenizer: PreTrainedTokenizerFast) -> None:
+    text = " h\u00e9llo \u6570\u5b66 \U0001f389\n\t12.50*(3-1)=25  yes</think>\n<answer>"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_digits_and_signs_are_tokens_of_their_own(tokenizer: PreTrainedTokenizerFast) -> None:
+    ids = tokenizer("(8/2)*40=160")["input_ids"]
+    assert [tokenizer.decode([i]) for i in ids] == list("(8/2)*40=160")
+
+
+def completion(problem: Problem, demonstrator: ModuleType) -> tuple[str, int]:
+    """A demonstrated completion, and the most tokens that it may have."""
+    if demonstrator is countdown:
+        attempt = countdown.attempt_of(problem, countdown_problems.search_order((8, 10, 2))[0])
+        return attempts.completion_text(attempt, Verdict.CORRECT, 0.9), 50
+    puzzle = Puzzle(numbers=tuple(problem.payload["nums"]), target=100)
+    trace = traces.next_trace(random.Random(0), puzzle, puzzle.options[0])
+    return traces.completion_text(trace, Verdict.CORRECT, 0.9), 80
+
+
+def test_prompts_and_completions_are_short(
+    tokenizer: PreTrainedTokenizerFast, demonstrator: ModuleType
+) -> None:
+    def count(messages: list[dict[str, str]]) -> int:
+        return len(
+            tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        )
+
+    problem = COUNTDOWN.from_row({"id": "x", "nums": [8, 10, 2], "target": 100})
+    text, longest = completion(problem, demonstrator)
+    assert count(first_turn_messages(COUNTDOWN, problem)) <= 42
+    for verdict in Verdict:
+        messages = refinement_messages(
+            COUNTDOWN,
+            problem,
+            previous=text,
+            verdict=verdict,
+            confidence=0.9,
+            truncated=False,
+            turn=10,
+        )
+        assert count(messages) <= 150
+    assert len(tokenizer(text)["input_ids"]) <= longest
+
+
+def test_the_chat_template_closes_assistant_turns_with_the_end_token(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert tokenizer.apply_chat_template(messages, tokenize=False) == (
+        "<|user|>a<|assistant|>b<|im_end|>"
+    )
+    assert tokenizer.apply_chat_template(
+        messages[:1], tokenize=False, add_generation_prompt=True
+    ) == ("<|user|>a<|assistant|>")

@@ -1,0 +1,1 @@
+"""What makes self-verification collapse into doubt, and what prevents it."""
