@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-_LONG_FIRST = ("vllm", "real", "faults", "e2e", "shell", "core")
+_LONG_FIRST = ("vllm", "real", "adapters", "faults", "e2e", "shell", "core")
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
