@@ -68,4 +68,4 @@ def print_comparison(
 def _compares(trainer: Trainer) -> bool:
     """Whether there is something to compare: nothing in a ``fast_dev_run``."""
     data, fast = trainer.datamodule, trainer.fast_dev_run  # type: ignore[attr-defined]
-    return not fast and bool(data.sources("test"))
+    return not fast and bool(data.sources["test"])

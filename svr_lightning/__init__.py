@@ -40,7 +40,7 @@ _HOME = {
     "Decoding": "rollout.driver",
     "Renderer": "rollout.rendering",
     "collect_rollout": "rollout.collect",
-    "micro_batches": "training.batching",
+    "micro_batches": "training.update",
     "policy_update_loss": "training.update",
     "SVRDataModule": "training.data",
     "SVRModule": "training.module",

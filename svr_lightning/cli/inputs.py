@@ -10,7 +10,7 @@ from svr_lightning.evaluation.records import SCHEMA_VERSION, AnyRecord, SampleRe
 from svr_lightning.evaluation.results import RESULTS, read_results, read_samples, setting
 from svr_lightning.evaluation.table import TurnTable, turn_tables
 from svr_lightning.tasks import require_trusted
-from svr_lightning.training.readers import local_rows
+from svr_lightning.training.sources import local_rows
 
 LOG_COLUMNS = ("id", "turn", "confidence", "correct", "tokens", "cluster")
 _EMPTY_PROBLEM = {

@@ -1,19 +1,25 @@
-"""Generated Countdown problems, in the format of the hub's data set.
+"""Countdown problems: generated ones in the format of the hub's data set, and the hub's split.
 
-They follow what is observable of ``Jiayi-Pan/Countdown-Tasks-3to4``: every problem can be solved
-with *all* its numbers through intermediate results that are non-negative integers, divisions
-being exact. The size and the target are drawn first and numbers until they reach the target, so
-that both stay close to uniform. No multiset of numbers and target occurs twice.
+Generated ones follow what is observable of ``Jiayi-Pan/Countdown-Tasks-3to4``: every problem can
+be solved with *all* its numbers through intermediate results that are non-negative integers,
+divisions being exact. The size and the target are drawn first and numbers until they reach the
+target, so that both stay close to uniform. No multiset of numbers and target occurs twice.
 """
 
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from svr_lightning.errors import ConfigError
 
+CountdownSplit = Literal["countdown_train", "countdown_eval"]
+
+TRAINING_ROWS = 50_000
+EVALUATION_ROWS = 1_000
 MAX_SIZE = 5
 """Most numbers of one problem: reachable values grow by a factor of 12 per number."""
 _DRAWS_PER_TARGET = 1_000
@@ -140,3 +146,27 @@ def _draw(
             seen.add(key)
             return {"nums": numbers, "target": target}
     return None
+
+
+def countdown_split(pool: int, part: CountdownSplit) -> list[int]:
+    """Row indices of the paper's Countdown split.
+
+    Training rows are the first 50,000 of ``numpy.random.default_rng(42).permutation(pool)``,
+    evaluation rows the first 1,000 of ``default_rng(0).permutation`` of the others in ascending
+    order. On the hub's rows this equals ``shuffle(seed=42)`` and ``shuffle(seed=0)`` of the
+    ``datasets`` package.
+
+    Raises:
+        ValueError: if the pool has fewer than 51,000 rows.
+    """
+    if pool < TRAINING_ROWS + EVALUATION_ROWS:
+        raise ValueError(
+            f"select: {part} draws from at least {TRAINING_ROWS + EVALUATION_ROWS} rows and "
+            f"there are {pool}; point path at the whole data set, or remove select and use limit"
+        )
+    order = np.random.default_rng(42).permutation(pool)
+    if part == "countdown_train":
+        return [int(index) for index in order[:TRAINING_ROWS]]
+    rest = np.sort(order[TRAINING_ROWS:])
+    drawn = np.random.default_rng(0).permutation(len(rest))[:EVALUATION_ROWS]
+    return [int(index) for index in rest[drawn]]

@@ -12,17 +12,18 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader, DistributedSampler
 
 from svr_lightning.core.types import Problem
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, require
 from svr_lightning.tasks import resolve_task
-from svr_lightning.training.readers import is_hub_id
 from svr_lightning.training.sources import (
     DataSource,
     OnBadRow,
     check_text,
+    is_hub_id,
     load_problems,
     problems_digest,
 )
@@ -61,20 +62,6 @@ class TrainingOrder(DistributedSampler[Any]):
 
     def __len__(self) -> int:
         return self._size // self._batch_size * self._share
-
-
-class EvaluationShare(DistributedSampler[Any]):
-    """One rank's indices of an evaluation set: rank, rank + ranks, ... and no repetition."""
-
-    def __init__(self, problems: Sequence[Problem], *, rank: int, ranks: int) -> None:
-        super().__init__(problems, num_replicas=ranks, rank=rank, shuffle=False)  # type: ignore[arg-type]
-        self._share = range(rank, len(problems), ranks)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._share)
-
-    def __len__(self) -> int:
-        return len(self._share)
 
 
 class SVRDataModule(LightningDataModule):
@@ -121,10 +108,9 @@ class SVRDataModule(LightningDataModule):
             ("eval_batch_size", eval_batch_size, 1),
             ("seed", seed, 0),
         ):
-            if value is not None and value < least:
-                raise ConfigError(f"data.{name}={value} must be at least {least}")
-        if predict and questions:
-            raise ConfigError("data.predict and data.questions: give one of them")
+            ok = value is None or value >= least
+            require(ok, f"data.{name}={value} must be at least {least}")
+        require(not (predict and questions), "data.predict and data.questions: give one of them")
         self.problems_per_step = problems_per_step
         self.eval_batch_size = eval_batch_size
         self.seed = seed
@@ -132,19 +118,19 @@ class SVRDataModule(LightningDataModule):
         self.questions = list(questions or [])
         if self.questions:
             predict = DataSource(name="questions", task=questions_task, path="data.questions")
-        self._sources: dict[Split, list[DataSource]] = {
+        self.sources: dict[Split, list[DataSource]] = {
             "train": [train] if train else [],
             "val": list(val or []),
             "test": list(test or []),
             "predict": [predict] if predict else [],
         }
-        for part, sources in self._sources.items():
+        for part, sources in self.sources.items():
             sources[:] = [_with_local_file(source, local_files or {}) for source in sources]
             for source in sources:
                 source.check()
             names = [source.name for source in sources]
-            if len(set(names)) < len(names):
-                raise ConfigError(f"data.{part}: the names {names} must differ from each other")
+            unique = len(set(names)) == len(names)
+            require(unique, f"data.{part}: the names {names} must differ from each other")
         self._problems: dict[Split, list[list[Problem]]] = {}
 
     def transfer_batch_to_device(
@@ -155,10 +141,6 @@ class SVRDataModule(LightningDataModule):
             return batch
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
-    def sources(self, part: Split) -> list[DataSource]:
-        """What the loaders of a part read, in their order."""
-        return self._sources[part]
-
     def setup(self, stage: str | None = None) -> None:
         """Read and validate what a stage needs, so that every fault shows before the work.
 
@@ -167,17 +149,16 @@ class SVRDataModule(LightningDataModule):
         """
         if stage == "fit":
             self.problems("val")
-            self._check_training()
+            self._training()
         elif stage is not None:
             part, setting = _EVALUATED[stage]
-            if not self.problems(part):
-                verb = "validate" if part == "val" else part
-                raise ConfigError(f"nothing to {verb}: set {setting}")
+            verb = "validate" if part == "val" else part
+            require(bool(self.problems(part)), f"nothing to {verb}: set {setting}")
 
     def problems(self, part: Split) -> list[list[Problem]]:
         """All problems of a part, one list for each of its sources, before any sharding."""
         if part not in self._problems:
-            self._problems[part] = [self._load(part, source) for source in self._sources[part]]
+            self._problems[part] = [self._load(part, source) for source in self.sources[part]]
         return self._problems[part]
 
     def fresh_problems(
@@ -201,9 +182,8 @@ class SVRDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Problem]:
         """Batches of ``problems_per_rollout / ranks`` problems; one batch is one rollout."""
-        self._check_training()
-        rank, ranks = self._place()
         problems = self._training()
+        rank, ranks = self.place
         order = TrainingOrder(
             problems, batch_size=self.problems_per_rollout, seed=self.seed, rank=rank, ranks=ranks
         )
@@ -222,16 +202,18 @@ class SVRDataModule(LightningDataModule):
         return self._evaluation_loaders("predict")
 
     def _evaluation_loaders(self, part: Split) -> list[DataLoader[Problem]]:
-        rank, ranks = self._place()
+        rank, ranks = self.place
         loaders = []
-        for source, problems in zip(self.sources(part), self.problems(part), strict=True):
-            if len(problems) < ranks:
-                # Lightning's loop would skip a rank without problems, its collectives included.
-                raise ConfigError(
-                    f"{source.label}: {len(problems)} problems cannot be shared among {ranks} "
-                    f"processes; set trainer.devices to at most {len(problems)}"
-                )
-            share = EvaluationShare(problems, rank=rank, ranks=ranks)
+        for source, problems in zip(self.sources[part], self.problems(part), strict=True):
+            # Lightning's loop would skip a rank without problems, its collectives included.
+            require(
+                len(problems) >= ranks,
+                f"{source.label}: {len(problems)} problems cannot be shared among {ranks} "
+                f"processes; set trainer.devices to at most {len(problems)}",
+            )
+            share = UnrepeatedDistributedSampler(
+                problems, num_replicas=ranks, rank=rank, shuffle=False
+            )
             loaders.append(_loader(problems, share, self.eval_batch_size or len(share)))
         return loaders
 
@@ -251,44 +233,43 @@ class SVRDataModule(LightningDataModule):
         module = None if self.trainer is None else self.trainer.lightning_module
         return self.problems_per_step * getattr(module, "updates_per_rollout", 1)
 
-    def _training(self) -> list[Problem]:
-        if not self._sources["train"]:
-            raise ConfigError("nothing to train on: set data.train")
-        return self.problems("train")[0]
-
-    def _check_training(self) -> None:
-        problems = self._training()
-        ranks = 1 if self.trainer is None else self.trainer.world_size
-        if self.problems_per_step % ranks:
-            raise ConfigError(
-                f"data.problems_per_step={self.problems_per_step} must be a multiple of the "
-                f"{ranks} processes that share it"
-            )
-        if len(problems) < self.problems_per_rollout:
-            raise ConfigError(
-                f"{self._sources['train'][0].label}: {len(problems)} problems are fewer than the "
-                f"{self.problems_per_rollout} of one rollout (data.problems_per_step="
-                f"{self.problems_per_step} x model.updates_per_rollout="
-                f"{self.problems_per_rollout // self.problems_per_step}); lower them or add data"
-            )
-
-    def _place(self) -> tuple[int, int]:
+    @property
+    def place(self) -> tuple[int, int]:
         """Which share of the problems this process sees, of how many: one for each engine."""
         if self.trainer is None:
             return 0, 1
         shared = getattr(self.trainer.lightning_module, "ranks_per_engine", 1)
         return self.trainer.global_rank // shared, self.trainer.world_size // shared
 
+    def _training(self) -> list[Problem]:
+        """The training problems, if they suffice for one rollout that all processes share."""
+        require(bool(self.sources["train"]), "nothing to train on: set data.train")
+        (source,), (problems,) = self.sources["train"], self.problems("train")
+        ranks = 1 if self.trainer is None else self.trainer.world_size
+        require(
+            self.problems_per_step % ranks == 0,
+            f"data.problems_per_step={self.problems_per_step} must be a multiple of the "
+            f"{ranks} processes that share it",
+        )
+        require(
+            len(problems) >= self.problems_per_rollout,
+            f"{source.label}: {len(problems)} problems are fewer than the "
+            f"{self.problems_per_rollout} of one rollout (data.problems_per_step="
+            f"{self.problems_per_step} x model.updates_per_rollout="
+            f"{self.problems_per_rollout // self.problems_per_step}); lower them or add data",
+        )
+        return problems
+
 
 def _with_local_file(source: DataSource, local_files: Mapping[str, str]) -> DataSource:
     if source.name not in local_files or not (source.path is None or is_hub_id(source.path)):
         return source  # a path of its own wins over a file that stands for the hub's
     path = local_files[source.name]
-    if not Path(path).expanduser().exists():
-        raise ConfigError(
-            f"data.local_files: {path} for {source.name!r} does not exist; correct the path, or "
-            "leave the entry out to read the data set where the configuration says"
-        )
+    require(
+        Path(path).expanduser().exists(),
+        f"data.local_files: {path} for {source.name!r} does not exist; correct the path, or "
+        "leave the entry out to read the data set where the configuration says",
+    )
     return replace(source, path=path, generate=None, subset=None, revision=None, select=None)
 
 

@@ -144,7 +144,7 @@ class ModuleEvaluation:
 
     def solve(self, problems: list[Problem], split: Split, index: int = 0) -> None:
         """Run a batch of one data set: adaptive inference, or votes."""
-        source = self._data.sources(split)[index]
+        source = self._data.sources[split][index]
         voting = split == "test" and self.evaluator.config.votes
         run = self.evaluator.vote if voting else self.evaluator.solve
         run(problems, source.name, source.max_completion_tokens)
@@ -152,7 +152,7 @@ class ModuleEvaluation:
     def answer(self, problems: list[Problem]) -> list[dict[str, Any]]:
         """Answer the user's questions, showing each turn as it comes; the records as JSON."""
         show = partial(print_turn, name_problem=len(problems) > 1)
-        (source,) = self._data.sources("predict")
+        (source,) = self._data.sources["predict"]
         records = self.evaluator.solve(problems, source.name, source.max_completion_tokens, show)
         for record in records:
             print_outcome(record, self.evaluator.rule)
@@ -171,7 +171,7 @@ class ModuleEvaluation:
         """The metrics of the problems of all processes, reduced over them by torchmetrics."""
         tables = turn_tables(self.evaluator.samples)
         datasets = {}
-        for source in self._data.sources(stage):
+        for source in self._data.sources[stage]:
             metrics = TrajectoryMetrics().to(self._module.device)
             if table := tables.get(source.name):
                 metrics.update(problem_table(table, table.recorded))
@@ -185,7 +185,7 @@ class ModuleEvaluation:
         self.begin(name, split)
         loaders = getattr(self._data, f"{split}_dataloader")()
         limit = getattr(self._module.trainer, f"limit_{split}_batches")
-        for source, loader in zip(self._data.sources(split), loaders, strict=True):
+        for source, loader in zip(self._data.sources[split], loaders, strict=True):
             batches = limit if isinstance(limit, int) else int(len(loader) * limit)
             for problems in islice(loader, batches):
                 self.evaluator.solve(problems, source.name, source.max_completion_tokens)
@@ -201,7 +201,7 @@ class ModuleEvaluation:
         module, policy = self._module, self._module.policy_config
         if not module.in_process:
             return None
-        sources = zip(self._data.sources(split), self._data.problems(split), strict=True)
+        sources = zip(self._data.sources[split], self._data.problems(split), strict=True)
         return hash_of(
             {
                 "weights": weights_fingerprint(module.policy),
@@ -222,7 +222,7 @@ class ModuleEvaluation:
 
         Its results may be on disk and not, or not all, in the log: they are logged again.
         """
-        forget(self._module, "val")
+        self._forget("val")
         path = self.evaluator.folder(self._step_name) / RESULTS
         text = path.read_text(encoding="utf-8") if path.is_file() else None
         # Rank 0 wrote it, perhaps to a disk that only rank 0 can read.
@@ -242,7 +242,7 @@ class ModuleEvaluation:
         return self._module.trainer.datamodule
 
     def _log(self, stage: str, results: Mapping[str, Any]) -> None:
-        forget(self._module, stage)  # of the same command before, or of what a kill cut off
+        self._forget(stage)  # of the same command before, or of what a kill cut off
         module, values = self._module, named_metrics(stage, results)
         # Equal on all ranks already. Lightning writes them to the loggers at "step" and returns
         # them from validate() and test(). In float64, as results.json.
@@ -257,9 +257,8 @@ class ModuleEvaluation:
             for name, metric in (("val_acc", "accuracy"), ("turns", "turns")):
                 module.log(name, macro["all"][metric], prog_bar=True, logger=False, sync_dist=True)
 
-
-def forget(module: Any, stage: str) -> None:
-    """Drop from ``metrics.csv`` what was logged of a stage at the present step."""
-    for logger in module.trainer.loggers:
-        if isinstance(logger, CSVLog):
-            logger.forget(module.global_step, f"{stage}/")
+    def _forget(self, stage: str) -> None:
+        """Drop from ``metrics.csv`` what was logged of a stage at the present step."""
+        for logger in self._module.trainer.loggers:
+            if isinstance(logger, CSVLog):
+                logger.forget(self._module.global_step, f"{stage}/")

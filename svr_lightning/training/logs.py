@@ -1,4 +1,4 @@
-"""What a run logs: ``metrics.csv`` and the numbers of a rollout and of a step."""
+"""What a run logs: ``metrics.csv``, the numbers of a rollout and of a step, and one warning."""
 
 import csv
 import math
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -89,25 +89,35 @@ class CSVLog(Logger):
 
 
 class StepLog:
-    """Means and maxima over the micro-batches since the last :meth:`take`."""
+    """Means and maxima over an optimizer step's micro-batches, and what its update took."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """An update begins now."""
         self._sums: dict[str, float] = {}
         self._maxima: dict[str, float] = {}
-        self._count = 0
+        self._count = self._tokens = 0
+        self._began = time.perf_counter()
 
-    def add(self, means: Mapping[str, Tensor], maxima: Mapping[str, Tensor]) -> None:
+    def add(self, tokens: int, means: Mapping[str, Tensor], maxima: Mapping[str, Tensor]) -> None:
         """Note the values of one micro-batch."""
         self._count += 1
+        self._tokens += tokens
         for name, value in means.items():
             self._sums[name] = self._sums.get(name, 0.0) + value.item()
         for name, value in maxima.items():
             self._maxima[name] = max(self._maxima.get(name, value.item()), value.item())
 
-    def take(self) -> dict[str, float]:
-        """The values of the step, and begin the next one."""
+    def take(self, device: torch.device) -> dict[str, float]:
+        """What is logged of the update that ends now; the next one begins."""
+        seconds = time.perf_counter() - self._began
         values = {name: total / self._count for name, total in self._sums.items()} | self._maxima
-        self._sums, self._maxima, self._count = {}, {}, 0
+        values["time/update"] = seconds
+        values["speed/update"] = self._tokens / seconds
+        values["memory/peak"] = _peak_memory(device)
+        self.begin()
         return values
 
 
@@ -181,30 +191,98 @@ def _share(flags: Iterable[bool]) -> float:
     return sum(values) / len(values)
 
 
-class UpdateClock:
-    """Time and tokens of one optimizer step's update."""
-
-    def __init__(self) -> None:
-        self.start()
-
-    def start(self) -> None:
-        """An update begins now."""
-        self._began, self.tokens = time.perf_counter(), 0
-
-    def take(self, device: torch.device) -> dict[str, float]:
-        """What is logged of the update that ends now; the next one begins."""
-        seconds, tokens = time.perf_counter() - self._began, self.tokens
-        self.start()
-        return {
-            "time/update": seconds,
-            "speed/update": tokens / seconds,
-            "memory/peak": _peak_memory(device),
-        }
-
-
 def _peak_memory(device: torch.device) -> float:
     """GiB that this process has held at most: of the GPU's memory, else of the machine's."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**30 if sys.platform == "darwin" else 2**20)  # bytes there, KiB on Linux
+
+
+WINDOW = 5
+"""Rollouts whose means are compared: the first ones of the run with the latest ones."""
+INFORMATIVE_AUROC = 0.6
+"""Below this, confidence hardly tells right answers from wrong ones."""
+RARE = 0.05
+"""A share of turns that would end a trajectory below which hardly any trajectory ends."""
+
+ADVICE = (
+    "self-verification has collapsed into uniform doubt: CORRECT is said of {now.says_correct:.0%} "
+    "of the turns ({start.says_correct:.0%} at the start), {now.would_stop:.0%} would stop, and "
+    "confidence (spread {now.spread:.2f}) does not tell right from wrong (AUROC {now.auroc:.2f}). "
+    "A lower Brier score is no success here. Try a lower model.optimizer.lr, the recipe SVRPlus "
+    "(credit for each section), easier problems, or a supervised warm start whose self-checks say "
+    "something; see docs/collapse.md"
+)
+
+
+class SelfVerification(NamedTuple):
+    """What a rollout's turns say of themselves."""
+
+    says_correct: float
+    """Share of turns with the verdict CORRECT."""
+    would_stop: float
+    """Share of turns that would end a trajectory."""
+    spread: float
+    """Standard deviation of the confidence."""
+    auroc: float
+    """How well the confidence ranks right answers above wrong ones."""
+
+
+def has_collapsed(start: SelfVerification, now: SelfVerification) -> bool:
+    """Whether a policy that could stop has come to doubt right and wrong answers alike.
+
+    A policy that never says CORRECT from the start has not collapsed, nor has one whose confidence
+    tells right from wrong on a lower level: a lower threshold makes it stop.
+
+    Examples:
+        >>> overconfident = SelfVerification(
+        ...     says_correct=0.9, would_stop=0.7, spread=0.2, auroc=0.5
+        ... )
+        >>> doubtful = SelfVerification(says_correct=0.1, would_stop=0.0, spread=0.1, auroc=0.52)
+        >>> has_collapsed(overconfident, doubtful), has_collapsed(doubtful, doubtful)
+        (True, False)
+    """
+    return (
+        start.would_stop > 2 * RARE
+        and now.would_stop < RARE
+        and now.says_correct < start.says_correct / 2
+        and now.auroc < INFORMATIVE_AUROC
+    )
+
+
+class CollapseWatch:
+    """Compares the latest rollouts with the first ones that it saw, and speaks once.
+
+    A policy that is wrong more often than right, and whose self-check says nothing about which
+    answers are right, is paid for uniform doubt. It then never stops, and nothing teaches it to
+    use CORRECT again, while its falling Brier score looks like success. See docs/collapse.md.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[SelfVerification] = []
+        self._said = False
+
+    def note(self, stats: Mapping[str, float]) -> str | None:
+        """Take the logged values of a rollout; the warning, the first time that it is due.
+
+        Rollouts without self-checks, or with right or wrong answers alone, say nothing.
+        """
+        if "train/auroc" not in stats:
+            return None
+        self._seen.append(
+            SelfVerification(
+                says_correct=stats["train/verdict/correct"],
+                would_stop=stats["train/would_stop"],
+                spread=stats["train/confidence/spread"],
+                auroc=stats["train/auroc"],
+            )
+        )
+        if self._said or len(self._seen) < 2 * WINDOW:
+            return None
+        start, now = (
+            SelfVerification(*map(fmean, zip(*rollouts, strict=True)))
+            for rollouts in (self._seen[:WINDOW], self._seen[-WINDOW:])
+        )
+        self._said = has_collapsed(start, now)
+        return ADVICE.format(start=start, now=now) if self._said else None

@@ -19,9 +19,7 @@ from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.batching import TrainBatch
 from svr_lightning.training.checkpoint import without_reference
-from svr_lightning.training.collapse import CollapseWatch
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
@@ -33,12 +31,12 @@ from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import check_precision, mean_over_ranks
 from svr_lightning.training.evaluating import ModuleEvaluation
 from svr_lightning.training.internals import has_trainer
-from svr_lightning.training.logs import CSVLog, StepLog, UpdateClock
-from svr_lightning.training.loop import RolloutFitLoop
+from svr_lightning.training.logs import CollapseWatch, CSVLog, StepLog
 from svr_lightning.training.policy import load_policy, stop_token_ids
-from svr_lightning.training.rollouts import ModuleRollouts
-from svr_lightning.training.serving import PolicyEngine, require_agreement
+from svr_lightning.training.rollouts import ModuleRollouts, PolicyEngine, require_agreement
+from svr_lightning.training.trainer import RolloutFitLoop
 from svr_lightning.training.update import (
+    TrainBatch,
     make_optimizer,
     mix_reference,
     policy_update_loss,
@@ -120,7 +118,6 @@ class SVRModule(LightningModule):
         self._collapse = CollapseWatch()
         self.rollouts = ModuleRollouts(self)
         self._grad_norm = math.nan
-        self._clock = UpdateClock()
 
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference if the loss has a KL term."""
@@ -313,10 +310,11 @@ class SVRModule(LightningModule):
                 logger.rewind(self.global_step)
         self.serving.start_watching()
 
+    @torch.no_grad()
     def collect(self, problems: list[Problem]) -> list[TrainBatch]:
         """One on-policy batch: problems to groups, labels, rewards, samples, micro-batches."""
         batches, self.groups, self._rollout_stats = self.rollouts.collect(problems)
-        self._clock.start()
+        self._step_log.begin()
         return batches
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
@@ -330,8 +328,8 @@ class SVRModule(LightningModule):
         )
         if not torch.isfinite(update.loss):
             raise RuntimeError(self._not_finite("loss", batch.group_ids))
-        self._clock.tokens += int(batch.attention_mask.sum())
         self._step_log.add(
+            tokens=int(batch.attention_mask.sum()),
             means={
                 "train/loss": update.loss.detach(),
                 "train/kl": update.kl,
@@ -348,7 +346,7 @@ class SVRModule(LightningModule):
             return  # DeepSpeed comes here after every micro-batch
         if not self.trainer.strategy.handles_gradient_accumulation:
             self._require_finite(total_norm(self.policy).item())
-        stats = self._step_log.take() | self._clock.take(self.device)
+        stats = self._step_log.take(self.device)
         stats["train/lr"] = optimizer.param_groups[0]["lr"]
         gap = stats["engine/logprob_diff"]
         # Comparable at the first update of a rollout, and where nothing was left out of the draw.

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 from transformers.integrations.liger import apply_liger_kernel
 from transformers.utils import is_flash_linear_attention_available
@@ -248,19 +248,22 @@ PROBE = 4096
 """Elements that are read of each tensor."""
 
 
-@torch.no_grad()
-def weights_fingerprint(model: nn.Module) -> str:
-    """A sha256 over names, types, shapes and evenly spaced elements of every tensor of ``model``.
+def probe(tensor: Tensor) -> Tensor:
+    """Some evenly spaced elements, at least :data:`PROBE` if there are as many.
 
     Reading all of a large model would take as long as its first batches. A sample is enough to
     tell policies apart: an optimizer step, a mix or another seed changes nearly every element.
     """
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // PROBE)]
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """A sha256 over names, types, shapes and a :func:`probe` of every tensor of ``model``."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        flat = tensor.detach().reshape(-1)
-        sample = flat[:: max(1, flat.numel() // PROBE)].contiguous()
-        digest.update(sample.view(torch.uint8).cpu().numpy().tobytes())
+        digest.update(probe(tensor).contiguous().view(torch.uint8).cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -1,24 +1,164 @@
-"""The rollouts of a training: :func:`collect_rollout` on a module's policy, engine and data."""
+"""The engine that serves the policy, and the rollouts of a training on it."""
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
 
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
+from svr_lightning.engines.base import Engine
+from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.engines.vllm import VLLMEngine
 from svr_lightning.recipes.base import Group
 from svr_lightning.rollout.collect import collect_rollout, share_of
-from svr_lightning.training.batching import TrainBatch, dummy_sample, micro_batches, samples_of
 from svr_lightning.training.distributed import gather_lists
 from svr_lightning.training.logs import rollout_stats
-from svr_lightning.training.update import completion_logprobs
+from svr_lightning.training.policy import probe
+from svr_lightning.training.update import (
+    TrainBatch,
+    completion_logprobs,
+    dummy_sample,
+    micro_batches,
+    samples_of,
+)
+
+PATIENCE = 5
+"""Steps without any change before it is worth a warning."""
+
+
+def choose_engine(device_type: str) -> tuple[Engine, str]:
+    """The engine of a configuration that names none, and why this one in a few words.
+
+    Args:
+        device_type: where the policy trains, ``cuda`` or ``cpu``.
+
+    Raises:
+        ConfigError: if the vLLM that would be chosen is of a release that is not supported.
+    """
+    if device_type != "cuda":
+        return TransformersEngine(), "transformers, since the policy is not on a GPU"
+    if find_spec("vllm") is None:
+        return TransformersEngine(), "transformers, since vLLM is not installed; it is slower"
+    return VLLMEngine(), "vLLM, in the training process"
+
+
+@contextmanager
+def plain_tensors() -> Iterator[None]:
+    """Outside of every ambient mode: default device and dtype, autocast, inference mode.
+
+    Lightning loads models under a default device and dtype, and validates under autocast and
+    inference mode. An engine that makes tensors of its own would take them over.
+    """
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with ExitStack() as modes:
+            if torch.get_default_device().type != "cpu":
+                modes.enter_context(torch.device("cpu"))
+            modes.enter_context(torch.inference_mode(False))
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    modes.enter_context(torch.autocast(device, enabled=False))
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+class PolicyEngine:
+    """Keeps one engine on the present weights of one policy.
+
+    Args:
+        policy: a transformers causal language model.
+        engine: what samples; None chooses by device.
+        stop_token_ids: what ends a completion.
+        max_model_len: longest prompt and completion together, in tokens.
+        device_type: where the policy trains.
+        trajectories: of one rollout on this engine; None where nothing trains.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        engine: Engine | None,
+        *,
+        stop_token_ids: tuple[int, ...],
+        max_model_len: int,
+        device_type: str,
+        trajectories: int | None = None,
+    ) -> None:
+        if engine is None:
+            engine, why = choose_engine(device_type)
+            rank_zero_info(f"engine: {why}")
+        engine.trajectories = trajectories
+        with plain_tensors():
+            engine.start(policy, stop_token_ids, max_model_len)
+        self.engine = engine
+        self._policy = policy
+        self._replaced = True
+        self._watched: list[Tensor] = []
+        self._still = 0
+
+    def weights_replaced(self) -> None:
+        """The policy's weights are others now, though no optimizer step was taken."""
+        self._replaced = True
+
+    @contextmanager
+    def sampling(self, version: int) -> Iterator[float | None]:
+        """The policy in eval mode, the engine awake and on its weights of ``version`` steps.
+
+        Yields the seconds that a sync took; None if the engine had these weights.
+        """
+        seconds, training = None, self._policy.training
+        self._policy.eval()
+        try:
+            with plain_tensors(), torch.no_grad():
+                if self._replaced or self.engine.version != version:
+                    started = time.perf_counter()
+                    self.engine.sync(self._policy, version)
+                    self._replaced = False
+                    seconds = time.perf_counter() - started
+                yield seconds
+        finally:
+            self.engine.sleep()
+            self._policy.train(training)
+
+    def start_watching(self) -> None:
+        """Take the present weights as those that the next optimizer step changes."""
+        self._watched = self._served_sample()
+
+    def changed_share(self) -> float:
+        """The share of the served weights that the last optimizer step changed, in [0, 1].
+
+        A learning rate of 4e-8 moves an fp32 weight by far less than bf16 can show, so that many
+        steps may pass before a weight that is served in bf16 changes. Several steps in a row that
+        change none give a warning.
+        """
+        now = self._served_sample()
+        pairs = zip(now, self._watched, strict=True)
+        changed = sum(int((new != old).sum()) for new, old in pairs)
+        self._watched = now
+        self._still = 0 if changed else self._still + 1
+        if self._still == PATIENCE:
+            rank_zero_warn(
+                f"no weight that the engine serves has changed over {PATIENCE} optimizer steps: "
+                f"model.optimizer.lr is too small for {str(self.engine.dtype).split('.')[-1]}"
+            )
+        return changed / max(sum(weights.numel() for weights in now), 1)
+
+    def _served_sample(self) -> list[Tensor]:
+        """A probe of each trained parameter, in the engine's type."""
+        trained = (p for p in self._policy.parameters() if p.requires_grad)
+        return [probe(parameter).to(self.engine.dtype, copy=True) for parameter in trained]
 
 
 class MeteredEngine:
@@ -83,15 +223,14 @@ class ModuleRollouts:
         """
         module = self._module
         started = time.perf_counter()
-        module.serving.sync_seconds()  # of an evaluation since, which is none of the rollout's
         self._show_prompt(problems)
         self._name_too_long(problems)
-        own_ids = [problem.id for problem in problems]
         # Of all processes, where single groups are replaced; whole batches are drawn from all.
-        batch = frozenset(gather_lists(own_ids) if module.resample == "top_up" else [])
+        top_up = module.resample == "top_up"
+        batch = frozenset(gather_lists([problem.id for problem in problems]) if top_up else [])
         engine: Any = MeteredEngine(module.serving.engine)
-        part, parts = self._place()
-        with module.serving.sampling(module.global_step):
+        part, parts = module.trainer.datamodule.place
+        with module.serving.sampling(module.global_step) as sync_seconds:
             groups = collect_rollout(
                 engine,
                 module.recipe,
@@ -115,7 +254,6 @@ class ModuleRollouts:
         stats = rollout_stats(groups)
         stats["time/rollout"] = time.perf_counter() - started
         stats |= engine.stats(stats["time/rollout"])
-        sync_seconds = module.serving.sync_seconds()
         if sync_seconds is not None:
             stats["time/sync"] = sync_seconds
         batches = micro_batches(
@@ -127,11 +265,6 @@ class ModuleRollouts:
             dummy_sample=dummy_sample(groups),
         )
         return [self._with_old_logprobs(batch) for batch in batches], groups, stats
-
-    def _place(self) -> tuple[int, int]:
-        """Which engine this process uses, of how many."""
-        shared = self._module.ranks_per_engine
-        return self._module.global_rank // shared, self._module.trainer.world_size // shared
 
     def _with_old_logprobs(self, batch: TrainBatch) -> TrainBatch:
         """Where several updates share a rollout, note what their ratios start from.
@@ -154,8 +287,8 @@ class ModuleRollouts:
         seed = derive_seed(
             module.seed, step=module.global_step, problem_id="", attempt=attempt, purpose="resample"
         )
-        part, parts = self._place()
         data: Any = module.trainer.datamodule
+        part, parts = data.place
         drawn = data.fresh_problems(seed, (count + len(exclude)) * parts, batch)
         fresh = share_of(drawn, count, exclude, part, parts)
         self._name_too_long(fresh)
@@ -179,3 +312,23 @@ class ModuleRollouts:
                 f"{renderer.max_prompt_tokens}; the left of their text is cut",
                 stacklevel=2,
             )
+
+
+def require_agreement(gap: float, limit: float, step: int) -> None:
+    """The canary: trainer and engine must agree on how likely the sampled tokens were.
+
+    Args:
+        gap: mean absolute difference of their log-probabilities, in nats.
+        limit: largest gap that rounding explains.
+        step: the optimizer step that was about to be taken.
+
+    Raises:
+        RuntimeError: above the limit, or where the gap is not a number.
+    """
+    if not gap <= limit:
+        raise RuntimeError(
+            f"engine/logprob_diff is {gap:.3g} at optimizer step {step}, above "
+            f"model.sampling.max_logprob_diff={limit}: the engine does not sample from the policy "
+            "that trains. Its weights are stale or wrong, or it computes in another precision. "
+            "Stopped before the update; the last checkpoint is intact"
+        )

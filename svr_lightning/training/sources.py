@@ -2,38 +2,45 @@
 
 A source is a hub data set, a local file or folder, the embedded set or a generator. Whatever it
 is, every row goes through its task's ``from_row``, and whatever is wrong with it becomes one
-:class:`ConfigError` that says where. :mod:`svr_lightning.training.readers` reads the bytes.
+:class:`ConfigError` that says where. Text files are not read by ``datasets``: it names no line of
+a faulty file and refuses a column whose values differ in type.
 """
 
+import csv
+import gzip
 import hashlib
 import json
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
-import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
 
 from svr_lightning.core.types import Problem
-from svr_lightning.errors import ConfigError, one_line
+from svr_lightning.errors import ConfigError, one_line, require, typed_line
 from svr_lightning.tasks import Task, resolve_task
-from svr_lightning.tasks.countdown_problems import CountdownGenerator, generate_rows
-from svr_lightning.training import readers
+from svr_lightning.tasks.countdown_problems import (
+    CountdownGenerator,
+    CountdownSplit,
+    countdown_split,
+    generate_rows,
+)
 
 OnBadRow = Literal["error", "skip"]
-Select = Literal["countdown_train", "countdown_eval"]
 
 MAX_CHARACTERS = 100_000
 """Longest question or reference; a longer one is a file in the wrong column, not a problem."""
-COUNTDOWN_TRAIN = 50_000
-COUNTDOWN_EVAL = 1_000
 COUNTDOWN_TINY, ARITHMETIC_TINY = "embedded:countdown-tiny", "embedded:arithmetic-tiny"
 _SHOWN = 5
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_SPLITS = {"train", "test", "validation", "valid", "val", "dev"}
+_HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+_WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)")
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +66,7 @@ class DataSource:
     """The hub's configuration name (``main`` of openai/gsm8k), or a folder's sub-folder."""
     revision: str | None = None
     """Hub revision to pin."""
-    select: Select | None = None
+    select: CountdownSplit | None = None
     """The paper's Countdown split: 50,000 rows to train on, or 1,000 others to evaluate."""
     limit: int | None = None
     """Only the first rows, after ``select``."""
@@ -112,17 +119,38 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
         rows = _read(source)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{source.label}: {error}") from error
-    if not rows:
-        raise ConfigError(f"{source.label}: there are no rows in it")
-    problems, bad, repeated = _validated(rows, source, task)
-    if repeated:
-        raise ConfigError(
-            f"{source.label}: {len(repeated)} rows repeat an id: {_listed(repeated)}. Make the "
-            "ids unique or remove that column"
-        )
+    require(bool(rows), f"{source.label}: there are no rows in it")
+    problems, bad, repeated = [], [], []
+    places: dict[str, str] = {}
+    for row in rows:
+        try:
+            problem = _problem(row, source, task)
+        except ValueError as error:
+            bad.append(f"{row.where}: {one_line(error)}")
+            continue
+        first = places.setdefault(problem.id, row.where)
+        if first != row.where:
+            repeated.append(f"{row.where} has the id {one_line(problem.id)!r} of {first}")
+        problems.append(problem)
+    require(
+        not repeated,
+        f"{source.label}: {len(repeated)} rows repeat an id: {_listed(repeated)}. Make the "
+        "ids unique or remove that column",
+    )
     if bad:
-        _report_bad_rows(source, bad, len(rows), on_bad_row)
+        found = f"{source.label}: {len(bad)} of {len(rows)} rows cannot be used: {_listed(bad)}"
+        require(
+            on_bad_row == "skip",
+            f"{found}. Mend them, or leave them out with data.on_bad_row: skip",
+        )
+        require(bool(problems), f"{found}. No row is left: check the task and the columns")
+        rank_zero_only(log.warning)(f"{found}. They are left out (data.on_bad_row: skip)")
     return problems
+
+
+def _listed(faults: list[str]) -> str:
+    more = len(faults) - _SHOWN
+    return "; ".join(faults[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
 def problems_digest(problems: Iterable[Problem]) -> str:
@@ -147,51 +175,32 @@ def check_text(text: str, name: str) -> None:
         raise ValueError(f"the {name} is not valid Unicode") from None
 
 
-def countdown_split(pool: int, part: Select) -> list[int]:
-    """Row indices of the paper's Countdown split.
+class RawRow(NamedTuple):
+    """A row as it was read."""
 
-    Training rows are the first 50,000 of ``numpy.random.default_rng(42).permutation(pool)``,
-    evaluation rows the first 1,000 of ``default_rng(0).permutation`` of the others in ascending
-    order. On the hub's rows this equals ``shuffle(seed=42)`` and ``shuffle(seed=0)`` of the
-    ``datasets`` package.
-
-    Raises:
-        ValueError: if the pool has fewer than 51,000 rows.
-    """
-    if pool < COUNTDOWN_TRAIN + COUNTDOWN_EVAL:
-        raise ValueError(
-            f"select: {part} draws from at least {COUNTDOWN_TRAIN + COUNTDOWN_EVAL} rows and "
-            f"there are {pool}; point path at the whole data set, or remove select and use limit"
-        )
-    order = np.random.default_rng(42).permutation(pool)
-    if part == "countdown_train":
-        return [int(index) for index in order[:COUNTDOWN_TRAIN]]
-    rest = np.sort(order[COUNTDOWN_TRAIN:])
-    drawn = np.random.default_rng(0).permutation(len(rest))[:COUNTDOWN_EVAL]
-    return [int(index) for index in rest[drawn]]
+    number: int
+    """Position in the whole data set, from 0."""
+    where: str
+    """For messages: ``file:line``, counted from 1 as editors do, or ``row NUMBER``."""
+    value: Any
+    """What was read; the ValueError that reading raised, where it did."""
 
 
-def _read(source: DataSource) -> list[readers.RawRow]:
+def _read(source: DataSource) -> list[RawRow]:
     """All rows that ``select`` and ``limit`` leave. Raises ValueError, without the label."""
 
     def choose(pool: int) -> Sequence[int]:
         indices = countdown_split(pool, source.select) if source.select else range(pool)
         return indices[: source.limit]
 
-    if source.generate is not None:
-        rows = readers.numbered(generate_rows(source.generate))
-    elif source.path is None or source.path.startswith("embedded:"):
-        rows = readers.numbered(_embedded(source))
-    elif (path := Path(source.path).expanduser()).exists():
-        rows = readers.local_rows(path, split=source.split, subset=source.subset)
+    path = source.path
+    if path is None or path.startswith("embedded:"):
+        values = generate_rows(source.generate) if source.generate else _embedded(source)
+        rows = [RawRow(number, f"row {number}", value) for number, value in enumerate(values)]
+    elif (local := Path(path).expanduser()).exists():
+        rows = local_rows(local, split=source.split, subset=source.subset)
     else:
-        return readers.hub_rows(
-            source.path,
-            split=source.split,
-            subset=source.subset,
-            revision=source.revision,
-            choose=choose,
-        )
+        return _hub_rows(source, path, choose)
     return [rows[index] for index in choose(len(rows))]
 
 
@@ -205,7 +214,7 @@ def _embedded(source: DataSource) -> list[dict[str, Any]]:
     raise ValueError(f"the embedded data sets are {COUNTDOWN_TINY} and {ARITHMETIC_TINY}")
 
 
-def _problem(row: readers.RawRow, source: DataSource, task: Task) -> Problem:
+def _problem(row: RawRow, source: DataSource, task: Task) -> Problem:
     """One validated problem with an id. Raises ValueError with the reason."""
     if isinstance(row.value, ValueError):
         raise row.value
@@ -242,35 +251,148 @@ def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, An
     return {**row, **{wanted: row[name] for wanted, name in columns.items()}}
 
 
-def _validated(
-    rows: list[readers.RawRow], source: DataSource, task: Task
-) -> tuple[list[Problem], list[str], list[str]]:
-    """The problems, what is wrong with the bad rows, and which rows repeat an id."""
-    problems, bad, repeated = [], [], []
-    places: dict[str, str] = {}
-    for row in rows:
+def _hub_rows(
+    source: DataSource, path: str, choose: Callable[[int], Sequence[int]]
+) -> list[RawRow]:
+    """Rows of a hub data set, or of the hub's cache. Never runs a data set's own code."""
+    if not is_hub_id(path):
+        raise ValueError(f"there is no such file or folder (looked from {Path.cwd()}); mend path")
+    import datasets
+
+    where = {"name": source.subset, "split": source.split, "revision": source.revision}
+    try:
+        table = datasets.load_dataset(path, **where)
+    except Exception as error:
+        # Whatever goes wrong between here and the hub has an exception class of its own.
+        asked = ", ".join([repr(path), *(f"{name}={value!r}" for name, value in where.items())])
+        raise ValueError(
+            f"no such file or folder, and the hub did not deliver: load_dataset({asked}) raised "
+            f"{typed_line(error)}. Check path, subset, split and the network, or point path at a "
+            "local copy"
+        ) from error
+    indices = choose(len(table))
+    picked = table.select(indices)
+    return [RawRow(i, f"row {i}", row) for i, row in zip(indices, picked, strict=True)]
+
+
+def is_hub_id(path: str) -> bool:
+    """Whether a path can be the name of a hub data set: ``owner/name`` and no file's."""
+    return bool(_HUB_ID.fullmatch(path)) and not path.lower().endswith(tuple(_READERS))
+
+
+def local_rows(path: Path, *, split: str, subset: str | None) -> list[RawRow]:
+    """The rows of a file, or of those files of a folder that belong to a split, in order of name.
+
+    Raises:
+        ValueError: if there is no file to read or one cannot be read.
+    """
+    files, folder = [path], path.parent
+    if path.is_dir():
+        folder = path / subset if subset else path
+        if not folder.is_dir():
+            raise ValueError(f"the folder has no sub-folder {subset!r}, which subset asks for")
+        files = _files_of(folder, split)
+    rows: list[RawRow] = []
+    for file in files:
+        name = file.relative_to(folder).as_posix()
+        read = next((r for suffix, r in _READERS.items() if name.lower().endswith(suffix)), None)
+        if read is None:
+            raise ValueError(f"{name} is none of {', '.join(_READERS)}")
         try:
-            problem = _problem(row, source, task)
-        except ValueError as error:
-            bad.append(f"{row.where}: {one_line(error)}")
-            continue
-        if problem.id in places:
-            id_ = one_line(problem.id)
-            repeated.append(f"{row.where} has the id {id_!r} of {places[problem.id]}")
-        places.setdefault(problem.id, row.where)
-        problems.append(problem)
-    return problems, bad, repeated
+            for place, value in read(file):
+                rows.append(RawRow(len(rows), f"{name}{place}", value))
+        except (OSError, EOFError, ValueError, NotImplementedError, zlib.error, csv.Error) as error:
+            reason = one_line(getattr(error, "strerror", None) or error)
+            raise ValueError(f"cannot read {name}: {reason}") from error
+    return rows
 
 
-def _report_bad_rows(source: DataSource, bad: list[str], total: int, on_bad_row: OnBadRow) -> None:
-    found = f"{source.label}: {len(bad)} of {total} rows cannot be used: {_listed(bad)}"
-    if on_bad_row == "error":
-        raise ConfigError(f"{found}. Mend them, or leave them out with data.on_bad_row: skip")
-    if len(bad) == total:
-        raise ConfigError(f"{found}. No row is left: check the task and the columns")
-    rank_zero_only(log.warning)(f"{found}. They are left out (data.on_bad_row: skip)")
+def _files_of(folder: Path, split: str) -> list[Path]:
+    """Files named for ``split``; all files where none is named for any split."""
+    names = sorted(
+        file.relative_to(folder)
+        for file in folder.rglob("*")
+        if file.is_file()
+        and file.name.lower().endswith(tuple(_READERS))
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
+    if not names:
+        raise ValueError(f"the folder holds no {', '.join(_READERS)} file")
+    words = {name: set(re.split(r"[^a-z0-9]+", name.as_posix().lower())) for name in names}
+    if all(words[name].isdisjoint({*_SPLITS, split.lower()}) for name in names):
+        return [folder / name for name in names]
+    named = [folder / name for name in names if split.lower() in words[name]]
+    if not named:
+        found = ", ".join(name.as_posix() for name in names[:5])
+        raise ValueError(f"the folder has no file named for split {split!r}, only {found}")
+    return named
 
 
-def _listed(faults: list[str]) -> str:
-    more = len(faults) - _SHOWN
-    return "; ".join(faults[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+def _parsed(raw: bytes) -> Any:
+    """The JSON value of some bytes, or the ValueError that says where it breaks off."""
+    try:
+        return json.loads(raw.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        reason = error.msg.removesuffix(" starting at")
+        return ValueError(f"invalid JSON at {line}column {error.colno}: {reason}")
+    except UnicodeDecodeError as error:
+        return ValueError(f"not UTF-8: {error}")
+    except (ValueError, RecursionError) as error:
+        return ValueError(f"invalid JSON: {one_line(error)}")
+
+
+_Placed = Iterator[tuple[str, Any]]
+"""What follows the file's name in messages, and a row's value."""
+
+
+def _json_lines(file: Path) -> _Placed:
+    with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield f":{number}", _parsed(line.rstrip())
+
+
+def _json_list(file: Path) -> _Placed:
+    value = _parsed(file.read_bytes())
+    if isinstance(value, ValueError):
+        raise ValueError(f"{value}. With one object a line it is a .jsonl file")
+    if not isinstance(value, list):
+        raise ValueError(f"expected a list of objects, found {type(value).__name__}")
+    yield from ((f" row {number}", row) for number, row in enumerate(value))
+
+
+def _parquet(file: Path) -> _Placed:
+    from pyarrow import parquet  # comes with datasets, which would copy the file to its cache
+
+    rows = parquet.read_table(file).to_pylist()
+    yield from ((f" row {number}", row) for number, row in enumerate(rows))
+
+
+def _csv(file: Path) -> _Placed:
+    """Rows under a header line. Whole numbers, JSON lists and JSON objects are read as such."""
+    with file.open(newline="", encoding="utf-8-sig") as stream:
+        table = csv.DictReader(stream)
+        for cells in table:
+            value: Any = {key: _cell(text) for key, text in cells.items() if key is not None}
+            if None in cells or None in cells.values():
+                value = ValueError(f"another number of cells than the header's {len(value)}")
+            yield f":{table.line_num}", value
+
+
+def _cell(text: str | None) -> Any:
+    if not text or not text.strip():
+        return None
+    if _WHOLE_NUMBER.fullmatch(text.strip()) or text.lstrip().startswith(("[", "{")):
+        value = _parsed(text.encode())
+        return text if isinstance(value, ValueError) else value
+    return text
+
+
+_READERS: dict[str, Callable[[Path], _Placed]] = {
+    ".json": _json_list,
+    ".jsonl": _json_lines,
+    ".jsonl.gz": _json_lines,
+    ".parquet": _parquet,
+    ".csv": _csv,
+}

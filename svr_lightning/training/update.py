@@ -1,6 +1,13 @@
-"""The update: the loss of a micro-batch, the optimizer, and the reference that follows."""
+"""The update: samples to micro-batches, their loss, the optimizer, the reference that follows.
 
-from dataclasses import dataclass
+Micro-batches are padded on the right, and their losses add up to one plain mean.
+
+Shapes: B sequences, L prompt and completion positions, T completion positions, N tokens in the
+loss.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -9,9 +16,216 @@ from torch import Tensor, nn
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.schedule import warmup_stable_decay
-from svr_lightning.training.batching import TrainBatch
+from svr_lightning.core.types import Sample
+from svr_lightning.recipes.base import Group, sample_of
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.internals import let_gradients_be_clipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainBatch:
+    """One micro-batch."""
+
+    input_ids: Tensor
+    """[B, L] prompt, then completion, then padding on the right."""
+    attention_mask: Tensor
+    """[B, L] 1 on real tokens."""
+    rows: Tensor
+    """[N] sequence of each token in the loss, in the order in which ``mask`` lists them."""
+    logit_positions: Tensor
+    """[N] position in L whose hidden state predicts it: the one before its own."""
+    mask: Tensor
+    """[B, T] 1 on the completion tokens that are in the loss, all of them as a rule."""
+    logprobs: Tensor
+    """[B, T] nats, under the policy that sampled, as the engine computed them."""
+    advantages: Tensor
+    """[B]."""
+    weight: float
+    """Multiplies the sum of the sequences' losses: B-independent, so that the mean over an
+    optimizer step is the plain mean over its sequences however they are split."""
+    mean_weight: float
+    """What a sequence's numbers are multiplied by for logs: means over the sequences that learn."""
+    group_ids: tuple[str, ...]
+    """[B] problem of each sequence, for messages."""
+    old_logprobs: Tensor | None = None
+    """[B, T] nats, under the policy that sampled, as the trainer computes them; None where it is
+    the present one, since one update is all that its rollout serves."""
+
+    def to(self, *args: Any, **kwargs: Any) -> "TrainBatch":
+        """Move every tensor, as Lightning does with a batch."""
+        moved: dict[str, Any] = {
+            f.name: value.to(*args, **kwargs)
+            for f in fields(self)
+            if isinstance(value := getattr(self, f.name), Tensor)
+        }
+        return replace(self, **moved)
+
+    def __len__(self) -> int:
+        return len(self.group_ids)
+
+
+def samples_of(groups: Sequence[Group], per_problem: int) -> list[Sample | None]:
+    """The samples of all groups, ``per_problem`` places each; None where a place stays empty."""
+    samples: list[Sample | None] = []
+    for group in groups:
+        samples += [*group.samples, *[None] * (per_problem - len(group.samples))]
+    return samples
+
+
+def dummy_sample(groups: Sequence[Group]) -> Sample:
+    """Some completion of a rollout, for micro-batches that weigh nothing."""
+    turns = [turn for group in groups for t in group.trajectories for turn in t.turns]
+    shortest = min(turns, key=lambda turn: turn.completion.completion_tokens)
+    return sample_of(shortest, groups[0].problem, 0.0)
+
+
+LossTokens = Callable[[Sample], tuple[int, int]]
+"""From a sample to the first of its completion tokens that the loss covers, and the one past the
+last."""
+
+
+def whole_completion(sample: Sample) -> tuple[int, int]:
+    """All completion tokens."""
+    return 0, len(sample.completion_ids)
+
+
+def micro_batches(
+    samples: Sequence[Sample | None],
+    *,
+    accumulate: int,
+    updates: int,
+    version: int,
+    loss_tokens: LossTokens = whole_completion,
+    dummy_sample: Sample | None = None,
+) -> list[TrainBatch]:
+    """Split one rollout's samples into the micro-batches of its optimizer steps.
+
+    Groups go to the ``updates`` optimizer steps in turn, whole ones where the problems divide into
+    as many parts; else a group may be split between two. Within one step sequences are sorted by
+    length and cut where the largest micro-batch comes out smallest, padding included; each
+    sequence weighing the same, this changes no gradient.
+
+    Args:
+        samples: one rank's share of the rollout. None holds the place of a sequence that does not
+            learn: in the mean over an optimizer step it counts with a loss of 0.
+        accumulate: micro-batches per optimizer step.
+        updates: optimizer steps per rollout.
+        version: optimizer steps behind the weights that must have sampled all of them.
+        loss_tokens: which tokens of a sample the loss covers.
+        dummy_sample: what micro-batches without weight are made of, where fewer sequences learn
+            than there are micro-batches.
+
+    Raises:
+        RuntimeError: if a sample comes from other weights than the present ones.
+        ValueError: if the samples do not divide into equal optimizer steps of at least one
+            sequence per micro-batch.
+    """
+    learning = [sample for sample in samples if sample is not None]
+    stale = {sample.policy_version for sample in learning} - {version}
+    if stale:
+        raise RuntimeError(
+            f"the engine sampled with weights of step {sorted(stale)[0]} at step {version}; "
+            "it was not synced after the last update"
+        )
+    per_step, rest = divmod(len(samples), updates)
+    if rest or per_step < accumulate:
+        raise ValueError(
+            f"{len(samples)} samples do not make {updates} equal optimizer steps of at least "
+            f"{accumulate} sequences"
+        )
+    batches = []
+    for start in range(0, len(samples), per_step):
+        places = samples[start : start + per_step]
+        step = sorted((sample for sample in places if sample is not None), key=_length)
+        count = min(accumulate, len(step))
+        for run in balanced_split([_length(s) for s in step], count) if count else []:
+            weights = (accumulate / per_step, accumulate / len(step))
+            batches.append(pad(step[run], weights[0], loss_tokens, weights[1]))
+        if count < accumulate:
+            if dummy_sample is None:
+                raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
+            batches += [pad([dummy_sample], 0.0)] * (accumulate - count)
+    return batches
+
+
+def balanced_split(lengths: Sequence[int], count: int) -> list[slice]:
+    """Cut ascending ``lengths`` into ``count`` runs so that the largest padded size is smallest.
+
+    The padded size of a run is its number of sequences times its last length. A bound on it is
+    enough if taking as many sequences as it allows, run after run, leaves none over; the smallest
+    such bound is found by bisection.
+
+    Args:
+        lengths: ascending, at least ``count`` of them.
+        count: runs, none of them empty.
+
+    Examples:
+        >>> balanced_split([1, 1, 1, 5], 2)
+        [slice(0, 3, None), slice(3, 4, None)]
+    """
+    enough = len(lengths) * lengths[-1]
+    low = lengths[-1]
+    while low < enough:
+        middle = (low + enough) // 2
+        if _runs(lengths, count, middle)[-1].stop == len(lengths):
+            enough = middle
+        else:
+            low = middle + 1
+    return _runs(lengths, count, enough)
+
+
+def _runs(lengths: Sequence[int], count: int, bound: int) -> list[slice]:
+    """``count`` runs of padded size at most ``bound``, the first ones as long as they may be."""
+    runs = []
+    start = 0
+    for later in reversed(range(count)):
+        stop = start + 1
+        while stop < len(lengths) - later and (stop + 1 - start) * lengths[stop] <= bound:
+            stop += 1
+        runs.append(slice(start, stop))
+        start = stop
+    return runs
+
+
+def pad(
+    samples: Sequence[Sample],
+    weight: float,
+    loss_tokens: LossTokens = whole_completion,
+    mean_weight: float | None = None,
+) -> TrainBatch:
+    """Pad sequences on the right to a common length; ``mean_weight`` is ``weight`` if left out."""
+    spans = [loss_tokens(sample) for sample in samples]
+    sequences = [[*s.prompt_ids, *s.completion_ids] for s in samples]
+    tokens = [
+        (row, len(s.prompt_ids) - 1 + t)
+        for row, (s, span) in enumerate(zip(samples, spans, strict=True))
+        for t in range(*span)
+    ]
+    rows, logit_positions = torch.tensor(tokens).unbind(dim=1)
+    completion = max(len(s.completion_ids) for s in samples)
+    in_loss = [[0] * first + [1] * (stop - first) for first, stop in spans]
+    return TrainBatch(
+        input_ids=_padded(sequences, 0),
+        attention_mask=_padded([[1] * len(sequence) for sequence in sequences], 0),
+        rows=rows,
+        logit_positions=logit_positions,
+        mask=_padded(in_loss, 0, completion),
+        logprobs=_padded([s.logprobs for s in samples], 0.0),
+        advantages=torch.tensor([s.advantage for s in samples]),
+        weight=weight,
+        mean_weight=weight if mean_weight is None else mean_weight,
+        group_ids=tuple(s.group_id for s in samples),
+    )
+
+
+def _length(sample: Sample) -> int:
+    return len(sample.prompt_ids) + len(sample.completion_ids)
+
+
+def _padded(rows: Sequence[Sequence[float]], fill: float, length: int = 0) -> Tensor:
+    """[B, longest row], or [B, ``length``] if that is more."""
+    length = max(length, *map(len, rows))
+    return torch.tensor([[*row, *[fill] * (length - len(row))] for row in rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +256,7 @@ def policy_update_loss(
     Args:
         policy: a transformers causal language model; the loss carries its gradient.
         reference: the same architecture; None where ``spec.beta`` is 0.
-        batch: one of :func:`~svr_lightning.training.batching.micro_batches`.
+        batch: one of :func:`micro_batches`.
         spec: ratio level, clip range, beta.
         temperature: of the rollout; the default is that of ``model.sampling``.
 
@@ -135,7 +349,7 @@ def mix_reference(reference: nn.Module, policy: nn.Module, mix: float) -> None:
         old.copy_(mixed)
 
 
-def total_norm(model: nn.Module) -> torch.Tensor:
+def total_norm(model: nn.Module) -> Tensor:
     """The 2-norm of all gradients together."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     return torch.nn.utils.get_total_norm(gradients)

@@ -1,10 +1,8 @@
 """The warning that a policy has collapsed into doubt."""
 
-from dataclasses import replace
-
 import pytest
 
-from svr_lightning.training.collapse import WINDOW, CollapseWatch, SelfVerification, has_collapsed
+from svr_lightning.training.logs import WINDOW, CollapseWatch, SelfVerification, has_collapsed
 
 START = SelfVerification(says_correct=0.9, would_stop=0.7, spread=0.2, auroc=0.52)
 DOUBT = SelfVerification(says_correct=0.1, would_stop=0.01, spread=0.12, auroc=0.5)
@@ -26,9 +24,9 @@ def test_uniform_doubt_after_overconfidence_is_a_collapse() -> None:
 @pytest.mark.parametrize(
     "now",
     [
-        replace(DOUBT, auroc=0.7),  # low, but it tells right from wrong
-        replace(DOUBT, would_stop=0.2),  # it still stops
-        replace(DOUBT, says_correct=0.6),  # it still says CORRECT
+        DOUBT._replace(auroc=0.7),  # low, but it tells right from wrong
+        DOUBT._replace(would_stop=0.2),  # it still stops
+        DOUBT._replace(says_correct=0.6),  # it still says CORRECT
         START,
     ],
 )
@@ -37,7 +35,7 @@ def test_one_sign_alone_is_none(now: SelfVerification) -> None:
 
 
 def test_a_policy_that_never_stopped_has_not_collapsed() -> None:
-    assert not has_collapsed(replace(START, would_stop=0.05), DOUBT)
+    assert not has_collapsed(START._replace(would_stop=0.05), DOUBT)
 
 
 def test_a_collapse_is_named_once_with_what_to_try() -> None:

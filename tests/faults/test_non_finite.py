@@ -12,12 +12,12 @@ from lightning.pytorch import Callback
 
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.batching import TrainBatch
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig, SamplingConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
+from svr_lightning.training.update import TrainBatch
 
 Fault = Callable[[SVRModule, TrainBatch], None]
 

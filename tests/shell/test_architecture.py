@@ -50,7 +50,7 @@ class Calls:
 def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str, str]]]:
     """One optimizer step, then a test, each traced."""
     folder = tmp_path_factory.mktemp("traced")
-    problems, model = data(test=[data().sources("val")[0]]), module()
+    problems, model = data(test=[data().sources["val"][0]]), module()
     run = trainer(folder, max_steps=1)
     with Calls() as training:
         run.fit(model, problems)

@@ -13,8 +13,13 @@ from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.types import Sample
 from svr_lightning.engines.base import Request, SamplingParams
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.training.batching import TrainBatch, balanced_split, micro_batches, pad
-from svr_lightning.training.update import completion_logprobs
+from svr_lightning.training.update import (
+    TrainBatch,
+    balanced_split,
+    completion_logprobs,
+    micro_batches,
+    pad,
+)
 from tests.models import MODELS, tiny_qwen3
 from tests.samples import TEMPERATURE, rollout, sample
 from tests.tolerance import of_gradients, of_logprobs, rounding, terms_of

@@ -19,8 +19,8 @@ from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import TASKS, GradingError, Task, get_task
 from svr_lightning.tasks.base import Row
-from svr_lightning.training.batching import samples_of
 from svr_lightning.training.logs import rollout_stats
+from svr_lightning.training.update import samples_of
 from tests.scripted_engine import ScriptedEngine
 
 TOKENIZER = AutoTokenizer.from_pretrained(str(Path(tiny.__file__).parent / "countdown_policy"))

@@ -8,8 +8,13 @@ import pytest
 
 import svr_lightning as svr
 from svr_lightning.errors import ConfigError
-from svr_lightning.tasks.countdown_problems import CountdownGenerator, generate_rows, reachable
-from svr_lightning.training.sources import DataSource, countdown_split, load_problems
+from svr_lightning.tasks.countdown_problems import (
+    CountdownGenerator,
+    countdown_split,
+    generate_rows,
+    reachable,
+)
+from svr_lightning.training.sources import DataSource, load_problems
 
 
 def test_the_countdown_split_is_what_the_datasets_package_draws() -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import DistributedSampler
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
 from svr_lightning.tasks.countdown_problems import CountdownGenerator
-from svr_lightning.training.data import EvaluationShare, SVRDataModule, TrainingOrder
+from svr_lightning.training.data import SVRDataModule, TrainingOrder
 from svr_lightning.training.sources import DataSource
 
 
@@ -151,8 +151,8 @@ def test_ranks_cover_an_evaluation_set_exactly_once_in_file_order(ranks: int) ->
     for rank in range(ranks):
         data = module(rank, ranks, val=sources, eval_batch_size=4)
         loaders = data.val_dataloader()
-        assert [source.name for source in data.sources("val")] == ["one", "two"]
-        assert data.sources("val")[0].max_completion_tokens == 99
+        assert [source.name for source in data.sources["val"]] == ["one", "two"]
+        assert data.sources["val"][0].max_completion_tokens == 99
         shares.append([[problem.id for batch in loader for problem in batch] for loader in loaders])
         assert max(len(batch) for loader in loaders for batch in loader) <= 4
         assert len(loaders[0]) == len(list(loaders[0]))
@@ -172,8 +172,9 @@ def test_a_set_smaller_than_the_number_of_processes_is_refused() -> None:
 
 def test_lightning_will_not_replace_these_samplers() -> None:
     # It injects a DistributedSampler of its own, which pads, only where none is.
-    assert issubclass(TrainingOrder, DistributedSampler)
-    assert issubclass(EvaluationShare, DistributedSampler)
+    data = module(test=[made("some", 3)])
+    for loader in (data.train_dataloader(), *data.test_dataloader()):
+        assert isinstance(loader.sampler, DistributedSampler)
 
 
 def test_validation_and_test_sets_may_be_absent() -> None:
@@ -237,7 +238,7 @@ def test_questions_of_the_users_own_become_problems_without_a_reference() -> Non
         Problem(id="questions/0", task="gsm8k", question="What is 6 * 7?", reference=""),
         Problem(id="questions/1", task="gsm8k", question="And 7 * 6?", reference=""),
     ]
-    assert data.sources("predict")[0].name == "questions"
+    assert data.sources["predict"][0].name == "questions"
 
 
 @pytest.mark.parametrize(
@@ -338,7 +339,7 @@ def test_the_data_module_is_configured_from_plain_values() -> None:
     }
     parsed = parser.parse_args(["--data", json.dumps(config), "--data.train.limit=16"])
     data = parser.instantiate_classes(parsed).data
-    assert data.sources("val") == [
+    assert data.sources["val"] == [
         DataSource(name="b", task="math", path="x/y", max_completion_tokens=2048)
     ]
     assert len(data.problems("train")[0]) == 16
@@ -359,7 +360,7 @@ def test_a_local_file_stands_for_the_hubs_data_set_and_never_for_a_path_of_the_u
     def read_from(path: str) -> str | None:
         source = DataSource(name="gsm8k_train", task="gsm8k", path=path)
         data = SVRDataModule(train=source, local_files=files, problems_per_step=1)
-        return data.sources("train")[0].path
+        return data.sources["train"][0].path
 
     assert read_from("openai/gsm8k") == files["gsm8k_train"]
     own = str(tmp_path / "own.jsonl")

@@ -313,7 +313,7 @@ def test_a_checkpoint_of_training_can_be_evaluated(tmp_path: Path) -> None:
     run = trainer(tmp_path, max_steps=2)
     run.fit(module(), data())
     run.save_checkpoint(tmp_path / "end.ckpt")
-    tested = data(val=[], test=data().sources("val"))
+    tested = data(val=[], test=data().sources["val"])
     trainer(tmp_path, limit_test_batches=1.0).test(
         module(), tested, ckpt_path=tmp_path / "end.ckpt"
     )
@@ -354,14 +354,14 @@ def test_the_accumulation_is_not_for_users_to_set(tmp_path: Path) -> None:
 
 def test_a_fast_dev_run_leaves_nothing_that_the_next_run_trips_over(tmp_path: Path) -> None:
     callbacks = (BeforeAfter(), HFExport(), ModelCheckpoint(save_last=True))
-    tested = data(test=data().sources("val"))
+    tested = data(test=data().sources["val"])
     trainer(tmp_path, *callbacks, fast_dev_run=1, enable_checkpointing=True).fit(module(), tested)
     assert not list(tmp_path.rglob("*.ckpt"))
     assert not any((tmp_path / name).exists() for name in ("policy", "eval/before", "eval/after"))
 
 
 def test_the_limit_on_test_batches_holds_for_the_comparison(tmp_path: Path) -> None:
-    tested = data(test=data().sources("val"), eval_batch_size=1)
+    tested = data(test=data().sources["val"], eval_batch_size=1)
     run = trainer(tmp_path, BeforeAfter(), max_steps=1, limit_test_batches=2)
     run.fit(module(), tested)
     for name in ("before", "after"):

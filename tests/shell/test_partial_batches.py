@@ -7,8 +7,7 @@ import torch
 
 from svr_lightning.core.types import Sample
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.batching import micro_batches, pad
-from svr_lightning.training.update import completion_logprobs
+from svr_lightning.training.update import completion_logprobs, micro_batches, pad
 from tests.models import tiny_qwen3
 from tests.samples import TEMPERATURE, rollout, sample
 from tests.scripted import TOKENIZER

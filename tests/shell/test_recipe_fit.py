@@ -22,13 +22,13 @@ from svr_lightning.recipes.rlcr import RLCR
 from svr_lightning.recipes.scrpo import ScRPO, ScRPOPool
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
-from svr_lightning.training.batching import TrainBatch
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig, SamplingConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
+from svr_lightning.training.update import TrainBatch
 from tests.made_up_recipe import MADE_UP
 
 # recipe: generations per problem, turns of a validation with T_max = 2

@@ -9,7 +9,7 @@ import torch
 
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.training.config import OptimizerConfig, SamplingConfig
-from svr_lightning.training.serving import PolicyEngine, choose_engine, require_agreement
+from svr_lightning.training.rollouts import PolicyEngine, choose_engine, require_agreement
 from tests.models import tiny_qwen3
 from tests.pipelining import assert_pipelined_equals_lock_step, shipped_policy
 from tests.small_fit import data, module, trainer, weights
@@ -94,7 +94,7 @@ def test_weights_of_a_checkpoint_are_served_at_once_though_no_step_was_taken(
     with torch.no_grad():
         for parameter in model.policy.parameters():
             parameter.zero_()
-    tested = data(val=[], test=data().sources("val"))
+    tested = data(val=[], test=data().sources["val"])
     run.test(model, tested, ckpt_path=tmp_path / "end.ckpt")
     served = list(engine._model.parameters())
     assert all(torch.equal(a, b) for a, b in zip(trained, served, strict=True))
@@ -169,11 +169,11 @@ def test_a_policy_that_is_not_on_a_gpu_is_sampled_by_transformers() -> None:
 def test_a_policy_on_a_gpu_is_sampled_by_vllm_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("svr_lightning.training.serving.find_spec", lambda _: None)
+    monkeypatch.setattr("svr_lightning.training.rollouts.find_spec", lambda _: None)
     engine, why = choose_engine("cuda")
     assert isinstance(engine, TransformersEngine)
     assert "vLLM is not installed" in why
-    monkeypatch.setattr("svr_lightning.training.serving.find_spec", lambda _: object())
+    monkeypatch.setattr("svr_lightning.training.rollouts.find_spec", lambda _: object())
     monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: "0.32.0")
     engine, why = choose_engine("cuda")
     assert type(engine).__name__ == "VLLMEngine"

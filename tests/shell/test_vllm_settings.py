@@ -63,5 +63,5 @@ def test_a_training_tells_its_engine_how_many_trajectories_a_rollout_has(tmp_pat
     run = trainer(tmp_path, max_steps=1)
     run.fit(module(engine=Told(), updates_per_rollout=2), data())
     assert told == [2 * 2 * 4]  # problems of a step, steps of a rollout, trajectories of a problem
-    run.test(module(engine=Told()), data(test=data().sources("val")))
+    run.test(module(engine=Told()), data(test=data().sources["val"]))
     assert told == [16, None]

@@ -16,8 +16,7 @@ from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.batching import pad
-from svr_lightning.training.update import completion_logprobs
+from svr_lightning.training.update import completion_logprobs, pad
 
 TEMPERATURE = 0.9
 GIB = 2**30

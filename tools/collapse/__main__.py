@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from svr_lightning.report.drawing import svg
-from svr_lightning.training.collapse import WINDOW, SelfVerification, has_collapsed
+from svr_lightning.training.logs import WINDOW, SelfVerification, has_collapsed
 from tools.collapse.conditions import CONDITIONS, STEPS, Condition, Log, train
 from tools.collapse.expected import break_even, curve
 from tools.collapse.figure import courses, paid

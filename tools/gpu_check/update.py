@@ -10,10 +10,9 @@ import torch
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Sample
 from svr_lightning.errors import typed_line
-from svr_lightning.training.batching import pad
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.policy import use_kernels
-from svr_lightning.training.update import make_optimizer, policy_update_loss
+from svr_lightning.training.update import make_optimizer, pad, policy_update_loss
 from tools.bench import workloads
 from tools.gpu_check.flops import FORMULA, PEAKS, forward_flops, nominal
 from tools.gpu_check.models import (
