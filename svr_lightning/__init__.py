@@ -19,6 +19,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "Certificate": "control.certificate",
+    "Controller": "control.controller",
     "Problem": "core.types",
     "ScoredTurn": "core.types",
     "SelfCheck": "core.types",

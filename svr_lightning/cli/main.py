@@ -27,6 +27,7 @@ READING = {
     "report": "figures, tables and a page to read",
     "regrade": "grade recorded samples with another grader",
 }
+SERVING = {"serve": "a chat-completions API that refines each answer until it may stop"}
 
 
 def _listed(commands: dict[str, str]) -> str:
@@ -43,6 +44,10 @@ good enough.
 From recorded samples, without a model:
 
 {_listed(READING)}
+
+For other programs:
+
+{_listed(SERVING)}
 
   python -m svr_lightning fit --config configs/countdown_tiny.yaml
   python -m svr_lightning fit --config configs/gsm8k.yaml --config configs/hardware/cpu_smoke.yaml
@@ -89,10 +94,10 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(__version__)
         return 0
-    if command in READING:
+    if command in READING | SERVING:
         return read_files(command, rest)
     if command not in TRAINING:
-        known = [*TRAINING, *READING]
+        known = [*TRAINING, *READING, *SERVING]
         hint = did_you_mean(command, known)
         return fail(f"unknown command {command!r}{hint}; commands: {', '.join(known)}")
     if "-h" in rest or "--help" in rest:
@@ -132,7 +137,7 @@ def _help_of(command: str) -> str:
     )
 
 
-# --- commands that read files and need no trainer -----------------------------------------------
+# --- commands that need no trainer --------------------------------------------------------------
 # One module each, named for its command, with ``add_arguments(parser)`` and ``run(options)``.
 
 

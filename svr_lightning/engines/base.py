@@ -8,11 +8,12 @@ policy's weights; a server reads messages and has weights of its own.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any, Optional
 
 from svr_lightning.core.types import FinishReason, Message, RemoteCompletion
+
+if TYPE_CHECKING:
+    import torch  # a client of a server needs none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class Engine(ABC):
     it and returns :class:`Output`; else it returns :class:`TextOutput` and cannot be trained on."""
     version: int
     """Optimizer steps behind the weights served now; -1 before the first sync."""
-    dtype: torch.dtype | None
+    dtype: Optional["torch.dtype"]
     """In which the weights are served, known from :meth:`start` on; None if it has none."""
     max_batch: int
     """Requests that it runs at the same time; known from :meth:`start` on."""
@@ -112,6 +113,10 @@ class Engine(ABC):
     @abstractmethod
     def cancel(self) -> None:
         """Drop everything queued or running."""
+
+    def drop(self, request_id: int) -> None:
+        """Stop working on one request, whose output nobody waits for; it may come all the same."""
+        return
 
     def sleep(self) -> None:
         """Release what only sampling needs. The next sync or submit takes it back."""

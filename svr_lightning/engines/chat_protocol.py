@@ -57,19 +57,27 @@ def request_key(body: Mapping[str, Any]) -> str:
 
 
 def read_answer(body: bytes) -> RemoteCompletion:
-    """Read a server's answer.
+    """Read a server's answer; see :func:`read_completion`."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError("the answer is no chat completion") from error
+    return read_completion(answer)
+
+
+def read_completion(answer: Any) -> RemoteCompletion:
+    """The completion in a server's answer, which may be any JSON value.
 
     Raises:
         MalformedError: if it is no chat completion.
         UnusableError: if it does not say how it ended, or how long it is.
     """
     try:
-        answer = json.loads(body)
         choice = answer["choices"][0]
         text = _text(choice["message"], choice["finish_reason"])
         ended = choice["finish_reason"]
         usage = answer.get("usage")
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise MalformedError("the answer is no chat completion") from error
     if ended not in tuple(FinishReason):
         said = excerpt(ended) if isinstance(ended, str) else "none"

@@ -90,7 +90,7 @@ class OpenAIEngine(Engine):
         logprobs: bool = False,
     ) -> None:
         self.base_url = base_url.rstrip("/")
-        _check_url(self.base_url)
+        check_url(self.base_url, "model.engine.base_url")
         limits = {"concurrency": concurrency, "timeout": timeout, "tries": tries}
         for name, value in {**limits, "patience": patience}.items():
             require(value >= 1, f"model.engine.{name}={value} must be at least 1")
@@ -323,8 +323,12 @@ class OpenAIEngine(Engine):
         )
 
 
-def _check_url(url: str) -> None:
-    """Refuse what is no plain address. The message must not repeat a password."""
+def check_url(url: str, option: str) -> None:
+    """Refuse what is no plain address. The message names the option, and repeats no password.
+
+    Raises:
+        ConfigError: if it is none, or ends in the place that requests go to.
+    """
     try:
         parts = urlsplit(url)
         complete = parts.scheme in ("http", "https") and bool(parts.hostname)
@@ -332,11 +336,11 @@ def _check_url(url: str) -> None:
     except ValueError:
         complete = False
     if not complete or any(not c.isprintable() or c.isspace() for c in url):
-        raise ConfigError("model.engine.base_url is no address such as http://127.0.0.1:8000/v1")
+        raise ConfigError(f"{option} is no address such as http://127.0.0.1:8000/v1")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise ConfigError(
-            "model.engine.base_url must be an address alone, without user, password or query; a "
-            f"key belongs into the environment variable {DEFAULT_KEY}"
+            f"{option} must be an address alone, without user, password or query; a key belongs "
+            f"into an environment variable such as {DEFAULT_KEY}"
         )
     if url.endswith("/completions"):
-        raise ConfigError("model.engine.base_url ends before /chat/completions, usually in /v1")
+        raise ConfigError(f"{option} ends before /chat/completions, usually in /v1")

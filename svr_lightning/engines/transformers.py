@@ -82,6 +82,14 @@ class TransformersEngine(Engine):
         self._queue.clear()
         self._rows, self._cache = [], None
 
+    @torch.no_grad()
+    def drop(self, request_id: int) -> None:
+        """Drop one request."""
+        self._queue = deque(one for one in self._queue if one.id != request_id)
+        places = {i for i, row in enumerate(self._rows) if row.request.id == request_id}
+        if places:
+            self._compact(places)
+
     def sleep(self) -> None:
         """Nothing to release: the weights are those that train."""
 

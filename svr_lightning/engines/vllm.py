@@ -190,6 +190,12 @@ class VLLMEngine(Engine):
             self._llm.llm_engine.abort_request(sorted(self._running))
             self._running.clear()
 
+    def drop(self, request_id: int) -> None:
+        """Abort one request."""
+        if str(request_id) in self._running:
+            self._llm.llm_engine.abort_request([str(request_id)])
+            self._running.discard(str(request_id))
+
     def _output(self, result: Any) -> Output:
         (completion,) = result.outputs
         if completion.finish_reason not in _REASONS:

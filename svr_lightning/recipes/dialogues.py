@@ -53,6 +53,13 @@ ScoresOf = Callable[[AnyCompletion], TokenScores]
 """Says how probable the policy found a completion, as :meth:`Renderer.token_scores` does."""
 
 
+def limited(asked: Prompt, limit: int) -> PromptRequest:
+    """A prompt with the lower of ``limit`` and its own completion limit."""
+    if isinstance(asked, PromptRequest):
+        return asked._replace(max_completion_tokens=min(limit, asked.max_completion_tokens))
+    return PromptRequest(asked, limit)
+
+
 class Dialogue(ABC):
     """The prompts of a method, how its completions are read, and what can end a trajectory.
 

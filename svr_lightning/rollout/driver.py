@@ -24,7 +24,7 @@ from svr_lightning.engines.base import (
     TextOutput,
 )
 from svr_lightning.errors import require
-from svr_lightning.recipes.dialogues import PromptRequest, RolloutFn
+from svr_lightning.recipes.dialogues import RolloutFn, limited
 from svr_lightning.rollout.rendering import Renderer
 
 
@@ -59,13 +59,6 @@ def draw_seed(place: SeedContext, job: Job, turn: int, position: int) -> int:
         # A program's other prompts of the same round draw apart from every other sample.
         purpose=f"generate {position}" if position else "generate",
     )
-
-
-def limited(asked: list[Message] | PromptRequest, limit: int) -> PromptRequest:
-    """A prompt with the lower of the job's completion limit and its own."""
-    if isinstance(asked, PromptRequest):
-        return asked._replace(max_completion_tokens=min(limit, asked.max_completion_tokens))
-    return PromptRequest(asked, limit)
 
 
 class RequestError(NamedTuple):
@@ -257,14 +250,19 @@ class Driver:
             return output.completion
         assert isinstance(output, Output)
         assert self._renderer is not None
-        return Completion(
-            prompt_ids=tuple(prompt_ids),
-            token_ids=output.token_ids,
-            logprobs=output.logprobs,
-            text=self._renderer.completion_text(output.token_ids),
-            finish_reason=output.finish_reason,
-            policy_version=output.version,
-        )
+        return completion_of(self._renderer, prompt_ids, output)
+
+
+def completion_of(renderer: Renderer, prompt_ids: Sequence[int], output: Output) -> Completion:
+    """What an engine drew, with its text."""
+    return Completion(
+        prompt_ids=tuple(prompt_ids),
+        token_ids=output.token_ids,
+        logprobs=output.logprobs,
+        text=renderer.completion_text(output.token_ids),
+        finish_reason=output.finish_reason,
+        policy_version=output.version,
+    )
 
 
 def _generated_tokens(output: Output | TextOutput | Refusal) -> int:

@@ -1,0 +1,238 @@
+"""Serve the chat-completions API: each answer is refined until the stopping rule accepts it.
+
+    python -m svr_lightning serve --task gsm8k --upstream http://127.0.0.1:8000/v1 --model svr
+    python -m svr_lightning serve --task countdown --policy embedded:countdown-tiny
+
+The first stands in front of any server that speaks the protocol, the second runs the policy in this
+process. Needs pip install "svr-lightning[serve]". docs/serving.md explains it.
+"""
+
+import argparse
+import ipaddress
+import json
+import os
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, get_args
+
+from svr_lightning.control.backends import Backend, EngineBackend, Upstream
+from svr_lightning.control.certificate import Certificate
+from svr_lightning.control.controller import Controller, Otherwise, scores_of_reply
+from svr_lightning.core.stopping import RULES, Confident, StopRule
+from svr_lightning.engines.openai import check_url
+from svr_lightning.errors import ConfigError, require
+from svr_lightning.tasks import get_task
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    add = parser.add_argument
+    add("--task", required=True, help="gsm8k, math, countdown or a class path: words the prompts")
+    add("--upstream", metavar="URL", help="address of the policy's server, usually ending in /v1")
+    add("--policy", help="instead: the policy's folder, to be run in this process")
+    add("--model", help="name of the policy at --upstream, and here (default here: svr)")
+    add("--engine", choices=("transformers", "vllm"), help="of --policy (default: by device)")
+    add("--certificate", help="certificate.json of certify: its rule and T_max")
+    add("--rule", choices=sorted(RULES), default="Confident", help="when to stop")
+    add("--threshold", type=float, help="of the rule Confident (default 0.85)")
+    add("--max-turns", type=int, help="T_max (default 10); a request may ask for fewer")
+    add("--max-completion-tokens", type=int, help="of a turn (default: the task's)")
+    add("--otherwise", choices=get_args(Otherwise), default="answer", help="if no turn is accepted")
+    add("--second", metavar="URL", help="server of the model that escalated questions go to")
+    add("--second-model", metavar="NAME", help="its name there")
+    add("--host", default="127.0.0.1", help="address to listen at (default: this machine alone)")
+    add("--port", type=int, default=8080, help="0 takes a free one")
+    add("--key-env", help="environment variable with the key that clients have to send")
+    add("--upstream-key-env", help="environment variable with the key for --upstream")
+    add("--second-key-env", help="environment variable with the key for --second")
+    add("--max-body", type=int, default=2**20, help="bytes of a request")
+    add("--max-requests", type=int, default=256, help="in progress; one more is answered with 429")
+    add("--seconds", type=float, default=600.0, help="for a request with all its turns")
+    add("--grace", type=int, default=10, help="seconds for running requests after SIGTERM")
+    add("--max-prompt-tokens", type=int, default=4096, help="of --policy")
+    add("--max-model-len", type=int, default=8192, help="of --policy: prompt and completion")
+    add("--chat-template-kwargs", default='{"enable_thinking": false}', help="JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    for package in ("starlette", "uvicorn", "prometheus_client"):
+        found = find_spec(package) is not None
+        require(found, f'{package} is not installed; pip install "svr-lightning[serve]"')
+    server = make_server(options)
+    import uvicorn
+
+    config = uvicorn.Config(
+        server.app(),
+        host=options.host,
+        port=options.port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=options.grace,
+        server_header=False,
+    )
+    listening = config.bind_socket()
+    # uvicorn raises the signal again once it has shut down, which would look like a crash.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    port = listening.getsockname()[1]
+    print(f"serving {options.model or 'svr'} at http://{options.host}:{port}/v1", flush=True)
+    uvicorn.Server(config).run(sockets=[listening])
+    return 0
+
+
+def make_server(options: argparse.Namespace) -> Any:
+    """The server that the options describe."""
+    from svr_lightning.control.server import ChatServer, Limits
+
+    key = _key(options.key_env, "--key-env")
+    require(
+        key is not None or _is_loopback(options.host),
+        f"--host {options.host} can be reached by others; set a key and name it with --key-env",
+    )
+    require(
+        (options.upstream is None) != (options.policy is None),
+        "give --upstream URL or --policy FOLDER, one of them",
+    )
+    for name in ("max_body", "max_requests", "seconds"):
+        require(getattr(options, name) > 0, f"--{name.replace('_', '-')} must be above 0")
+    controller = _controller(options)
+    second = None
+    if options.second is not None:
+        require(options.second_model is not None, "--second needs --second-model NAME")
+        second = _upstream(options, "second", options.second_model)
+    if options.policy is not None:
+        policy: Backend = _in_process(options, controller.certificate)
+    else:
+        require(options.model is not None, "--upstream needs --model NAME")
+        policy = _upstream(options, "upstream", options.model, controller.rule.needs_tokens)
+    scores = policy.scores_of if isinstance(policy, EngineBackend) else scores_of_reply
+    return ChatServer(
+        replace(controller, scores_of=scores),
+        policy,
+        model=options.model or "svr",
+        second=second,
+        limits=Limits(
+            body=options.max_body, requests=options.max_requests, seconds=options.seconds
+        ),
+        key=key,
+    )
+
+
+def _controller(options: argparse.Namespace) -> Controller:
+    certificate = None if options.certificate is None else Certificate.read(options.certificate)
+    rule: StopRule = RULES[options.rule]()
+    if certificate is not None:
+        require(
+            (options.rule, options.threshold, options.max_turns) == ("Confident", None, None),
+            "--certificate sets rule, threshold and T_max; leave the options for them out",
+        )
+        rule = certificate.rule
+    if options.threshold is not None:
+        require(isinstance(rule, Confident), f"--threshold: {options.rule} has none")
+        rule = Confident(threshold=options.threshold)
+    turns = options.max_turns or (certificate.max_turns if certificate else 10)
+    client: Callable[..., Any] = _replaced
+    try:
+        return Controller(
+            client,
+            get_task(options.task),
+            rule=rule,
+            max_turns=turns,
+            max_completion_tokens=options.max_completion_tokens,
+            otherwise=options.otherwise,
+            second=client if options.second else None,
+            certificate=certificate,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _replaced(*_: Any) -> Any:
+    raise AssertionError("each request has a client of its own")
+
+
+def _upstream(
+    options: argparse.Namespace, which: str, model: str, logprobs: bool = False
+) -> Upstream:
+    url = getattr(options, which)
+    check_url(url, f"--{which}")
+    return Upstream(
+        url,
+        model,
+        key=_key(getattr(options, f"{which}_key_env"), f"--{which}-key-env"),
+        chat_template_kwargs=_template(options) if which == "upstream" else {},
+        logprobs=logprobs,
+        concurrency=options.max_requests,
+    )
+
+
+def _in_process(options: argparse.Namespace, certificate: Certificate | None) -> EngineBackend:
+    """Load the policy and start its engine."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from svr_lightning.rollout.rendering import Renderer
+    from svr_lightning.training.config import PolicyConfig
+    from svr_lightning.training.policy import load_policy, stop_token_ids
+    from svr_lightning.training.serving import PolicyEngine
+
+    if certificate is not None:
+        certificate.require_policy(options.policy)
+    sizes = {
+        "max_prompt_tokens": options.max_prompt_tokens,
+        "max_model_len": options.max_model_len,
+    }
+    config = PolicyConfig(path=options.policy, **sizes)
+    device = _device()
+    model, tokenizer = load_policy(config, seed=0, device=device)
+    model.to(device)
+    serving = PolicyEngine(
+        model,
+        _engine(options.engine),
+        stop_token_ids=stop_token_ids(model, tokenizer),
+        max_model_len=options.max_model_len,
+        device_type=device,
+    )
+    renderer = Renderer(tokenizer, chat_template_kwargs=_template(options), **sizes)
+    sampling: Callable[[], AbstractContextManager[Any]] = partial(serving.sampling, 0)
+    return EngineBackend(serving.engine, renderer, sampling)
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _engine(name: str | None) -> Any:
+    from svr_lightning.engines.transformers import TransformersEngine
+    from svr_lightning.engines.vllm import VLLMEngine
+
+    return {"transformers": TransformersEngine, "vllm": VLLMEngine}[name]() if name else None
+
+
+def _template(options: argparse.Namespace) -> dict[str, Any]:
+    try:
+        found = json.loads(options.chat_template_kwargs)
+    except ValueError as error:
+        raise ConfigError(f"--chat-template-kwargs is no JSON: {error}") from error
+    require(isinstance(found, dict), "--chat-template-kwargs must be a JSON object")
+    return dict(found)
+
+
+def _key(variable: str | None, option: str) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    require(bool(key), f"{option} {variable}: this variable is not set")
+    require(key.isascii() and key.isprintable(), f"{option}: the key cannot be sent in a header")
+    return key
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,294 @@
+"""The chat-completions protocol as the server speaks it: requests and answers as plain values."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+from svr_lightning.control.controller import Controller, Otherwise, Result
+from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
+from svr_lightning.core.types import Turn
+from svr_lightning.engines.base import SamplingParams
+from svr_lightning.errors import one_line
+
+CONTROLS = ("rule", "threshold", "turns", "max_tokens", "otherwise")
+"""What a request may set in its body's ``svr``."""
+_READ = {
+    *("model", "messages", "stream", "stream_options", "svr", "seed", "n"),
+    *("temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens"),
+}
+_REFUSED = ("tools", "functions", "response_format", "logprobs", "audio", "prediction")
+"""What would need another answer than text; a server that passed over it would mislead."""
+_LARGEST = 2**31
+
+
+class ServingError(Exception):
+    """A request that is not answered, and its HTTP status."""
+
+    def __init__(self, status: int, message: str, retry_after: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.retry_after = status, retry_after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """What a request asks for."""
+
+    question: str
+    """The last message of the user."""
+    sampling: SamplingParams
+    """Of every turn; each has a seed of its own."""
+    seed: int | None
+    controls: Mapping[str, Any]
+    """Some of :data:`CONTROLS`."""
+    stream: bool
+    include_usage: bool
+    ignored: tuple[str, ...]
+    """What of the request has no effect."""
+
+
+def read_request(body: bytes, model: str, longest: int) -> ChatRequest:
+    """Read a request.
+
+    Args:
+        body: of it.
+        model: the one that is served.
+        longest: completion limit of a turn, which a request may lower.
+
+    Raises:
+        ServingError: naming the field that is wrong.
+    """
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ServingError(400, f"the body is no JSON ({one_line(error)})") from error
+    if not isinstance(asked, dict):
+        raise ServingError(400, "the body must be a JSON object")
+    named = asked.get("model")
+    if named is not None and named != model:
+        raise ServingError(404, f"no model {one_line(named)!r}; this server has {model!r}")
+    if _whole(asked, "n", 1, 1, _LARGEST) != 1:
+        raise ServingError(400, "n must be 1")
+    for name in _REFUSED:
+        if asked.get(name) and asked[name] != {"type": "text"}:
+            raise ServingError(400, f"{name} is not supported; leave it out")
+    question, passed_over = _question(asked.get("messages"))
+    temperature = _number(asked, "temperature", 0.0, 0.0, 2.0)
+    nucleus = _number(asked, "top_p", 1.0, 1e-9, 1.0)
+    candidates = max(_whole(asked, "top_k", 0, -1, _LARGEST), 0)
+    if temperature == 0:  # greedy whatever they say
+        nucleus, candidates = 1.0, 0
+    limit = min(_whole(asked, name, longest, 1, _LARGEST) for name in _LIMITS)
+    controls, options = _mapping(asked, "svr"), _mapping(asked, "stream_options")
+    if unknown := sorted(controls.keys() - set(CONTROLS)):
+        known = ", ".join(CONTROLS)
+        raise ServingError(400, f"svr.{one_line(unknown[0])} is not known; known: {known}")
+    return ChatRequest(
+        question=question,
+        sampling=SamplingParams(
+            max_tokens=min(limit, longest),
+            temperature=temperature,
+            top_p=nucleus,
+            top_k=candidates,
+        ),
+        seed=None if asked.get("seed") is None else _whole(asked, "seed", 0, -(2**63), 2**64),
+        controls=controls,
+        stream=_flag(asked, "stream"),
+        include_usage=_flag(options, "include_usage"),
+        ignored=(*passed_over, *sorted(name[:40] for name in asked.keys() - _READ)),
+    )
+
+
+_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+def _question(messages: Any) -> tuple[str, list[str]]:
+    """The text of the last user message, and the names of the others."""
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        raise ServingError(400, "messages must be a list of objects with role and content")
+    places = [place for place, one in enumerate(messages) if one.get("role") == "user"]
+    if not places:
+        raise ServingError(400, "messages: there is none with the role user")
+    content = messages[places[-1]].get("content")
+    if isinstance(content, list):
+        parts = [one.get("text") if isinstance(one, dict) else None for one in content]
+        texts = [part for part in parts if isinstance(part, str)]
+        content = "".join(texts) if len(texts) == len(parts) else None
+    if not isinstance(content, str) or not content.strip():
+        raise ServingError(400, "messages: the content of the last user message must be text")
+    try:
+        content.encode()
+    except UnicodeEncodeError as error:
+        raise ServingError(400, "messages: the content is no valid Unicode") from error
+    others = [place for place in range(len(messages)) if place != places[-1]]
+    return content, [f"messages[{place}]" for place in others[:8]]
+
+
+def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controller:
+    """``base`` with the controls of a request, which may lower its limits and not raise them.
+
+    Raises:
+        ServingError: naming the control that is wrong.
+    """
+    given, rule = asked.controls, base.rule
+    try:
+        if "rule" in given:
+            rule = _rule(given["rule"])
+        if "threshold" in given:
+            if not isinstance(rule, Confident):
+                raise ValueError(f"svr.threshold: {type(rule).__name__} has none")
+            rule = replace(rule, threshold=_number(given, "threshold", 0.0, -1e9, 1.0, "svr."))
+        otherwise = given.get("otherwise", base.otherwise)
+        if otherwise not in get_args(Otherwise):
+            raise ValueError(f"svr.otherwise must be one of {', '.join(get_args(Otherwise))}")
+        most, longest, limit = (
+            base.max_tokens or _LARGEST,
+            base.completion_limit,
+            asked.sampling.max_tokens,
+        )
+        return replace(
+            base,
+            rule=rule,
+            max_turns=_whole(given, "turns", base.max_turns, 1, base.max_turns, "svr."),
+            max_completion_tokens=base.max_completion_tokens if longest <= limit else limit,
+            max_tokens=_whole(given, "max_tokens", base.max_tokens or 0, 1, most, "svr.") or None,
+            otherwise=otherwise,
+            **changes,
+        )
+    except ValueError as error:
+        raise ServingError(400, str(error)) from error
+
+
+def uncertified(base: Controller, applied: Controller, asked: ChatRequest) -> list[str]:
+    """Which settings of a request the certificate promises nothing for."""
+    if base.certificate is None:
+        return []
+    drawn = {name: getattr(asked.sampling, name) for name in ("temperature", "top_p", "top_k")}
+    drawn["max_completion_tokens"] = applied.max_completion_tokens
+    found = base.certificate.departures(applied.rule, applied.max_turns, drawn)
+    limits = [] if applied.max_tokens is None else [f"max_tokens={applied.max_tokens}"]
+    return found + limits
+
+
+def _rule(asked: Any) -> StopRule:
+    """One of this package's rules, by name or as a configuration writes it; imports nothing."""
+    spec = {"class_path": asked} if isinstance(asked, str) else asked
+    if not isinstance(spec, dict) or not isinstance(spec.get("init_args", {}), dict):
+        raise ValueError("svr.rule must be a name, or class_path and init_args")
+    try:
+        return rule_from_config({"stop": spec})
+    except ValueError as error:
+        raise ValueError(f"svr.rule: {one_line(error)}") from error
+
+
+def turn_seed(asked: ChatRequest, number: int, turn: int) -> int:
+    """The seed of a turn: of the request's own ``seed``, else of its ``number``."""
+    sample = number if asked.seed is None else asked.seed
+    problem = hashlib.sha256(asked.question.encode()).hexdigest()
+    return derive_seed(0, step=0, problem_id=problem, sample=sample, turn=turn)
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+
+def turn_json(turn: Turn) -> dict[str, Any]:
+    """A turn, as the ``svr`` field and the events of a stream show it."""
+    check, completion = turn.check, turn.completion
+    return {
+        "turn": turn.index,
+        "text": completion.text,
+        "verdict": None if check is None else check.verdict.value,
+        "confidence": None if check is None else check.confidence,
+        "truncated": completion.truncated,
+        "prompt_tokens": completion.prompt_tokens,
+        "completion_tokens": completion.completion_tokens,
+    }
+
+
+def svr_json(result: Result, uncertified: list[str], ignored: tuple[str, ...]) -> dict[str, Any]:
+    """The ``svr`` field of an answer."""
+    turns = [turn_json(turn) for turn in result.turns]
+    returned = result.returned
+    said = {} if returned is None else turns[returned.index - 1]
+    return {
+        "outcome": result.outcome,
+        "accepted": result.accepted,
+        "answer": result.answer,
+        "returned_turn": None if returned is None else returned.index,
+        "verdict": said.get("verdict"),
+        "confidence": said.get("confidence"),
+        "stop_reason": result.reason,
+        "turns": turns,
+        "certificate": None if result.certificate is None else result.certificate.id,
+        "uncertified": uncertified,
+        "ignored": list(ignored),
+    }
+
+
+def error_json(error: ServingError) -> dict[str, Any]:
+    """The body of an error answer, with the turns that ended before it."""
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    found: dict[str, Any] = {"error": {"message": str(error), "type": kind, "code": error.status}}
+    turns = getattr(error, "turns", ())
+    return found | {"svr": {"turns": [turn_json(turn) for turn in turns]}} if turns else found
+
+
+def usage_json(result: Result) -> dict[str, int]:
+    """Tokens of all turns."""
+    prompt, completion = result.prompt_tokens, result.completion_tokens
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
+def message_json(result: Result) -> tuple[dict[str, Any], str]:
+    """The message of an answer, and its finish reason. One that gave up says so as a refusal."""
+    if result.returned is None:
+        return {"role": "assistant", "content": None, "refusal": result.reason}, "stop"
+    completion = result.returned.completion
+    said = {"role": "assistant", "content": completion.text, "refusal": None}
+    return said, completion.finish_reason.value
+
+
+# --- fields -------------------------------------------------------------------------------------
+
+
+def _number(
+    fields: Mapping[str, Any], name: str, default: float, low: float, high: float, at: str = ""
+) -> float:
+    value = fields.get(name)
+    value = default if value is None else value
+    right = isinstance(value, int | float) and not isinstance(value, bool)
+    if not right or not math.isfinite(value) or not low <= value <= high:
+        raise ServingError(400, f"{at}{name} must be a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def _whole(
+    fields: Mapping[str, Any], name: str, default: int, low: int, high: int, at: str = ""
+) -> int:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ServingError(400, f"{at}{name} must be a whole number from {low} to {high}")
+    return value
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name) or False
+    if not isinstance(value, bool):
+        raise ServingError(400, f"{name} must be true or false")
+    return value
+
+
+def _mapping(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = fields.get(name) or {}
+    if not isinstance(value, dict):
+        raise ServingError(400, f"{name} must be an object")
+    return value
