@@ -176,7 +176,7 @@ def _in_process(options: argparse.Namespace, certificate: Certificate | None) ->
     from svr_lightning.rollout.rendering import Renderer
     from svr_lightning.training.config import PolicyConfig
     from svr_lightning.training.policy import load_policy, stop_token_ids
-    from svr_lightning.training.serving import PolicyEngine
+    from svr_lightning.training.rollouts import PolicyEngine
 
     if certificate is not None:
         certificate.require_policy(options.policy)

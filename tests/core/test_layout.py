@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_LEVELS = 8
-MAX_ROOMS = 12
+MAX_ROOMS = 13
 
 
 @cache
