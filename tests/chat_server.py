@@ -26,8 +26,11 @@ class Reply:
 def completion(text: str | None, **changes: Any) -> Reply:
     """A well-formed answer; ``changes`` replace fields of its choice or of the whole."""
     answer: dict[str, Any] = {
-        "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 40, "completion_tokens": 20},
+        **{"id": "1", "object": "chat.completion", "created": 0, "model": "tiny"},
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        ],
+        "usage": {"prompt_tokens": 40, "completion_tokens": 20, "total_tokens": 60},
     }
     for name, value in changes.items():
         (answer if name in answer else answer["choices"][0])[name] = value

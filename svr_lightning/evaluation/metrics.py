@@ -91,10 +91,7 @@ def diagnose(
     datasets = {}
     for name, table in tables.items():
         problems = problem_table(table, outcomes[name])
-        values, resampled = problems.values(), _resampled(problems, resamples, seed)
-        if problems.self_checked:
-            levels = calibration.levels_of(problems.turns["confidence"], problems.turns["correct"])
-            values |= {key: float(value) for key, value in _of_confidence(levels).items()}
+        values, resampled = point_values(problems), _resampled(problems, resamples, seed)
         datasets[name] = {
             "n": len(table.ids),
             "n_clusters": len(np.unique(table.cluster)),
@@ -105,6 +102,15 @@ def diagnose(
         }
     bootstrap = {"resamples": resamples, "seed": seed, "level": 0.95, "unit": "cluster"}
     return {"datasets": datasets, "bootstrap": bootstrap}
+
+
+def point_values(problems: ProblemTable) -> dict[str, float]:
+    """Every metric of :func:`diagnose` without its interval; nan if undefined."""
+    values = problems.values()
+    if problems.self_checked:
+        levels = calibration.levels_of(problems.turns["confidence"], problems.turns["correct"])
+        values |= {key: float(value) for key, value in _of_confidence(levels).items()}
+    return values
 
 
 def _resampled(table: ProblemTable, resamples: int, seed: int) -> dict[str, Floats]:

@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from examples import train_with_trl
 from svr_lightning.adapters.trl import SVRRollouts
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.transformers import TransformersEngine
@@ -27,9 +27,6 @@ from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from tests.small_fit import trainer as our_trainer
 from tests.tolerance import assert_same_first_step
-
-pytest.importorskip("trl")
-train_with_trl = import_module("examples.train_with_trl")
 
 GROUP, PROBLEMS, SEED, LR = 8, 2, 42, 1e-4
 SETTINGS = {"group_size": GROUP, "horizon": 3, "length_scale": 256}

@@ -1,0 +1,320 @@
+"""SVR in Inspect: a solver, a scorer with calibration metrics, and evaluations as Inspect logs.
+
+::
+
+    inspect eval svr_lightning/svr -T task=gsm8k -T path=openai/gsm8k -T subset=main \
+        -T split=test --model openai-api/mine/policy
+    python -m svr_lightning.adapters.inspect_eval runs/gsm8k/eval/test logs/gsm8k.eval
+
+The solver leaves a :class:`~svr_lightning.evaluation.records.SampleRecord`, the line of a
+``samples.jsonl``, which the scorer hands to this package's own metrics.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from inspect_ai import Task, task
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.log import (
+    EvalConfig,
+    EvalDataset,
+    EvalLog,
+    EvalMetric,
+    EvalResults,
+    EvalSample,
+    EvalScore,
+    EvalSpec,
+    EvalStats,
+    write_eval_log,
+)
+from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageAssistant,
+    ChatMessageSystem,
+    ChatMessageUser,
+    ContentText,
+    ModelOutput,
+    get_model,
+)
+from inspect_ai.scorer import (
+    CORRECT,
+    INCORRECT,
+    SampleScore,
+    Score,
+    Scorer,
+    Target,
+    metric,
+    scorer,
+)
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+
+from svr_lightning.core.stopping import Confident, rule_from_config
+from svr_lightning.core.types import FinishReason, Problem, RemoteCompletion
+from svr_lightning.errors import ConfigError, require
+from svr_lightning.evaluation.adaptive import trajectory_record
+from svr_lightning.evaluation.metrics import point_values
+from svr_lightning.evaluation.records import SampleRecord
+from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_results, read_samples, setting
+from svr_lightning.evaluation.table import problem_table, turn_tables
+from svr_lightning.recipes.dialogues import PromptRequest, SelfVerifying, chain
+from svr_lightning.tasks import resolve_task
+from svr_lightning.training.sources import DataSource, load_problems
+
+RECORD = "svr"
+"""Where the record of a sample lies: in its store, and in the metadata of its score."""
+PROBLEM = "svr_problem"
+"""Where the problem lies in a sample's metadata."""
+CUT = ("max_tokens", "model_length")
+ROLES = {"system": ChatMessageSystem, "user": ChatMessageUser}
+
+
+@task
+def svr(
+    task: str,
+    path: str,
+    split: str = DataSource.split,
+    subset: str | None = None,
+    limit: int | None = None,
+    max_turns: int = 10,
+    threshold: float = Confident.threshold,
+) -> Task:
+    """Problems of a data set, solved by refinement until the policy is sure.
+
+    Args:
+        task: how rows are read and answers graded: ``gsm8k``, ``math``, ``countdown`` or a class
+            path.
+        path: of the data set, as in a configuration of this package; so are the next three.
+        split: of it.
+        subset: of it.
+        limit: the first so many problems.
+        max_turns: T_max.
+        threshold: the confidence that a turn needs to be the last.
+    """
+    source = DataSource(name=task, task=task, path=path, split=split, subset=subset, limit=limit)
+    samples = [sample_of(problem) for problem in load_problems(source)]
+    return Task(
+        dataset=MemoryDataset(samples, name=task),
+        solver=svr_solver(task, max_turns=max_turns, threshold=threshold),
+        scorer=svr_scorer(),
+    )
+
+
+def sample_of(problem: Problem) -> Sample:
+    """A problem as an Inspect sample, which keeps all of it."""
+    return Sample(
+        id=problem.id,
+        input=problem.question,
+        target=_text(problem.reference),
+        metadata={PROBLEM: asdict(problem)},
+    )
+
+
+@solver
+def svr_solver(
+    task: str,
+    max_turns: int = 10,
+    threshold: float = Confident.threshold,
+    stop: Mapping[str, Any] | None = None,
+) -> Solver:
+    """Refine until a stopping rule ends the trajectory.
+
+    Samples are those of :func:`sample_of`, or of any data set whose input is the question alone and
+    whose target is the reference.
+
+    Args:
+        task: reads and grades answers, and words the prompts.
+        max_turns: T_max.
+        threshold: gamma of the paper's rule.
+        stop: another rule, as in a configuration: ``{"class_path": ..., "init_args": {...}}``.
+    """
+    name = resolve_task(task).name
+    rule = rule_from_config({"stop": stop, "threshold": threshold})
+    dialogue = SelfVerifying()
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        problem = _problem(state, name)
+        program = chain(dialogue, problem, 0, max_turns, rule)
+        outputs: list[ModelOutput] = []
+        said: list[ChatMessage] = []
+        asked = next(program)
+        while True:
+            (prompt,) = asked
+            messages = prompt.messages if isinstance(prompt, PromptRequest) else prompt
+            chat = [ROLES[message["role"]](content=message["content"]) for message in messages]
+            outputs.append(await get_model().generate(chat))
+            said += chat[bool(said) :]  # the system message once
+            said.append(outputs[-1].message)
+            try:
+                asked = program.send([completion_of(outputs[-1])])
+            except StopIteration as end:
+                record = trajectory_record(end.value, name, max_turns, rule)
+                break
+        state.messages, state.output = said, outputs[record.returned_turn - 1]
+        state.store.set(RECORD, record.to_json())
+        return state
+
+    return solve
+
+
+def completion_of(output: ModelOutput) -> RemoteCompletion:
+    """An answer as the policy wrote it: Inspect takes the reasoning out of the text.
+
+    White space around reasoning is lost there; one line break is put behind it.
+    """
+    content, usage = output.message.content, output.usage
+    parts = [ContentText(text=content)] if isinstance(content, str) else content
+    return RemoteCompletion(
+        text="".join(
+            f"<think>{part.reasoning}</think>\n" if part.type == "reasoning" else part.text
+            for part in parts
+            if part.type in ("reasoning", "text")
+        ),
+        finish_reason=FinishReason.LENGTH if output.stop_reason in CUT else FinishReason.STOP,
+        prompt_tokens=usage.input_tokens if usage else 0,
+        completion_tokens=usage.output_tokens if usage else 0,
+    )
+
+
+@metric
+def svr_metrics() -> Any:
+    """Every metric of this package, ECE and AURC included, of the samples that were scored."""
+
+    def compute(scores: list[SampleScore]) -> dict[str, float]:
+        found = [(score.score.metadata or {}).get(RECORD) for score in scores]
+        require(None not in found, "svr_metrics needs the scores of svr_scorer, in one epoch")
+        return measured([SampleRecord.from_json(record) for record in found])
+
+    return compute
+
+
+def measured(records: Sequence[SampleRecord]) -> dict[str, float]:
+    """The defined metrics of one data set's records."""
+    tables = turn_tables(records)
+    require(len(tables) == 1, f"{len(tables)} data sets; Inspect has a log for each")
+    (name,) = tables
+    values = point_values(problem_table(tables[name], tables[name].recorded))
+    return {key: value for key, value in values.items() if not math.isnan(value)}
+
+
+@scorer(metrics=[svr_metrics()])
+def svr_scorer() -> Scorer:
+    """Whether the returned answer is correct; the record has verdict and confidence of each turn.
+
+    It stands behind :func:`svr_solver`.
+    """
+
+    async def score(state: TaskState, target: Target) -> Score:
+        record = state.store.get(RECORD)
+        require(record is not None, "svr_scorer needs svr_solver as the solver")
+        return score_of(SampleRecord.from_json(record))
+
+    return score
+
+
+def score_of(record: SampleRecord) -> Score:
+    """A record as an Inspect score; what could not be run is wrong."""
+    if record.error is not None:
+        return _score(record, INCORRECT, record.error)
+    turn = record.turns[record.returned_turn - 1]
+    told = f"turn {turn.turn} of {len(record.turns)}"
+    if turn.verdict is not None:
+        told += f": {turn.verdict} at confidence {turn.confidence:g}"
+    return _score(record, CORRECT if turn.correct else INCORRECT, told, turn.answer)
+
+
+def _score(record: SampleRecord, value: str, told: str, answer: str | None = None) -> Score:
+    metadata = {RECORD: record.to_json()}
+    return Score(value=value, answer=answer, explanation=told, metadata=metadata)
+
+
+# --- logs ---------------------------------------------------------------------------------------
+
+
+def write_log(evaluation: Path, log: Path) -> Path:
+    """Write an evaluation of this package as a log that ``inspect view`` opens.
+
+    Args:
+        evaluation: folder with ``samples.jsonl`` and ``results.json``.
+        log: the file to write; its name ends in ``.eval``.
+
+    Raises:
+        ConfigError: if the samples cannot be read, or are of several data sets.
+    """
+    require(log.suffix == ".eval", f"{log}: the name must end in .eval")
+    records = read_samples(evaluation / SAMPLES)
+    require(bool(records), f"{evaluation / SAMPLES}: holds no sample")
+    results = read_results(evaluation / RESULTS)
+    config, name = results.get("config", {}), records[0].dataset
+    model = str(setting(config, "model", "policy", "path") or "unknown")
+    metrics = {key: EvalMetric(name=key, value=value) for key, value in measured(records).items()}
+    scores = [EvalScore(name="svr_scorer", scorer="svr_scorer", metrics=metrics)]
+    written = datetime.fromtimestamp((evaluation / SAMPLES).stat().st_mtime, UTC).isoformat()
+    content = EvalLog(
+        status="success",
+        eval=EvalSpec(
+            created=written,
+            task=name,
+            dataset=EvalDataset(name=name, samples=len(records)),
+            model=model,
+            config=EvalConfig(),
+            packages={key: str(value) for key, value in results.get("versions", {}).items()},
+            metadata={"config": config},
+        ),
+        results=EvalResults(
+            total_samples=len(records), completed_samples=len(records), scores=scores
+        ),
+        stats=EvalStats(started_at=written, completed_at=written),
+        samples=[_logged(record, model) for record in records],
+    )
+    log.parent.mkdir(parents=True, exist_ok=True)
+    write_eval_log(content, str(log))
+    return log
+
+
+def _logged(record: SampleRecord, model: str) -> EvalSample:
+    turns = [ChatMessageAssistant(content=turn.text, model=model) for turn in record.turns]
+    last = record.turns[record.returned_turn - 1].text if record.turns else ""
+    return EvalSample(
+        id=record.id,
+        epoch=1,
+        input=record.question,
+        target=_text(record.reference),
+        messages=[ChatMessageUser(content=record.question), *turns],
+        output=ModelOutput.from_content(model, last),
+        scores={"svr_scorer": score_of(record)},
+    )
+
+
+def _problem(state: TaskState, task: str) -> Problem:
+    """The problem of a sample; its metadata have it if :func:`sample_of` made the sample."""
+    kept = state.metadata.get(PROBLEM)
+    if kept is not None:
+        return Problem(**kept)
+    text, reference = state.input_text, state.target.text
+    return Problem(id=str(state.sample_id), task=task, question=text, reference=reference)
+
+
+def _text(reference: Any) -> str:
+    return reference if isinstance(reference, str) else json.dumps(reference)
+
+
+def main() -> None:
+    """Write a log."""
+    parser = argparse.ArgumentParser(description=write_log.__doc__)
+    parser.add_argument("evaluation", type=Path, help="folder with samples.jsonl")
+    parser.add_argument("log", type=Path, help="file to write, .eval")
+    options = parser.parse_args()
+    try:
+        print(write_log(options.evaluation, options.log))  # noqa: T201
+    except ConfigError as error:
+        raise SystemExit(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Inspect's own eval runs the solver, and its log has what this package's evaluation has."""
+
+import hashlib
+import re
+import sys
+from dataclasses import replace
+from itertools import permutations, product
+from pathlib import Path
+from typing import Any
+
+import inspect_ai
+import pytest
+from inspect_ai.log import list_eval_logs, read_eval_log
+from inspect_ai.model import ContentReasoning, ContentText, ModelOutput
+
+from examples import evaluate_with_inspect
+from svr_lightning.adapters import inspect_eval
+from svr_lightning.core.stopping import Confident
+from svr_lightning.core.types import FinishReason, Problem
+from svr_lightning.engines.openai import OpenAIEngine
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.adaptive import error_record
+from svr_lightning.evaluation.metrics import summarize
+from svr_lightning.evaluation.records import SampleRecord
+from svr_lightning.evaluation.results import write_results
+from svr_lightning.tasks import get_task
+from svr_lightning.training.sources import DataSource, load_problems
+from tests.chat_server import ChatServer, Reply, completion
+from tests.scripted import evaluator, says
+
+PROBLEMS = load_problems(
+    DataSource(
+        name="countdown", task="countdown", path="embedded:countdown-tiny", split="dev", limit=6
+    )
+)
+TURNS = 3
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def expression(problem: Problem) -> str:
+    """A right answer to a Countdown problem of three numbers."""
+    task = get_task("countdown")
+    for *numbers, (a, b) in product(
+        permutations(problem.payload["nums"]), product("+-*/", repeat=2)
+    ):
+        x, y, z = numbers[0]
+        for form in (f"({x}{a}{y}){b}{z}", f"{x}{a}({y}{b}{z})"):
+            if task.grade(f"<answer>{form}</answer>", problem):
+                return form
+    raise AssertionError(problem)
+
+
+def opinion(body: dict[str, Any], _: int) -> Reply:
+    """An answer, right or wrong, sure or not, that depends on the prompt alone."""
+    prompt = body["messages"][-1]["content"]
+    (problem,) = (p for p in PROBLEMS if p.question in prompt)
+    draw = hashlib.sha256(prompt.encode()).digest()
+    answer = expression(problem) if draw[0] % 2 else "1+1"
+    verdict, confidence = (("CORRECT", 0.95), ("UNSURE", 0.4), ("CORRECT", 0.6))[draw[1] % 3]
+    text = says(answer, verdict, confidence)
+    usage = {"prompt_tokens": 40, "completion_tokens": 20 + draw[3], "total_tokens": 60 + draw[3]}
+    if draw[2] % 4 == 0:
+        return completion(text[:-20], finish_reason="length", usage=usage)
+    return completion(text, usage=usage)
+
+
+def ours(server: ChatServer, root: Path) -> list[SampleRecord]:
+    """The records of this package's evaluation of the same server."""
+    engine = OpenAIEngine(server.url, "policy", first_delay=0.001)
+    settings = {"rule": Confident(), "max_turns": TURNS, "temperature": 0.0}
+    run = evaluator(engine, renderer=None, root=root, **settings)
+    run.begin("test")
+    return run.solve(PROBLEMS, "countdown")
+
+
+def test_an_eval_of_inspect_is_ours_turn_by_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINE_API_KEY", "none")
+    with ChatServer(opinion) as server:
+        expected = ours(server, tmp_path)
+        monkeypatch.setattr(
+            sys,
+            "argv",
+            [
+                *("example", "--model", "openai-api/mine/policy", "--model-base-url", server.url),
+                *("--limit", "6", "--max-turns", "3", "--log-dir", str(tmp_path)),
+            ],
+        )
+        evaluate_with_inspect.main()
+    log = read_eval_log(list_eval_logs(str(tmp_path))[0])
+    assert log.status == "success"
+    found = [SampleRecord.from_json(sample.store["svr"]) for sample in log.samples or []]
+    assert len({len(record.turns) for record in found}) > 1
+    assert {record.id: record for record in found} == {record.id: record for record in expected}
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    printed = dict(row for row in rows if len(row) == 2)
+    values = summarize(expected)["datasets"]["countdown"]
+    for name in ("accuracy", "turns", "brier", "auroc", "overconfidence"):
+        assert printed[name] == f"{values[name]:.3f}"
+    assert {"ece", "aurc"} <= printed.keys()
+
+
+def test_an_evaluation_becomes_a_log_that_inspect_reads(tmp_path: Path) -> None:
+    with ChatServer(opinion) as server:
+        records = ours(server, tmp_path)
+    folder = tmp_path / "eval"
+    config = {"model": {"policy": {"path": "a/policy"}}}
+    results = write_results(folder, [*records, UNRUN], config, {"svr_lightning": "0"})
+    log = read_eval_log(str(inspect_eval.write_log(folder, tmp_path / "logs" / "test.eval")))
+    assert (log.status, log.eval.model, log.eval.task) == ("success", "a/policy", "countdown")
+    metrics, expected = log.results.scores[0].metrics, results["datasets"]["countdown"]
+    for name in ("accuracy", "brier", "verdict_accuracy"):
+        assert metrics[name].value == expected[name]
+    samples = {sample.id: sample for sample in log.samples}
+    for record in records:
+        sample = samples[record.id]
+        score = sample.scores["svr_scorer"]
+        returned = record.turns[record.returned_turn - 1]
+        assert (score.value, score.answer) == ("CI"[not returned.correct], returned.answer)
+        assert SampleRecord.from_json(score.metadata["svr"]) == record
+        assert [m.text for m in sample.messages[1:]] == [turn.text for turn in record.turns]
+    assert samples[UNRUN.id].scores["svr_scorer"].explanation == UNRUN.error
+    assert len(list_eval_logs(str(tmp_path / "logs"))) == 1  # what inspect view shows
+
+
+UNRUN = error_record(replace(PROBLEMS[0], id="unrun", cluster=None), "countdown", "too long")
+
+
+def test_an_answer_is_put_together_as_the_policy_wrote_it() -> None:
+    output = ModelOutput.from_content("m", "")
+    output.message.content = [ContentReasoning(reasoning="hm"), ContentText(text="<answer>1")]
+    output.choices[0].stop_reason = "max_tokens"
+    found = inspect_eval.completion_of(output)
+    assert found.text == "<think>hm</think>\n<answer>1"
+    assert (found.finish_reason, found.completion_tokens) == (FinishReason.LENGTH, 0)
+
+
+def test_a_log_needs_samples_of_one_data_set_and_a_known_suffix(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"must end in \.eval"):
+        inspect_eval.write_log(tmp_path, tmp_path / "log.json")
+    write_results(tmp_path, [UNRUN, replace(UNRUN, dataset="other")], {}, {})
+    with pytest.raises(ConfigError, match="2 data sets"):
+        inspect_eval.write_log(tmp_path, tmp_path / "log.eval")
+
+
+def test_the_guide_solves_samples_of_the_readers_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
+    namespace: dict[str, Any] = {}
+    code = re.search(r"^```python\n(from inspect_ai import Task.*?)^```", page, re.DOTALL | re.M)
+    assert code is not None
+    exec(code[1], namespace)
+    monkeypatch.setenv("MINE_API_KEY", "none")
+    with ChatServer(lambda *_: completion(says("#### 42", "CORRECT", 0.95))) as server:
+        (log,) = inspect_ai.eval(
+            namespace["task"],
+            model="openai-api/mine/policy",
+            model_base_url=server.url,
+            log_dir=str(tmp_path),
+            display="none",
+        )
+    assert log.status == "success", log.error.message
+    assert log.results.scores[0].metrics["accuracy"].value == 1.0
+    assert [m.role for m in log.samples[0].messages] == ["system", "user", "assistant"]
