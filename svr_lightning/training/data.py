@@ -148,7 +148,8 @@ class SVRDataModule(LightningDataModule):
             ConfigError: for faulty data, or where a setting does not fit the data.
         """
         if stage == "fit":
-            self.problems("val")
+            if getattr(self.trainer, "limit_val_batches", None) != 0:
+                self.problems("val")
             self._training()
         elif stage is not None:
             part, setting = _EVALUATED[stage]

@@ -329,6 +329,16 @@ def test_lightning_trains_without_validation_data(tmp_path: Path) -> None:
     assert model.seen["val"] == []
 
 
+def test_validation_data_is_not_read_by_a_training_that_does_not_validate(tmp_path: Path) -> None:
+    gone = DataSource(name="gone", task="math", path=str(tmp_path / "gone.jsonl"))
+    data = SVRDataModule(train=made(), val=[gone], problems_per_step=8)
+    with pytest.raises(ConfigError, match="gone"):
+        trainer(tmp_path, max_steps=1).fit(Recorder(), datamodule=data)
+    model = Recorder()
+    trainer(tmp_path, max_steps=1, limit_val_batches=0).fit(model, datamodule=data)
+    assert len(model.seen["train"]) == 8
+
+
 def test_the_data_module_is_configured_from_plain_values() -> None:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(SVRDataModule, "data")
