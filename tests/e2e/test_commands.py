@@ -110,12 +110,14 @@ def test_a_recipe_of_the_users_own_is_named_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "made_up.py").write_text(MADE_UP)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    svr(
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(ROOT)
+    command = [
         *("fit", "--config", "configs/countdown_tiny.yaml", *SHORT, "--trainer.max_steps", "1"),
         *("--model.recipe", "made_up.Shorter", "--trainer.default_root_dir", str(tmp_path)),
         *("--data.val", "[]", "--trainer.limit_val_batches", "0"),
-    )
+    ]
+    assert main(command) == 0
     results = json.loads((tmp_path / "eval" / "after" / "results.json").read_text())
     assert results["config"]["model"]["recipe"]["class_path"] == "made_up.Shorter"
     assert results["datasets"]["held_out"]["n"] == 6

@@ -1,10 +1,7 @@
 """A task from outside the package, whose answers are programs, trains through the command line."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 
 import svr_lightning as svr
 from svr_lightning.core.types import Problem
+from tests import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "sorting_task.py"
@@ -67,25 +65,12 @@ def test_two_steps_through_the_command_line_without_touching_the_package(package
     config.write_text(CONFIG.replace("PATH", str(rows)))
     graded = package / "graded.txt"
     layers = (ROOT / "configs/countdown_tiny.yaml", ROOT / "tests/faults/small_run.yaml", config)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "svr_lightning", "fit"),
-            *(part for layer in layers for part in ("--config", str(layer))),
-            *("--trainer.default_root_dir", str(package / "run")),
-        ],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(package), str(ROOT)]),
-            "OMP_NUM_THREADS": "1",
-            "GRADED": str(graded),
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "problem s1: counted as wrong, not graded: no sandbox today" in done.stderr
+    command = ["fit", *(part for layer in layers for part in ("--config", str(layer)))]
+    command += ["--trainer.default_root_dir", str(package / "run")]
+    printed = package / "log"
+    code = forked.wait(forked.start(printed, *command, GRADED=str(graded)))
+    assert code == 0, printed.read_text()[-3000:]
+    assert "problem s1: counted as wrong, not graded: no sandbox today" in printed.read_text()
     seen = [line.split() for line in graded.read_text().splitlines()]
     assert {name for name, _ in seen} == {"s0", "s1", "s2", "s3"}
     logged = [json.loads(line) for line in (package / "run/rollouts.jsonl").open()]

@@ -2,15 +2,15 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import forked
+from tests.forked import ROOT
+
 SMALL = ROOT / "tests" / "faults" / "small_run.yaml"
 MEASURED = ("time/", "speed/", "memory/")
 """Logged values that no run repeats begin so."""
@@ -19,35 +19,22 @@ MEASURED = ("time/", "speed/", "memory/")
 def command(folder: Path, *extra: str) -> list[str]:
     """The small training, writing to ``folder``."""
     return [
-        *(sys.executable, "-m", "svr_lightning", "fit"),
-        *("--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
+        *("fit", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
         *("--config", str(SMALL)),
         *("--trainer.default_root_dir", str(folder)),
         *extra,
     ]
 
 
-def start(folder: Path, *extra: str) -> subprocess.Popen[bytes]:
-    """Start the small training on one thread."""
+def start(folder: Path, *extra: str) -> BaseProcess:
+    """Start the small training."""
     folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (folder.parent / f"{folder.name}.log").open("ab") as log:
-        return subprocess.Popen(
-            command(folder, *extra), cwd=ROOT, env=environment, stdout=log, stderr=log
-        )
+    return forked.start(folder.with_suffix(".log"), *command(folder, *extra))
 
 
-def resume(folder: Path) -> subprocess.Popen[bytes]:
+def resume(folder: Path) -> BaseProcess:
     """The same command with ``--ckpt_path last``."""
     return start(folder, "--ckpt_path", "last")
-
-
-def run_to_end(folder: Path, *extra: str) -> None:
-    """Run the small training and insist that it succeeds."""
-    process = start(folder, *extra)
-    code = process.wait(timeout=600)
-    log = (folder.parent / f"{folder.name}.log").read_text(errors="replace")
-    assert code == 0, f"exit code {code}\n{log[-3000:]}"
 
 
 def differences(one: Path, other: Path) -> list[str]:

@@ -1,10 +1,8 @@
 """kill -9 of an evaluation through a server: the same command goes on and asks nothing twice."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.seeds import derive_seed
+from tests import forked
 from tests.chat_server import ChatServer, Reply, completion
 from tests.scripted import says
 
@@ -52,25 +51,17 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    process: list[subprocess.Popen[bytes]] = []
+    process: list[BaseProcess] = []
 
     def answer(body: dict[str, Any], number: int) -> Reply:
         if number == 41:  # of ninety
-            process[0].send_signal(signal.SIGKILL)
-            process[0].wait()
+            process[0].kill()
+            process[0].join()
         return unsure(body, number)
 
     with ChatServer(answer) as server:
-        process.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "svr_lightning", *command(server, tmp_path)],
-                cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        )
-        assert process[0].wait(timeout=300) == -signal.SIGKILL
+        process.append(forked.start(tmp_path / "log", *command(server, tmp_path)))
+        assert forked.wait(process[0]) == -signal.SIGKILL
         folder = tmp_path / "eval" / "test"
         journal = folder / "answers.jsonl"
         kept = len(journal.read_text().splitlines())

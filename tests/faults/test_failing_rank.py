@@ -1,13 +1,13 @@
 """Of two real processes one fails: its own error is shown, and soon both are gone."""
 
 import os
-import subprocess
 import time
 from pathlib import Path
 
 import psutil
 
-from tests.faults.runs import ROOT, command
+from tests import forked
+from tests.faults.runs import command
 
 # Two updates per rollout would split one problem between two processes.
 ONE_UPDATE = [
@@ -17,7 +17,7 @@ ONE_UPDATE = [
 
 
 def run_two(folder: Path, rank: int, fault: str, others: str = "wait") -> tuple[int, str]:
-    """Train on two processes until the fault; the exit code, and what both wrote to stderr."""
+    """Train on two processes until the fault; the exit code, and what both printed."""
     engine = (
         "{class_path: tests.faults.rank_engine.FaultyRank, "
         f"init_args: {{rank: {rank}, fault: {fault}, others: {others}, marks: {folder}}}}}"
@@ -28,24 +28,16 @@ def run_two(folder: Path, rank: int, fault: str, others: str = "wait") -> tuple[
         *("--trainer.limit_val_batches", "0", "--model.engine", engine),
         *ONE_UPDATE,
     )
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "SVR_LAUNCHER_PID": str(os.getpid()),  # as a trainer in this process would leave it
-    }
-    with (folder / "stderr").open("wb") as errors:
-        process = subprocess.Popen(
-            arguments, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=errors
-        )
-        code = process.wait(timeout=300)
+    left_by_a_trainer = {"SVR_LAUNCHER_PID": str(os.getpid())}  # of this process
+    code = forked.wait(forked.start(folder / "log", *arguments, **left_by_a_trainer))
     everyone = [int(path.name.removeprefix("pid-")) for path in folder.glob("pid-*")]
     assert len(everyone) == 2
     struck = (folder / "struck").stat().st_mtime
     while left := [pid for pid in everyone if runs(pid)]:
-        errors = (folder / "stderr").read_text(errors="replace")
+        errors = (folder / "log").read_text(errors="replace")
         assert time.time() < struck + 60, f"{left} of {everyone} still run: {errors[-2000:]}"
         time.sleep(0.2)
-    return code, (folder / "stderr").read_text(errors="replace")
+    return code, (folder / "log").read_text(errors="replace")
 
 
 def runs(pid: int) -> bool:

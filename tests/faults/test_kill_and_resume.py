@@ -1,14 +1,15 @@
 """kill -9 at any moment, the same command with --ckpt_path last: the end state is the same."""
 
 import signal
-import subprocess
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
 from svr_lightning.training.logs import CSVLog
 from tests.faults.runs import differences, resume, start
+from tests.forked import wait
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float
     process = start(folder)
     _wait_for(folder / "metrics.csv", process)
     began = time.monotonic()
-    assert process.wait(timeout=600) == 0
+    assert wait(process) == 0
     return folder, (time.monotonic() - began) / 5  # from the end of step 1 to that of step 6
 
 
@@ -30,10 +31,10 @@ def test_a_run_killed_and_resumed_ends_like_one_that_was_not(
     process = start(folder)
     _wait_for(folder / "metrics.csv", process, "\n3,train/loss,")
     time.sleep(0.5 * step_seconds)  # somewhere within step 4, of 6
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.kill()
+    assert wait(process) == -signal.SIGKILL
     assert not (folder / "policy").exists()
-    assert resume(folder).wait(timeout=600) == 0
+    assert wait(resume(folder)) == 0
     assert differences(whole, folder) == []
 
 
@@ -47,23 +48,23 @@ def test_a_validation_is_made_up_for_where_a_kill_cut_it_off_and_only_there(
     _kill_at(results, resume(folder))  # right behind it
     CSVLog(folder).forget(4, "val/")  # what a kill between results and log leaves
     written = results.stat().st_mtime_ns
-    assert resume(folder).wait(timeout=600) == 0
+    assert wait(resume(folder)) == 0
     assert results.stat().st_mtime_ns == written
     assert differences(uninterrupted[0], folder) == []
 
 
-def _kill_at(path: Path, process: subprocess.Popen[bytes]) -> None:
+def _kill_at(path: Path, process: BaseProcess) -> None:
     """Kill a run the moment that a file appears."""
     _wait_for(path, process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
 
 
-def _wait_for(path: Path, process: subprocess.Popen[bytes], text: str = "") -> None:
+def _wait_for(path: Path, process: BaseProcess, text: str = "") -> None:
     """Wait until a running process has written a file that contains ``text``."""
     for _ in range(6000):
         if path.exists() and text in path.read_text(errors="replace"):
             return
-        assert process.poll() is None, f"the run ended with exit code {process.returncode}"
+        assert process.exitcode is None, f"the run ended with exit code {process.exitcode}"
         time.sleep(0.05)
     raise AssertionError(f"{path} with {text!r} never appeared")

@@ -1,10 +1,6 @@
 """An evaluation that is killed goes on where it was and leaves the files it would have left."""
 
 import logging
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +16,7 @@ from svr_lightning.training.evaluating import ModuleEvaluation
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
+from tests import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = 16
@@ -46,21 +43,14 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def killed(folder: Path, journal: Path, after: int) -> bytes:
     """Kill -9 the command once it has finished ``after`` problems; returns its journal."""
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "svr_lightning", *arguments(folder)],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=log,
-            stderr=log,
-        )
+    process = forked.start(folder / "log", *arguments(folder))
     until = time.monotonic() + 300
     while not journal.is_file() or journal.read_bytes().count(b"\n") <= after:
-        assert process.poll() is None, (folder / "log").read_text(errors="replace")
+        assert process.exitcode is None, (folder / "log").read_text(errors="replace")
         assert time.monotonic() < until
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     return journal.read_bytes()
 
 

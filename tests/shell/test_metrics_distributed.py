@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from svr_lightning.metrics import METRIC_NAMES, BrierScore, FinalAccuracy, TrajectoryMetrics
+from tests import forked
 from tests.trajectories import EXPECTED, adaptive, problem_tables, same, summarize
 
 
@@ -20,7 +21,9 @@ from tests.trajectories import EXPECTED, adaptive, problem_tables, same, summari
 def by_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank computed in every scenario below, in one pair of processes."""
     folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(_rank, args=(str(folder),), nprocs=2)
+    torch.multiprocessing.start_processes(
+        _rank, args=(str(folder),), nprocs=2, start_method=forked.METHOD
+    )
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 

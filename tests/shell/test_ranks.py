@@ -1,8 +1,6 @@
 """Two processes train what one does: under DDP, under ZeRO-2, through accumulation and resuming."""
 
-import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import torch
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy, own_strategy
+from tests import forked
 from tests.faults.runs import MEASURED
 from tests.rank_trainings import CLIP, train
 
@@ -34,16 +33,12 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
     processes = []
     for rank in range(2):
         environment = {
-            **os.environ,
             **{"LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "NODE_RANK": "0"},
-            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
+            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
         }
-        command = [sys.executable, "-m", "tests.rank_trainings", str(folder)]
-        with (folder / f"{rank}.log").open("w") as log:
-            processes.append(
-                subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-            )
-    codes = [process.wait(timeout=500) for process in processes]
+        log, program = folder / f"{rank}.log", "tests.rank_trainings"
+        processes.append(forked.start(log, str(folder), module=program, **environment))
+    codes = [forked.wait(process) for process in processes]
     logs = [(folder / f"{rank}.log").read_text()[-2000:] for rank in range(2)]
     assert codes == [0, 0], logs
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
