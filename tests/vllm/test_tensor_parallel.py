@@ -1,19 +1,16 @@
 """Two processes that share an engine: the same problems and completions, half the samples."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.models import tiny_qwen3
 from tests.scripted import TOKENIZER
 from tests.vllm.conftest import served_model
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "{name: train, task: countdown, path: 'embedded:countdown-tiny', limit: 8}"
 DEV = "[{name: dev, task: countdown, path: 'embedded:countdown-tiny', split: dev, limit: 3}]"
 
@@ -32,8 +29,13 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rollouts(policy: Path, folder: Path, processes: int) -> list[dict[str, Any]]:
     """What the first optimizer step was trained on, by problem and sample."""
     command = [
-        *(sys.executable, "-m", "svr_lightning", "fit"),
-        *("--config", "configs/countdown_tiny.yaml", "--trainer.default_root_dir", str(folder)),
+        *(
+            "fit",
+            "--config",
+            "configs/countdown_tiny.yaml",
+            "--trainer.default_root_dir",
+            str(folder),
+        ),
         *("--model.policy.path", str(policy), "--model.resample", "off"),
         *("--model.engine", "svr_lightning.engines.vllm.VLLMEngine"),
         *("--model.engine.tensor_parallel_size", str(processes)),
@@ -44,11 +46,8 @@ def rollouts(policy: Path, folder: Path, processes: int) -> list[dict[str, Any]]
         *("--trainer.enable_progress_bar", "false", "--data.problems_per_step", "4"),
         *("--data.train", SOURCE, "--data.val", DEV, "--data.test", "[]"),
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    log = folder.with_suffix(".log")
+    assert forked.wait(forked.start(log, *command)) == 0, log.read_text()[-3000:]
     lines = [json.loads(line) for line in (folder / "rollouts.jsonl").open()]
     return sorted(lines, key=lambda line: (line["id"], line["sample"]))
 
