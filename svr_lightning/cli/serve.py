@@ -76,11 +76,13 @@ def run(options: argparse.Namespace) -> int:
         server_header=False,
     )
     listening = config.bind_socket()
+    listening.listen()
+    running = uvicorn.Server(config)
     # uvicorn raises the signal again once it has shut down, which would look like a crash.
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGTERM, running.handle_exit)
     port = listening.getsockname()[1]
     print(f"serving {options.model or 'svr'} at http://{options.host}:{port}/v1", flush=True)
-    uvicorn.Server(config).run(sockets=[listening])
+    running.run(sockets=[listening])
     return 0
 
 

@@ -37,7 +37,7 @@ from svr_lightning.rollout.driver import completion_of
 from svr_lightning.rollout.rendering import Renderer
 
 TRIES = 3
-"""Of a request to another server."""
+"""Of a request to another server. One that says when to come again is not asked in between."""
 _CONNECT_SECONDS = 5.0
 _FIRST_DELAY = 0.2
 
@@ -131,10 +131,10 @@ class Upstream:
             try:
                 return await self._once(data)
             except ServingError as error:
-                if tries == TRIES or error.status not in (429, 502):
+                again = error.status in (429, 502) and error.retry_after is None
+                if tries == TRIES or not again:
                     raise
-                wait = retry_delay(tries, _FIRST_DELAY, jitter.random(), error.retry_after)
-                await asyncio.sleep(wait)
+                await asyncio.sleep(retry_delay(tries, _FIRST_DELAY, jitter.random(), None))
         raise AssertionError
 
     async def _once(self, data: bytes) -> AnyCompletion:

@@ -202,7 +202,7 @@ class Controller:
         return self.max_completion_tokens or self._task.max_completion_tokens
 
     def first_prompt(self, question: str) -> list[Message]:
-        """What a question begins with; raises ValueError for one that the task cannot read."""
+        """What a question begins with."""
         return self.dialogue.first(self._task.from_question(question))
 
     # --- two ways to call a client ---------------------------------------------------------------

@@ -130,6 +130,8 @@ def _question(messages: Any) -> tuple[str, list[str]]:
 def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controller:
     """``base`` with the controls of a request, which may lower its limits and not raise them.
 
+    It has no certificate: see :func:`uncertified`.
+
     Raises:
         ServingError: naming the control that is wrong.
     """
@@ -156,6 +158,7 @@ def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controll
             max_completion_tokens=base.max_completion_tokens if longest <= limit else limit,
             max_tokens=_whole(given, "max_tokens", base.max_tokens or 0, 1, most, "svr.") or None,
             otherwise=otherwise,
+            certificate=None,
             **changes,
         )
     except ValueError as error:

@@ -225,13 +225,9 @@ class ChatServer:
             seconds=self._limits.seconds,
         )
         other = uncertified(self._controller, controller, asked)
-        if other:
-            controller = replace(controller, certificate=None)
-        try:
-            prompt = controller.first_prompt(asked.question)
-        except ValueError as error:
-            raise ServingError(400, f"the question: {error}") from error
-        if not self._policy.fits(prompt):
+        if not other:
+            controller = replace(controller, certificate=self._controller.certificate)
+        if not self._policy.fits(controller.first_prompt(asked.question)):
             raise ServingError(400, "the question is too long for the policy's prompt")
         return _Job(asked, controller, other)
 

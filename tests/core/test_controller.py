@@ -1,0 +1,304 @@
+"""Adaptive inference over any chat client: outcomes, limits, kinds of clients, what errors keep."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+
+import svr_lightning as svr
+from svr_lightning.control.controller import LONGEST_TEXT, Controller, Result
+from svr_lightning.core.stopping import Confident, FixedTurns, Majority, RepeatedAnswer
+from svr_lightning.core.types import FinishReason
+from svr_lightning.errors import ConfigError
+from svr_lightning.recipes.dialogues import Neutral
+from tests.chat_server import ChatServer, completion
+
+QUESTION = "10 4 5 = 8"
+Messages = list[dict[str, str]]
+
+
+def says(answer: str, verdict: str, confidence: float) -> str:
+    check = f"<self_check>VERDICT: {verdict}; CONFIDENCE: {confidence}</self_check>"
+    return f"<answer>{answer}</answer>\n{check}"
+
+
+DOUBT, SURE = says("10-4", "INCORRECT", 0.4), says("(10/5)*4", "CORRECT", 0.95)
+
+
+@dataclass
+class Script:
+    """A client that says one text after another, and keeps what it was asked."""
+
+    texts: list[Any]
+
+    def __post_init__(self) -> None:
+        self.asked: list[Messages] = []
+        self.limits: list[int] = []
+
+    def __call__(self, messages: Messages, max_tokens: int) -> Any:
+        self.asked.append(messages)
+        self.limits.append(max_tokens)
+        said = self.texts[len(self.asked) - 1]
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+
+def reply(text: str, tokens: int = 20, ended: str = "stop") -> dict[str, Any]:
+    """A chat completion as servers send it."""
+    return {
+        "choices": [{"message": {"content": text}, "finish_reason": ended}],
+        "usage": {"prompt_tokens": 40, "completion_tokens": tokens},
+    }
+
+
+def test_it_refines_until_the_rule_accepts() -> None:
+    script = Script([reply(DOUBT), reply(SURE)])
+    result = Controller(script, "countdown").solve(QUESTION)
+    assert (result.outcome, result.accepted, result.answer) == ("answered", True, "(10/5)*4")
+    assert result.reason == "CORRECT at confidence 0.95 >= 0.85"
+    assert (result.prompt_tokens, result.completion_tokens) == (80, 40)
+    task = svr.get_task("countdown")
+    problem = task.from_question(QUESTION)
+    said = {"verdict": svr.Verdict.INCORRECT, "confidence": 0.4, "truncated": False}
+    assert script.asked == [
+        svr.first_turn_messages(task, problem),
+        svr.refinement_messages(task, problem, previous=DOUBT, turn=2, **said),
+    ]
+    assert script.limits == [task.max_completion_tokens] * 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "turns", "returned"),
+    [
+        (FixedTurns(turns=2), 2, 2),
+        (RepeatedAnswer(), 3, 3),
+        (Majority(), 4, 2),
+        (Confident(threshold=0.99, fallback="most_confident"), 4, 4),
+    ],
+)
+def test_any_rule_decides_when_to_stop_and_what_to_return(
+    rule: Any, turns: int, returned: int
+) -> None:
+    script = Script([DOUBT, SURE, SURE, says("5", "CORRECT", 0.97)])
+    result = Controller(script, "countdown", rule=rule, max_turns=4).solve(QUESTION)
+    assert result.returned is not None
+    assert (len(result.turns), result.returned.index) == (turns, returned)
+
+
+def test_the_prompts_can_be_those_of_another_dialogue() -> None:
+    script = Script([DOUBT, SURE])
+    rule = FixedTurns(turns=2)
+    Controller(script, "countdown", dialogue=Neutral(), rule=rule).solve(QUESTION)
+    assert "self_check" not in script.asked[0][0]["content"]
+    with pytest.raises(ConfigError, match="does not ask for what it reads"):
+        Controller(script, "countdown", dialogue=Neutral())
+
+
+# --- what happens to an answer that nothing vouches for ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "outcome", "answer", "turns"),
+    [
+        ("answer", "answered", "10-4", 2),
+        ("give_up", "gave_up", None, 2),
+        ("escalate", "escalated", "(10/5)*4", 3),
+    ],
+)
+def test_an_answer_that_no_turn_vouches_for(
+    otherwise: Any, outcome: str, answer: str | None, turns: int
+) -> None:
+    second = Script([reply(SURE, 7)])
+    result = Controller(
+        Script([reply(DOUBT)] * 2), "countdown", max_turns=2, otherwise=otherwise, second=second
+    ).solve(QUESTION)
+    assert (result.outcome, result.accepted, result.answer) == (outcome, False, answer)
+    assert [turn.index for turn in result.turns] == list(range(1, turns + 1))
+    assert result.reason == "no turn was accepted by: CORRECT at confidence >= 0.85"
+    if outcome == "escalated":
+        task = svr.get_task("countdown")
+        assert second.asked == [svr.first_turn_messages(task, task.from_question(QUESTION))]
+        assert result.completion_tokens == 47
+
+
+def test_a_limit_on_all_tokens_shrinks_the_last_turn_and_ends_it() -> None:
+    script = Script([reply(DOUBT, 600), reply(SURE, 300, "length")])
+    result = Controller(script, "countdown", max_tokens=900).solve(QUESTION)
+    assert script.limits == [svr.get_task("countdown").max_completion_tokens, 300]
+    assert (result.accepted, result.reason) == (False, "limit of 900 tokens")
+    with pytest.raises(ValueError, match="count their tokens"):
+        Controller(Script([DOUBT]), "countdown", max_tokens=900).solve(QUESTION)
+
+
+def test_a_hung_client_is_given_up_at_the_limit_of_seconds() -> None:
+    async def client(messages: Messages, max_tokens: int) -> Any:
+        if messages[-1]["content"].startswith("[T="):
+            await asyncio.Event().wait()
+        return reply(DOUBT)
+
+    controller = Controller(client, "countdown", seconds=0.2)
+    result = asyncio.run(controller.solve_async(QUESTION))
+    assert (len(result.turns), result.accepted) == (1, False)
+    assert result.reason == "limit of 0.2 seconds"
+
+
+def test_a_text_without_end_is_cut_and_never_accepted() -> None:
+    result = Controller(
+        Script([SURE + "x" * 2 * LONGEST_TEXT] * 2), "countdown", max_turns=2
+    ).solve(QUESTION)
+    assert not result.accepted
+    assert [len(turn.completion.text) for turn in result.turns] == [LONGEST_TEXT] * 2
+    assert result.turns[0].completion.finish_reason is FinishReason.LENGTH
+
+
+# --- clients -----------------------------------------------------------------------------------
+
+
+class Dumped:
+    """A reply as LiteLLM and pydantic models give it."""
+
+    def model_dump(self) -> dict[str, Any]:
+        return reply(SURE)
+
+
+@pytest.mark.parametrize(
+    "said", [SURE, (SURE, False), reply(SURE), Dumped()], ids=["text", "pair", "mapping", "object"]
+)
+def test_a_reply_may_have_several_forms(said: Any) -> None:
+    async def later(messages: Messages, max_tokens: int) -> Any:
+        return said
+
+    controller = Controller(Script([said]), "countdown")
+    assert controller.solve(QUESTION).answer == "(10/5)*4"
+    assert asyncio.run(Controller(later, "countdown").solve_async(QUESTION)).accepted
+    assert asyncio.run(Controller(Script([said]), "countdown").solve_async(QUESTION)).accepted
+    with pytest.raises(TypeError, match="use solve_async"):
+        Controller(later, "countdown").solve(QUESTION)
+
+
+def test_real_clients_of_a_real_server() -> None:
+    with ChatServer(lambda body, number: completion(SURE)) as server:
+        sdk = OpenAI(base_url=server.url, api_key="none")
+        clients: list[Callable[[Messages, int], Any]] = [
+            lambda messages, limit: sdk.chat.completions.create(
+                model="m",
+                messages=messages,  # type: ignore[arg-type]
+                max_tokens=limit,
+            ),
+            lambda messages, limit: httpx.post(
+                f"{server.url}/chat/completions", json={"messages": messages, "max_tokens": limit}
+            ),
+        ]
+        for client in clients:
+            result = Controller(client, "countdown").solve(QUESTION)
+            assert (result.answer, result.completion_tokens) == ("(10/5)*4", 20)
+        sdk.close()
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), KeyboardInterrupt()])
+def test_an_error_of_the_client_comes_as_it_is_with_the_turns_so_far(error: Any) -> None:
+    with pytest.raises(type(error)) as caught:
+        Controller(Script([DOUBT, error]), "countdown").solve(QUESTION)
+    assert caught.value is error
+    assert [turn.completion.text for turn in error.turns] == [DOUBT]
+
+
+def test_a_cancellation_has_the_turns_so_far() -> None:
+    async def client(messages: Messages, max_tokens: int) -> Any:
+        if messages[-1]["content"].startswith("[T=2]"):
+            waiting.set()
+            await asyncio.Event().wait()
+        return DOUBT
+
+    async def cancelled() -> Any:
+        task = asyncio.ensure_future(Controller(client, "countdown").solve_async(QUESTION))
+        await waiting.wait()
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError as error:
+            return error
+
+    waiting = asyncio.Event()
+    error = asyncio.run(cancelled())
+    assert [turn.index for turn in error.turns] == [1]
+
+
+def test_several_questions_at_once_keep_apart() -> None:
+    async def client(messages: Messages, max_tokens: int) -> str:
+        await asyncio.sleep(0)
+        return says(messages[-1]["content"][-40:], "CORRECT", 0.9)
+
+    async def all_of() -> list[Result]:
+        controller = Controller(client, "gsm8k")
+        tasks: list[Awaitable[Result]] = [controller.solve_async(f"{n} + 1 = ?") for n in range(20)]
+        return await asyncio.gather(*tasks)
+
+    texts = [result.turns[0].completion.text for result in asyncio.run(all_of())]
+    assert [f"{n} + 1 = ?" in text for n, text in enumerate(texts)] == [True] * 20
+
+
+# --- certificates ------------------------------------------------------------------------------
+
+
+def certificate(folder: Path, **changes: Any) -> svr.Certificate:
+    content = {
+        "promises": [{"name": "pse", "limit": 0.1}],
+        "confidence": 0.9,
+        "certified": {"threshold": 0.9},
+        "rule": {"score": "confidence", "needs_correct": True, "fallback": "last"},
+        "max_turns": 4,
+        "decoding": {"temperature": 0.0},
+        **changes,
+    }
+    path = folder / "certificate.json"
+    path.write_text(json.dumps(content))
+    return svr.Certificate.read(path)
+
+
+def test_a_certificate_is_in_force_under_its_own_settings_alone(tmp_path: Path) -> None:
+    found = certificate(tmp_path)
+    assert (found.rule, found.max_turns) == (Confident(threshold=0.9), 4)
+    own = {"rule": found.rule, "max_turns": 4, "certificate": found}
+    result = Controller(Script([SURE]), "countdown", **own).solve(QUESTION)
+    assert result.certificate is found
+    with pytest.raises(ConfigError, match="promises nothing for max_turns=3 instead of 4"):
+        Controller(Script([]), "countdown", **{**own, "max_turns": 3})
+    limited = Controller(Script([reply(DOUBT, 50)]), "countdown", **own, max_tokens=50)
+    assert limited.solve(QUESTION).certificate is None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"certified": None}, {"rule": {"score": "luck"}}, {"promises": [{}]}]
+)
+def test_what_is_no_certificate_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="is no certificate"):
+        certificate(tmp_path, **changes)
+
+
+def test_options_out_of_range_are_refused() -> None:
+    for name in ("max_turns", "max_completion_tokens", "max_tokens", "seconds"):
+        with pytest.raises(ConfigError, match=f"{name}=0 must be above 0"):
+            Controller(Script([]), "countdown", **{name: 0})
+    with pytest.raises(ConfigError, match="needs a second client"):
+        Controller(Script([]), "countdown", otherwise="escalate")
+    with pytest.raises(ValueError, match="must lie in"):
+        Controller(Script([]), "countdown", rule=Confident(threshold=2.0))
+
+
+def test_the_controller_is_imported_without_heavy_libraries() -> None:
+    code = (
+        "import sys, svr_lightning as svr; svr.Controller;"
+        "heavy = {'torch', 'numpy', 'transformers', 'httpx', 'rich', 'starlette', 'sympy'};"
+        "found = heavy & set(sys.modules); sys.exit(str(found) if found else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

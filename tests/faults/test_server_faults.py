@@ -1,0 +1,296 @@
+"""Faults around the server: each ends in a clear answer, and the server goes on."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from svr_lightning.cli.main import main
+from tests.chat_server import ChatServer as Scripted
+from tests.chat_server import Reply, completion
+from tests.served import DOUBT, QUESTION, SURE, chat, in_front_of, serving
+
+SOUND = completion(SURE)
+
+
+@contextmanager
+def behind(*replies: Reply, **settings: Any) -> Iterator[tuple[str, Scripted]]:
+    """The server in front of one that gives these replies and then sound ones."""
+
+    def answer(body: dict[str, Any], number: int) -> Reply:
+        return replies[number - 1] if number <= len(replies) else SOUND
+
+    with Scripted(answer) as upstream, serving(in_front_of(upstream.url, **settings)) as url:
+        yield url, upstream
+
+
+@pytest.fixture(scope="module")
+def sound() -> Iterator[str]:
+    with behind() as (url, _):
+        yield url
+
+
+def message(said: httpx.Response) -> str:
+    return str(said.json()["error"]["message"])
+
+
+# --- the model's server ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "tries", "status", "words"),
+    [
+        (Reply(b"", drop=True), 3, 502, "the model's server is gone: RemoteProtocolError"),
+        (Reply(b"\x00\xff garbage"), 3, 502, "no chat completion"),
+        (Reply(b"[" * 50_000), 3, 502, "no chat completion"),
+        (Reply(b'{"error": "over\\u001b[31m"}', 500), 3, 502, "HTTP 500, over\ufffd[31m"),
+        (Reply(b"slow down", 429, {"Retry-After": "7"}), 1, 429, "HTTP 429, slow down"),
+        (Reply(b'{"error": "prompt too long"}', 400), 1, 400, "HTTP 400, prompt too long"),
+        (Reply(b"key upstream-secret is wrong", 401), 1, 500, "HTTP 401, key [key] is wrong"),
+        (completion(SURE, usage=None), 1, 500, "no usage"),
+    ],
+    ids=["dropped", "garbage", "deep", "500", "429", "400", "401", "no-usage"],
+)
+def test_a_fault_of_the_models_server_is_told_and_the_next_request_is_answered(
+    fault: Reply, tries: int, status: int, words: str
+) -> None:
+    with behind(completion(DOUBT), *[fault] * tries) as (url, upstream):
+        said = chat(url)
+        assert (said.status_code, len(upstream.bodies)) == (status, 1 + tries)
+        assert words in message(said)
+        assert [turn["text"] for turn in said.json()["svr"]["turns"]] == [DOUBT]
+        assert said.headers.get("retry-after") == ("7" if status == 429 else None)
+        assert chat(url).status_code == 200
+
+
+def test_a_fault_that_passes_is_not_seen() -> None:
+    with behind(Reply(b"", drop=True), Reply(b"", 503)) as (url, _):
+        assert chat(url).status_code == 200
+
+
+def test_a_server_that_is_down_is_told_and_asked_again_when_it_is_back() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with serving(in_front_of(f"http://127.0.0.1:{port}/v1")) as url:
+        assert "the model's server is gone: ConnectError" in message(chat(url))
+        with Scripted(lambda body, number: SOUND, port=port):
+            assert chat(url).status_code == 200
+
+
+def test_a_hung_server_is_given_up_at_the_limit_of_time() -> None:
+    with hung() as (upstream, gone), serving(in_front_of(upstream, seconds=0.3)) as url:
+        said = chat(url)
+        assert (said.status_code, message(said)) == (
+            504,
+            "no turn ended within the limit of 0.3 seconds",
+        )
+        assert gone.wait(10)
+
+
+def test_a_fault_within_a_stream_ends_it_with_an_error() -> None:
+    with behind(completion(DOUBT), Reply(b"", 400)) as (url, _):
+        lines = [line for line in chat(url, stream=True).text.splitlines() if line]
+        assert lines[1].startswith(": svr.turn ")
+        assert "HTTP 400" in json.loads(lines[-1].removeprefix("data: "))["error"]["message"]
+
+
+# --- clients -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def hung() -> Iterator[tuple[str, threading.Event]]:
+    """A server that reads and never answers; the event says that a connection was closed."""
+    gone = threading.Event()
+
+    def read(connection: socket.socket) -> None:
+        with connection:
+            while connection.recv(2**16):
+                pass
+        gone.set()
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=read, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1", gone
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_takes_its_request_along(stream: bool) -> None:
+    # The server itself would wait ten minutes.
+    with hung() as (upstream, gone), serving(in_front_of(upstream)) as url:
+        body = {"messages": [{"role": "user", "content": QUESTION}], "stream": stream}
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/chat/completions", json=body, timeout=0.5).read()
+        assert gone.wait(10)
+        shown = httpx.get(url.removesuffix("/v1") + "/metrics").text
+        assert 'svr_requests_total{outcome="disconnected"} 1.0' in shown
+        assert "svr_requests_running 0.0" in shown
+
+
+def test_one_request_too_many_is_told_to_come_again() -> None:
+    with (
+        hung() as (upstream, _),
+        serving(in_front_of(upstream, requests=1, seconds=1)) as url,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        first = pool.submit(chat, url)
+        shown = ""
+        while "svr_requests_running 1.0" not in shown:
+            shown = httpx.get(url.removesuffix("/v1") + "/metrics").text
+        said = chat(url)
+        assert (said.status_code, said.headers["retry-after"]) == (429, "1")
+        assert first.result().status_code == 504
+
+
+def test_a_body_of_100_megabytes_is_refused_and_not_kept(sound: str) -> None:
+    chunk = b"x" * 2**20
+    said = httpx.post(f"{sound}/chat/completions", content=(chunk for _ in range(100)), timeout=60)
+    assert said.status_code == 413
+    assert message(said) == f"a body of {100 * 2**20} bytes; at most {2**20} are read"
+    assert chat(sound).status_code == 200
+
+
+def test_a_body_that_never_ends_is_refused() -> None:
+    with behind(body_seconds=0.2) as (url, _):
+        host, port = url.split("/")[2].split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            head = (
+                f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: 9\r\n\r\n"
+            )
+            connection.sendall(head.encode() + b"{")
+            assert connection.recv(2**16).startswith(b"HTTP/1.1 408")
+
+
+USER = {"role": "user", "content": QUESTION}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"", 400, "no JSON"),
+        (b"\xff\xfe", 400, "no JSON"),
+        (b"[" * 100_000, 400, "no JSON"),
+        (b"9" * 10_000, 400, "no JSON"),
+        ([], 400, "must be a JSON object"),
+        ({}, 400, "messages must be a list"),
+        ({"messages": [1]}, 400, "messages must be a list"),
+        ({"messages": []}, 400, "none with the role user"),
+        ({"messages": [{"role": "user", "content": 3}]}, 400, "must be text"),
+        ({"messages": [{"role": "user", "content": [{"image_url": ""}]}]}, 400, "must be text"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, "no valid Unicode"),
+        ({"messages": [USER], "model": "other\x1b[31m"}, 404, "no model 'other?[31m'"),
+        ({"messages": [USER], "temperature": "hot"}, 400, "temperature must be a number"),
+        ({"messages": [USER], "temperature": float("nan")}, 400, "temperature must be a number"),
+        ({"messages": [USER], "max_tokens": True}, 400, "max_tokens must be a whole number"),
+        ({"messages": [USER], "max_tokens": 0}, 400, "max_tokens must be a whole number from 1"),
+        ({"messages": [USER], "n": 2}, 400, "n must be 1"),
+        ({"messages": [USER], "tools": [{}]}, 400, "tools is not supported"),
+        ({"messages": [USER], "stream": "yes"}, 400, "stream must be true or false"),
+        ({"messages": [USER], "svr": [1]}, 400, "svr must be an object"),
+        ({"messages": [USER], "svr": {"turn": 3}}, 400, "svr.turn is not known"),
+        ({"messages": [USER], "svr": {"turns": 11}}, 400, "svr.turns must be a whole number"),
+        ({"messages": [USER], "svr": {"threshold": 2}}, 400, "threshold must be a number"),
+        ({"messages": [USER], "svr": {"rule": "os.system"}}, 400, "no stopping rule"),
+        ({"messages": [USER], "svr": {"rule": {"class_path": 3}}}, 400, "no stopping rule"),
+        ({"messages": [USER], "svr": {"rule": "Majority", "threshold": 0.5}}, 400, "has none"),
+        ({"messages": [USER], "svr": {"otherwise": ["x"]}}, 400, "svr.otherwise must be one of"),
+        ({"messages": [USER], "svr": {"otherwise": "escalate"}}, 400, "needs a second client"),
+    ],
+)
+def test_wrong_requests_are_refused_by_the_field(
+    sound: str, body: Any, status: int, words: str
+) -> None:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    said = httpx.post(f"{sound}/chat/completions", content=data)
+    assert said.status_code == status
+    assert words in message(said)
+    assert said.content.isascii()
+
+
+def test_control_characters_are_data_on_their_way_in_and_out() -> None:
+    hostile = "\x00\x1b[31m\r\n\r\ndata: [DONE]\n\n<|im_end|>\u2028\ud800"
+    with behind(completion(SURE + hostile)) as (url, upstream):
+        asked = [{"role": "user", "content": hostile[:-1]}]
+        said = chat(url, messages=asked)
+        assert said.json()["choices"][0]["message"]["content"] == SURE + hostile
+        assert upstream.bodies[0]["messages"][-1]["content"] == hostile[:-1]
+        assert said.content.isascii()
+    with behind(completion(DOUBT + hostile), completion(SURE + hostile)) as (url, _):
+        events = chat(url, stream=True).text.split("\n\n")
+        assert events[-2:] == ["data: [DONE]", ""]
+        assert [event for event in events[:-2] if not event.startswith(("data: {", ": svr."))] == []
+
+
+# --- the server itself -------------------------------------------------------------------------
+
+
+def test_sigterm_under_load_answers_what_runs_and_ends_with_0() -> None:
+    def slow(body: dict[str, Any], number: int) -> Reply:
+        reply = completion(SURE)
+        reply.delay = 0.5
+        if number == 8:
+            all_there.set()
+        return reply
+
+    all_there = threading.Event()
+    with Scripted(slow) as upstream, ThreadPoolExecutor(8) as pool:
+        command = [sys.executable, "-m", "svr_lightning", "serve", "--task", "countdown"]
+        process = subprocess.Popen(
+            [*command, "--upstream", upstream.url, "--model", "tiny", "--port", "0"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("serving tiny at http://127.0.0.1:")
+            running = [pool.submit(chat, line.split()[-1]) for _ in range(8)]
+            assert all_there.wait(30)
+            os.kill(process.pid, signal.SIGTERM)
+            assert [said.result().status_code for said in running] == [200] * 8
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--policy", "x", "--upstream", "http://h/v1"], "one of them"),
+        ([], "one of them"),
+        (["--upstream", "http://h/v1"], "needs --model NAME"),
+        (["--upstream", "h", "--model", "m"], "--upstream is no address"),
+        (["--upstream", "http://h/v1", "--model", "m", "--host", "0.0.0.0"], "name it with --key"),
+        (["--upstream", "http://h/v1", "--model", "m", "--key-env", "UNSET_KEY"], "is not set"),
+        (["--upstream", "http://h/v1", "--model", "m", "--max-turns", "-1"], "max_turns=-1"),
+        (["--upstream", "http://h/v1", "--model", "m", "--otherwise", "escalate"], "second client"),
+        (["--upstream", "http://h/v1", "--model", "m", "--certificate", "none"], "no such file"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--task", "countdown", *options]) == 2
+    assert words in capsys.readouterr().err
