@@ -12,8 +12,7 @@ The solver leaves a :class:`~svr_lightning.evaluation.records.SampleRecord`, the
 
 import argparse
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,12 +55,11 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.core.types import FinishReason, Problem, RemoteCompletion
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import require
 from svr_lightning.evaluation.adaptive import trajectory_record
-from svr_lightning.evaluation.metrics import point_values
+from svr_lightning.evaluation.metrics import defined_values
 from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_results, read_samples, setting
-from svr_lightning.evaluation.table import problem_table, turn_tables
 from svr_lightning.recipes.dialogues import PromptRequest, SelfVerifying, chain
 from svr_lightning.tasks import resolve_task
 from svr_lightning.training.sources import DataSource, load_problems
@@ -188,18 +186,9 @@ def svr_metrics() -> Any:
     def compute(scores: list[SampleScore]) -> dict[str, float]:
         found = [(score.score.metadata or {}).get(RECORD) for score in scores]
         require(None not in found, "svr_metrics needs the scores of svr_scorer, in one epoch")
-        return measured([SampleRecord.from_json(record) for record in found])
+        return defined_values([SampleRecord.from_json(record) for record in found])
 
     return compute
-
-
-def measured(records: Sequence[SampleRecord]) -> dict[str, float]:
-    """The defined metrics of one data set's records."""
-    tables = turn_tables(records)
-    require(len(tables) == 1, f"{len(tables)} data sets; Inspect has a log for each")
-    (name,) = tables
-    values = point_values(problem_table(tables[name], tables[name].recorded))
-    return {key: value for key, value in values.items() if not math.isnan(value)}
 
 
 @scorer(metrics=[svr_metrics()])
@@ -244,7 +233,8 @@ def write_log(evaluation: Path, log: Path) -> Path:
         log: the file to write; its name ends in ``.eval``.
 
     Raises:
-        ConfigError: if the samples cannot be read, or are of several data sets.
+        ConfigError: if the samples cannot be read.
+        ValueError: if they are of several data sets.
     """
     require(log.suffix == ".eval", f"{log}: the name must end in .eval")
     records = read_samples(evaluation / SAMPLES)
@@ -252,7 +242,9 @@ def write_log(evaluation: Path, log: Path) -> Path:
     results = read_results(evaluation / RESULTS)
     config, name = results.get("config", {}), records[0].dataset
     model = str(setting(config, "model", "policy", "path") or "unknown")
-    metrics = {key: EvalMetric(name=key, value=value) for key, value in measured(records).items()}
+    metrics = {
+        key: EvalMetric(name=key, value=value) for key, value in defined_values(records).items()
+    }
     scores = [EvalScore(name="svr_scorer", scorer="svr_scorer", metrics=metrics)]
     written = datetime.fromtimestamp((evaluation / SAMPLES).stat().st_mtime, UTC).isoformat()
     content = EvalLog(
@@ -312,7 +304,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         print(write_log(options.evaluation, options.log))  # noqa: T201
-    except ConfigError as error:
+    except ValueError as error:
         raise SystemExit(str(error)) from error
 
 

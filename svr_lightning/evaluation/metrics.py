@@ -104,6 +104,19 @@ def diagnose(
     return {"datasets": datasets, "bootstrap": bootstrap}
 
 
+def defined_values(records: Sequence[SampleRecord]) -> dict[str, float]:
+    """The metrics of :func:`diagnose`, as far as they are defined, of one data set's records.
+
+    Raises:
+        ValueError: if they are of several data sets, or a turn has no label.
+    """
+    tables = list(turn_tables(records).values())
+    if len(tables) != 1:
+        raise ValueError(f"records of one data set are needed; these are of {len(tables)}")
+    values = point_values(problem_table(tables[0], tables[0].recorded))
+    return {name: value for name, value in values.items() if not math.isnan(value)}
+
+
 def point_values(problems: ProblemTable) -> dict[str, float]:
     """Every metric of :func:`diagnose` without its interval; nan if undefined."""
     values = problems.values()

@@ -1,10 +1,8 @@
 """Inspect's own eval runs the solver, and its log has what this package's evaluation has."""
 
-import hashlib
 import re
 import sys
 from dataclasses import replace
-from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -15,62 +13,17 @@ from inspect_ai.model import ContentReasoning, ContentText, ModelOutput
 
 from examples import evaluate_with_inspect
 from svr_lightning.adapters import inspect_eval
-from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import FinishReason, Problem
-from svr_lightning.engines.openai import OpenAIEngine
+from svr_lightning.core.types import FinishReason
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.adaptive import error_record
 from svr_lightning.evaluation.metrics import summarize
 from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.results import write_results
-from svr_lightning.tasks import get_task
-from svr_lightning.training.sources import DataSource, load_problems
-from tests.chat_server import ChatServer, Reply, completion
-from tests.scripted import evaluator, says
+from tests.chat_server import ChatServer, completion
+from tests.countdown_server import PROBLEMS, opinion, records_of
+from tests.scripted import says
 
-PROBLEMS = load_problems(
-    DataSource(
-        name="countdown", task="countdown", path="embedded:countdown-tiny", split="dev", limit=6
-    )
-)
-TURNS = 3
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def expression(problem: Problem) -> str:
-    """A right answer to a Countdown problem of three numbers."""
-    task = get_task("countdown")
-    for *numbers, (a, b) in product(
-        permutations(problem.payload["nums"]), product("+-*/", repeat=2)
-    ):
-        x, y, z = numbers[0]
-        for form in (f"({x}{a}{y}){b}{z}", f"{x}{a}({y}{b}{z})"):
-            if task.grade(f"<answer>{form}</answer>", problem):
-                return form
-    raise AssertionError(problem)
-
-
-def opinion(body: dict[str, Any], _: int) -> Reply:
-    """An answer, right or wrong, sure or not, that depends on the prompt alone."""
-    prompt = body["messages"][-1]["content"]
-    (problem,) = (p for p in PROBLEMS if p.question in prompt)
-    draw = hashlib.sha256(prompt.encode()).digest()
-    answer = expression(problem) if draw[0] % 2 else "1+1"
-    verdict, confidence = (("CORRECT", 0.95), ("UNSURE", 0.4), ("CORRECT", 0.6))[draw[1] % 3]
-    text = says(answer, verdict, confidence)
-    usage = {"prompt_tokens": 40, "completion_tokens": 20 + draw[3], "total_tokens": 60 + draw[3]}
-    if draw[2] % 4 == 0:
-        return completion(text[:-20], finish_reason="length", usage=usage)
-    return completion(text, usage=usage)
-
-
-def ours(server: ChatServer, root: Path) -> list[SampleRecord]:
-    """The records of this package's evaluation of the same server."""
-    engine = OpenAIEngine(server.url, "policy", first_delay=0.001)
-    settings = {"rule": Confident(), "max_turns": TURNS, "temperature": 0.0}
-    run = evaluator(engine, renderer=None, root=root, **settings)
-    run.begin("test")
-    return run.solve(PROBLEMS, "countdown")
 
 
 def test_an_eval_of_inspect_is_ours_turn_by_turn(
@@ -78,7 +31,7 @@ def test_an_eval_of_inspect_is_ours_turn_by_turn(
 ) -> None:
     monkeypatch.setenv("MINE_API_KEY", "none")
     with ChatServer(opinion) as server:
-        expected = ours(server, tmp_path)
+        expected = records_of(server, tmp_path)
         monkeypatch.setattr(
             sys,
             "argv",
@@ -103,7 +56,7 @@ def test_an_eval_of_inspect_is_ours_turn_by_turn(
 
 def test_an_evaluation_becomes_a_log_that_inspect_reads(tmp_path: Path) -> None:
     with ChatServer(opinion) as server:
-        records = ours(server, tmp_path)
+        records = records_of(server, tmp_path)
     folder = tmp_path / "eval"
     config = {"model": {"policy": {"path": "a/policy"}}}
     results = write_results(folder, [*records, UNRUN], config, {"svr_lightning": "0"})
@@ -140,7 +93,7 @@ def test_a_log_needs_samples_of_one_data_set_and_a_known_suffix(tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"must end in \.eval"):
         inspect_eval.write_log(tmp_path, tmp_path / "log.json")
     write_results(tmp_path, [UNRUN, replace(UNRUN, dataset="other")], {}, {})
-    with pytest.raises(ConfigError, match="2 data sets"):
+    with pytest.raises(ValueError, match="these are of 2"):
         inspect_eval.write_log(tmp_path, tmp_path / "log.eval")
 
 

@@ -1,0 +1,94 @@
+"""SVR in lm-evaluation-harness: the task ``svr``, through ``python -m svr_lightning serve``.
+
+The server takes the turns, and the harness sees the one that it returned: whether its answer is
+right, and how well its verdict and confidence say so. ``svr.yaml`` beside this file is the task,
+and ``--metadata`` names the data set. It needs a server with ``--otherwise answer`` (the default),
+or answers that were given up count as wrong and unsure.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+
+from svr_lightning.core.types import FinishReason, Problem, RemoteCompletion, Trajectory
+from svr_lightning.evaluation.adaptive import trajectory_record
+from svr_lightning.evaluation.metrics import defined_values
+from svr_lightning.evaluation.records import SampleRecord
+from svr_lightning.recipes.dialogues import SelfVerifying, chain
+from svr_lightning.training.sources import DataSource, load_problems
+
+FOLDER = str(Path(__file__).parent)
+"""What ``--include_path`` takes."""
+
+
+def documents(
+    task: str,
+    path: str,
+    split: str = DataSource.split,
+    subset: str | None = None,
+    limit: int | None = None,
+    **_: Any,
+) -> DatasetDict:
+    """The problems of a data set, as ``--metadata`` of the harness names it.
+
+    Args:
+        task: how rows are read and answers graded; the server has to have the same.
+        path: as in a configuration of this package, and so are the next three.
+        split: of it.
+        subset: of it.
+        limit: the first so many problems.
+    """
+    source = DataSource(name=task, task=task, path=path, split=split, subset=subset, limit=limit)
+    rows = [
+        {
+            "question": problem.question,
+            "reference": json.dumps(problem.reference),
+            "problem": json.dumps(asdict(problem)),
+        }
+        for problem in load_problems(source)
+    ]
+    return DatasetDict({"test": Dataset.from_list(rows)})
+
+
+def process_results(document: dict[str, Any], results: Sequence[str | None]) -> dict[str, Any]:
+    """The record of an answer, for every metric.
+
+    The harness does not say whether a completion was cut off, nor how long it is.
+    """
+    problem = Problem(**json.loads(document["problem"]))
+    said = RemoteCompletion(
+        text=results[0] or "",
+        finish_reason=FinishReason.STOP,
+        prompt_tokens=0,
+        completion_tokens=0,
+    )
+    record = trajectory_record(_one_turn(problem, said), problem.task, 1, None).to_json()
+    return dict.fromkeys(METRICS, record)
+
+
+def _one_turn(problem: Problem, said: RemoteCompletion) -> Trajectory:
+    program = chain(SelfVerifying(), problem, 0, 1)
+    next(program)
+    try:
+        program.send([said])
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError("a trajectory of one turn goes on")
+
+
+def _aggregate(metric: str, records: Sequence[dict[str, Any]]) -> float:
+    """A metric of all answers; nan if it is undefined."""
+    values = defined_values([SampleRecord.from_json(record) for record in records])
+    return values.get(metric, math.nan)
+
+
+METRICS = ("accuracy", "verdict_accuracy", "auroc", "brier", "ece", "overconfidence", "aurc")
+accuracy, verdict_accuracy, auroc, brier, ece, overconfidence, aurc = (
+    partial(_aggregate, metric) for metric in METRICS
+)
