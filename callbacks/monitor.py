@@ -11,6 +11,7 @@ from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 
 from svr_lightning.display import excerpt, plain
 from svr_lightning.evaluation.metrics import named_metrics
+from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_results
 from svr_lightning.evaluation.sweep import compare_stops
@@ -20,7 +21,7 @@ from svr_lightning.report.figures_accuracy import draw_rules, rule_numbers
 from svr_lightning.report.figures_turns import draw_reliability, reliability_numbers
 from svr_lightning.report.numbers import Numbers
 from svr_lightning.report.runs import Run, read_methods
-from svr_lightning.report.trajectories import Trajectory, trajectories
+from svr_lightning.report.trajectories import trajectories
 
 _LONGEST = 2000  # characters shown of a text
 
@@ -94,24 +95,23 @@ def _texts(run: Run, count: int) -> Iterable[tuple[str, str]]:
     Of equals, those with fewer turns.
     """
 
-    def merit(one: Trajectory) -> tuple[float, int]:
-        stated = one.record.turns[one.returned - 1].confidence if one.returned else None
+    def merit(one: SampleRecord) -> tuple[float, int]:
+        stated = one.turns[one.returned_turn - 1].confidence if one.returned_turn else None
         sign = 1 if one.right else -1
         return sign * (1 + (stated or 0.0)), -one.observed
 
-    found = sorted(trajectories(run), key=merit, reverse=True)
+    found = sorted((record for record, _ in trajectories(run)), key=merit, reverse=True)
     for name, chosen in (("best", found[:count]), ("worst", found[::-1][:count])):
         for number, one in enumerate(chosen, start=1):
             yield f"{name}_{number}", trajectory_text(one)
 
 
-def trajectory_text(one: Trajectory) -> str:
+def trajectory_text(record: SampleRecord) -> str:
     """A trajectory up to its stop, without control characters; the ends of long texts."""
-    record = one.record
-    lines = [f"{record.dataset} / {record.id}: {'right' if one.right else 'wrong'}"]
+    lines = [f"{record.dataset} / {record.id}: {'right' if record.right else 'wrong'}"]
     lines += [fill(excerpt(record.question[-_LONGEST:]), 100)]
     lines += [f"reference: {str(record.reference)[:_LONGEST]}"]
-    for turn in record.turns[: one.observed]:
+    for turn in record.turns[: record.observed]:
         check = "" if turn.verdict is None else f"{turn.verdict} {turn.confidence:.2f}, "
         label = "right" if turn.correct else "wrong"
         lines.append(f"\nturn {turn.turn}: {check}{label}, {turn.completion_tokens} tokens")

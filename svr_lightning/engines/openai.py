@@ -155,7 +155,7 @@ class OpenAIEngine(Engine):
             logprobs=self.logprobs,
         )
         key = request_key(body)
-        known = None if self.journal is None else self.journal.get(key)
+        known = None if self.journal is None else self.journal.entries.get(key)
         if known is not None:
             self._recalled.append(TextOutput(id=request.id, completion=known, recalled=True))
             return
@@ -208,7 +208,7 @@ class OpenAIEngine(Engine):
             return TextOutput(id=number, completion=answer)
         self._refused += 1
         # One prompt may be too long. A server that refuses all of them is asked wrongly.
-        answered = self._answered + (0 if self.journal is None else len(self.journal))
+        answered = self._answered + (0 if self.journal is None else len(self.journal.entries))
         if self._refused >= REFUSALS and not answered:
             raise ConfigError(
                 f"{self.base_url} completed none of the first {self._refused} prompts: "
@@ -255,7 +255,8 @@ class OpenAIEngine(Engine):
             return f"no chat completion {said}"
         kept = ""
         if self.journal is not None:
-            kept = f": the {len(self.journal)} answers in {self.journal.path} are not asked again"
+            answers = f"the {len(self.journal.entries)} answers in {self.journal.path}"
+            kept = f": {answers} are not asked again"
         raise ConfigError(
             f"{self.base_url} did not answer {said}. Start the server again and repeat the "
             f"command{kept}"

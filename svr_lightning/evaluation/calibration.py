@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.core.metrics import auroc_of_counts
+from svr_lightning.evaluation.table import Floats
 
 BINS = 10
 """Bins of reliability diagrams and of the expected calibration error."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,7 +146,7 @@ class Evaluator:
         if isinstance(self.engine, OpenAIEngine):
             path = self.folder(name) / ANSWERS
             self._answers = self.engine.journal = AnswerJournal(path)
-            kept = len(self._answers)
+            kept = len(self._answers.entries)
             found = f"going on with the {kept} answers in {path}; remove it to ask anew"
             return found if kept else None
         if fingerprint is None:
@@ -154,9 +154,13 @@ class Evaluator:
         path = self.folder(name) / f".journal-{self.rank}.jsonl"
         self._journal = Journal(path, fingerprint)
         if self._shared > 1:
-            count = Counter(self._gather(self._journal.finished()))
-            self._journal.keep({key for key, ranks in count.items() if ranks == self._shared})
-        finished = len(self._journal.finished())
+            ranks = Counter(self._gather(list(self._journal.entries)))
+            self._journal.entries = {
+                key: record
+                for key, record in self._journal.entries.items()
+                if ranks[key] == self._shared
+            }
+        finished = len(self._journal.entries)
         if not finished:
             return None
         return f"{path.parent}: going on after {finished} problems of an earlier start"

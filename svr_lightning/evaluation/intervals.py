@@ -15,15 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.evaluation.calibration import ConfidenceCounts
+from svr_lightning.evaluation.table import Bools, Floats, Ints
 
 RESAMPLES = 1000
 Z_95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution: half the width of a 95 % interval, in sigmas."""
 _AT_ONCE = 100  # resamples whose turns are in memory together
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 
 def wilson_interval(proportion: float, n: float) -> list[float] | None:

@@ -10,7 +10,6 @@ from svr_lightning.core.metrics import METRIC_NAMES
 from svr_lightning.evaluation import calibration
 from svr_lightning.evaluation.intervals import (
     RESAMPLES,
-    Floats,
     effective_size,
     level_resamples,
     percentile_interval,
@@ -20,6 +19,7 @@ from svr_lightning.evaluation.intervals import (
 )
 from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.table import (
+    Floats,
     Outcome,
     ProblemTable,
     TurnTable,

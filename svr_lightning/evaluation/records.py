@@ -157,6 +157,11 @@ class SampleRecord(ProblemRecord):
         return self.returned_turn if self.observed_turns is None else self.observed_turns
 
     @property
+    def right(self) -> bool:
+        """Whether the returned answer is correct."""
+        return bool(self.returned_turn and self.turns[self.returned_turn - 1].correct)
+
+    @property
     def signals(self) -> tuple[StopSignals, ...]:
         """[T] what stopping rules may read of the turns.
 
@@ -217,6 +222,14 @@ def unique(records: Sequence[Record]) -> list[Record]:
     for record in records:
         found.setdefault(record.key, record)
     return list(found.values())
+
+
+def by_dataset(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records of each data set, in the order in which the data sets first occur."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.dataset, []).append(record)
+    return found
 
 
 # --- JSON ---------------------------------------------------------------------------------------

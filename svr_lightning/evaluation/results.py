@@ -22,7 +22,7 @@ from svr_lightning.evaluation.records import (
     record_line,
     unique,
 )
-from svr_lightning.files import to_json, write_aside, write_file
+from svr_lightning.files import LineJournal, to_json, write_aside, write_file
 
 SAMPLES = "samples.jsonl"
 VOTES = "votes.jsonl"
@@ -172,78 +172,35 @@ def _version(package: str) -> str | None:
 # --- the journal --------------------------------------------------------------------------------
 
 
-class Journal:
+class Journal(LineJournal[tuple[str, str], AnyRecord]):
     """The finished problems of one process, so that a killed evaluation continues where it was.
 
     The first line of the file is a fingerprint of all that decides a record; every other line is
-    the record of one problem, written the moment the problem is finished. A last line that was cut
-    off is dropped, and a journal of another fingerprint starts over.
+    the record of one problem, by data set and id. A journal of another fingerprint starts over, and
+    a line that is no record ends what is trusted.
 
     Args:
-        path: of the file; its folder is made if need be.
+        path: of the file.
         fingerprint: equal if and only if the same evaluation would leave the same records.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:
-        self._path = path
-        self._done: dict[tuple[str, str], AnyRecord] = {}
-        head = json.dumps({"fingerprint": fingerprint}).encode() + b"\n"
-        kept = self._read(head)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if kept:
-            os.truncate(path, kept)
-        else:
-            path.write_bytes(head)
-        self._stream = path.open("ab")
+        super().__init__(path, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")
 
     def done(self, dataset: str) -> dict[str, Any]:
         """Records of a data set by problem id."""
-        return {name: r for (found, name), r in self._done.items() if found == dataset}
-
-    def finished(self) -> list[tuple[str, str]]:
-        """Data set and id of every record."""
-        return list(self._done)
-
-    def keep(self, keys: set[tuple[str, str]]) -> None:
-        """Forget all other records."""
-        self._done = {key: record for key, record in self._done.items() if key in keys}
+        return {name: r for (found, name), r in self.entries.items() if found == dataset}
 
     def append(self, record: AnyRecord) -> None:
-        """Write a record down; it survives the end of this process."""
-        self._done[record.key] = record
-        self._stream.write(record_line(record).encode("ascii"))
-        self._stream.flush()
+        """Write a record down."""
+        self.write(record_line(record).encode("ascii"), record.key, record)
 
-    def discard(self) -> None:
-        """Remove the file; what it was for is on disk."""
-        self._stream.close()
-        self._path.unlink(missing_ok=True)
-
-    def _read(self, head: bytes) -> int:
-        """Take over what there is; returns how many bytes of the file are good."""
+    def read(self, line: bytes, number: int) -> tuple[tuple[str, str], AnyRecord] | None:
+        """The record of a line by its key; None for anything else."""
         try:
-            content = self._path.read_bytes()
-        except FileNotFoundError:
-            return 0
-        if not content.startswith(head):
-            return 0
-        position = len(head)
-        for line in content[position:].splitlines(keepends=True):
-            record = _parse(line)
-            if record is None:
-                break
-            self._done[record.key] = record
-            position += len(line)
-        return position
-
-
-def _parse(line: bytes) -> AnyRecord | None:
-    """The record of a whole line; None for anything else."""
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        value = json.loads(line)
-        pooled = isinstance(value, dict) and "samples" in value
-        return PoolRecord.from_json(value) if pooled else SampleRecord.from_json(value)
-    except (ValueError, RecursionError):
-        return None
+            value = json.loads(line)
+            kind = PoolRecord if isinstance(value, dict) and "samples" in value else SampleRecord
+            record: AnyRecord = kind.from_json(value)
+        except (ValueError, RecursionError):
+            return None
+        return record.key, record

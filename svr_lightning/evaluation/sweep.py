@@ -28,7 +28,7 @@ from svr_lightning.evaluation.intervals import (
 )
 from svr_lightning.evaluation.metrics import measure_all
 from svr_lightning.evaluation.replay import Oracle, replay
-from svr_lightning.evaluation.table import Outcome, TurnTable, pool
+from svr_lightning.evaluation.table import Bools, Floats, Outcome, TurnTable, pool, problem_table
 
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """The paper's grid, 0.50 to 0.95."""
@@ -46,7 +46,6 @@ _LEVELS = 11
 ORACLE = "oracle (reads labels)"
 Tables = Mapping[str, TurnTable]
 Row = dict[str, Any]
-Floats = NDArray[np.float64]
 
 
 def sweep(tables: Tables, rule: Confident, max_turns: int, thresholds: Sequence[float]) -> Row:
@@ -135,14 +134,16 @@ def compare_stops(
         settings = [f"{one}, at most {turns} turns" for one, turns in rules]
         found = [measured(table, outcome) for outcome in _outcomes(table, rules, max_turns)]
         right, tokens = (np.stack(column) for column in zip(*found, strict=True))
-        best = _cross_fitted(right, tokens, budget, half)
+        best = best_of_halves(right, tokens, np.full(len(half), budget), half)
         if best is not None:
-            chosen[name] = best[:2]
+            chosen[name] = tuple(
+                np.where(half, one[best[1]], one[best[0]]) for one in (right, tokens)
+            )
         rows.append(
             {
                 "name": name,
                 "reads_labels": name == ORACLE,
-                "settings": None if best is None else [settings[option] for option in best[2]],
+                "settings": None if best is None else [settings[option] for option in best],
                 "points": _frontier(settings, tokens.mean(1), right.mean(1)),
             }
         )
@@ -182,25 +183,11 @@ def _outcomes(
 
 def measured(table: TurnTable, outcome: Outcome) -> tuple[Floats, Floats]:
     """[N] whether the returned answer is right, and the tokens of all turns up to the stop."""
-    spent = np.cumsum(table.prompt_tokens + table.completion_tokens, axis=1)
-    right = table.at(table.correct, outcome.returned)
-    return right.astype(np.float64), table.at(spent, outcome.observed).astype(np.float64)
+    problems = problem_table(table, outcome).problems
+    return problems["final_correct"].astype(float), problems["total_tokens"].astype(float)
 
 
-def _cross_fitted(
-    right: Floats, tokens: Floats, budget: float, half: NDArray[np.bool_]
-) -> tuple[Floats, Floats, list[int]] | None:
-    """[N] columns of the options chosen on the other half, and the options; None if too dear."""
-    best = best_of_halves(right, tokens, np.full(len(half), budget), half)
-    if best is None:
-        return None
-    taken, paid = (np.where(half, values[best[1]], values[best[0]]) for values in (right, tokens))
-    return taken, paid, best
-
-
-def best_of_halves(
-    right: Floats, tokens: Floats, budget: Floats, half: NDArray[np.bool_]
-) -> list[int] | None:
+def best_of_halves(right: Floats, tokens: Floats, budget: Floats, half: Bools) -> list[int] | None:
     """:func:`best_option` of the problems in ``half`` and of the others; None if one has none.
 
     Each is to be measured on the other half: a winner's own problems would flatter it.

@@ -34,7 +34,7 @@ from svr_lightning.core.metrics import (
     value_of,
 )
 from svr_lightning.core.stopping import StopSignals
-from svr_lightning.evaluation.records import SampleRecord, unique
+from svr_lightning.evaluation.records import ProblemRecord, SampleRecord, by_dataset, unique
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -137,10 +137,7 @@ def turn_tables(records: Sequence[SampleRecord]) -> dict[str, TurnTable]:
     Raises:
         ValueError: naming a record with a turn that has no label.
     """
-    by_dataset: dict[str, list[SampleRecord]] = {}
-    for record in unique(records):
-        by_dataset.setdefault(record.dataset, []).append(record)
-    return {name: _turn_table(name, rows) for name, rows in by_dataset.items()}
+    return {name: _turn_table(name, rows) for name, rows in by_dataset(unique(records)).items()}
 
 
 def cluster_codes(labels: Sequence[object]) -> Ints:
@@ -154,6 +151,12 @@ def cluster_codes(labels: Sequence[object]) -> Ints:
     return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
 
 
+def clusters_of(records: Sequence[ProblemRecord]) -> Ints:
+    """[N] equal numbers for problems of a data set that count as one."""
+    # A problem without a cluster gets a label that equals no other: no string equals a tuple.
+    return cluster_codes([(r.id,) if r.cluster is None else r.cluster for r in records])
+
+
 def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
     size = max((len(record.turns) for record in records), default=0)
     columns: dict[str, NDArray[Any]] = {
@@ -162,12 +165,10 @@ def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
     }
     for row, record in enumerate(records):
         _fill(columns, row, record)
-    # A problem without a cluster gets a label that equals no other: no string equals a tuple.
-    clusters = [(r.id,) if r.cluster is None else r.cluster for r in records]
     return TurnTable(
         dataset=dataset,
         ids=tuple(record.id for record in records),
-        cluster=cluster_codes(clusters),
+        cluster=clusters_of(records),
         length=np.array([len(record.turns) for record in records], dtype=np.int64),
         signals=tuple(record.signals for record in records),
         recorded=Outcome(

@@ -13,18 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from svr_lightning.evaluation.intervals import cluster_sums, percentile_interval
 from svr_lightning.evaluation.metrics import macro_averages
-from svr_lightning.evaluation.records import CompletionRecord, PoolRecord
-from svr_lightning.evaluation.table import cluster_codes
+from svr_lightning.evaluation.records import PoolRecord, by_dataset
+from svr_lightning.evaluation.table import Bools, Floats, Ints, clusters_of
 from svr_lightning.tasks import Task, get_task
 from svr_lightning.tasks.base import AnswerNumbers
-
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _CHUNK = 1_000_000
 """Samples drawn at once."""
@@ -198,18 +193,12 @@ def pools_of(records: Sequence[PoolRecord]) -> Iterator[Pools]:
     Raises:
         ValueError: naming a problem whose task is not known, or a sample without a label.
     """
-    by_dataset: dict[str, list[PoolRecord]] = {}
-    for record in records:
-        by_dataset.setdefault(record.dataset, []).append(record)
-    for name, rows in by_dataset.items():
+    for name, rows in by_dataset(records).items():
         yield _pools(name, rows)
 
 
 def answer_classes(task: Task, answers: Sequence[str | None]) -> list[int]:
-    """Equal numbers for answers that the task's evaluator takes for one; -1 where it reads none.
-
-    An answer belongs to the first class whose first member it equals.
-    """
+    """Equal numbers for answers that the task's evaluator takes for one; -1 where it reads none."""
     numbers = AnswerNumbers(task.answer_form)
     return [numbers.number(answer) - 1 for answer in answers]
 
@@ -221,31 +210,27 @@ def _pools(dataset: str, records: Sequence[PoolRecord]) -> Pools:
     tokens = np.zeros((2, len(records)))
     for row, record in enumerate(records):
         samples = record.samples
-        labels = [_label(record, number, sample) for number, sample in enumerate(samples, start=1)]
+        labels = [sample.correct for sample in samples]
+        if None in labels:
+            raise ValueError(
+                f"problem {record.id!r} of {dataset!r} has no label at sample "
+                f"{labels.index(None) + 1}; voting is measured on problems with a reference"
+            )
         answers = [sample.answer for sample in samples]
-        answer[row, : len(samples)] = answer_classes(get_task(record.problem.task), answers)
+        answer[row, : len(samples)] = answer_classes(get_task(record.task), answers)
         correct[row, : len(samples)] = labels
         for column, name in enumerate(("prompt_tokens", "completion_tokens")):
             tokens[column, row] = sum(getattr(s, name) for s in samples) / max(1, len(samples))
     return Pools(
         dataset=dataset,
         ids=tuple(record.id for record in records),
-        cluster=cluster_codes([(r.id,) if r.cluster is None else r.cluster for r in records]),
+        cluster=clusters_of(records),
         size=np.array([len(record.samples) for record in records], dtype=np.int64),
         answer=answer,
         correct=correct,
         prompt_tokens=tokens[0],
         completion_tokens=tokens[1],
     )
-
-
-def _label(record: PoolRecord, number: int, sample: CompletionRecord) -> bool:
-    if sample.correct is None:
-        raise ValueError(
-            f"problem {record.id!r} of {record.dataset!r} has no label at sample {number}; "
-            "voting is measured on problems with a reference"
-        )
-    return sample.correct
 
 
 def _check_sizes(pools: Pools, ks: Sequence[int]) -> None:

@@ -17,19 +17,6 @@ from svr_lightning.evaluation.intervals import Z_95, mean_variance
 from svr_lightning.evaluation.sweep import ORACLE, THRESHOLDS
 from svr_lightning.evaluation.table import pool, problem_table
 from svr_lightning.report import drawing
-from svr_lightning.report.drawing import (
-    BLUE,
-    FAINT,
-    GREY,
-    INK,
-    METHODS,
-    ORANGE,
-    PAPER,
-    Label,
-    label,
-    label_right,
-    shown,
-)
 from svr_lightning.report.numbers import (
     Datasets,
     Numbers,
@@ -53,7 +40,7 @@ def frontier_numbers(methods: Sequence[Method], votes: Votes) -> Numbers:
     fixed = next((method for method in complete if method.runs[0].complete), None)
     if fixed:
         rows = dict(enumerate(fixed.runs[0].budgets, start=1))
-        lines.append(_line(f"{shown(fixed.name, 20)}, fixed budgets", "K = ", rows, sets))
+        lines.append(_line(f"{drawing.shown(fixed.name, 20)}, fixed budgets", "K = ", rows, sets))
     voted = {k: row for k, row in votes.items() if set(sets) <= row.keys()}
     if voted:
         lines.append(_line("majority vote", "Maj@", voted, sets))
@@ -107,25 +94,25 @@ def draw_frontier(data: Numbers) -> Figure:
     The first, the best and the last point of a line are labelled, and its middle has its name.
     """
     figure, axes = drawing.one_axes(3.9)
-    names: list[Label] = []
-    labels: list[Label] = []
+    names: list[drawing.Label] = []
+    labels: list[drawing.Label] = []
     drawn: list[drawing.Line] = []
-    for point, (colour, marker) in zip(data["points"], cycle(METHODS), strict=False):
+    for point, (colour, marker) in zip(data["points"], cycle(drawing.METHODS), strict=False):
         x, y = point["tokens"], point["accuracy"]
         cross = [(point["tokens_interval"], [y, y]), ([x, x], point["accuracy_interval"])]
         for line in cross:
             axes.plot(*line, color=colour, linewidth=1)
-        axes.plot(x, y, marker, color=colour, markersize=8, markeredgecolor=PAPER, zorder=5)
-        names.append(Label(x, y, shown(point["name"]), colour, 9, "bold"))
+        axes.plot(x, y, marker, color=colour, markersize=8, markeredgecolor=drawing.PAPER, zorder=5)
+        names.append(drawing.Label(x, y, drawing.shown(point["name"]), colour, 9, "bold"))
         drawn += cross
-    for line, colour in zip(data["lines"], cycle((GREY, INK)), strict=False):
+    for line, colour in zip(data["lines"], cycle((drawing.GREY, drawing.INK)), strict=False):
         x, y = line["tokens"], line["accuracy"]
         axes.plot(x, y, "o-", color=colour, markersize=4, linewidth=1.1)
         chosen = sorted({0, int(np.argmax(y)), len(x) - 1})
-        labels += [Label(x[i], y[i], line["labels"][i], colour) for i in chosen]
-        labels.append(Label(x[len(x) // 2], y[len(x) // 2], line["name"], colour))
+        labels += [drawing.Label(x[i], y[i], line["labels"][i], colour) for i in chosen]
+        labels.append(drawing.Label(x[len(x) // 2], y[len(x) // 2], line["name"], colour))
         drawn.append((x, y))
-    axes.set_ylabel(f"accuracy ({shown(data['average'])})")
+    axes.set_ylabel(f"accuracy ({drawing.shown(data['average'])})")
     axes.margins(x=0.12, y=0.12)
     drawing.token_axis(axes)
     drawing.name_points(axes, [*names, *labels], drawn)
@@ -135,8 +122,12 @@ def draw_frontier(data: Numbers) -> Figure:
 # --- stopping rules ---------------------------------------------------------------------------
 
 _RULES = (
-    *((GREY, "o"), (ORANGE, "s"), (drawing.LIGHT_ORANGE, "D"), (drawing.RUST, "^")),
-    *((drawing.LIGHT_BLUE, "v"), (BLUE, "."), *((colour, "x") for colour in drawing.OTHERS)),
+    *((drawing.GREY, "o"), (drawing.ORANGE, "s"), (drawing.LIGHT_ORANGE, "D"), (drawing.RUST, "^")),
+    *(
+        (drawing.LIGHT_BLUE, "v"),
+        (drawing.BLUE, "."),
+        *((colour, "x") for colour in drawing.OTHERS),
+    ),
 )
 
 
@@ -166,13 +157,13 @@ def draw_rules(data: Numbers) -> Figure:
     for line, (colour, marker) in zip(data["lines"], cycle(_RULES), strict=False):
         look: dict[str, Any] = {"color": colour, "marker": marker}
         if line["name"] == ORACLE:
-            look = {"color": INK, "linestyle": drawing.DASHED}
+            look = {"color": drawing.INK, "linestyle": drawing.DASHED}
         _trace(axes, line["points"], line["name"], markersize=4, linewidth=1.1, **look)
     name = "its own rule, at most 1 to T_max turns"
-    _trace(axes, data["own"], name, color=BLUE, linewidth=1.8)
+    _trace(axes, data["own"], name, color=drawing.BLUE, linewidth=1.8)
     end = data["own"][-1]
-    axes.plot(end["tokens"], end["accuracy"], "*", color=BLUE, markersize=14, zorder=5)
-    axes.axvline(end["tokens"], color=FAINT, linewidth=1.2, linestyle=(0, (2, 2)), zorder=0)
+    axes.plot(end["tokens"], end["accuracy"], "*", color=drawing.BLUE, markersize=14, zorder=5)
+    axes.axvline(end["tokens"], color=drawing.FAINT, linewidth=1.2, linestyle=(0, (2, 2)), zorder=0)
     axes.set_ylabel("accuracy")
     drawing.token_axis(axes)
     figure.legend(loc="outside lower left", ncols=2, fontsize=drawing.SMALL)
@@ -211,24 +202,26 @@ def draw_budgets(data: Numbers) -> Figure:
     grid = figure.subplots(len(data["panels"]), 1, squeeze=False)[:, 0]
     for axes, panel in zip(grid, data["panels"], strict=True):
         budgets, accuracy, adaptive = (panel[k] for k in ("budgets", "accuracy", "adaptive"))
-        axes.plot(budgets, accuracy, "o-", color=GREY, markersize=4)
+        axes.plot(budgets, accuracy, "o-", color=drawing.GREY, markersize=4)
         values = list(accuracy)
         if adaptive is not None:
             values += panel["adaptive_ci95"]
-            axes.axhline(adaptive, color=BLUE, linewidth=0.9, linestyle=drawing.DASHED)
-            axes.plot([panel["turns"]] * 2, panel["adaptive_ci95"], color=BLUE, linewidth=1.2)
-            axes.plot(panel["turns"], adaptive, "*", color=BLUE, markersize=14, zorder=5)
+            axes.axhline(adaptive, color=drawing.BLUE, linewidth=0.9, linestyle=drawing.DASHED)
+            axes.plot(
+                [panel["turns"]] * 2, panel["adaptive_ci95"], color=drawing.BLUE, linewidth=1.2
+            )
+            axes.plot(panel["turns"], adaptive, "*", color=drawing.BLUE, markersize=14, zorder=5)
             title = f"adaptive {adaptive:.3f} at {panel['turns']:.2f} turns"
-            axes.set_title(title, loc="right", color=BLUE, fontsize=drawing.SMALL)
+            axes.set_title(title, loc="right", color=drawing.BLUE, fontsize=drawing.SMALL)
         axes.set_ylim(*drawing.padded([*values, max(values) + 0.15 * np.ptp(values)], 0.1))
         best = int(np.argmax(accuracy))
         place = best / len(budgets)
         side = "left" if place < 0.25 else "right" if place >= 0.75 else "center"
         text = f"best fixed K = {budgets[best]}: {accuracy[best]:.3f}"
-        style = {"ha": side, "va": "bottom", "color": GREY, "path_effects": drawing.halo()}
-        label(axes, text, (budgets[best], accuracy[best]), (0, 6), **style)
+        style = {"ha": side, "va": "bottom", "color": drawing.GREY, "path_effects": drawing.halo()}
+        drawing.label(axes, text, (budgets[best], accuracy[best]), (0, 6), **style)
         drawing.turn_axis(axes, budgets, "turns per problem")
-        axes.set_title(shown(panel["name"], 16), loc="left")
+        axes.set_title(drawing.shown(panel["name"], 16), loc="left")
         axes.grid(axis="y")
         axes.set_ylabel("accuracy")
     return figure
@@ -252,22 +245,33 @@ def draw_thresholds(data: Numbers) -> Figure:
     for column, panel in zip(grid.T, panels, strict=True):
         top, middle, bottom = column
         x = panel["thresholds"]
-        top.plot(x, panel["accuracy"], "o-", color=BLUE, markersize=4)
-        top.set_title(shown(panel["name"]), loc="left")
-        middle.plot(x, panel["esr"], color=GREY, linewidth=1.2)
-        middle.plot(x, panel["pse"], color=ORANGE, linewidth=1.2)
+        top.plot(x, panel["accuracy"], "o-", color=drawing.BLUE, markersize=4)
+        top.set_title(drawing.shown(panel["name"]), loc="left")
+        middle.plot(x, panel["esr"], color=drawing.GREY, linewidth=1.2)
+        middle.plot(x, panel["pse"], color=drawing.ORANGE, linewidth=1.2)
         middle.set_ylim(-0.04, 1.04)
-        bottom.plot(x, panel["turns"], "o-", color=INK, markersize=3)
+        bottom.plot(x, panel["turns"], "o-", color=drawing.INK, markersize=3)
         bottom.set_xlabel("confidence threshold")
         for axes in column:
-            axes.axvline(threshold, color=FAINT, linewidth=1.2, linestyle=(0, (2, 2)))
+            axes.axvline(threshold, color=drawing.FAINT, linewidth=1.2, linestyle=(0, (2, 2)))
             axes.grid(axis="y")
             axes.margins(y=0.2)
         top.set_ylim(top=min(top.get_ylim()[1], 1.004))
         place, units = (threshold, 1), ("data", "axes fraction")
-        label(bottom, f"{threshold:.2f}", place, (3, -2), coordinates=units, va="top", color=GREY)
-    ends = ((panels[-1]["esr"], "stopped early", GREY), (panels[-1]["pse"], "and wrong", ORANGE))
-    label_right(grid[1, -1], [(line[-1], name, colour) for line, name, colour in ends])
+        drawing.label(
+            bottom,
+            f"{threshold:.2f}",
+            place,
+            (3, -2),
+            coordinates=units,
+            va="top",
+            color=drawing.GREY,
+        )
+    ends = (
+        (panels[-1]["esr"], "stopped early", drawing.GREY),
+        (panels[-1]["pse"], "and wrong", drawing.ORANGE),
+    )
+    drawing.label_right(grid[1, -1], [(line[-1], name, colour) for line, name, colour in ends])
     for axes, name in zip(grid[:, 0], ("accuracy", "share of problems", "turns"), strict=True):
         axes.set_ylabel(name)
     figure.align_ylabels(list(grid[:, 0]))

@@ -12,32 +12,20 @@ from matplotlib.ticker import MaxNLocator
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.report import drawing
-from svr_lightning.report.drawing import (
-    BLUE,
-    FAINT,
-    GREY,
-    INK,
-    LIGHT_BLUE,
-    LIGHT_ORANGE,
-    ORANGE,
-    PALE_BLUE,
-    PALE_ORANGE,
-    RUST,
-)
 from svr_lightning.report.numbers import Numbers
 
 Curves = Mapping[str, tuple[Sequence[int], Sequence[float]]]
 TERMS = {
-    "correct": ("correct", BLUE),
-    "abs": ("absolute", BLUE),
-    "prog": ("progress", LIGHT_BLUE),
-    "trunc": ("truncation", PALE_BLUE),
-    "cal": ("calibration", ORANGE),
-    "over": ("overconfidence", LIGHT_ORANGE),
-    "detect": ("detection", PALE_ORANGE),
-    "ready": ("readiness", RUST),
-    "task_format": ("task format", GREY),
-    "self_check_format": ("self-check format", FAINT),
+    "correct": ("correct", drawing.BLUE),
+    "abs": ("absolute", drawing.BLUE),
+    "prog": ("progress", drawing.LIGHT_BLUE),
+    "trunc": ("truncation", drawing.PALE_BLUE),
+    "cal": ("calibration", drawing.ORANGE),
+    "over": ("overconfidence", drawing.LIGHT_ORANGE),
+    "detect": ("detection", drawing.PALE_ORANGE),
+    "ready": ("readiness", drawing.RUST),
+    "task_format": ("task format", drawing.GREY),
+    "self_check_format": ("self-check format", drawing.FAINT),
 }
 """Names and colours of known reward terms: solving blue, verifying orange, format grey."""
 _PREFIX = "train/reward/"
@@ -150,8 +138,8 @@ def draw_rewards(data: Numbers) -> Figure:
                 ends.append((middle, f"{drawing.shown(name, 20)} {terms[key][-1]:+.2f}", colour))
             base = base + part
     total = np.sum([terms[key] for key in terms], axis=0)
-    axes.plot(steps, total, color=INK, linewidth=1.4)
-    axes.axhline(0, color=INK, linewidth=0.7)
+    axes.plot(steps, total, color=drawing.INK, linewidth=1.4)
+    axes.axhline(0, color=drawing.INK, linewidth=0.7)
     axes.set_xlim(steps[0], steps[-1] if len(steps) > 1 else steps[0] + 1)
     window = f", running mean over {data['window']} steps" if data["window"] > 1 else ""
     axes.set_xlabel(f"optimizer step{window}")
@@ -169,9 +157,14 @@ def draw_health(data: Numbers) -> Figure:
         if panel["steps"]:
             if data["runs"] > 1:
                 axes.fill_between(
-                    panel["steps"], panel["min"], panel["max"], color=BLUE, alpha=0.2, linewidth=0
+                    panel["steps"],
+                    panel["min"],
+                    panel["max"],
+                    color=drawing.BLUE,
+                    alpha=0.2,
+                    linewidth=0,
                 )
-            axes.plot(panel["steps"], panel["mean"], color=BLUE, linewidth=1.1)
+            axes.plot(panel["steps"], panel["mean"], color=drawing.BLUE, linewidth=1.1)
             if np.ptp(panel["mean"]) == 0:
                 axes.set_ylim(*drawing.padded(panel["mean"], 0))
         else:

@@ -23,25 +23,11 @@ from svr_lightning.evaluation.intervals import wilson_interval
 from svr_lightning.evaluation.sweep import transitions
 from svr_lightning.evaluation.table import Bools, Outcome, TurnTable, problem_table
 from svr_lightning.report import drawing
-from svr_lightning.report.drawing import (
-    BLUE,
-    FAINT,
-    GREY,
-    INK,
-    LIGHT_BLUE,
-    ORANGE,
-    PALE_BLUE,
-    label,
-    label_right,
-    one_axes,
-    short_count,
-    stacked_bars,
-)
 from svr_lightning.report.numbers import Numbers
 
 # --- is the confidence honest? ----------------------------------------------------------------
 
-_VERDICTS = {"CORRECT": BLUE, "INCORRECT": ORANGE, "UNSURE": GREY}
+_VERDICTS = {"CORRECT": drawing.BLUE, "INCORRECT": drawing.ORANGE, "UNSURE": drawing.GREY}
 
 
 def reliability_numbers(table: TurnTable, outcome: Outcome) -> Numbers:
@@ -80,7 +66,7 @@ def draw_reliability(data: Numbers) -> Figure:
         part = data[key]
         ece = "" if part["ece"] is None else f", ECE {part['ece']:.3f}"
         top.set_title(f"{title}\nn = {part['n']:,}{ece}", loc="left")
-        top.plot([0, 1], [0, 1], color=FAINT, linewidth=1.2, zorder=0)
+        top.plot([0, 1], [0, 1], color=drawing.FAINT, linewidth=1.2, zorder=0)
         top.set_xlim(-0.01, 1.01)
         drawing.share_axis(top)
         if part["n"]:
@@ -102,17 +88,19 @@ def _bins(top: Axes, bottom: Axes, bins: list[Numbers]) -> None:
     rows = [row for row in bins if row["n"]]
     x = [row["confidence"] for row in rows]
     for place, row in zip(x, rows, strict=True):
-        top.plot([place] * 2, row["accuracy_ci95"], color=INK, linewidth=1)
-    top.plot(x, [row["accuracy"] for row in rows], "o-", color=INK, markersize=4.5, linewidth=1.1)
+        top.plot([place] * 2, row["accuracy_ci95"], color=drawing.INK, linewidth=1)
+    top.plot(
+        x, [row["accuracy"] for row in rows], "o-", color=drawing.INK, markersize=4.5, linewidth=1.1
+    )
     centres = [(row["low"] + row["high"]) / 2 for row in bins]
     parts = [([row["verdicts"][v] for row in bins], colour) for v, colour in _VERDICTS.items()]
-    stacked_bars(bottom, centres, parts, 0.9 * (bins[0]["high"] - bins[0]["low"]))
+    drawing.stacked_bars(bottom, centres, parts, 0.9 * (bins[0]["high"] - bins[0]["low"]))
     bottom.yaxis.set_major_locator(MaxNLocator(3, integer=True))
 
 
 # --- does it follow correctness? --------------------------------------------------------------
 
-_ANSWERS = (("right", True, BLUE), ("wrong", False, ORANGE))
+_ANSWERS = (("right", True, drawing.BLUE), ("wrong", False, drawing.ORANGE))
 
 
 def by_turn_numbers(table: TurnTable) -> Numbers:
@@ -131,36 +119,40 @@ def by_turn_numbers(table: TurnTable) -> Numbers:
 
 def draw_by_turn(data: Numbers) -> Figure:
     """Quartiles of confidence at each turn, of right and of wrong answers."""
-    figure, axes = one_axes(3.2)
+    figure, axes = drawing.one_axes(3.2)
     drawing.share_axis(axes)
     units: Any = ("data", "axes fraction")
     ends = []
     for number, (name, _, colour) in enumerate(_ANSWERS):
         rows = [row for row in data["turns"] if row[name]["n"]]
         for row in data["turns"]:
-            shift, text = (0, 14 - 11 * number), short_count(row[name]["n"])
-            label(axes, text, (row["turn"], 1), shift, coordinates=units, ha="center", color=colour)
+            shift, text = (0, 14 - 11 * number), drawing.short_count(row[name]["n"])
+            drawing.label(
+                axes, text, (row["turn"], 1), shift, coordinates=units, ha="center", color=colour
+            )
         if rows:
             turns = [row["turn"] for row in rows]
             low, middle, high = np.array([row[name]["quartiles"] for row in rows]).T
             axes.fill_between(turns, low, high, color=colour, alpha=0.18, linewidth=0)
             axes.plot(turns, middle, "o-", color=colour, markersize=4)
             ends.append((float(middle[-1]), f"{name} answers", colour))
-    label(axes, "n", (0, 1), (-10, 9), coordinates="axes fraction", ha="right", color=GREY)
+    drawing.label(
+        axes, "n", (0, 1), (-10, 9), coordinates="axes fraction", ha="right", color=drawing.GREY
+    )
     axes.set_xlim(0.6, len(data["turns"]) + 0.4)
     drawing.turn_axis(axes, [row["turn"] for row in data["turns"]])
     axes.set_ylabel("stated confidence: median, quartiles")
-    label_right(axes, ends)
+    drawing.label_right(axes, ends)
     return figure
 
 
 # --- what refinement does to answers ----------------------------------------------------------
 
 _STATES = (
-    ("kept", "right as at turn 1", BLUE),
-    ("fixed", "fixed", LIGHT_BLUE),
-    ("broken", "broken", ORANGE),
-    ("never", "never right", FAINT),
+    ("kept", "right as at turn 1", drawing.BLUE),
+    ("fixed", "fixed", drawing.LIGHT_BLUE),
+    ("broken", "broken", drawing.ORANGE),
+    ("never", "never right", drawing.FAINT),
 )
 
 
@@ -196,7 +188,7 @@ def draw_transitions(data: Numbers) -> Figure:
     figure = drawing.new_figure(4.4)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     parts = [([row[key] for row in states], colour) for key, _, colour in _STATES]
-    stacked_bars(top, turns, parts, 0.85)
+    drawing.stacked_bars(top, turns, parts, 0.85)
     drawing.share_axis(top)
     top.set_ylim(0, 1)
     top.set_ylabel("share of problems")
@@ -205,13 +197,15 @@ def draw_transitions(data: Numbers) -> Figure:
         value = states[-1][key]
         ends.append((base + value / 2, f"{name} {value:.1%}", colour))
         base += value
-    label_right(top, ends, areas=True)
-    for key, sign, colour in (("fixed", 1, LIGHT_BLUE), ("broken", -1, ORANGE)):
+    drawing.label_right(top, ends, areas=True)
+    for key, sign, colour in (("fixed", 1, drawing.LIGHT_BLUE), ("broken", -1, drawing.ORANGE)):
         for row in data["boundaries"]:
             bottom.bar(row["turns"][1], sign * row[key], 0.85, color=colour, linewidth=0)
             place, side = (row["turns"][1], sign * row[key]), "bottom" if sign > 0 else "top"
-            label(bottom, short_count(row[key]), place, (0, sign), ha="center", va=side)
-    bottom.axhline(0, color=INK, linewidth=0.7)
+            drawing.label(
+                bottom, drawing.short_count(row[key]), place, (0, sign), ha="center", va=side
+            )
+    bottom.axhline(0, color=drawing.INK, linewidth=0.7)
     bottom.margins(y=0.25)
     bottom.set_yticks([])
     bottom.set_ylabel("broken   fixed")
@@ -222,10 +216,10 @@ def draw_transitions(data: Numbers) -> Figure:
 # --- where trajectories end -------------------------------------------------------------------
 
 _ENDS = (
-    ("early_right", "stopped early, right", BLUE),
-    ("early_wrong", "stopped early, wrong", ORANGE),
-    ("last_right", "out of turns, right", PALE_BLUE),
-    ("last_wrong", "out of turns, wrong", FAINT),
+    ("early_right", "stopped early, right", drawing.BLUE),
+    ("early_wrong", "stopped early, wrong", drawing.ORANGE),
+    ("last_right", "out of turns, right", drawing.PALE_BLUE),
+    ("last_wrong", "out of turns, wrong", drawing.FAINT),
 )
 
 
@@ -250,13 +244,15 @@ def stop_numbers(table: TurnTable, outcome: Outcome) -> Numbers:
 
 def draw_stops(data: Numbers) -> Figure:
     """Where trajectories end; the orange area is the premature stop error."""
-    figure, axes = one_axes(3.1)
+    figure, axes = drawing.one_axes(3.1)
     rows = data["turns"]
     turns = [row["turn"] for row in rows]
     parts = [([row[key] for row in rows], colour) for key, _, colour in _ENDS]
-    whole = stacked_bars(axes, turns, parts, 0.8)
+    whole = drawing.stacked_bars(axes, turns, parts, 0.8)
     for turn, count in zip(turns, whole.tolist(), strict=True):
-        label(axes, short_count(int(count)), (turn, count), ha="center", va="bottom")
+        drawing.label(
+            axes, drawing.short_count(int(count)), (turn, count), ha="center", va="bottom"
+        )
     axes.set_ylim(0, max(whole.max(initial=0) * 1.12, 1))
     drawing.turn_axis(axes, turns, "turns generated")
     axes.set_ylabel("problems")

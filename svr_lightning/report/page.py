@@ -6,6 +6,7 @@ everything else.
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any
@@ -57,7 +58,7 @@ def page(
         "attribute": lambda text, most: Markup(attribute(clip(text, most)[0])),  # noqa: S704
         "line": lambda text: " ".join(text[:1000].split()),
         "long": _long,
-        "malformed": lambda turn, interface: malformed(turn.text, interface),
+        "malformed": malformed,
         "short": lambda text, head, tail=0: clip(text, head, tail)[0],
     }
     template = environment.from_string(_resource("page.html"))
@@ -155,30 +156,26 @@ def _listing(methods: Sequence[Method], most: int) -> dict[str, Any]:
     """
     found = [list(trajectories(method.runs[0])) for method in methods]
     everything = [one for rows in found for one in rows]
-    sets = ordered(one.record.dataset for one in everything)
-    kinds = list(CLASSES)
-    counts = {
-        "kind": ("show", [(CLASSES[k], sum(k in t.classes for t in everything)) for k in kinds]),
-        "method": ("method", [(m.name, len(rows)) for m, rows in zip(methods, found, strict=True)]),
-        "set": (
-            "data set",
-            [(display(n), sum(t.record.dataset == n for t in everything)) for n in sets],
-        ),
-    }
+    in_set = Counter(record.dataset for record, _ in everything)
+    of_kind = Counter(kind for _, kinds in everything for kind in kinds)
+    sets, kinds = ordered(in_set), list(CLASSES)
     filters = {
-        group: (label, [("all", len(everything)), *((_named(name), n) for name, n in rows)])
-        for group, (label, rows) in counts.items()
+        "kind": ("show", [(CLASSES[kind], of_kind[kind]) for kind in kinds]),
+        "method": ("method", [(m.name, len(rows)) for m, rows in zip(methods, found, strict=True)]),
+        "set": ("data set", [(display(name), in_set[name]) for name in sets]),
     }
     items = []
     for number, (method, rows) in enumerate(zip(methods, found, strict=True), start=1):
-        for one in choose(rows, most):
-            places = [f"method-{number}", f"set-{sets.index(one.record.dataset) + 1}"]
-            places += [f"kind-{kinds.index(key) + 1}" for key in kinds if key in one.classes]
+        for record, filed in choose(rows, most):
+            places = [f"method-{number}", f"set-{sets.index(record.dataset) + 1}"]
+            places += [f"kind-{place}" for place, kind in enumerate(kinds, 1) if kind in filed]
             item = {
-                "trajectory": one,
+                "record": record,
+                "kinds": filed,
                 "classes": " ".join(places),
-                "name": f"{display(one.record.dataset)} / {one.record.id}",
+                "name": f"{display(record.dataset)} / {record.id}",
                 "method": _named(method.name) if len(methods) > 1 else "",
+                "interface": method.runs[0].interface,
                 "threshold": method.runs[0].gate.threshold,
             }
             items.append(item)
@@ -188,7 +185,11 @@ def _listing(methods: Sequence[Method], most: int) -> dict[str, Any]:
         "of each kind and of no kind, from the data sets in turn. Counts are of all of them."
         f"{first}"
     )
-    return {"items": items, "filters": filters, "listed": listed}
+    shown = {
+        group: (label, [("all", len(everything)), *((_named(name), n) for name, n in rows)])
+        for group, (label, rows) in filters.items()
+    }
+    return {"items": items, "filters": shown, "listed": listed}
 
 
 def _named(name: str) -> str:

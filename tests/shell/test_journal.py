@@ -22,7 +22,7 @@ def written(path: Path, count: int = 3) -> bytes:
 
 
 def names(journal: Journal) -> list[str]:
-    return [name for _, name in journal.finished()]
+    return [name for _, name in journal.entries]
 
 
 def test_what_was_appended_is_read_back_equal(tmp_path: Path) -> None:
@@ -69,7 +69,6 @@ def test_another_fingerprint_starts_over(tmp_path: Path) -> None:
 
 def test_a_discarded_journal_leaves_nothing(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", "f")
-    journal.keep(set())
     journal.append(RECORDS[0])
     journal.discard()
     assert list(tmp_path.iterdir()) == []

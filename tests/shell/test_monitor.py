@@ -121,7 +121,7 @@ def test_text_of_a_model_is_text_in_tensorboards_markdown(tmp_path: Path) -> Non
         for turn in row["turns"]:
             turn["text"] = EVIL + "```\n" + "x" * 10**5
     (method,) = read_methods([str(save(tmp_path, rows))])
-    texts = {one.record.id: trajectory_text(one) for one in trajectories(method.runs[0])}
+    texts = {one.id: trajectory_text(one) for one, _ in trajectories(method.runs[0])}
     assert all(len(text) < 50_000 for text in texts.values())
     logger = TensorBoardLogger(tmp_path, name="logs", version="")
     show_texts(logger, texts, 1)

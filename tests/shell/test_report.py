@@ -12,7 +12,7 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident
 from svr_lightning.evaluation.metrics import measure
-from svr_lightning.evaluation.records import TurnRecord
+from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
@@ -197,7 +197,7 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
     assert "mt: no figures of confidence, because no turn states one." in notes
     for figure in figures:
         assert svg(figure.draw, figure.numbers).startswith("<?xml")
-    assert [one.classes for one in trajectories(methods[0].runs[0])] == [set(), {"fixed"}]
+    assert [kinds for _, kinds in trajectories(methods[0].runs[0])] == [set(), {"fixed"}]
     html = page(methods[:1], [], [], [], 9)
     items = html[html.index('<div class="list">') :]
     assert "turn 2" in items
@@ -240,39 +240,40 @@ def test_a_character_that_would_not_show_is_written_as_its_code_point() -> None:
     assert visible("<\n\"'&>\u00e9") == "&lt;\n&quot;&#x27;&amp;&gt;&#233;"
 
 
-def turns_of(rows: list[dict[str, Any]]) -> tuple[TurnRecord, ...]:
-    (one,) = records_of([{**record("x"), "turns": rows, "returned_turn": len(rows)}])
-    return one.turns
+def record_of(rows: list[dict[str, Any]], early: bool = False) -> SampleRecord:
+    end = {"returned_turn": len(rows), "stopped_early": early}
+    (one,) = records_of([{**record("x"), "turns": rows, **end}])
+    return one
 
 
 @pytest.mark.parametrize(
-    ("turns", "returned", "early", "expected"),
+    ("turns", "early", "expected"),
     [
-        ([(False, "C", 0.9, 1)], 1, True, {"premature"}),
-        ([(False, "I", 0.1, 1), (True, "C", 0.9, 1)], 2, True, {"fixed"}),
-        ([(True, "U", 0.5, 1), (False, "U", 0.5, 1)], 2, False, {"broken"}),
-        ([(True, "U", 0.5, 1), (False, "C", 0.9, 1)], 2, True, {"broken", "premature"}),
-        ([(True, "U", 0.5, 1, True), (True, "C", 0.9, 1)], 2, True, {"truncated"}),
-        ([(False, "U", 0.5, 1)], 1, False, set()),
+        ([(False, "C", 0.9, 1)], True, {"premature"}),
+        ([(False, "I", 0.1, 1), (True, "C", 0.9, 1)], True, {"fixed"}),
+        ([(True, "U", 0.5, 1), (False, "U", 0.5, 1)], False, {"broken"}),
+        ([(True, "U", 0.5, 1), (False, "C", 0.9, 1)], True, {"broken", "premature"}),
+        ([(True, "U", 0.5, 1, True), (True, "C", 0.9, 1)], True, {"truncated"}),
+        ([(False, "U", 0.5, 1)], False, set()),
     ],
 )
 def test_a_trajectory_is_filed_under_what_happened_in_it(
-    turns: list[Any], returned: int, early: bool, expected: set[str]
+    turns: list[Any], early: bool, expected: set[str]
 ) -> None:
     given = [turn(index, *values) for index, values in enumerate(turns, start=1)]
     check = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
-    checked = turns_of([{**row, "text": check} for row in given])
-    rows = turns_of(given)
-    assert classes(checked, returned, early, "joint") == expected
-    assert classes(rows, returned, early, "joint") == expected | {"malformed"}
-    assert classes(rows, returned, early, None) == expected
+    checked = record_of([{**row, "text": check} for row in given], early)
+    plain = record_of(given, early)
+    assert classes(checked, "joint") == expected
+    assert classes(plain, "joint") == expected | {"malformed"}
+    assert classes(plain, None) == expected
 
 
 def test_a_self_check_is_malformed_if_it_lacks_what_the_interface_asks_for(tmp_path: Path) -> None:
     text = "<self_check>VERDICT: INCORRECT</self_check>"
-    rows = turns_of([{**turn(1, False, "I", 0.2, 1), "text": text}])
-    assert classes(rows, 1, False, "verdict") == set()
-    assert classes(rows, 1, False, "confidence") == {"malformed"}
+    told = record_of([{**turn(1, False, "I", 0.2, 1), "text": text}])
+    assert classes(told, "verdict") == set()
+    assert classes(told, "confidence") == {"malformed"}
     recipe = {"model": {"recipe": {"init_args": {"interface": "verdict"}}}}
     found = {"said": recipe, "unsaid": {}, "odd": {"model": {"recipe": {"init_args": 3}}}}
     paths = [str(save(tmp_path / name, uncensored(), config)) for name, config in found.items()]
