@@ -7,7 +7,7 @@ from typing import Any
 
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.records import SCHEMA_VERSION, AnyRecord, SampleRecord
-from svr_lightning.evaluation.results import RESULTS, read_results, read_samples, setting
+from svr_lightning.evaluation.results import RESULTS, read_results, read_tables, setting
 from svr_lightning.evaluation.table import TurnTable, turn_tables
 from svr_lightning.tasks import require_trusted
 from svr_lightning.training.sources import local_rows
@@ -32,12 +32,7 @@ def load_tables(paths: Sequence[Path]) -> dict[str, TurnTable]:
     """
     tables: dict[str, TurnTable] = {}
     for path in paths:
-        try:
-            found = turn_tables(read_samples(path))
-        except ValueError as error:
-            raise ConfigError(f"{path}: {error}") from error
-        if not found:
-            raise ConfigError(f"{path}: there are no samples in it; evaluate something first")
+        _, found = read_tables(path)
         if twice := sorted(found.keys() & tables.keys()):
             raise ConfigError(
                 f"{path}: data set {twice[0]!r} is in another of the files too; give one of them"

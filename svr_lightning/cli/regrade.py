@@ -30,6 +30,8 @@ from svr_lightning.evaluation.results import (
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.grading import GRADERS, Grader, get_grader, label
 
+_EXAMPLES = 3
+"""Shown per data set and direction."""
 _SHOWN = 30
 """Characters of an answer in an example."""
 
@@ -39,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=Path, required=True, help="samples.jsonl")
     parser.add_argument("--grader", choices=sorted(GRADERS), default="symbolic", help="the new one")
     parser.add_argument("--out", type=Path, required=True, help="folder for the two files")
-    parser.add_argument("--examples", type=int, default=3, help="per data set and direction")
     add_task_option(parser)
 
 
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         "regraded": {"samples": str(options.samples), "graders": config.get("graders")},
     }
     write_results(options.out, graded, config, package_versions())
-    show(records, graded, options.examples)
+    show(records, graded)
     Console().print(Text(f"{options.out / SAMPLES}, {options.out / RESULTS}"))
     return 0
 
@@ -89,7 +90,7 @@ def _regraded(record: SampleRecord, grader: Grader) -> SampleRecord:
     return replace(record, turns=tuple(turns))
 
 
-def show(before: Sequence[SampleRecord], after: Sequence[SampleRecord], examples: int) -> None:
+def show(before: Sequence[SampleRecord], after: Sequence[SampleRecord]) -> None:
     """How many turns changed, and some of them, at most 80 columns wide."""
     turns: dict[str, list[tuple[SampleRecord, TurnRecord, TurnRecord]]] = {}
     for record, graded in zip(before, after, strict=True):
@@ -115,7 +116,7 @@ def show(before: Sequence[SampleRecord], after: Sequence[SampleRecord], examples
     heads = ("data set", "turns", "now right", "now wrong", "undecided")
     console.print(text_table(heads, rows, "turns graded again"))
     for (dataset, right), found in changed.items():
-        if shown := found[:examples]:
+        if shown := found[:_EXAMPLES]:
             console.print(Text(f"{plain(dataset)}, now {'right' if right else 'wrong'}"))
         for record, _, turn in shown:
             answer = "no answer" if turn.answer is None else _short(turn.answer)

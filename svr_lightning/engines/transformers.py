@@ -90,9 +90,6 @@ class TransformersEngine(Engine):
         if places:
             self._compact(places)
 
-    def sleep(self) -> None:
-        """Nothing to release: the weights are those that train."""
-
     @torch.no_grad()
     def step(self) -> list[Output]:
         """Admit what has room, then draw one token for every row. The model is in eval mode."""

@@ -3,15 +3,18 @@
 There is one way in, vLLM's layerwise reload: it accepts weights as a checkpoint names them, fuses
 and packs them as at start-up, and copies the result into the tensors that kernels and graphs
 already refer to. It has to be given its weights: without, it would read a checkpoint from disk.
+
+:func:`routes` matches the weights of both by name. Engines fuse projections (query, key and value
+become one matrix) and wrap the text decoder of a multimodal class. A weight without a place, or a
+place without a weight, would give a model that runs and is wrong, so both are errors.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from svr_lightning.engines.weight_names import routes
 from svr_lightning.errors import ConfigError
 
 Weights = Iterable[tuple[str, Tensor]]
@@ -80,3 +83,103 @@ def _refresh_tied_head(model: Any) -> None:
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
             module.quant_method.process_weights_after_loading(module)
+
+
+# --- names --------------------------------------------------------------------------------------
+
+DECODER = "language_model"
+"""Path component that wraps the text decoder in conditional-generation classes."""
+VISION = ("visual", "vision_tower", "multi_modal_projector", "aligner")
+"""Path components of modules that a text policy does not have."""
+_SHOWN = 5
+
+
+class Route(NamedTuple):
+    """One weight's way into the engine: the names in the policy, for its loader, in the engine."""
+
+    policy: str
+    checkpoint: str
+    engine: str
+
+
+def routes(
+    policy: Sequence[str],
+    engine: Collection[str],
+    fused: Mapping[str, Sequence[str]],
+    *,
+    tied: bool,
+) -> list[Route]:
+    """Match the weights of a policy with those of an engine.
+
+    Args:
+        policy: names of the policy's weights; those of a vision tower are left out.
+        engine: names of the engine's weights.
+        fused: modules that the engine makes of several, ``{"qkv_proj": ["q_proj", ...]}``.
+        tied: the policy's output layer is its embedding, so the engine's needs no weight.
+
+    Raises:
+        ConfigError: naming the weights that find no place, or get none.
+
+    Examples:
+        >>> [(way.policy, way.engine)
+        ...  for way in routes(["a.k", "a.v", "b"], ["a.kv", "b"], {"kv": ["k", "v"]}, tied=False)]
+        [('a.k', 'a.kv'), ('a.v', 'a.kv'), ('b', 'b')]
+    """
+    wrapped = any(DECODER in name.split(".") for name in engine)
+    places = {_plain(name): name for name in engine}
+    whole = {part: module for module, parts in fused.items() for part in parts}
+    found: list[Route] = []
+    lost: list[str] = []
+    for name in policy:
+        if any(part in VISION for part in name.split(".")):
+            continue
+        plain = _plain(name)
+        merged = ".".join(whole.get(part, part) for part in plain.split("."))
+        place = next((p for p in (plain, merged) if p in places), None)
+        if place is None:
+            lost.append(name)
+        else:
+            found.append(Route(name, _wrap(plain) if wrapped else plain, places[place]))
+    if lost:
+        raise ConfigError(f"engine: it has no place for the policy's {_listed(lost)}; {_MEND}")
+    brought = {_plain(route.policy) for route in found}
+    empty = [
+        name
+        for plain, name in places.items()
+        if not (tied and plain.endswith("lm_head.weight"))
+        if not set(_parts(plain, fused)) <= brought and plain not in brought
+    ]
+    if empty:
+        raise ConfigError(f"engine: the policy has no weights for its {_listed(empty)}; {_MEND}")
+    return found
+
+
+_MEND = "serve this model with the transformers engine"
+
+
+def _plain(name: str) -> str:
+    """The name in a text-only model."""
+    return ".".join(part for part in name.split(".") if part != DECODER)
+
+
+def _wrap(plain: str) -> str:
+    """A checkpoint's name of a decoder weight in a conditional-generation class."""
+    prefix = "model."
+    return f"{prefix}{DECODER}.{plain[len(prefix) :]}" if plain.startswith(prefix) else plain
+
+
+def _parts(plain: str, fused: Mapping[str, Sequence[str]]) -> list[str]:
+    """The policy weights of an engine weight: itself, or those that are fused in it."""
+    components = plain.split(".")
+    for index, component in enumerate(components):
+        if component in fused:
+            return [
+                ".".join([*components[:index], part, *components[index + 1 :]])
+                for part in fused[component]
+            ]
+    return [plain]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -67,7 +67,8 @@ def completion_fields(problem: Problem, completion: AnyCompletion, grader: str) 
         "finish_reason": completion.finish_reason.value,
     }
     if problem.has_reference:
-        fields |= label(task, completion.text, problem, get_grader(grader)).fields()
+        y = label(task, completion.text, problem, get_grader(grader))
+        fields |= {"correct": y.correct, "grading_error": y.error}
     return fields
 
 

@@ -110,8 +110,7 @@ class Evaluator:
         self._name, self._past_stop = "", 0
         self._sampling: Sampling = sampling or self._as_it_is
         self._gather = gather
-        self._journal: Journal | None = None
-        self._answers: AnswerJournal | None = None
+        self._journal: Journal | AnswerJournal | None = None
         if isinstance(engine, OpenAIEngine):
             engine.chat_template_kwargs = dict(chat_template_kwargs or {})
 
@@ -145,22 +144,19 @@ class Evaluator:
         self.records, self._name, self.step, self._past_stop = [], name, step, past_stop
         if isinstance(self.engine, OpenAIEngine):
             path = self.folder(name) / ANSWERS
-            self._answers = self.engine.journal = AnswerJournal(path)
-            kept = len(self._answers.entries)
+            self._journal = self.engine.journal = AnswerJournal(path)
+            kept = len(self._journal.entries)
             found = f"going on with the {kept} answers in {path}; remove it to ask anew"
             return found if kept else None
         if fingerprint is None:
             return None
         path = self.folder(name) / f".journal-{self.rank}.jsonl"
-        self._journal = Journal(path, fingerprint)
+        self._journal = journal = Journal(path, fingerprint)
         if self._shared > 1:
-            ranks = Counter(self._gather(list(self._journal.entries)))
-            self._journal.entries = {
-                key: record
-                for key, record in self._journal.entries.items()
-                if ranks[key] == self._shared
-            }
-        finished = len(self._journal.entries)
+            ranks = Counter(self._gather(list(journal.entries)))
+            known = {key: one for key, one in journal.entries.items() if ranks[key] == self._shared}
+            journal.entries = known
+        finished = len(journal.entries)
         if not finished:
             return None
         return f"{path.parent}: going on after {finished} problems of an earlier start"
@@ -185,7 +181,7 @@ class Evaluator:
         Returns:
             The results, on every process; empty for votes and if a problem has no reference.
         """
-        everything = self._all_records()
+        everything = unique(self._gather(self.records))
         pools = [record for record in everything if isinstance(record, PoolRecord)]
         samples = [record for record in everything if isinstance(record, SampleRecord)]
         graded = bool(samples) and all(record.problem.has_reference for record in samples)
@@ -201,20 +197,15 @@ class Evaluator:
             if self.recipe.protocol(1, Confident())[1] is not None:
                 warn_of_missing_self_checks(samples)
         self._gather(())  # journals are removed after the files are written
-        for journal in (self._journal, self._answers):
-            if journal is not None:
-                journal.discard()
-        self._journal = self._answers = None
+        if self._journal is not None:
+            self._journal.discard()
+        self._journal = None
         return summarize(samples) if graded else {}
 
     @property
     def samples(self) -> list[SampleRecord]:
         """The trajectories that this process recorded in the present evaluation."""
         return [record for record in self.records if isinstance(record, SampleRecord)]
-
-    def _all_records(self) -> list[AnyRecord]:
-        """The records of all processes, each problem of a data set once, in a stable order."""
-        return unique(self._gather(self.records))
 
     # --- one data set --------------------------------------------------------------------------
 
@@ -295,7 +286,7 @@ class Evaluator:
         ``programs`` gives ``each`` trajectories of a problem, ``record`` makes a record of them, or
         of why there are none.
         """
-        done = self._journal.done(dataset) if self._journal is not None else {}
+        done = self._journal.done(dataset) if isinstance(self._journal, Journal) else {}
         records = {p.id: done[p.id] for p in problems if p.id in done}
         fitting = []
         for problem in problems:
@@ -347,7 +338,7 @@ class Evaluator:
         return self.renderer.token_scores(completion, answer)
 
     def _kept(self, record: Any) -> Any:
-        if self._journal is not None:
+        if isinstance(self._journal, Journal):
             self._journal.append(record)
         return record
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import svr_lightning
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.metrics import summarize
 from svr_lightning.evaluation.records import (
     AnyRecord,
@@ -22,6 +22,7 @@ from svr_lightning.evaluation.records import (
     record_line,
     unique,
 )
+from svr_lightning.evaluation.table import TurnTable, turn_tables
 from svr_lightning.files import LineJournal, to_json, write_aside, write_file
 
 SAMPLES = "samples.jsonl"
@@ -40,6 +41,21 @@ def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
         ConfigError: naming the file and the line that is no sample record or repeats one.
     """
     return list(_read_lines(Path(path), SampleRecord))
+
+
+def read_tables(path: Path) -> tuple[list[SampleRecord], dict[str, TurnTable]]:
+    """The records of a samples file, and their turns as one table per data set.
+
+    Raises:
+        ConfigError: naming the file, and the line or the record, that cannot be used.
+    """
+    records = read_samples(path)
+    try:
+        tables = turn_tables(records)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    require(bool(tables), f"{path}: there are no samples in it; evaluate something first")
+    return records, tables
 
 
 def read_pools(path: str | os.PathLike[str]) -> list[PoolRecord]:

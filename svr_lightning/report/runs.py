@@ -14,9 +14,9 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.metrics import measure
 from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_results, read_samples, setting
+from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_results, read_tables, setting
 from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, compare_stops, fixed_row
-from svr_lightning.evaluation.table import Outcome, TurnTable, turn_tables
+from svr_lightning.evaluation.table import Outcome, TurnTable
 from svr_lightning.report.numbers import Datasets, Numbers, marked, ordered
 
 _NAMED = 6  # methods that a heading names
@@ -196,13 +196,7 @@ def _read_source(path: Path) -> Source:
         inside = sorted(str(file.parent) for file in path.glob(f"eval/*/{SAMPLES}"))
         hint = f"give one of {', '.join(inside[:6])}" if inside else f"it needs a {SAMPLES}"
         raise ConfigError(f"{path}: no evaluation; {hint}")
-    records = read_samples(samples)
-    try:
-        tables = turn_tables(records)
-    except ValueError as error:
-        raise ConfigError(f"{samples}: {error}") from error
-    if not tables:
-        raise ConfigError(f"{samples}: there are no samples in it; evaluate something first")
+    records, tables = read_tables(samples)
     results = read_results(samples.parent / RESULTS)
     logs = [folder / "metrics.csv" for folder in list(samples.resolve().parents)[:3]]
     return Source(

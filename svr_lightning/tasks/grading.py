@@ -7,9 +7,8 @@ that builds an SVR prompt imports this.
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
 
 from svr_lightning.core.types import Problem, ScoredTurn, Turn
 from svr_lightning.errors import one_line
@@ -91,10 +90,6 @@ class Label:
     error: str | None = None
     """Why the grader could not decide; the completion then counts as wrong."""
 
-    def fields(self) -> dict[str, Any]:
-        """The fields of a record: ``correct``, and ``grading_error`` if there is one."""
-        return {"correct": self.correct} | ({"grading_error": self.error} if self.error else {})
-
 
 def label(task: Task, completion: str, problem: Problem, grader: Grader | None = None) -> Label:
     """Grade one completion; an answer that cannot be graded is wrong, and the label says why."""
@@ -138,7 +133,7 @@ def score_turns(
     ]
 
 
-class GradingPool:
+class GradingPool(AbstractContextManager["GradingPool"]):
     """Grades finished turns while the engine generates, in as many threads as their task asks for.
 
     A label depends on its completion and problem alone, and is asked for by its handle, so that the
@@ -169,15 +164,7 @@ class GradingPool:
             threads.shutdown(cancel_futures=True)
         self._threads.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

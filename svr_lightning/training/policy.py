@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM
 from transformers.integrations.liger import apply_liger_kernel
 from transformers.utils import is_flash_linear_attention_available
 
-from svr_lightning.engines.weight_names import VISION
+from svr_lightning.engines.vllm_weights import VISION
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import PolicyConfig
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from svr_lightning.engines.weight_names import Route, routes
+from svr_lightning.engines.vllm_weights import Route, routes
 from svr_lightning.errors import ConfigError
 
 FUSED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
