@@ -1,5 +1,6 @@
 """fit, validate, test and predict: LightningCLI with one error line instead of a page."""
 
+import json
 import logging
 import warnings
 from importlib import import_module
@@ -25,6 +26,7 @@ from svr_lightning.cli.messages import explain, of_parser
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.printing import print_results
 from svr_lightning.evaluation.results import RESULTS, SAMPLES
+from svr_lightning.files import to_json
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.trainer import SVRTrainer
@@ -79,7 +81,10 @@ class SVRCommandLine(LightningCLI):
     def _server_has_the_policy(self) -> bool:
         engine = self.config[self._command].model.engine
         evaluates = self._command != "fit"  # a training with such an engine is refused
-        return evaluates and engine is not None and not _class(engine.class_path).reads_tokens
+        if not evaluates or engine is None:
+            return False
+        module, _, name = engine.class_path.rpartition(".")
+        return not getattr(import_module(module), name).reads_tokens
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Say what is wrong with a configuration that is no text."""
@@ -99,7 +104,9 @@ class SVRCommandLine(LightningCLI):
             if isinstance(error, TypeError) and "`devices`" not in str(error):
                 raise
             raise ConfigError(f"trainer: {error}" if "`" in str(error) else str(error)) from error
-        self.model.run_config = _plain(self.config[self.subcommand])
+        config = self.config[self.subcommand].as_dict()
+        config.pop("config", None)
+        self.model.run_config = json.loads(to_json(config))
 
     def before_fit(self) -> None:
         """Keep what an earlier run left: a new one would empty its logs and replace its policy."""
@@ -259,22 +266,6 @@ def run(command: str, arguments: list[str]) -> str | None:
             raise
         return message
     return None
-
-
-def _class(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)
-
-
-def _plain(config: Any) -> Any:
-    """A namespace as what JSON can hold."""
-    if isinstance(config, Namespace):
-        return {key: _plain(value) for key, value in vars(config).items() if key != "config"}
-    if isinstance(config, dict):
-        return {str(key): _plain(value) for key, value in config.items()}
-    if isinstance(config, list | tuple):
-        return [_plain(value) for value in config]
-    return config if isinstance(config, str | int | float | bool | None) else str(config)
 
 
 def _quieten() -> None:

@@ -8,13 +8,13 @@ from typing import Any, TypeGuard
 
 from svr_lightning.core.types import FinishReason, Message, RemoteCompletion
 from svr_lightning.engines.base import SamplingParams
+from svr_lightning.errors import one_line
 
 RETRIED = frozenset({408, 409, 429})
 """Statuses below 500 that may go away by themselves."""
 LONGEST_WAIT = 60.0
 """Seconds between two tries at most, whatever the server asks for."""
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
-_EXCERPT = 300
 
 
 class MalformedError(ValueError):
@@ -80,7 +80,7 @@ def read_completion(answer: Any) -> RemoteCompletion:
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise MalformedError("the answer is no chat completion") from error
     if ended not in tuple(FinishReason):
-        said = excerpt(ended) if isinstance(ended, str) else "none"
+        said = one_line(ended) if isinstance(ended, str) else "none"
         raise UnusableError(f"the server ended it with {said!r}, neither 'stop' nor 'length'")
     counts: dict[str, Any] = usage if isinstance(usage, dict) else {}
     prompt_tokens, completion_tokens = counts.get("prompt_tokens"), counts.get("completion_tokens")
@@ -168,11 +168,4 @@ def server_message(body: bytes) -> str:
         text = error if isinstance(error, str) else error["message"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    return excerpt(str(text)) or "no message"
-
-
-def excerpt(text: str) -> str:
-    """The beginning of a server's text on one line, without control characters."""
-    line = " ".join(text[: 4 * _EXCERPT].split())
-    line = "".join(c if c.isprintable() else "\ufffd" for c in line)
-    return line if len(line) <= _EXCERPT else line[:_EXCERPT] + " ..."
+    return one_line(text) or "no message"

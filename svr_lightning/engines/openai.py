@@ -24,7 +24,6 @@ from svr_lightning.engines.base import Engine, Refusal, Request, TextOutput
 from svr_lightning.engines.chat_protocol import (
     MalformedError,
     UnusableError,
-    excerpt,
     is_retried,
     read_answer,
     request_body,
@@ -32,7 +31,7 @@ from svr_lightning.engines.chat_protocol import (
     retry_delay,
     server_message,
 )
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import ConfigError, one_line, require
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 LARGEST_ANSWER = 8 * 2**20
@@ -270,7 +269,7 @@ class OpenAIEngine(Engine):
         except TimeoutError:
             return _Failure(f"no answer within {limit:.4g} seconds")
         except httpx.RequestError as error:
-            return _Failure(excerpt(f"{type(error).__name__} {error}"))
+            return _Failure(one_line(f"{type(error).__name__} {error}"))
         except MalformedError as error:
             return _Failure(str(error), answered=True)
         except UnusableError as error:

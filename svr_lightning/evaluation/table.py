@@ -87,13 +87,9 @@ class TurnTable:
         """Whether the method states self-checks; a table without any turn does not rule it out."""
         return not self.length.any() or bool((self.verdict != NO_VERDICT).any())
 
-    def turn_numbers(self) -> Ints:
-        """[1, T] the turns, from 1."""
-        return np.arange(1, self.correct.shape[1] + 1)[None, :]
-
     def observed(self, outcome: Outcome) -> Bools:
         """[N, T] which entries ``outcome`` generated."""
-        return np.asarray(self.turn_numbers() <= outcome.observed[:, None])
+        return np.asarray(np.arange(self.correct.shape[1]) < outcome.observed[:, None])
 
     def at(self, values: NDArray[Any], turn: Ints) -> NDArray[Any]:
         """[N] the entry of ``values`` [N, T] at each problem's ``turn`` (from 1); 0 at turn 0."""
