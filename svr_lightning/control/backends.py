@@ -24,7 +24,6 @@ from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.engines.chat_protocol import (
     MalformedError,
     UnusableError,
-    excerpt,
     is_retried,
     read_answer,
     request_body,
@@ -158,7 +157,7 @@ class Upstream:
         said = server_message(body)
         if self._key:
             said = said.replace(self._key, "[key]")
-        message = f"the model's server answers HTTP {status}, {excerpt(said)}"
+        message = f"the model's server answers HTTP {status}, {said}"
         if status == 429:
             return ServingError(429, message, retry_after)
         if is_retried(status):
