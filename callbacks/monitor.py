@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from svr_lightning.display import excerpt, plain
 from svr_lightning.evaluation.metrics import named_metrics
 from svr_lightning.evaluation.records import SampleRecord
-from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.replay import replayed
 from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_results
 from svr_lightning.evaluation.sweep import compare_stops
 from svr_lightning.evaluation.table import pool
@@ -72,8 +72,7 @@ def _whole(run: Run) -> Run:
     if not any(rows.any() for rows in full.values()):
         return run
     tables = {name: t.select(full[name]) for name, t in run.tables.items() if full[name].any()}
-    outcomes = {name: replay(table, run.rule, run.max_turns) for name, table in tables.items()}
-    return replace(run, tables=tables, outcomes=outcomes, complete=True)
+    return replace(run, tables=replayed(tables, run.rule, run.max_turns), complete=True)
 
 
 def _pictures(run: Run) -> list[tuple[str, Draw, Numbers]]:
@@ -83,8 +82,7 @@ def _pictures(run: Run) -> list[tuple[str, Draw, Numbers]]:
         ("accuracy_over_tokens", draw_rules, rule_numbers(whole, rules))
     ]
     if run.self_checks:
-        table = pool(run.tables, run.outcomes)
-        numbers = reliability_numbers(table, table.recorded)
+        numbers = reliability_numbers(pool(run.tables))
         pictures.append(("reliability", draw_reliability, numbers))
     return pictures
 

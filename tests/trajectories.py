@@ -129,7 +129,7 @@ def turn_tables(rows: Rows) -> dict[str, TurnTable]:
 
 def problem_tables(rows: Rows) -> dict[str, ProblemTable]:
     """The per-problem tables of what was recorded, by data set."""
-    return {name: problem_table(one, one.recorded) for name, one in turn_tables(rows).items()}
+    return {name: problem_table(one, one.outcome) for name, one in turn_tables(rows).items()}
 
 
 def summarize(rows: Rows) -> dict[str, Any]:

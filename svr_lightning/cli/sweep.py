@@ -29,7 +29,7 @@ from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Confident
 from svr_lightning.display import merged, plain, text_table
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.metrics import DIAGNOSTICS, diagnose
-from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.replay import replayed
 from svr_lightning.evaluation.results import setting
 from svr_lightning.evaluation.sweep import THRESHOLDS, compare_stops, long_rows, sweep
 from svr_lightning.files import write_file, write_json
@@ -89,8 +89,7 @@ def run(options: argparse.Namespace) -> int:
     curves = {"samples": samples, "privileged": uses_labels, **curves}
     write_json(out / "sweep.json", curves)
     write_file(out / "sweep.csv", [_csv(long_rows(curves))])
-    outcomes = {name: replay(table, rule, max_turns) for name, table in tables.items()}
-    write_json(out / DIAGNOSTICS, diagnose(tables, outcomes))
+    write_json(out / DIAGNOSTICS, diagnose(replayed(tables, rule, max_turns)))
     show(curves)
     if not any(table.self_checked for table in tables.values()):
         turns = sum(int(table.length.sum()) for table in tables.values())

@@ -20,7 +20,6 @@ from svr_lightning.evaluation.intervals import (
 from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.table import (
     Floats,
-    Outcome,
     ProblemTable,
     TurnTable,
     problem_table,
@@ -39,28 +38,25 @@ def summarize(records: Sequence[SampleRecord]) -> dict[str, Any]:
     Raises:
         ValueError: naming a record with a turn without a label.
     """
-    tables = turn_tables(records)
-    return measure_all(tables, {name: table.recorded for name, table in tables.items()})
+    return measure_all(turn_tables(records))
 
 
-def measure_all(
-    tables: Mapping[str, TurnTable], outcomes: Mapping[str, Outcome]
-) -> dict[str, dict[str, Any]]:
+def measure_all(tables: Mapping[str, TurnTable]) -> dict[str, dict[str, Any]]:
     """``{"datasets": {name: values}, "macro": {"all": average, "math": average}}``.
 
     ``values`` are those of :func:`measure`. For the averages see :func:`macro_average`; ``all`` is
     over every data set here, ``math`` over Math-5 alone.
     """
-    datasets = {name: measure(table, outcomes[name]) for name, table in tables.items()}
+    datasets = {name: measure(table) for name, table in tables.items()}
     return {"datasets": datasets, "macro": macro_averages(datasets)}
 
 
-def measure(table: TurnTable, outcome: Outcome) -> dict[str, Any]:
+def measure(table: TurnTable) -> dict[str, Any]:
     """Every metric that the method has, ``n`` problems and ``accuracy_ci95``; None if undefined.
 
     The interval is the 95 % Wilson interval of as many problems as the clusters are worth.
     """
-    problems = problem_table(table, outcome)
+    problems = problem_table(table, table.outcome)
     values: dict[str, Any] = {name: finite(value) for name, value in problems.values().items()}
     correct = problems.problems["final_correct"]
     size = effective_size(correct, table.cluster)
@@ -69,19 +65,12 @@ def measure(table: TurnTable, outcome: Outcome) -> dict[str, Any]:
 
 
 def diagnose(
-    tables: Mapping[str, TurnTable],
-    outcomes: Mapping[str, Outcome],
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    tables: Mapping[str, TurnTable], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, Any]:
     """The content of ``diagnostics.json``: every metric of each data set with its interval.
 
-    Args:
-        tables: by data set.
-        outcomes: by data set.
-        resamples: of the bootstrap over clusters.
-        seed: of its draws; each data set starts from it.
+    ``resamples`` are those of the bootstrap over clusters, ``seed`` that of its draws, from which
+    each data set starts.
 
     Returns:
         Per data set ``n`` problems, ``n_clusters``, and ``metrics``: those of :func:`measure`,
@@ -90,7 +79,7 @@ def diagnose(
     """
     datasets = {}
     for name, table in tables.items():
-        problems = problem_table(table, outcomes[name])
+        problems = problem_table(table, table.outcome)
         values, resampled = point_values(problems), _resampled(problems, resamples, seed)
         datasets[name] = {
             "n": len(table.ids),
@@ -113,7 +102,7 @@ def defined_values(records: Sequence[SampleRecord]) -> dict[str, float]:
     tables = list(turn_tables(records).values())
     if len(tables) != 1:
         raise ValueError(f"records of one data set are needed; these are of {len(tables)}")
-    values = point_values(problem_table(tables[0], tables[0].recorded))
+    values = point_values(problem_table(tables[0], tables[0].outcome))
     return {name: value for name, value in values.items() if not math.isnan(value)}
 
 

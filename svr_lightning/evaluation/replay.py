@@ -5,8 +5,8 @@ problem holds the outcome of every rule and of every fixed budget (appendix "Fix
 Threshold Sweeps").
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -61,6 +61,16 @@ def replay(table: TurnTable, rule: StopRule | Oracle | None, max_turns: int) -> 
     return Outcome(
         observed=found[:, 0], returned=found[:, 1], stopped_early=found[:, 2].astype(np.bool_)
     )
+
+
+def replayed(
+    tables: Mapping[str, TurnTable], rule: StopRule | None, max_turns: int
+) -> dict[str, TurnTable]:
+    """The tables with the outcome of :func:`replay` in place of their own."""
+    return {
+        name: replace(table, outcome=replay(table, rule, max_turns))
+        for name, table in tables.items()
+    }
 
 
 def _end(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | None:

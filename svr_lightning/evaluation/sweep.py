@@ -27,7 +27,7 @@ from svr_lightning.evaluation.intervals import (
     split_clusters,
 )
 from svr_lightning.evaluation.metrics import measure_all
-from svr_lightning.evaluation.replay import Oracle, replay
+from svr_lightning.evaluation.replay import Oracle, replay, replayed
 from svr_lightning.evaluation.table import Bools, Floats, Outcome, TurnTable, pool, problem_table
 
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
@@ -87,14 +87,13 @@ def sweep(tables: Tables, rule: Confident, max_turns: int, thresholds: Sequence[
 
 def adaptive_row(tables: Tables, rule: Confident, max_turns: int) -> Row:
     """The metrics of adaptive inference with ``rule`` and T_max = ``max_turns``."""
-    outcomes = {name: replay(table, rule, max_turns) for name, table in tables.items()}
-    return {**asdict(rule), "max_turns": max_turns, **measure_all(tables, outcomes)}
+    found = measure_all(replayed(tables, rule, max_turns))
+    return {**asdict(rule), "max_turns": max_turns, **found}
 
 
 def fixed_row(tables: Tables, budget: int) -> Row:
     """The metrics of a fixed budget of K turns. ``esr`` and ``pse`` are 0: nothing stops early."""
-    outcomes = {name: replay(table, None, budget) for name, table in tables.items()}
-    return {"budget": budget, **measure_all(tables, outcomes)}
+    return {"budget": budget, **measure_all(replayed(tables, None, budget))}
 
 
 def compare_stops(

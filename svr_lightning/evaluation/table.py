@@ -3,7 +3,7 @@
 From records to numbers::
 
     tables = turn_tables(read_samples("samples.jsonl"))  # {data set: TurnTable}: recorded turns
-    outcome = replay(tables["toy"], Confident(), 10)     # or tables["toy"].recorded, as it was run
+    outcome = replay(tables["toy"], Confident(), 10)     # or tables["toy"].outcome, as it was run
     table = problem_table(tables["toy"], outcome)        # ProblemTable: one row per problem
     table.value("pse")                                   # a metric; nan if undefined
     table.values()                                       # all metrics that the method has
@@ -79,8 +79,9 @@ class TurnTable:
     """[N, T]"""
     completion_tokens: Ints
     """[N, T]"""
-    recorded: Outcome
-    """The outcome of the recorded run."""
+    outcome: Outcome
+    """How each trajectory ended when it was recorded, or in a table of
+    :func:`~svr_lightning.evaluation.replay.replayed` under another rule."""
 
     @property
     def self_checked(self) -> bool:
@@ -105,12 +106,12 @@ class TurnTable:
             name: getattr(self, name)[chosen] for name in ("length", *_TURN_COLUMNS)
         }
         columns["cluster"] = cluster_codes(self.cluster[chosen].tolist())
-        recorded = Outcome(
-            **{f.name: getattr(self.recorded, f.name)[chosen] for f in fields(Outcome)}
+        outcome = Outcome(
+            **{f.name: getattr(self.outcome, f.name)[chosen] for f in fields(Outcome)}
         )
         columns["ids"] = tuple(self.ids[i] for i in chosen)
         columns["signals"] = tuple(self.signals[i] for i in chosen)
-        return replace(self, recorded=recorded, **columns)
+        return replace(self, outcome=outcome, **columns)
 
 
 _TURN_COLUMNS: dict[str, tuple[type, Any]] = {
@@ -167,7 +168,7 @@ def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
         cluster=clusters_of(records),
         length=np.array([len(record.turns) for record in records], dtype=np.int64),
         signals=tuple(record.signals for record in records),
-        recorded=Outcome(
+        outcome=Outcome(
             returned=np.array([record.returned_turn for record in records], dtype=np.int64),
             observed=np.array([record.observed for record in records], dtype=np.int64),
             stopped_early=np.array([record.stopped_early for record in records], dtype=np.bool_),
@@ -196,15 +197,9 @@ def _fill(columns: Mapping[str, NDArray[Any]], row: int, record: SampleRecord) -
                 columns[name][row, index] = value
 
 
-def pool(
-    tables: Mapping[str, TurnTable], outcomes: Mapping[str, Outcome] | None = None
-) -> TurnTable:
-    """All problems of all data sets in one table. No cluster spans two sets.
-
-    Its recorded outcome is that of ``outcomes``, by default of the recorded runs.
-    """
+def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
+    """All problems of all data sets in one table. No cluster spans two sets."""
     parts = list(tables.values())
-    ends = [one.recorded for one in parts] if outcomes is None else [outcomes[n] for n in tables]
     width = max(table.correct.shape[1] for table in parts)
 
     def padded(table: TurnTable, name: str, empty: Any) -> NDArray[Any]:
@@ -215,7 +210,10 @@ def pool(
         name: np.concatenate([padded(table, name, empty) for table in parts])
         for name, (_, empty) in _TURN_COLUMNS.items()
     }
-    recorded = {f.name: [getattr(end, f.name) for end in ends] for f in fields(Outcome)}
+    outcome = {
+        f.name: np.concatenate([getattr(table.outcome, f.name) for table in parts])
+        for f in fields(Outcome)
+    }
     named = [(name, code) for name, table in tables.items() for code in table.cluster.tolist()]
     return TurnTable(
         dataset=" + ".join(tables),
@@ -223,7 +221,7 @@ def pool(
         cluster=cluster_codes(named),
         length=np.concatenate([table.length for table in parts]),
         signals=tuple(turns for table in parts for turns in table.signals),
-        recorded=Outcome(**{name: np.concatenate(one) for name, one in recorded.items()}),
+        outcome=Outcome(**outcome),
         **columns,
     )
 

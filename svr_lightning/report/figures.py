@@ -65,8 +65,7 @@ def all_figures(
 def _of_recording(method: Method, number: int, rules: Numbers | None) -> Iterator[Plot]:
     """The figures of a method's first seed, its data sets pooled."""
     run = method.runs[0]
-    table = pool(run.tables, run.outcomes)
-    outcome = table.recorded
+    table = pool(run.tables)
     seed = f", seed {run.seed}" if len(method.runs) > 1 else ""
     pooled = f", {len(run.tables)} data sets pooled" if len(run.tables) > 1 else ""
     turned = "All recorded turns" if run.complete else "Turns up to the stop"
@@ -88,7 +87,7 @@ def _of_recording(method: Method, number: int, rules: Numbers | None) -> Iterato
         yield plot("03_thresholds", "Other thresholds", numbers, accuracy.draw_thresholds)
     if run.self_checks:
         caption = f"Is the confidence honest? Share of right answers at each confidence{pooled}"
-        numbers = turns.reliability_numbers(table, outcome)
+        numbers = turns.reliability_numbers(table)
         yield plot("04_reliability", caption, numbers, turns.draw_reliability)
     if run.max_turns > 1:
         caption = f"Does refinement fix or break answers? {turned}{pooled}"
@@ -96,7 +95,7 @@ def _of_recording(method: Method, number: int, rules: Numbers | None) -> Iterato
         yield plot("06_transitions", caption, numbers, turns.draw_transitions)
     if run.stops:
         caption = f"Where trajectories end{pooled}; orange is the premature stop error"
-        numbers = turns.stop_numbers(table, outcome)
+        numbers = turns.stop_numbers(table)
         yield plot("07_stop_times", caption, numbers, turns.draw_stops)
     if run.stops and run.self_checks:
         caption = f"Does confidence follow correctness over turns? {turned}{pooled}"

@@ -71,7 +71,7 @@ def token_interval(run: Run, names: Sequence[str]) -> list[float]:
     """A 95 % interval of the macro average of tokens per problem (normal approximation)."""
     means, variances = [], []
     for name in names:
-        table = problem_table(run.tables[name], run.outcomes[name])
+        table = problem_table(run.tables[name], run.tables[name].outcome)
         tokens = table.problems["total_tokens"]
         means.append(tokens.mean())
         variances.append(mean_variance(tokens, table.cluster))
@@ -139,8 +139,8 @@ def rule_numbers(run: Run, rules: Numbers | None) -> Numbers:
         rules: of :func:`~svr_lightning.evaluation.sweep.compare_stops`; None if the run was not
             recorded whole, so that other rules cannot be replayed.
     """
-    table = pool(run.tables, run.outcomes)
-    outcome = table.recorded
+    table = pool(run.tables)
+    outcome = table.outcome
     own = []
     for turns in range(1, table.correct.shape[1] + 1):
         cut = {name: np.minimum(getattr(outcome, name), turns) for name in ("returned", "observed")}

@@ -21,7 +21,7 @@ from svr_lightning.evaluation.calibration import (
 )
 from svr_lightning.evaluation.intervals import wilson_interval
 from svr_lightning.evaluation.sweep import transitions
-from svr_lightning.evaluation.table import Bools, Outcome, TurnTable, problem_table
+from svr_lightning.evaluation.table import Bools, TurnTable, problem_table
 from svr_lightning.report import drawing
 from svr_lightning.report.numbers import Numbers
 
@@ -30,11 +30,11 @@ from svr_lightning.report.numbers import Numbers
 _VERDICTS = {"CORRECT": drawing.BLUE, "INCORRECT": drawing.ORANGE, "UNSURE": drawing.GREY}
 
 
-def reliability_numbers(table: TurnTable, outcome: Outcome) -> Numbers:
+def reliability_numbers(table: TurnTable) -> Numbers:
     """Reliability of ``observed`` turns, and of those alone that ``stopped`` a trajectory."""
-    turns = problem_table(table, outcome).turns
-    returned = outcome.returned[turns["row"]] == turns["turn"]
-    stopped = outcome.stopped_early[turns["row"]] & returned
+    turns = problem_table(table, table.outcome).turns
+    returned = table.outcome.returned[turns["row"]] == turns["turn"]
+    stopped = table.outcome.stopped_early[turns["row"]] & returned
     return {
         "observed": _reliability(turns, np.ones(len(stopped), dtype=bool)),
         "stopped": _reliability(turns, stopped),
@@ -223,9 +223,9 @@ _ENDS = (
 )
 
 
-def stop_numbers(table: TurnTable, outcome: Outcome) -> Numbers:
+def stop_numbers(table: TurnTable) -> Numbers:
     """How many problems end at each turn, early or not, right or wrong."""
-    found = problem_table(table, outcome)
+    found = problem_table(table, table.outcome)
     columns = (found.problems[name] for name in ("stopped_early", "final_correct", "turns"))
     early, right, turns = columns
     code = 2 * (1 - early) + (1 - right)  # the place in _ENDS

@@ -13,10 +13,10 @@ from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.metrics import measure
 from svr_lightning.evaluation.records import SampleRecord
-from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.replay import replayed
 from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_results, read_tables, setting
 from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, compare_stops, fixed_row
-from svr_lightning.evaluation.table import Outcome, TurnTable
+from svr_lightning.evaluation.table import TurnTable
 from svr_lightning.report.numbers import Datasets, Numbers, marked, ordered
 
 _NAMED = 6  # methods that a heading names
@@ -46,7 +46,7 @@ class Run:
     """Of the configuration, or the place among the method's runs."""
     sources: Sequence[Source]
     tables: dict[str, TurnTable]
-    outcomes: dict[str, Outcome]
+    """Under ``rule`` if the run is complete, else as they were recorded."""
     rule: StopRule
     max_turns: int
     complete: bool
@@ -56,7 +56,7 @@ class Run:
     def datasets(self) -> Datasets:
         """The metrics of each data set; those of stopping only where something can stop."""
         absent = {} if self.stops else dict.fromkeys(("esr", "pse"))
-        return {n: {**measure(t, self.outcomes[n]), **absent} for n, t in self.tables.items()}
+        return {name: {**measure(table), **absent} for name, table in self.tables.items()}
 
     @cached_property
     def budgets(self) -> list[Datasets]:
@@ -92,7 +92,7 @@ class Run:
     @cached_property
     def stops(self) -> bool:
         """Whether there is a stopping decision to speak of."""
-        early = any(bool(outcome.stopped_early.any()) for outcome in self.outcomes.values())
+        early = any(bool(t.outcome.stopped_early.any()) for t in self.tables.values())
         return early or (self.max_turns > 1 and self.self_checks)
 
     @property
@@ -227,7 +227,7 @@ def _run(sources: Sequence[Source], index: int) -> Run:
     width = max(table.correct.shape[1] for table in tables.values())
     complete = width > 1 and all(
         bool(((table.length == width) | (table.length == 0)).all())
-        and not (table.recorded.stopped_early & (table.recorded.observed == table.length)).any()
+        and not (table.outcome.stopped_early & (table.outcome.observed == table.length)).any()
         for table in tables.values()
     )
     config = sources[0].config
@@ -238,11 +238,7 @@ def _run(sources: Sequence[Source], index: int) -> Run:
     return Run(
         seed=str(seed) if isinstance(seed, int) else f"#{index}",
         sources=sources,
-        tables=tables,
-        outcomes={
-            name: replay(table, rule, width) if complete else table.recorded
-            for name, table in tables.items()
-        },
+        tables=replayed(tables, rule, width) if complete else tables,
         rule=rule,
         max_turns=max(horizon, width),
         complete=complete,

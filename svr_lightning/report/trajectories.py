@@ -24,8 +24,8 @@ def trajectories(run: Run) -> Iterator[Filed]:
     """Each problem of a run once, data set by data set, ended as the run's stopping rule says."""
     records = {one.key: one for one in unique([r for s in run.sources for r in s.records])}
     for name, table in run.tables.items():
-        outcome = run.outcomes[name]
-        ends = zip(outcome.returned, outcome.observed, outcome.stopped_early, strict=True)
+        end = table.outcome
+        ends = zip(end.returned, end.observed, end.stopped_early, strict=True)
         for key, (returned, observed, early) in zip(table.ids, ends, strict=True):
             record = replace(
                 records[name, key],

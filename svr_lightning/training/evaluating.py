@@ -174,7 +174,7 @@ class ModuleEvaluation:
         for source in self._data.sources[stage]:
             metrics = TrajectoryMetrics().to(self._module.device)
             if table := tables.get(source.name):
-                metrics.update(problem_table(table, table.recorded))
+                metrics.update(problem_table(table, table.outcome))
             values = metrics.compute()  # by every process, whether it has problems or not
             if values["n"]:
                 datasets[source.name] = {name: finite(value) for name, value in values.items()}

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,22 @@ from svr_lightning.evaluation.calibration import (
 )
 from svr_lightning.evaluation.intervals import percentile_interval, resample_counts
 from svr_lightning.evaluation.metrics import diagnose, measure
-from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.table import Outcome, TurnTable
+from svr_lightning.evaluation.replay import replayed
+from svr_lightning.evaluation.table import TurnTable
 from svr_lightning.files import to_json
 from svr_lightning.metrics import METRIC_NAMES
 from tests.trajectories import failed, record, turn_tables, uncensored
 
-TABLE = turn_tables(uncensored())["toy"]
-OUTCOME = replay(TABLE, Confident(), 3)
+TABLE = replayed(turn_tables(uncensored()), Confident(), 3)["toy"]
 
 
-def metrics(table: TurnTable, outcome: Outcome, **options: int) -> dict[str, Any]:
-    found = diagnose({"toy": table}, {"toy": outcome}, **options)["datasets"]["toy"]
-    return dict(found["metrics"])
+def metrics(table: TurnTable, **options: int) -> dict[str, Any]:
+    return dict(diagnose({"toy": table}, **options)["datasets"]["toy"]["metrics"])
 
 
 def test_values_are_the_measured_ones_and_each_has_an_interval_around_it() -> None:
-    found = metrics(TABLE, OUTCOME, resamples=400, seed=3)
-    measured = measure(TABLE, OUTCOME)
+    found = metrics(TABLE, resamples=400, seed=3)
+    measured = measure(TABLE)
     assert list(found) == [*METRIC_NAMES, "ece", "aurc"]
     assert {name: found[name]["value"] for name in METRIC_NAMES} == {
         name: measured[name] for name in METRIC_NAMES
@@ -48,14 +45,13 @@ def test_every_interval_is_that_of_measuring_each_resample_on_its_own() -> None:
     counts = resample_counts(TABLE.cluster, 40, seed=1)
     assert counts.sum(1).tolist() == [6] * 40
     tables = [TABLE.select(np.repeat(np.arange(6), row)) for row in counts]
-    outcomes = [replay(table, Confident(), 3) for table in tables]
-    measured = [measure(t, o) for t, o in zip(tables, outcomes, strict=True)]
-    for one, table, outcome in zip(measured, tables, outcomes, strict=True):
-        seen = table.observed(outcome)
+    measured = [measure(table) for table in tables]
+    for one, table in zip(measured, tables, strict=True):
+        seen = table.observed(table.outcome)
         levels = levels_of(table.confidence[seen], table.correct[seen])
         one["ece"] = float(expected_calibration_error(levels))
         one["aurc"] = float(area_under_risk_coverage(levels))
-    found = metrics(TABLE, OUTCOME, resamples=40, seed=1)
+    found = metrics(TABLE, resamples=40, seed=1)
     for name, metric in found.items():
         expected = percentile_interval(np.array([m[name] for m in measured], dtype=np.float64))
         assert metric["ci95"] == pytest.approx(expected), name
@@ -64,7 +60,7 @@ def test_every_interval_is_that_of_measuring_each_resample_on_its_own() -> None:
 def test_the_interval_of_an_accuracy_is_the_one_that_the_binomial_law_gives() -> None:
     rows = [record(str(k), (k % 10 < 6, "C", 0.9, 1)) for k in range(400)]
     table = turn_tables(rows)["toy"]
-    found = metrics(table, replay(table, Confident(), 1), seed=5)["accuracy"]["ci95"]
+    found = metrics(table, seed=5)["accuracy"]["ci95"]
     half = 1.96 * (0.6 * 0.4 / 400) ** 0.5
     assert found == pytest.approx([0.6 - half, 0.6 + half], abs=0.008)
 
@@ -75,8 +71,8 @@ def test_turns_are_drawn_with_their_problem() -> None:
         turn_tables([record(str(k), *[(k % 2 == 0, "I", 0.3, 1)] * n) for k in range(50)])["toy"]
         for n in (1, 10)
     )
-    one = metrics(once, replay(once, Confident(), 1), resamples=100)["brier"]["ci95"]
-    ten = metrics(often, replay(often, Confident(), 10), resamples=100)["brier"]["ci95"]
+    one = metrics(once, resamples=100)["brier"]["ci95"]
+    ten = metrics(often, resamples=100)["brier"]["ci95"]
     assert ten == pytest.approx(one, rel=1e-12)
 
 
@@ -84,17 +80,14 @@ def test_what_is_undefined_is_null_and_the_rest_is_json() -> None:
     nothing = turn_tables([failed("x"), failed("y")])["toy"]
     unchecked = turn_tables([record("x", (True, None, None, 10))])["toy"]
     tables = {"toy": TABLE, "failed": nothing, "unchecked": unchecked}
-    outcomes = {name: table.recorded for name, table in tables.items()}
-    found = diagnose(tables, outcomes, resamples=20, seed=2)
+    found = diagnose(tables, resamples=20, seed=2)
     assert json.loads(to_json(found)) == found
     assert found["bootstrap"] == {"resamples": 20, "seed": 2, "level": 0.95, "unit": "cluster"}
     empty = found["datasets"]["failed"]["metrics"]
     assert empty["accuracy"] == {"value": 0.0, "ci95": [0.0, 0.0]}
     assert empty["auroc"] == empty["ece"] == {"value": None, "ci95": None}
     assert "ece" not in found["datasets"]["unchecked"]["metrics"]
-    no_problems = _without_problems(TABLE)
-    outcome = replay(no_problems, Confident(), 3)
-    none = metrics(no_problems, outcome, resamples=5)
+    none = metrics(TABLE.select(np.array([], dtype=np.int64)), resamples=5)
     assert none["accuracy"] == none["aurc"] == {"value": None, "ci95": None}
 
 
@@ -103,11 +96,4 @@ def test_the_glossary_describes_every_metric() -> None:
     section = text.partition("\n### diagnostics.json\n")[2].partition("\n### ")[0]
     cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     described = re.findall(r"`(\w+)`", " ".join(cells))
-    assert sorted(described) == sorted({*metrics(TABLE, OUTCOME, resamples=2)} - {*METRIC_NAMES})
-
-
-def _without_problems(table: TurnTable) -> TurnTable:
-    chosen = table.select(np.array([], dtype=np.int64))
-    empty = np.array([], dtype=np.int64)
-    recorded = Outcome(returned=empty, observed=empty, stopped_early=empty.astype(bool))
-    return replace(chosen, recorded=recorded)
+    assert sorted(described) == sorted({*metrics(TABLE, resamples=2)} - {*METRIC_NAMES})

@@ -9,8 +9,8 @@ import pytest
 from svr_lightning.core.stopping import Confident
 from svr_lightning.evaluation.intervals import wilson_interval
 from svr_lightning.evaluation.metrics import measure
-from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.table import Outcome, TurnTable, pool
+from svr_lightning.evaluation.replay import replayed
+from svr_lightning.evaluation.table import TurnTable, pool
 from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.report.drawing import spread
 from svr_lightning.report.figures_training import health_numbers, read_curves, reward_numbers
@@ -25,13 +25,12 @@ from tests.trajectories import failed, record, turn_tables, uncensored
 
 
 @pytest.fixture
-def six() -> tuple[TurnTable, Outcome]:
-    table = turn_tables(uncensored())["toy"]
-    return table, replay(table, Confident(), 3)
+def six() -> TurnTable:
+    return replayed(turn_tables(uncensored()), Confident(), 3)["toy"]
 
 
-def test_stop_times_split_early_and_late_right_and_wrong(six: tuple[TurnTable, Outcome]) -> None:
-    found = stop_numbers(*six)
+def test_stop_times_split_early_and_late_right_and_wrong(six: TurnTable) -> None:
+    found = stop_numbers(six)
     assert [list(row.values()) for row in found["turns"]] == [
         [1, 1, 1, 0, 0],  # a right, b wrong
         [2, 1, 0, 0, 0],  # c
@@ -41,9 +40,9 @@ def test_stop_times_split_early_and_late_right_and_wrong(six: tuple[TurnTable, O
 
 
 def test_transitions_count_every_boundary_and_what_answers_have_become(
-    six: tuple[TurnTable, Outcome],
+    six: TurnTable,
 ) -> None:
-    found = transition_numbers(six[0])
+    found = transition_numbers(six)
     # a and e break, b, c and f are mended, d stays wrong; then c and f break, d is mended.
     assert found["boundaries"] == [
         {"turns": [1, 2], "fixed": 3, "broken": 2},
@@ -71,9 +70,9 @@ def test_a_trajectory_that_has_ended_keeps_its_answer_and_one_that_never_ran_is_
 
 
 def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certainty(
-    six: tuple[TurnTable, Outcome],
+    six: TurnTable,
 ) -> None:
-    found = reliability_numbers(*six)
+    found = reliability_numbers(six)
     bins = found["observed"]["bins"]
     assert [row["n"] for row in bins] == [0, 0, 1, 1, 0, 2, 1, 0, 3, 5]
     assert [row["accuracy"] for row in bins[8:]] == [2 / 3, 2 / 5]
@@ -85,9 +84,9 @@ def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certaint
 
 
 def test_confidence_by_turn_has_quartiles_of_right_and_of_wrong_answers(
-    six: tuple[TurnTable, Outcome],
+    six: TurnTable,
 ) -> None:
-    first = by_turn_numbers(six[0])["turns"][0]
+    first = by_turn_numbers(six)["turns"][0]
     assert first["right"]["n"] == 2
     assert np.allclose(first["right"]["quartiles"], [0.8375, 0.875, 0.9125])  # of .80 and .95
     assert np.allclose(first["wrong"]["quartiles"], [0.65, 0.85, 0.925])  # of .2, .8, .9, 1.0
@@ -113,9 +112,9 @@ def test_pooling_keeps_every_problem_of_every_data_set() -> None:
     table = pool(tables)
     assert table.ids == ("toy/a", "toy/b", "toy/c", "toy/d", "toy/e", "toy/f", "other/x")
     assert table.length.tolist() == [3, 3, 3, 3, 3, 3, 1]
-    assert measure(table, table.recorded)["accuracy"] == 3 / 7  # b, d at turn 3, and x
-    stopped = pool(tables, {name: replay(one, Confident(), 3) for name, one in tables.items()})
-    assert measure(stopped, stopped.recorded)["accuracy"] == 4 / 7  # a, c, d, and x
+    assert measure(table)["accuracy"] == 3 / 7  # b, d at turn 3, and x
+    stopped = pool(replayed(tables, Confident(), 3))
+    assert measure(stopped)["accuracy"] == 4 / 7  # a, c, d, and x
     assert not table.correct[6, 1:].any()
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.core.stopping import Confident
+from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.evaluation.metrics import measure, measure_all
-from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.replay import replay, replayed
 from svr_lightning.evaluation.table import TurnTable
 from tests.trajectories import EXPECTED, adaptive, failed, record, same, turn_tables, uncensored
 
@@ -14,6 +14,10 @@ from tests.trajectories import EXPECTED, adaptive, failed, record, same, turn_ta
 def _table(records: list[dict[str, Any]]) -> TurnTable:
     (table,) = turn_tables(records).values()
     return table
+
+
+def _measured(table: TurnTable, rule: StopRule | None, max_turns: int) -> dict[str, Any]:
+    return measure(replayed({"toy": table}, rule, max_turns)["toy"])
 
 
 def _returned(threshold: float, max_turns: int = 3, **rule: Any) -> list[tuple[int, bool]]:
@@ -25,7 +29,7 @@ def test_replaying_the_threshold_gives_what_adaptive_inference_records() -> None
     recorded = [(row["returned_turn"], row["stopped_early"]) for row in adaptive()]
     assert _returned(0.85) == recorded
     table = _table(uncensored())
-    values = measure(table, replay(table, Confident(), 3))
+    values = _measured(table, Confident(), 3)
     values.pop("accuracy_ci95")
     assert same(values, EXPECTED)
 
@@ -71,7 +75,7 @@ def test_a_fixed_budget_returns_its_own_turn() -> None:
 
 def test_the_curve_over_budgets_is_worked_out_by_hand() -> None:
     table = _table(uncensored())
-    curve = [measure(table, replay(table, None, budget)) for budget in (1, 2, 3)]
+    curve = [_measured(table, None, budget) for budget in (1, 2, 3)]
     # Turn 1 is right for a, e; turn 2 for b, c, f; turn 3 for b, d.
     assert [point["accuracy"] for point in curve] == [2 / 6, 3 / 6, 2 / 6]
     # Right so far: a, e; and b, c, f; and d.
@@ -85,7 +89,7 @@ def test_the_curve_over_budgets_is_worked_out_by_hand() -> None:
 def test_several_data_sets_are_averaged_with_equal_weight() -> None:
     other = record("x", (True, "C", 0.9, 1), dataset="other")
     tables = turn_tables([*uncensored(), other])
-    macro = measure_all(tables, {n: replay(t, None, 1) for n, t in tables.items()})["macro"]["all"]
+    macro = measure_all(replayed(tables, None, 1))["macro"]["all"]
     assert macro["accuracy"] == pytest.approx((2 / 6 + 1.0) / 2)
     assert macro["n_datasets"]["auroc"] == 1  # "other" has one class
 
@@ -95,7 +99,7 @@ def test_a_problem_that_could_not_be_run_stays_wrong_and_costs_nothing() -> None
     for outcome in (replay(table, Confident(), 3), replay(table, None, 3)):
         assert (outcome.returned[-1], outcome.observed[-1]) == (0, 0)
         assert not outcome.stopped_early[-1]
-    assert measure(table, replay(table, None, 1))["accuracy"] == 2 / 7
+    assert _measured(table, None, 1)["accuracy"] == 2 / 7
 
 
 def test_turns_that_were_never_recorded_are_not_made_up() -> None:

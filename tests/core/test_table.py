@@ -1,6 +1,7 @@
 """Columns hold what records say, and their metrics are those of the records."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,10 @@ def test_columns_are_the_records(rng: random.Random) -> None:
         assert table.correct.shape == (len(mine), max(len(row["turns"]) for row in mine))
         for index, row in enumerate(mine):
             assert table.length[index] == len(row["turns"])
-            assert table.recorded.returned[index] == row["returned_turn"]
+            assert table.outcome.returned[index] == row["returned_turn"]
             observed = row.get("observed_turns", row["returned_turn"])
-            assert table.recorded.observed[index] == observed
-            assert table.recorded.stopped_early[index] == row["stopped_early"]
+            assert table.outcome.observed[index] == observed
+            assert table.outcome.stopped_early[index] == row["stopped_early"]
             for place, turn in enumerate(row["turns"]):
                 for column in PLAIN:
                     assert getattr(table, column)[index, place] == turn[column]
@@ -79,8 +80,7 @@ def test_columns_are_the_records(rng: random.Random) -> None:
 def test_metrics_of_columns_equal_metrics_of_records(rng: random.Random) -> None:
     rows = random_records(rng)
     tables = turn_tables(rows)
-    outcomes = {name: table.recorded for name, table in tables.items()}
-    assert measure_all(tables, outcomes) == summarize(rows)
+    assert measure_all(tables) == summarize(rows)
 
 
 @settings(max_examples=40, deadline=None)
@@ -96,29 +96,29 @@ def test_chosen_problems_measure_like_their_records(
     copies = [{**rows[index], "id": f"copy {place}"} for place, index in enumerate(chosen)]
     assert part.ids == tuple(rows[index]["id"] for index in chosen)
     expected = summarize(copies)["datasets"].get("gsm8k")
-    values = measure(part, part.recorded)
+    values = measure(part)
     if len(set(chosen)) < len(chosen):  # the same problem twice is one cluster
         assert expected is not None
         assert values.pop("accuracy_ci95") != expected.pop("accuracy_ci95")
     assert values == expected if chosen else values["n"] == 0
     mask = np.isin(np.arange(len(rows)), chosen)
     kept = [row for row, keep in zip(rows, mask, strict=True) if keep]
-    values = measure(table.select(mask), table.select(mask).recorded)
+    values = measure(table.select(mask))
     assert values == summarize(kept)["datasets"].get("gsm8k", values)
 
 
 def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong() -> None:
     table = turn_tables([failed("x"), *adaptive(), failed("y")])["toy"]
     assert table.length.tolist() == [0, 1, 1, 2, 3, 3, 3, 0]
-    assert table.at(table.correct, table.recorded.returned).tolist() == [
+    assert table.at(table.correct, table.outcome.returned).tolist() == [
         *(False, True, False, True, True, False, False, False)
     ]
-    values = measure(table, table.recorded)
+    values = measure(table)
     assert values["accuracy"] == 3 / 8
     assert values["turns"] == 13 / 8
     assert values["brier"] == pytest.approx(4.1151 / 13)
     alone = turn_tables([failed("x")])["toy"]
-    values = measure(alone, alone.recorded)
+    values = measure(alone)
     assert (values["n"], values["accuracy"], values["turns"], values["auroc"]) == (1, 0, 0, None)
     assert values["brier"] is None
 
@@ -130,7 +130,7 @@ def test_turns_behind_an_earlier_answer_are_paid_for() -> None:
         observed=np.full(6, 3),
         stopped_early=np.zeros(6, dtype=np.bool_),
     )
-    values = measure(table, outcome)
+    values = measure(replace(table, outcome=outcome))
     assert values["accuracy"] == 1.0  # each at its own right turn
     assert values["turns"] == 3
     assert values["avg_prompt_tokens"] == 600

@@ -13,7 +13,7 @@ from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident
 from svr_lightning.evaluation.metrics import measure
 from svr_lightning.evaluation.records import SampleRecord
-from svr_lightning.evaluation.replay import replay
+from svr_lightning.evaluation.replay import replayed
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
 from svr_lightning.report.page import POLICY, page
@@ -38,8 +38,8 @@ def test_a_complete_recording_is_replayed_and_another_is_taken_as_it_is(tmp_path
     (run,), (other,) = (
         m.runs for m in read_methods([str(whole), f"cut={save(tmp_path / 'cut', cut)}"])
     )
-    table = turn_tables(uncensored())["toy"]
-    assert run.datasets == {"toy": measure(table, replay(table, Confident(), 3))}
+    table = replayed(turn_tables(uncensored()), Confident(), 3)["toy"]
+    assert run.datasets == {"toy": measure(table)}
     assert (run.complete, run.max_turns, len(run.budgets), len(run.at_thresholds)) == (
         True,
         3,

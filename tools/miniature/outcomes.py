@@ -79,8 +79,7 @@ def _columns(recording: Recording) -> dict[str, np.ndarray[Any, Any]]:
             for name in _SCORES:
                 if getattr(turn, name) is not None:
                     scores[name][row, column] = getattr(turn, name)
-    for prefix, outcome in (("recorded", table.recorded), ("returned", recording.outcome)):
-        found |= {f"{prefix}/{f.name}": getattr(outcome, f.name) for f in fields(Outcome)}
+    found |= {f"returned/{f.name}": getattr(recording.outcome, f.name) for f in fields(Outcome)}
     return {**found, "answers": answers, **scores}
 
 
@@ -104,10 +103,7 @@ def _recording(prefix: str, gate: Mapping[str, Any], arrays: Arrays) -> Recordin
     of = {key: arrays[f"{prefix}/{key}"] for key in ("answers", "ids", *_SCORES)}
     columns: dict[str, Any] = {name: arrays[f"{prefix}/{name}"] for name in (*_COLUMNS, *_TOKENS)}
     columns["verdict"] = columns["verdict"].astype(np.int64)
-    outcomes = {
-        part: Outcome(**{f.name: arrays[f"{prefix}/{part}/{f.name}"] for f in fields(Outcome)})
-        for part in ("recorded", "returned")
-    }
+    outcome = Outcome(**{f.name: arrays[f"{prefix}/returned/{f.name}"] for f in fields(Outcome)})
     table = TurnTable(
         dataset=prefix,
         ids=tuple(of["ids"].tolist()),
@@ -116,12 +112,12 @@ def _recording(prefix: str, gate: Mapping[str, Any], arrays: Arrays) -> Recordin
             tuple(_signals(columns, of, row, turn) for turn in range(length))
             for row, length in enumerate(columns["length"].tolist())
         ),
-        recorded=outcomes["recorded"],
+        outcome=outcome,
         **columns,
     )
     rule = rule_from_config({"stop": {"class_path": "Confident", "init_args": gate}})
     assert isinstance(rule, Confident)
-    return Recording(table=table, outcome=outcomes["returned"], gate=rule)
+    return Recording(table=table, outcome=outcome, gate=rule)
 
 
 def _signals(columns: Mapping[str, Any], of: Arrays, row: int, turn: int) -> StopSignals:

@@ -87,8 +87,8 @@ def recording_of(name: str, folder: Path) -> Recording:
     (run,) = read_methods([f"{name}={folder}"])[0].runs
     if len(run.tables) != 1:
         raise ConfigError(f"{name}: {len(run.tables)} data sets in one evaluation; judge it again")
-    ((dataset, table),) = run.tables.items()
-    return Recording(table=table, outcome=run.outcomes[dataset], gate=run.gate)
+    (table,) = run.tables.values()
+    return Recording(table=table, outcome=table.outcome, gate=run.gate)
 
 
 def majorities(folders: Sequence[Path], runs: Sequence[Recording]) -> dict[int, Answers]:
