@@ -173,10 +173,7 @@ class Evaluator:
         }
 
     def finish(self, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Gather the records of all processes and write ``eval/<name>/``.
-
-        Args:
-            config: quoted in ``results.json``.
+        """Gather the records of all processes and write ``eval/<name>/``; results quote ``config``.
 
         Returns:
             The results, on every process; empty for votes and if a problem has no reference.
@@ -218,18 +215,13 @@ class Evaluator:
     ) -> list[SampleRecord]:
         """Adaptive inference: trajectories that end when the stopping rule says so.
 
-        Args:
-            problems: of one data set.
-            dataset: its name in the records.
-            max_completion_tokens: its completion limit; None takes the task's.
-            on_turn: told of each turn as it ends.
+        ``problems`` are of one data set, whose completion limit is ``max_completion_tokens``, or
+        else the task's. ``on_turn`` is told of each turn as it ends.
 
         Returns:
             One record per problem, in order. A problem that does not fit the prompt budget, or
             that a server refuses to go on with, has no turns and an ``error``; it counts as wrong.
         """
-        if not problems:
-            return []
         before = sum(record.dataset == dataset for record in self.records)
         whole = {one.id for one in problems[: max(self._past_stop - before, 0)]}
 
@@ -258,8 +250,6 @@ class Evaluator:
             One line of a votes file per problem, in order. A problem that does not fit the prompt
             budget, or that a server refuses, has no samples and an ``error``.
         """
-        if not problems:
-            return []
 
         def programs(problem: Problem) -> list[RolloutFn]:
             return [chain(self.recipe.dialogue, problem, sample, 1) for sample in range(votes)]
@@ -286,6 +276,8 @@ class Evaluator:
         ``programs`` gives ``each`` trajectories of a problem, ``record`` makes a record of them, or
         of why there are none.
         """
+        if not problems:
+            return []
         done = self._journal.done(dataset) if isinstance(self._journal, Journal) else {}
         records = {p.id: done[p.id] for p in problems if p.id in done}
         fitting = []

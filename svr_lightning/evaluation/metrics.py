@@ -173,9 +173,7 @@ def macro_average(
 def named_metrics(stage: str, results: Mapping[str, Any]) -> dict[str, float]:
     """The defined metrics under the names of a log, such as ``val/gsm8k/accuracy``.
 
-    Args:
-        stage: what names begin with.
-        results: of :func:`summarize`, or empty.
+    ``stage`` is what names begin with; ``results`` are those of :func:`summarize`, or empty.
     """
     datasets: dict[str, dict[str, Any]] = dict(results.get("datasets", {}))
     if len(datasets) > 1:

@@ -102,7 +102,6 @@ def compare_stops(
     max_turns: int,
     budget: float | None = None,
     *,
-    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Row:
     """Families of stopping rules at equal tokens, over the problems of all data sets.
@@ -111,8 +110,8 @@ def compare_stops(
     the budget on half of the clusters, the most accurate one there is measured on the other half,
     and the reverse: a threshold chosen and measured on the same problems would look better than it
     is. ``budget`` is in mean prompt and completion tokens per problem, over all turns that were
-    generated; if none is given, it is what ``rule`` takes. ``resamples`` and ``seed`` are those of
-    the bootstrap over clusters. Every problem that could be run needs ``max_turns`` turns.
+    generated; if none is given, it is what ``rule`` takes. ``seed`` is that of the split and of the
+    bootstrap over clusters. Every problem that could be run needs ``max_turns`` turns.
 
     Returns:
         ``budget``; ``winner``, the family with the highest ``accuracy`` that reads no labels, or
@@ -148,7 +147,7 @@ def compare_stops(
         )
     free = {name: values for name, values in chosen.items() if name != ORACLE}
     winner = max(free, key=lambda n: (free[n][0].mean(), -free[n][1].mean()), default=None)
-    counts = resample_counts(table.cluster, resamples, seed)
+    counts = resample_counts(table.cluster, RESAMPLES, seed)
     for row in rows:
         answers, paid = chosen.get(row["name"], (None, None))
         gap = None if answers is None or winner is None else answers - chosen[winner][0]

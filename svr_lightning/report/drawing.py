@@ -30,17 +30,9 @@ RUST = "#8c3a00"
 OTHERS = ("#5d8a66", "#a03f5a", "#b39b2e", "#5b4a8a")
 """Colours of reward terms that have none of their own."""
 PALETTE = {
-    "ink": INK,
-    "grey": GREY,
-    "faint": FAINT,
-    "paper": PAPER,
-    "blue": BLUE,
-    "light-blue": LIGHT_BLUE,
-    "pale-blue": PALE_BLUE,
-    "orange": ORANGE,
-    "light-orange": LIGHT_ORANGE,
-    "pale-orange": PALE_ORANGE,
-    "rust": RUST,
+    **{"ink": INK, "grey": GREY, "faint": FAINT, "paper": PAPER, "rust": RUST},
+    **{"blue": BLUE, "light-blue": LIGHT_BLUE, "pale-blue": PALE_BLUE},
+    **{"orange": ORANGE, "light-orange": LIGHT_ORANGE, "pale-orange": PALE_ORANGE},
 }
 """Every colour that occurs, by the name of the page's custom property for it."""
 METHODS = ((BLUE, "o"), (ORANGE, "s"), (GREY, "D"), (INK, "^"), (LIGHT_BLUE, "v"), (GREY, "P"))
@@ -286,12 +278,9 @@ _STEP = 6.0
 
 
 def name_points(axes: Axes, labels: Sequence[Label], lines: Sequence[Line]) -> None:
-    """Write each label at the side of its point where it covers least.
+    """Write each label, the more important first, at the side of its point where it covers least.
 
-    Args:
-        axes: with everything else drawn.
-        labels: the more important first.
-        lines: what should stay visible.
+    Everything else is drawn before; ``lines`` are what should stay visible.
     """
     figure = _figure_of(axes)
     figure.draw_without_rendering()  # settles where the axes are

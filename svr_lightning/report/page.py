@@ -38,15 +38,7 @@ def page(
     tables: Sequence[Table],
     most: int,
 ) -> str:
-    """The whole page, in ASCII.
-
-    Args:
-        methods: what was read.
-        figures: with their SVG.
-        notes: what is missing and why.
-        tables: the main ones are shown at the beginning.
-        most: trajectories shown per method and class.
-    """
+    """The whole page in ASCII: figures as SVG, ``most`` trajectories per method and class."""
     environment = Environment(
         autoescape=True,
         finalize=lambda value: value if isinstance(value, Markup) else _visible(value),

@@ -46,10 +46,7 @@ def all_tables(
 ) -> list[Table]:
     """Every table that the runs allow, the paper's main ones first.
 
-    Args:
-        methods: what was read.
-        votes: of majority voting; may be empty.
-        rules: of :func:`~svr_lightning.report.runs.compare_rules`.
+    ``votes`` may be empty; ``rules`` are of :func:`~svr_lightning.report.runs.compare_rules`.
     """
     tables = [main_results(methods), results(methods)]
     if rules:
