@@ -44,19 +44,15 @@ class EvaluationConfig:
             self.full_rule.check()
         except ValueError as error:
             raise ConfigError(f"model.evaluation.stop: {error}") from error
-        require(
-            self.max_turns >= 1, f"model.evaluation.max_turns={self.max_turns} must be at least 1"
-        )
-        require(
-            self.temperature >= 0,
-            f"model.evaluation.temperature={self.temperature} must not be negative",
-        )
-        require(0 < self.top_p <= 1, f"model.evaluation.top_p={self.top_p} must lie in (0, 1]")
-        require(self.top_k >= 0, f"model.evaluation.top_k={self.top_k} must not be negative")
-        require(
-            self.max_completion_tokens is None or self.max_completion_tokens > 0,
-            f"model.evaluation.max_completion_tokens={self.max_completion_tokens} must be positive",
-        )
+        limit = self.max_completion_tokens
+        for name, holds, wanted in (
+            ("max_turns", self.max_turns >= 1, "be at least 1"),
+            ("temperature", self.temperature >= 0, "not be negative"),
+            ("top_p", 0 < self.top_p <= 1, "lie in (0, 1]"),
+            ("top_k", self.top_k >= 0, "not be negative"),
+            ("max_completion_tokens", limit is None or limit > 0, "be positive"),
+        ):
+            require(holds, f"model.evaluation.{name}={getattr(self, name)} must {wanted}")
         require(
             self.votes == 0 or (self.votes > 0 and self.temperature > 0),
             f"model.evaluation.votes={self.votes} at temperature={self.temperature}: votes must "

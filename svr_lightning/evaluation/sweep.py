@@ -6,7 +6,7 @@ averages, as results files have them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,15 +240,13 @@ def families(
     rules[ORACLE] = [Oracle()]
     every = range(1, max_turns + 1)
     horizons = horizons or every
-    fixed = [(cast("StopRule | Oracle", FixedTurns(turns=turns)), turns) for turns in every]
-    return {
-        "fixed turns": fixed,
-        **{
-            name: [(one, t) for one in some for t in horizons]
-            for name, some in rules.items()
-            if some
-        },
+    found: dict[str, list[tuple[StopRule | Oracle, int]]] = {
+        "fixed turns": [(FixedTurns(turns=turns), turns) for turns in every]
     }
+    for name, some in rules.items():
+        if some:
+            found[name] = [(one, turns) for one in some for turns in horizons]
+    return found
 
 
 def _frontier(settings: Sequence[str], tokens: Floats, accuracy: Floats) -> list[Row]:

@@ -112,11 +112,11 @@ def _of_training(method: Method, number: int) -> Iterator[Plot]:
     logs = [log for run in method.runs for source in run.sources[:1] if (log := source.metrics)]
     found = training.read_trainings(logs)
     seeds = f" Bands are least to greatest of {len(found)} seeds." if len(found) > 1 else ""
-    numbers = training.reward_numbers(found), training.health_numbers(found)
-    captions = ("Reward terms over training.", f"Training health.{seeds}")
-    names = (f"08_rewards_{number + 1}", f"09_training_{number + 1}")
-    draws = (training.draw_rewards, training.draw_health)
-    for name, caption, values, draw in zip(names, captions, numbers, draws, strict=True):
-        if values:
-            caption = f"{method.name}: {caption}"
-            yield Plot(name=name, caption=caption, numbers=values, draw=draw, method=number)
+    rewards, health = training.reward_numbers(found), training.health_numbers(found)
+    for name, caption, numbers, draw in (
+        ("08_rewards", "Reward terms over training.", rewards, training.draw_rewards),
+        ("09_training", f"Training health.{seeds}", health, training.draw_health),
+    ):
+        if numbers:
+            name, caption = f"{name}_{number + 1}", f"{method.name}: {caption}"
+            yield Plot(name=name, caption=caption, numbers=numbers, draw=draw, method=number)
