@@ -34,13 +34,13 @@ class BeforeAfter(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Evaluate the untrained policy; a resumed run did so when it began."""
         if trainer.ckpt_path is None and _compares(trainer):
-            pl_module.evaluating.run("before", "test")
+            pl_module.evaluating.run_test_sets("before")
 
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Evaluate the trained policy and print the table."""
         if trainer.interrupted or not _compares(trainer):
             return
-        pl_module.evaluating.run("after", "test")
+        pl_module.evaluating.run_test_sets("after")
         root = Path(trainer.default_root_dir) / "eval"
         files = [root / name / "results.json" for name in ("before", "after")]
         if trainer.is_global_zero and all(file.is_file() for file in files):

@@ -56,7 +56,7 @@ def export_policy(pl_module: Any, root: Path, dtype: str) -> Path:
     )
     model.save_pretrained(folder, state_dict=state)
     pl_module.renderer.tokenizer.save_pretrained(folder)
-    rule = pl_module.evaluating.full_rule
+    _, rule = pl_module.evaluating.protocol
     if isinstance(rule, Confident) and rule.score == "confidence":
         # Anew even where the folder had one: what was certified of it held of other weights.
         write_operating_point(folder, rule.threshold, {"max_turns": evaluation.max_turns})
@@ -99,8 +99,7 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
 
 def _usage(pl_module: Any) -> list[str]:
     """How the policy is to be asked, and the command that does so."""
-    max_turns = pl_module.evaluation.max_turns
-    rule = pl_module.evaluating.full_rule
+    max_turns, rule = pl_module.evaluating.protocol
     if rule is not None:
         checked = (
             "a solution, a verdict and a confidence" if rule.needs_self_check else "a solution"
@@ -111,8 +110,7 @@ def _usage(pl_module: Any) -> list[str]:
         )
     else:
         text = (
-            f"Its answer is that of turn {pl_module.evaluating.protocol[0]}; nothing it writes "
-            "ends a trajectory earlier:"
+            f"Its answer is that of turn {max_turns}; nothing it writes ends a trajectory earlier:"
         )
     if pl_module.recipe.uses_labels:
         text = f"PRIVILEGED: its prompts show whether the previous answer was right. {text}"

@@ -18,7 +18,7 @@ from zipfile import ZipFile
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
-from svr_lightning.errors import ConfigError, typed_line
+from svr_lightning.errors import ConfigError, require, typed_line
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -63,13 +63,12 @@ class DurableCheckpointIO(TorchCheckpointIO):
             ConfigError: if it is missing or damaged.
         """
         target = Path(path)
-        if target.is_dir():
-            raise ConfigError(
-                f"checkpoint {target} was written under DeepSpeed; use its strategy, or the "
-                "exported policy/ with model.policy.path"
-            )
-        if not target.is_file():
-            raise ConfigError(f"checkpoint {target} does not exist; check --ckpt_path")
+        require(
+            not target.is_dir(),
+            f"checkpoint {target} was written under DeepSpeed; use its strategy, or the "
+            "exported policy/ with model.policy.path",
+        )
+        require(target.is_file(), f"checkpoint {target} does not exist; check --ckpt_path")
         try:
             # torch writes zip archives with a checksum per tensor, and does not compare it itself.
             with ZipFile(target) as archive:
@@ -111,17 +110,14 @@ def make_durable(engine: Any) -> None:
 
 
 def free_slot(target: Path) -> Path:
-    """The folder that the next save to ``target`` fills: the one that is not in use."""
+    """The folder that the next save to ``target`` fills: the one that is not in use, emptied."""
     slots = _slots(target)
     used = target.resolve() if target.is_symlink() else None
-    return slots[1] if used == slots[0].resolve() else slots[0]
-
-
-def clear(folder: Path) -> None:
-    """Make room: drop what an interrupted save or the last but one left."""
-    if folder.exists():
+    folder = slots[1] if used == slots[0].resolve() else slots[0]
+    if folder.exists():  # an interrupted save left it
         shutil.rmtree(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def point(target: Path, folder: Path) -> None:
@@ -130,7 +126,7 @@ def point(target: Path, folder: Path) -> None:
     _sync_folder(folder)
     if target.is_dir() and not target.is_symlink():  # a copy in which links became folders
         other = next(slot for slot in _slots(target) if slot != folder)
-        clear(other)
+        shutil.rmtree(other, ignore_errors=True)
         target.rename(other)
     aside = target.with_name(f".{target.name}.link")
     aside.unlink(missing_ok=True)
@@ -156,20 +152,19 @@ def check(folder: Path, ranks: int | None) -> None:
     Raises:
         ConfigError: if it is none, or was written by another number of processes.
     """
-    if not folder.exists():
-        raise ConfigError(f"checkpoint {folder} does not exist; check --ckpt_path")
-    if not (folder / TAG).is_dir():
-        raise ConfigError(
-            f"checkpoint {folder} was not written under DeepSpeed; resume with the strategy that "
-            "wrote it, or start from the exported policy/ with model.policy.path"
-        )
+    require(folder.exists(), f"checkpoint {folder} does not exist; check --ckpt_path")
+    require(
+        (folder / TAG).is_dir(),
+        f"checkpoint {folder} was not written under DeepSpeed; resume with the strategy that "
+        "wrote it, or start from the exported policy/ with model.policy.path",
+    )
     shards = len(list((folder / TAG).glob("*_optim_states.pt")))
-    if ranks is not None and shards != ranks:
-        raise ConfigError(
-            f"checkpoint {folder} holds the optimizer of {shards} processes, and this run has "
-            f"{ranks}; resume with as many, or start from the exported policy/ with "
-            "model.policy.path"
-        )
+    require(
+        ranks is None or shards == ranks,
+        f"checkpoint {folder} holds the optimizer of {shards} processes, and this run has "
+        f"{ranks}; resume with as many, or start from the exported policy/ with "
+        "model.policy.path",
+    )
 
 
 def without_reference(weights: Mapping[str, Any]) -> dict[str, Any]:

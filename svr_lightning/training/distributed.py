@@ -252,10 +252,8 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
     ) -> None:
         """Write a folder beside the previous one, then let the name point to it."""
         target = Path(self.broadcast(filepath))
-        folder = self.broadcast(sharded.free_slot(target))
-        if self.is_global_zero:
-            sharded.clear(folder)
-        self.barrier()
+        # The first process empties a folder and tells the others which.
+        folder = self.broadcast(sharded.free_slot(target) if self.is_global_zero else target)
         super().save_checkpoint(checkpoint, folder, storage_options)  # ends when all have written
         if self.is_global_zero:
             sharded.point(target, folder)

@@ -84,9 +84,9 @@ class ModuleEvaluation:
 
     @property
     def protocol(self) -> tuple[int, StopRule | None]:
-        """T_max and the stopping rule, as far as they apply to the recipe's policies."""
+        """T_max and the rule that ends trajectories, or would if not every turn were recorded."""
         recipe: Recipe = self._module.recipe
-        return recipe.protocol(self.config.max_turns, self.config.rule)
+        return recipe.protocol(self.config.max_turns, self.config.full_rule)
 
     def report_operating_point(self) -> None:
         """Say that the policy's own threshold is used, and which settings lose its guarantee."""
@@ -95,7 +95,8 @@ class ModuleEvaluation:
             return
         file = Path(folder) / OPERATING_POINT
         rank_zero_info(f"threshold {self.own_threshold:g}, the operating point of {file}")
-        applied = {} if self.full_rule is None else vars(self.full_rule)
+        rule = self.protocol[1]
+        applied = {} if rule is None else vars(rule)
         other = uncertified_settings(folder, {**asdict(self._module.evaluation), **applied})
         if other:
             rank_zero_warn(f"{file} promises nothing for {', '.join(other)}")
@@ -108,25 +109,19 @@ class ModuleEvaluation:
             template = module.policy_config.chat_template_kwargs
             model = {key: model[key] for key in ("engine", "recipe", "evaluation") if key in model}
             model["policy"] = {"chat_template_kwargs": template}
-        stop = None if self.full_rule is None else rule_as_config(self.full_rule)
-        model["evaluation"] = {**model.get("evaluation", {}), "stop": stop}
         max_turns, rule = self.protocol
+        stop = None if rule is None else rule_as_config(rule)
+        model["evaluation"] = {**model.get("evaluation", {}), "stop": stop}
         return {
             **module.run_config,
             "model": model,
             "graders": dict.fromkeys(TASKS, module.evaluation.grader),
             "protocol": {
                 "max_turns": max_turns,
-                "adaptive": rule is not None,
+                "adaptive": rule is not None and module.evaluation.adaptive,
                 "privileged": module.recipe.uses_labels,
             },
         }
-
-    @property
-    def full_rule(self) -> StopRule | None:
-        """The rule that ends trajectories, or would if not every turn were recorded."""
-        recipe: Recipe = self._module.recipe
-        return recipe.protocol(self.config.max_turns, self.config.full_rule)[1]
 
     def begin(self, name: str, split: Split) -> None:
         """Begin ``eval/<name>/``, or go on with that of a killed process."""
@@ -158,14 +153,13 @@ class ModuleEvaluation:
             print_outcome(record, self.evaluator.rule)
         return [record.to_json() for record in records]
 
-    def finish(self, stage: Split | None = None) -> dict[str, Any]:
+    def finish(self, stage: Split | None = None) -> None:
         """Write the files; with a ``stage``, also log the metrics under ``<stage>/...``."""
         if self._module.trainer.sanity_checking:
-            return {}
+            return
         results = self.evaluator.finish(self.quoted_config())
         if stage is not None:
             self._log(stage, self._reduced(stage) if results else {})
-        return results
 
     def _reduced(self, stage: Split) -> dict[str, Any]:
         """The metrics of the problems of all processes, reduced over them by torchmetrics."""
@@ -180,16 +174,15 @@ class ModuleEvaluation:
                 datasets[source.name] = {name: finite(value) for name, value in values.items()}
         return {"datasets": datasets, "macro": macro_averages(datasets)}
 
-    def run(self, name: str, split: Split) -> dict[str, Any]:
+    def run_test_sets(self, name: str) -> None:
         """A whole evaluation outside of Lightning's loops, under their limit on batches."""
-        self.begin(name, split)
-        loaders = getattr(self._data, f"{split}_dataloader")()
-        limit = getattr(self._module.trainer, f"limit_{split}_batches")
-        for source, loader in zip(self._data.sources[split], loaders, strict=True):
+        self.begin(name, "test")
+        limit, loaders = self._module.trainer.limit_test_batches, self._data.test_dataloader()
+        for source, loader in zip(self._data.sources["test"], loaders, strict=True):
             batches = limit if isinstance(limit, int) else int(len(loader) * limit)
             for problems in islice(loader, batches):
                 self.evaluator.solve(problems, source.name, source.max_completion_tokens)
-        return self.finish()
+        self.finish()
 
     @property
     def validation_name(self) -> str:

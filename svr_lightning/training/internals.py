@@ -15,7 +15,6 @@ from lightning.pytorch.loops.fetchers import _DataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.strategies import DeepSpeedStrategy
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 _LOOPS = "lightning.pytorch.loops"
 
@@ -23,7 +22,6 @@ PRIVATE = {
     f"{_LOOPS}.fetchers._DataFetcher": "base of the fetcher that turns problems into rollouts",
     f"{_LOOPS}.fit_loop._FitLoop": "base of the fit loop",
     f"{_LOOPS}.fit_loop._FitLoop._data_fetcher": "where batches come from, to be replaced",
-    f"{_LOOPS}.fit_loop._FitLoop._combined_loader": "the problems that the fetcher reads",
     f"{_LOOPS}.fit_loop._FitLoop._should_accumulate": "whether an optimizer step is unfinished",
     f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop": "base of the epoch loop",
     f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop._should_accumulate": "as above",
@@ -94,11 +92,6 @@ class FitLoop(_FitLoop):
     @fetcher.setter
     def fetcher(self, fetcher: Fetcher) -> None:
         self._data_fetcher = fetcher
-
-    @property
-    def problems(self) -> CombinedLoader | None:
-        """What the data module's loader yields."""
-        return self._combined_loader
 
     @property
     def accumulating(self) -> bool:

@@ -86,11 +86,8 @@ class SVRModule(LightningModule):
         seed: int = 42,
     ) -> None:
         super().__init__()
-        at_least_one = {
-            "micro_batch_size": micro_batch_size,
-            "updates_per_rollout": updates_per_rollout,
-        }
-        for name, value in at_least_one.items():
+        counts = {"micro_batch_size": micro_batch_size, "updates_per_rollout": updates_per_rollout}
+        for name, value in counts.items():
             require(value >= 1, f"model.{name}={value} must be at least 1")
         require(
             updates_per_rollout == 1 or sampling.top_p == 1,
@@ -104,6 +101,7 @@ class SVRModule(LightningModule):
         self.optimizer_config = optimizer
         self.reference_config = reference
         self.evaluation = evaluation
+        self.engine = engine
         self.resample = resample
         self.updates_per_rollout = updates_per_rollout
         self.micro_batch_size = micro_batch_size
@@ -113,7 +111,6 @@ class SVRModule(LightningModule):
         self.run_config: dict[str, Any] = {}
         self.reference = None
         self._step_log = StepLog()
-        self._engine = engine
         self._rollout_stats: dict[str, float] = {}
         self._collapse = CollapseWatch()
         self.rollouts = ModuleRollouts(self)
@@ -129,16 +126,9 @@ class SVRModule(LightningModule):
             self.evaluating.connect()
 
     @property
-    def engine(self) -> Engine:
-        """What samples; chosen by ``configure_model`` unless it was given."""
-        if self._engine is not None:
-            return self._engine
-        return self.serving.engine
-
-    @property
     def in_process(self) -> bool:
         """Whether the policy is here, and not with a server."""
-        return self._engine is None or self._engine.reads_tokens
+        return self.engine is None or self.engine.reads_tokens
 
     @property
     def _trains(self) -> bool:
@@ -162,12 +152,13 @@ class SVRModule(LightningModule):
         # Before there is an optimizer: an engine may measure what memory is left for its cache.
         self.serving = PolicyEngine(
             self.policy,
-            self._engine,
+            self.engine,
             stop_token_ids=stop_token_ids(self.policy, tokenizer),
             max_model_len=config.max_model_len,
             device_type=device,
             trajectories=trajectories,
         )
+        self.engine = self.serving.engine
 
     def on_validation_epoch_start(self) -> None:
         """Begin, or go on with, the records of a validation."""
@@ -215,7 +206,7 @@ class SVRModule(LightningModule):
     @property
     def ranks_per_engine(self) -> int:
         """Neighbouring processes that share an engine, and therefore see the same problems."""
-        return self._engine.ranks if self._engine is not None else 1
+        return self.engine.ranks if self.engine is not None else 1
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the recipe remembers of earlier rollouts."""
@@ -264,7 +255,7 @@ class SVRModule(LightningModule):
             return
         require(
             self.in_process,
-            f"model.engine={type(self._engine).__name__} returns no token ids, which training "
+            f"model.engine={type(self.engine).__name__} returns no token ids, which training "
             "needs; leave model.engine out, or use TransformersEngine or VLLMEngine",
         )
         for logger in self.trainer.loggers:

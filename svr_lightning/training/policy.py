@@ -20,7 +20,7 @@ from transformers.integrations.liger import apply_liger_kernel
 from transformers.utils import is_flash_linear_attention_available
 
 from svr_lightning.engines.vllm_weights import VISION
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, require
 from svr_lightning.training.config import PolicyConfig
 
 BUILT_IN = "embedded:"
@@ -51,18 +51,14 @@ def load_policy(config: PolicyConfig, seed: int, device: str = "cpu") -> tuple[A
             an architecture that the loss does not reproduce, or cannot compute as asked.
     """
     if config.path == RANDOM_HYBRID:
-        tokenizer = _read_tokenizer(_embedded_folder("embedded:countdown-tiny"), None)
+        tokenizer = AutoTokenizer.from_pretrained(_embedded_folder(f"{BUILT_IN}countdown-tiny"))
         model = _random_hybrid(len(tokenizer), tokenizer.eos_token_id, seed, config.max_model_len)
     else:
-        source = _embedded_folder(config.path) if config.path.startswith(BUILT_IN) else config.path
-        tokenizer = _read_tokenizer(source, config.revision)
-        model = _read_model(source, config)
-    _check_context(model, config)
-    _check_scores(model, config)
+        model, tokenizer = _read(config)
+    _check(model, config)
     freeze_vision(model)
     use_kernels(model, config.liger, device)
     if config.gradient_checkpointing:
-        _check_dropout(model, config)
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()  # Layers recompute in training mode only, and Lightning leaves modes alone.
     return model, tokenizer
@@ -91,33 +87,27 @@ def _embedded_folder(name: str) -> str:
     return str(files("svr_lightning.tiny") / EMBEDDED[name])
 
 
-def _read_tokenizer(source: str, revision: str | None) -> Any:
-    _check_folder(source)
-    try:
-        return AutoTokenizer.from_pretrained(source, revision=revision)
-    except Exception as error:
-        raise ConfigError(_unreadable("tokenizer", source, error)) from error
-
-
-def _read_model(source: str, config: PolicyConfig) -> Any:
+def _read(config: PolicyConfig) -> tuple[Any, Any]:
+    """The model and the tokenizer of a folder, the hub or the package."""
+    source = _embedded_folder(config.path) if config.path.startswith(BUILT_IN) else config.path
+    looks_local = source.startswith((".", "/", "~")) or source.count("/") > 1
+    require(
+        not looks_local or Path(source).is_dir(),
+        f"model.policy.path={source!r} is not a folder; give a checkpoint folder or a hub id",
+    )
     options: dict[str, Any] = {"revision": config.revision, "dtype": torch.float32}
     if config.attn_implementation is not None:
         options["attn_implementation"] = config.attn_implementation
+    what = "tokenizer"
     try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=config.revision)
+        what = "model"
         # Lightning calls this with its device as the default one, for which transformers would
         # want a package that is not needed otherwise.
         with torch.device("cpu"):
-            return AutoModelForCausalLM.from_pretrained(source, **options)
+            return AutoModelForCausalLM.from_pretrained(source, **options), tokenizer
     except Exception as error:
-        raise ConfigError(_unreadable("model", source, error)) from error
-
-
-def _check_folder(source: str) -> None:
-    looks_local = source.startswith((".", "/", "~")) or source.count("/") > 1
-    if looks_local and not Path(source).is_dir():
-        raise ConfigError(
-            f"model.policy.path={source!r} is not a folder; give a checkpoint folder or a hub id"
-        )
+        raise ConfigError(_unreadable(what, source, error)) from error
 
 
 def _unreadable(what: str, source: str, error: Exception) -> str:
@@ -133,61 +123,53 @@ def _unreadable(what: str, source: str, error: Exception) -> str:
     )
 
 
-def _check_context(model: Any, config: PolicyConfig) -> None:
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if context is not None and context < config.max_model_len:
-        raise ConfigError(
-            f"model.policy.max_model_len={config.max_model_len} exceeds the {context} positions of "
-            f"{config.path!r}; lower it to at most {context}"
-        )
-
-
-def _check_scores(model: Any, config: PolicyConfig) -> None:
-    """The loss applies the output layer itself, to the positions that it needs, and no more."""
+def _check(model: Any, config: PolicyConfig) -> None:
+    """Refuse a model of which the loss, or this run, would compute something else than it does."""
     text_config = model.config.get_text_config()
+    context = getattr(text_config, "max_position_embeddings", None)
+    require(
+        context is None or context >= config.max_model_len,
+        f"model.policy.max_model_len={config.max_model_len} exceeds the {context} positions of "
+        f"{config.path!r}; lower it to at most {context}",
+    )
+    # The loss applies the output layer itself, to the positions that it needs, and no more.
     for name in _SCORE_SHAPING:
         value = getattr(text_config, name, None)
-        if value not in (None, 1):
-            raise ConfigError(
-                f"model.policy.path={config.path!r}: its scores are changed after the output layer "
-                f"({name}={value}), which the loss does not do; use another architecture"
-            )
-
-
-def _check_dropout(model: Any, config: PolicyConfig) -> None:
-    """Training mode would switch it on: another policy than the one that sampled."""
-    for name, value in model.config.get_text_config().to_dict().items():
-        if ("dropout" in name or name.endswith("pdrop")) and value:
-            raise ConfigError(
-                f"model.policy.gradient_checkpointing: {config.path!r} has {name}={value}, and the "
-                "loss needs the policy without dropout; set it to 0 in the model's config.json"
-            )
+        require(
+            value in (None, 1),
+            f"model.policy.path={config.path!r}: its scores are changed after the output layer "
+            f"({name}={value}), which the loss does not do; use another architecture",
+        )
+    # Training mode would switch dropout on: another policy than the one that sampled.
+    for name, value in text_config.to_dict().items() if config.gradient_checkpointing else ():
+        require(
+            not (value and ("dropout" in name or name.endswith("pdrop"))),
+            f"model.policy.gradient_checkpointing: {config.path!r} has {name}={value}, and the "
+            "loss needs the policy without dropout; set it to 0 in the model's config.json",
+        )
 
 
 def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:
     """A Qwen3.5 text model of the smallest useful size, to try a configuration out on a CPU."""
-    generator_state = torch.random.get_rng_state()
-    torch.manual_seed(seed)
-    model = Qwen3_5ForCausalLM(
-        Qwen3_5TextConfig(
-            vocab_size=vocab,
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=32,
-            linear_key_head_dim=16,
-            linear_value_head_dim=16,
-            linear_num_key_heads=2,
-            linear_num_value_heads=4,
-            max_position_embeddings=context,
-            tie_word_embeddings=True,
-            eos_token_id=eos,
-        )
+    config = Qwen3_5TextConfig(
+        vocab_size=vocab,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+        eos_token_id=eos,
     )
-    torch.random.set_rng_state(generator_state)
-    return model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3_5ForCausalLM(config)
 
 
 LIGER_MODELS = ("qwen3", "qwen3_5_text")

@@ -274,7 +274,7 @@ class ModuleRollouts:
         module = self._module
         if module.updates_per_rollout == 1:
             return batch
-        with torch.no_grad(), module.trainer.precision_plugin.train_step_context():
+        with module.trainer.precision_plugin.train_step_context():
             here = batch.to(module.device)
             old = completion_logprobs(module.policy, here, module.sampling.temperature)
         return replace(batch, old_logprobs=old.to(batch.logprobs.device))

@@ -130,10 +130,11 @@ class RolloutFitLoop(FitLoop):
             super().setup_data()
         except ValueError as error:  # a validation interval that the data cannot have
             raise ConfigError(str(error)) from error
-        if self.fetcher is before or self.problems is None:
+        stock = self.fetcher
+        if stock is before or stock is None:
             return
         fetcher = RolloutFetcher(self.trainer.lightning_module.collect, self.per_rollout)
-        fetcher.setup(self.problems)
+        fetcher.setup(stock.combined_loader)
         iter(fetcher)
         self.fetcher = fetcher
         self.max_batches *= self.per_rollout

@@ -16,7 +16,6 @@ from svr_lightning.training.checkpoint import (
     TAG,
     DurableCheckpointIO,
     check,
-    clear,
     free_slot,
     make_durable,
     point,
@@ -43,7 +42,6 @@ def engine() -> Any:
 def save(step: int, target: Path) -> None:
     """What the strategy does, with one process for all."""
     folder = free_slot(target)
-    clear(folder)
     made = engine()
     for number, path in enumerate(shards(folder)):
         made.save(state_dict={"step": step, "part": torch.full((50,), 10.0 * step + number)},
