@@ -84,19 +84,15 @@ class DataSource:
         Not done on construction: in an optional field, the configuration parser would bury the
         message in its own.
         """
-        problem = ""
-        if not _NAME.fullmatch(self.name):
-            problem = "a name is made of letters, digits, '_', '.' and '-'"
-        elif (self.path is None) == (self.generate is None):
-            problem = "give either path or generate"
-        elif self.limit is not None and self.limit < 1:
-            problem = f"limit={self.limit} must be positive"
-        elif not 1 <= self.orders <= 6:
-            problem = f"orders={self.orders} must be between 1 and 6"
-        elif self.max_completion_tokens is not None and self.max_completion_tokens < 1:
-            problem = f"max_completion_tokens={self.max_completion_tokens} must be positive"
-        if problem:
-            raise ConfigError(f"data source {self.name!r}: {problem}")
+        limit, tokens = self.limit, self.max_completion_tokens
+        for fits, otherwise in (
+            (_NAME.fullmatch(self.name), "a name is made of letters, digits, '_', '.' and '-'"),
+            ((self.path is None) != (self.generate is None), "give either path or generate"),
+            (limit is None or limit >= 1, f"limit={limit} must be positive"),
+            (1 <= self.orders <= 6, f"orders={self.orders} must be between 1 and 6"),
+            (tokens is None or tokens >= 1, f"max_completion_tokens={tokens} must be positive"),
+        ):
+            require(bool(fits), f"data source {self.name!r}: {otherwise}")
         if self.generate is not None:
             self.generate.check()
 
@@ -229,15 +225,16 @@ def _problem(row: RawRow, source: DataSource, task: Task) -> Problem:
         if absent:
             raise ValueError(f"{error} (NaN in {', '.join(map(repr, absent))})") from None
         raise
-    check_text(problem.question, "question")
-    if isinstance(problem.reference, str):
-        check_text(problem.reference, "reference")
-    check_text(problem.id, "id")
     cluster = value.get("cluster", problem.cluster)
-    if cluster is not None:
-        check_text(str(cluster), "cluster")
-        problem = replace(problem, cluster=str(cluster))
-    return problem if problem.id else replace(problem, id=f"{source.name}/{row.number}")
+    problem = replace(
+        problem,
+        id=problem.id or f"{source.name}/{row.number}",
+        cluster=None if cluster is None else str(cluster),
+    )
+    for name in ("question", "reference", "id", "cluster"):
+        if isinstance(text := getattr(problem, name), str):
+            check_text(text, name)
+    return problem
 
 
 def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
