@@ -32,12 +32,12 @@ def unused(*_: Any) -> Any:
 def in_front_of(url: str, *, second: str | None = None, **settings: Any) -> ChatServer:
     """A server for Countdown in front of another one; ``settings`` of controller or limits."""
     limits = {k: settings.pop(k) for k in Limits.__dataclass_fields__ if k in settings}
-    key = settings.pop("key", None)
+    key, model = settings.pop("key", None), settings.pop("model", "svr")
     controller = Controller(unused, "countdown", second=second and unused, **settings)
     return ChatServer(
         controller,
         Upstream(url, "tiny", key="upstream-secret"),
-        model="svr",
+        model=model,
         second=Upstream(second, "large") if second else None,
         limits=Limits(**limits),
         key=key,

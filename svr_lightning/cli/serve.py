@@ -133,6 +133,7 @@ def _controller(options: argparse.Namespace) -> Controller:
             "--certificate sets rule, threshold and T_max; leave the options for them out",
         )
         rule = certificate.rule
+        print(f"certificate {certificate.id}: {rule}; {', '.join(certificate.promises)}")
     if options.threshold is not None:
         require(isinstance(rule, Confident), f"--threshold: {options.rule} has none")
         rule = Confident(threshold=options.threshold)

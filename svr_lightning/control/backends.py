@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 
@@ -39,27 +39,6 @@ TRIES = 3
 """Of a request to another server. One that says when to come again is not asked in between."""
 _CONNECT_SECONDS = 5.0
 _FIRST_DELAY = 0.2
-
-
-class Backend(Protocol):
-    """Completes prompts."""
-
-    async def complete(
-        self, messages: Sequence[Message], sampling: SamplingParams
-    ) -> AnyCompletion:
-        """One completion; raises :class:`ServingError`."""
-
-    def start(self) -> None:
-        """Get ready, within a running event loop."""
-
-    async def stop(self) -> None:
-        """Release everything; what is still asked fails."""
-
-    def fault(self) -> str | None:
-        """Why it cannot answer at present, as far as it is known."""
-
-    def fits(self, messages: Sequence[Message]) -> bool:
-        """Whether a prompt needs no cutting, as far as it is known."""
 
 
 class Upstream:
@@ -285,6 +264,9 @@ class EngineBackend:
 
     def _tell(self, future: asyncio.Future[Output], outcome: Output | ServingError) -> None:
         self._loop.call_soon_threadsafe(_settle, future, outcome)
+
+
+Backend = Upstream | EngineBackend
 
 
 def _settle(future: asyncio.Future[Output], outcome: Output | ServingError) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +75,3 @@ class Certificate:
         """
         if self.weights is not None and self.weights != weights_digest(folder):
             raise ConfigError(f"{folder}: the certificate {self.id} is for other weights")
-
-    def to_json(self) -> dict[str, Any]:
-        """What people see of it."""
-        return {
-            "id": self.id,
-            "rule": asdict(self.rule),  # type: ignore[call-overload]
-            "max_turns": self.max_turns,
-            "promises": list(self.promises),
-        }

@@ -121,9 +121,11 @@ class ChatServer:
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
-            for backend in filter(None, (self._policy, self._second)):
-                backend.start()
-                stack.push_async_callback(backend.stop)
+            backends: list[Backend | None] = [self._policy, self._second]
+            for backend in backends:
+                if backend is not None:
+                    backend.start()
+                    stack.push_async_callback(backend.stop)
             yield
 
     # --- small endpoints -------------------------------------------------------------------------

@@ -11,9 +11,13 @@ import pytest
 import svr_lightning as svr
 from svr_lightning import tiny
 from svr_lightning.__main__ import main
-from svr_lightning.cli.main import READING, parser_of
+from svr_lightning.cli.main import READING, SERVING, parser_of
 from svr_lightning.tasks import TASKS
+from tests.chat_server import ChatServer as Scripted
+from tests.chat_server import completion
+from tests.core.test_controller import certificate
 from tests.scripted import says
+from tests.served import in_front_of, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
@@ -25,10 +29,9 @@ def blocks(page: str, language: str = "python") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/stopping.md"])
-def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure(page: str) -> None:
+def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure() -> None:
     namespace: dict[str, Any] = {}
-    exec(blocks(page)[0], namespace)
+    exec(blocks("docs/stopping.md")[0], namespace)
     replies = [
         (says("8+4*2", "CORRECT", 0.95), True),  # cut off: never a reason to stop
         (says("8+4*2", "CORRECT", 0.80), False),
@@ -66,6 +69,30 @@ def test_the_chat_client_of_the_guide_reads_an_openai_answer(
     for block in blocks("docs/stopping.md"):
         exec(block, namespace)
     assert (namespace["answer"], namespace["turns"]) == ("3", 1)
+
+
+def test_the_controllers_in_the_readme_and_the_guide_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "<answer>\\boxed{40}</answer> VERDICT: CORRECT; CONFIDENCE: 0.95"
+    namespace: dict[str, Any] = {}
+    exec(blocks("README.md")[0], namespace)
+    answer, accepted, turns = namespace["solve"](lambda *_: text, "6 * 7 - 2 = ?")
+    assert (answer, accepted, len(turns)) == ("40", True, 1)
+    found = certificate(tmp_path)
+    with (
+        Scripted(lambda body, number: completion(text)) as upstream,
+        serving(in_front_of(upstream.url, model="NAME")) as url,
+    ):
+        asking, controlling = blocks("docs/serving.md")
+        exec(asking.replace("http://127.0.0.1:8080/v1", url), namespace)
+        assert namespace["said"].svr["accepted"]
+        exec(controlling, namespace)
+        namespace["show"]("6 * 7 - 2 = ?", tmp_path / "certificate.json")
+        namespace["client"].close()
+    shown = capsys.readouterr().out.splitlines()[-1]
+    assert shown == "answered 40 CORRECT at confidence 0.95 >= 0.9 20"
+    assert found.max_turns == 4
 
 
 def test_the_python_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +158,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("command", commands())
 def test_every_command_of_the_documentation_resolves(command: str, checkout: Path) -> None:
     words = shlex.split(command)
-    if words[0] in READING:
+    if words[0] in READING | SERVING:
         assert parser_of(words[0]).parse_args(words[1:])
         return
     if set(re.findall(r" (--\S+)", command)) <= {"--config", "--print_config"}:

@@ -244,6 +244,22 @@ def test_cancelling_drops_what_is_queued_and_what_runs(model: Any) -> None:
     assert finish(engine, 1)[50] == complete(model, [ask(50)])[50]
 
 
+def test_a_dropped_request_leaves_the_others_alone(model: Any) -> None:
+    requests = [ask(index, max_tokens=12) for index in range(5)]
+    engine = started(model, max_batch=3)
+    for request in requests:
+        engine.submit(request)
+    engine.step()
+    for gone in (1, 4):  # one runs, one is queued
+        engine.drop(gone)
+    outputs = finish(engine, 3)
+    assert engine.step() == []
+    expected = complete(model, requests, max_batch=3)
+    assert {i: o.token_ids for i, o in outputs.items()} == {
+        i: expected[i].token_ids for i in (0, 2, 3)
+    }
+
+
 def test_it_says_in_what_type_the_model_computes_where_it_is_now() -> None:
     engine, model = TransformersEngine(), tiny_qwen3()
     engine.start(model, (1,), 64)

@@ -192,6 +192,22 @@ def test_cancelling_drops_what_is_queued_and_what_runs(plain: Served) -> None:
     assert run(plain.engine, [ask(3)])[3] == expected
 
 
+def test_a_dropped_request_leaves_the_others_alone(plain: Served) -> None:
+    requests = mixed()
+    expected = run(plain.engine, requests)
+    for request in requests:
+        plain.engine.submit(request)
+    plain.engine.step()
+    ended = {output.id: output for output in plain.engine.step()}
+    gone = max(requests, key=lambda request: request.sampling.max_tokens).id
+    plain.engine.drop(gone)
+    rest = finish(plain.engine, len(requests) - 1 - len(ended)) | ended
+    assert plain.engine.step() == []
+    assert {i: o.token_ids for i, o in rest.items()} == {
+        i: o.token_ids for i, o in expected.items() if i != gone
+    }
+
+
 def test_weights_cannot_change_under_a_running_request(plain: Served) -> None:
     plain.engine.submit(ask(0))
     with pytest.raises(RuntimeError, match="while it completes requests"):

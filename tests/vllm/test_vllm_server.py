@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from svr_lightning.__main__ import main
+from svr_lightning.core.stopping import Confident
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
-from tests.scripted import DECODING, PROBLEMS, TOKENIZER
+from tests.scripted import DECODING, PROBLEMS, TOKENIZER, evaluator
+from tests.served import chat, in_front_of, serving
 from tests.vllm.serving import served_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,6 +74,23 @@ def test_greedy_inference_through_a_server_equals_that_in_this_process(
     assert (asked["base_url"], asked["model_name"]) == (server, "tiny")
     assert config["model"]["evaluation"]["stop"]["init_args"]["threshold"] == 0.96
     assert config["graders"] == results[0]["config"]["graders"]
+
+
+def test_greedy_answers_through_the_proxy_are_those_of_an_evaluation_turn_by_turn(
+    server: str, tmp_path: Path
+) -> None:
+    rule, engine = Confident(threshold=0.96), OpenAIEngine(server, "tiny")
+    evaluation = evaluator(
+        engine, rule=rule, max_turns=3, renderer=None, root=tmp_path, temperature=0.0
+    )
+    expected = evaluation.solve(PROBLEMS, "test")
+    with serving(in_front_of(server, rule=rule, max_turns=3, max_completion_tokens=120)) as url:
+        for problem, record in zip(PROBLEMS, expected, strict=True):
+            asked = [{"role": "user", "content": problem.question}]
+            said = chat(url, messages=asked, model="svr").json()
+            found = [(turn["text"], turn["completion_tokens"]) for turn in said["svr"]["turns"]]
+            assert found == [(turn.text, turn.completion_tokens) for turn in record.turns]
+            assert len(found) == 3
 
 
 def test_a_model_that_a_real_server_does_not_have_is_one_line(server: str) -> None:
