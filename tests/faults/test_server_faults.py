@@ -53,7 +53,7 @@ def message(said: httpx.Response) -> str:
         (Reply(b"", drop=True), 3, 502, "the model's server is gone: RemoteProtocolError"),
         (Reply(b"\x00\xff garbage"), 3, 502, "no chat completion"),
         (Reply(b"[" * 50_000), 3, 502, "no chat completion"),
-        (Reply(b'{"error": "over\\u001b[31m"}', 500), 3, 502, "HTTP 500, over\ufffd[31m"),
+        (Reply(b'{"error": "over\\u001b[31m"}', 500), 3, 502, "HTTP 500, over?[31m"),
         (Reply(b"slow down", 429, {"Retry-After": "7"}), 1, 429, "HTTP 429, slow down"),
         (Reply(b'{"error": "prompt too long"}', 400), 1, 400, "HTTP 400, prompt too long"),
         (Reply(b"key upstream-secret is wrong", 401), 1, 500, "HTTP 401, key [key] is wrong"),
