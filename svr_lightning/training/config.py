@@ -59,16 +59,13 @@ class SamplingConfig:
     differ by more than this on average, in nats: the engine then serves other weights."""
 
     def __post_init__(self) -> None:
-        require(
-            self.temperature > 0,
-            f"model.sampling.temperature={self.temperature} must be above 0: a group of greedy "
-            "trajectories would be eight copies of one",
-        )
-        require(0 < self.top_p <= 1, f"model.sampling.top_p={self.top_p} must lie in (0, 1]")
-        require(
-            self.max_completion_tokens > 0,
-            f"model.sampling.max_completion_tokens={self.max_completion_tokens} must be positive",
-        )
+        copies = "a group of greedy trajectories would be eight copies of one"
+        for name, holds, wanted in (
+            ("temperature", self.temperature > 0, f"be above 0: {copies}"),
+            ("top_p", 0 < self.top_p <= 1, "lie in (0, 1]"),
+            ("max_completion_tokens", self.max_completion_tokens > 0, "be positive"),
+        ):
+            require(holds, f"model.sampling.{name}={getattr(self, name)} must {wanted}")
 
     def decoding(self) -> Decoding:
         """How the completions of a rollout are drawn."""
@@ -97,16 +94,14 @@ class OptimizerConfig:
     """Where the decay ends, as a share of the peak."""
 
     def __post_init__(self) -> None:
-        require(self.lr > 0, f"model.optimizer.lr={self.lr} must be positive")
-        require(
-            self.weight_decay >= 0,
-            f"model.optimizer.weight_decay={self.weight_decay} must not be negative",
-        )
-        require(
-            all(0 <= beta < 1 for beta in self.betas),
-            f"model.optimizer.betas={list(self.betas)} must lie in [0, 1)",
-        )
-        require(0 <= self.floor <= 1, f"model.optimizer.floor={self.floor} must lie in [0, 1]")
+        in_range = all(0 <= beta < 1 for beta in self.betas)
+        for name, value, holds, wanted in (
+            ("lr", self.lr, self.lr > 0, "be positive"),
+            ("weight_decay", self.weight_decay, self.weight_decay >= 0, "not be negative"),
+            ("betas", list(self.betas), in_range, "lie in [0, 1)"),
+            ("floor", self.floor, 0 <= self.floor <= 1, "lie in [0, 1]"),
+        ):
+            require(holds, f"model.optimizer.{name}={value} must {wanted}")
         require(
             self.warmup_fraction >= 0
             and self.decay_fraction >= 0

@@ -70,12 +70,7 @@ class EpochLoop(_TrainingEpochLoop):
 
 
 class FitLoop(_FitLoop):
-    """Lightning's fit loop with a fetcher that can be replaced.
-
-    Args:
-        trainer: of the loop.
-        stock: the loop that this one takes the place of.
-    """
+    """Lightning's fit loop, whose place it takes, with a fetcher that can be replaced."""
 
     epoch_loop: EpochLoop
 

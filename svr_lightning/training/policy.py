@@ -180,10 +180,7 @@ by the same functions, as its source says."""
 def use_kernels(model: Any, liger: bool | None, device: str) -> None:
     """Patch the model in place with the kernels that this machine has for it, and log which ones.
 
-    Args:
-        model: a transformers causal language model.
-        liger: None to use liger-kernel where it can be, True to insist, False to do without.
-        device: type of the device that will run the model.
+    ``liger`` is that of :class:`PolicyConfig`, ``device`` the type that will run the model.
 
     Raises:
         ConfigError: if ``liger`` is True and cannot be.

@@ -162,11 +162,7 @@ class PolicyEngine:
 
 
 class MeteredEngine:
-    """An engine that counts what it does.
-
-    Args:
-        engine: started and synced; it does the work.
-    """
+    """Counts what an engine does, which is started and synced."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -317,10 +313,7 @@ class ModuleRollouts:
 def require_agreement(gap: float, limit: float, step: int) -> None:
     """The canary: trainer and engine must agree on how likely the sampled tokens were.
 
-    Args:
-        gap: mean absolute difference of their log-probabilities, in nats.
-        limit: largest gap that rounding explains.
-        step: the optimizer step that was about to be taken.
+    ``gap`` is the mean absolute difference of their log-probabilities, in nats.
 
     Raises:
         RuntimeError: above the limit, or where the gap is not a number.

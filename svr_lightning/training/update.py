@@ -283,18 +283,10 @@ def policy_update_loss(
 
 
 def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Tensor:
-    """Score only the positions that predict a completion token.
+    """[B, T] nats of the completion tokens under a transformers model, 0 outside of the mask.
 
-    Hidden states of those positions are packed, so that neither prompt nor padding meets the
-    output layer.
-
-    Args:
-        model: a transformers causal language model.
-        batch: right-padded sequences.
-        temperature: of the rollout.
-
-    Returns:
-        [B, T] nats, 0 under padding.
+    Hidden states of the positions that predict them are packed, so that neither prompt nor padding
+    meets the output layer.
     """
     hidden = model.base_model(
         input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False
