@@ -10,7 +10,6 @@ from svr_lightning.evaluation.records import SCHEMA_VERSION, AnyRecord, SampleRe
 from svr_lightning.evaluation.results import RESULTS, read_results, read_tables, setting
 from svr_lightning.evaluation.table import TurnTable, turn_tables
 from svr_lightning.tasks import require_trusted
-from svr_lightning.training.sources import local_rows
 
 LOG_COLUMNS = ("id", "turn", "confidence", "correct", "tokens", "cluster")
 _EMPTY_PROBLEM = {
@@ -65,6 +64,8 @@ def load_log(paths: Sequence[Path], columns: Sequence[str]) -> dict[str, TurnTab
 
 
 def _read_log(path: Path, names: Mapping[str, str]) -> TurnTable:
+    from svr_lightning.training.sources import local_rows  # imports torch
+
     turns: dict[str, list[dict[str, Any]]] = {}
     clusters: dict[str, str | None] = {}
     try:

@@ -18,7 +18,7 @@ from rich.text import Text
 from svr_lightning.cli.inputs import add_task_option, require_trusted_tasks
 from svr_lightning.display import plain, text_table
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.evaluation.records import SampleRecord, TurnRecord
+from svr_lightning.evaluation.records import SampleRecord, TurnRecord, by_dataset
 from svr_lightning.evaluation.results import (
     RESULTS,
     SAMPLES,
@@ -92,33 +92,27 @@ def _regraded(record: SampleRecord, grader: Grader) -> SampleRecord:
 
 def show(before: Sequence[SampleRecord], after: Sequence[SampleRecord]) -> None:
     """How many turns changed, and some of them, at most 80 columns wide."""
-    turns: dict[str, list[tuple[SampleRecord, TurnRecord, TurnRecord]]] = {}
-    for record, graded in zip(before, after, strict=True):
-        pairs = zip(record.turns, graded.turns, strict=True)
-        turns.setdefault(record.dataset, []).extend((record, old, new) for old, new in pairs)
-    changed = {
-        (dataset, right): [
-            row for row in rows if row[1].correct != right and row[2].correct == right
-        ]
-        for dataset, rows in turns.items()
-        for right in (True, False)
-    }
-    rows = [
-        (
-            plain(dataset),
-            str(len(found)),
-            *(str(len(changed[dataset, right])) for right in (True, False)),
-            str(sum(new.grading_error is not None for _, _, new in found)),
-        )
-        for dataset, found in turns.items()
-    ]
+    changed: dict[tuple[str, bool], list[tuple[SampleRecord, TurnRecord]]] = {}
+    rows = []
+    for dataset, found in by_dataset(after).items():
+        turns = [(record, turn) for record in found for turn in record.turns]
+        old = [turn.correct for one in before if one.dataset == dataset for turn in one.turns]
+        for right in (True, False):
+            changed[dataset, right] = [
+                turn
+                for turn, was in zip(turns, old, strict=True)
+                if was != right and turn[1].correct == right
+            ]
+        became = (len(changed[dataset, right]) for right in (True, False))
+        undecided = sum(turn.grading_error is not None for _, turn in turns)
+        rows.append((plain(dataset), *map(str, (len(turns), *became, undecided))))
     console = Console()
     heads = ("data set", "turns", "now right", "now wrong", "undecided")
     console.print(text_table(heads, rows, "turns graded again"))
-    for (dataset, right), found in changed.items():
-        if shown := found[:_EXAMPLES]:
+    for (dataset, right), some in changed.items():
+        if shown := some[:_EXAMPLES]:
             console.print(Text(f"{plain(dataset)}, now {'right' if right else 'wrong'}"))
-        for record, _, turn in shown:
+        for record, turn in shown:
             answer = "no answer" if turn.answer is None else _short(turn.answer)
             told = f"{_short(record.id)} turn {turn.turn}: {answer}"
             console.print(Text(f"  {told} for {_short(str(record.reference))}"))

@@ -143,20 +143,18 @@ class GradingPool(AbstractContextManager["GradingPool"]):
     def __init__(self) -> None:
         self._threads: dict[str, ThreadPoolExecutor] = {}
 
-    def submit(
-        self, problem: Problem, completions: Iterable[str], grader: Grader | None = None
-    ) -> "list[Future[Label]]":
+    def submit(self, problem: Problem, completions: Iterable[str]) -> "list[Future[Label]]":
         """Begin to grade completions of one problem; returns a handle for each.
 
         A task without grading workers is graded in this call.
         """
         task = get_task(problem.task)
         if not task.grading_workers:
-            return [_done(label(task, text, problem, grader)) for text in completions]
+            return [_done(label(task, text, problem)) for text in completions]
         if task.name not in self._threads:
             self._threads[task.name] = ThreadPoolExecutor(task.grading_workers, "grading")
         threads = self._threads[task.name]
-        return [threads.submit(label, task, text, problem, grader) for text in completions]
+        return [threads.submit(label, task, text, problem) for text in completions]
 
     def close(self) -> None:
         """Wait for answers that are being graded, drop those that wait, and end the threads."""
