@@ -20,13 +20,21 @@ $(VENV)/.test: pyproject.toml
 	tools/mend_cpu_vllm.sh $(PYTHON)
 	touch $@ $(VENV)/.run
 
+# An environment over that one, for what its versions conflict with.
+$(VENV)/.verifiers: $(VENV)/.test
+	python3 -m venv $(VENV)/verifiers
+	$(PYTHON) -c 'import site; print(*site.getsitepackages())' > \
+		$$($(VENV)/verifiers/bin/python -c 'import site; print(*site.getsitepackages())')/below.pth
+	$(VENV)/verifiers/bin/python -m pip install --quiet "verifiers>=0.4,<0.5"
+	touch $@
+
 run: $(VENV)/.run
 	$(PYTHON) -m svr_lightning fit --config configs/countdown_tiny.yaml $(ARGS)
 
 miniature: $(VENV)/.run
 	$(PYTHON) -m tools.miniature --jobs $(JOBS) $(ARGS)
 
-test: $(VENV)/.test
+test: $(VENV)/.test $(VENV)/.verifiers
 	@(command -v chromium && command -v chromedriver) >/dev/null || echo "Chromium is missing: the report's page is" \
 		"not tested in a browser. Install it with: apt-get install chromium chromium-driver"
 	$(PYTHON) -m ruff check .
@@ -34,3 +42,4 @@ test: $(VENV)/.test
 	$(PYTHON) -m mypy
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
+	$(VENV)/verifiers/bin/python -m pytest tests/adapters/test_verifiers.py

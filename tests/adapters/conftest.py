@@ -1,6 +1,12 @@
-"""A test of an adapter is left out where its library is missing; ``.ci/run`` has all of them."""
+"""A test of an adapter is left out where its library is missing; ``make test`` has all of them,
+verifiers in an environment of its own."""
 
 from importlib.util import find_spec
 
-LIBRARIES = {"trl": "test_trl.py", "inspect_ai": "test_inspect.py", "lm_eval": "test_lm_eval.py"}
+LIBRARIES = {
+    "trl": "test_trl.py",
+    "inspect_ai": "test_inspect.py",
+    "lm_eval": "test_lm_eval.py",
+    "verifiers": "test_verifiers.py",
+}
 collect_ignore = [test for library, test in LIBRARIES.items() if find_spec(library) is None]
