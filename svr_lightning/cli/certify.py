@@ -207,7 +207,7 @@ def _split(tables: Tables, options: argparse.Namespace) -> tuple[Tables, Tables]
     """The problems to calibrate on and those to measure on; a cluster is on one side."""
     if options.report_on is not None:
         report = _tables(options.report_on, options)
-        for name in tables.keys() & report.keys():
+        for name in sorted(tables.keys() & report.keys()):
             if both := set(tables[name].ids) & set(report[name].ids):
                 found = f"{name}/{min(both)}"
                 raise ConfigError(f"--report-on: {found} is in --samples too; measure on others")
