@@ -32,7 +32,11 @@ from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
+from tests import tolerance
 
+LR = 1e-3
+MOST_TOKENS = (512 + 24, 8 * 24)
+"""Of the longest sequence with its prompt, and of all completions of a step."""
 CLIP = 0.1
 """Below every gradient norm of these trainings, and above a quarter of it."""
 
@@ -54,7 +58,8 @@ def train(
 
     Returns:
         ``weights`` and ``reference`` at the end, ``norms`` and ``lines`` of ``metrics.csv``,
-        ``rollouts`` of this process: problem, sample, turn -> token ids, in the first step.
+        ``rollouts`` of this process: problem, sample, turn -> token ids, in the first step. Of
+        one process also ``sizes`` of its gradients, and their ``rounding`` where these are 1.
     """
     model = make_model(updates, micro_batch_size=8 // devices // accumulate)
     first = FirstRollout()
@@ -84,7 +89,20 @@ def train(
             seen["lines"] = list(csv.reader(stream))[1:]
         norms = [row for row in seen["lines"] if row[1] == "train/grad_norm"]
         seen["norms"] = [float(value) for _, _, value in norms]
+    if devices == 1:
+        seen["sizes"] = sizes(trainer.optimizers[0], dict(model.policy.named_parameters()), steps)
+        one = {"": torch.ones(1)}
+        seen["rounding"] = tolerance.of_gradients(model.policy, *MOST_TOKENS, one)
     return seen
+
+
+def sizes(
+    optimizer: torch.optim.Optimizer, parameters: dict[str, torch.nn.Parameter], steps: int
+) -> dict[str, torch.Tensor]:
+    """The root of the mean square of each weight's gradients, as AdamW has it after its steps."""
+    _, beta = optimizer.param_groups[0]["betas"]
+    squares = {name: optimizer.state[p]["exp_avg_sq"] for name, p in parameters.items()}
+    return {name: (square / (1 - beta**steps)).sqrt() for name, square in squares.items()}
 
 
 def make_model(updates: int = 1, micro_batch_size: int = 8) -> SVRModule:
@@ -93,7 +111,7 @@ def make_model(updates: int = 1, micro_batch_size: int = 8) -> SVRModule:
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
         recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
         sampling=SamplingConfig(max_completion_tokens=24),
-        optimizer=OptimizerConfig(lr=1e-3),
+        optimizer=OptimizerConfig(lr=LR),
         reference=ReferenceConfig(mix=0.6, every=2),
         evaluation=EvaluationConfig(max_turns=1, max_completion_tokens=8),
         resample="off",

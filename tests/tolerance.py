@@ -60,6 +60,35 @@ def of_gradients(model: Any, length: int, tokens: int, expected: Mapping[str, Te
     return rounding(2 * terms_of(model, length) + tokens, scale)
 
 
+def assert_same_steps(
+    found: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    sizes: Mapping[str, Tensor],
+    steps: float,
+    relative: float,
+) -> None:
+    """Two policies took the same steps of AdamW, up to the rounding of their gradients.
+
+    A step is lr times a mean of gradients over the root of a mean of squares, about 1. An error of
+    the gradients changes either by its ratio to that root, and the step by no more than 2 lr.
+
+    Args:
+        found: the weights to check.
+        expected: the other ones.
+        sizes: of the gradients: the root of the mean square of each trained weight's.
+        steps: how many, each times its learning rate.
+        relative: error of a gradient, where the largest of its parameter is 1.
+    """
+    firm = 0
+    for name, size in sizes.items():
+        error = max(relative * size.max().item(), torch.finfo(torch.float32).tiny)
+        step = steps * (2 * error / size.clamp(min=error)).clamp(max=2.0)
+        allowed = step + rounding(3, expected[name].abs().max().item())
+        assert ((found[name] - expected[name]).abs() <= allowed).all(), name
+        firm += int((step < steps / 10).sum())
+    assert firm > 0.5 * sum(size.numel() for size in sizes.values())  # it is strict of most
+
+
 def assert_same_first_step(found: Any, trained: Any, lr: float, length: int, tokens: int) -> None:
     """Two policies took the same first step of AdamW, up to the rounding of its gradient.
 

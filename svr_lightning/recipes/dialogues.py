@@ -8,6 +8,7 @@ is asked for and a completion becomes a turn; :func:`chain` and :func:`tree` rep
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from svr_lightning.core import prompts
@@ -234,18 +235,15 @@ def tree(
     """
     nodes: list[Trajectory] = []
     parents: list[tuple[Trajectory | None, list[Turn]]] = [(None, [])] * width
-    for level in range(1, horizon + 1):
+    while parents:
         turns = yield from ask(dialogue, problem, [past for _, past in parents])
         paths = []
         for (parent, past), turn in zip(parents, turns, strict=True):
             nodes.append(node(problem, len(nodes), turn, parent))
             paths.append((nodes[-1], [*past, turn]))
-        if level == horizon:
-            break
-        open_ends = [(leaf, path) for leaf, path in paths if expands(path[-1])]
-        if not open_ends:
-            break
-        parents = [open_ends[i % len(open_ends)] for i in range(width)]
+        more = len(nodes) < width * horizon
+        open_ends = [(leaf, path) for leaf, path in paths if more and expands(path[-1])]
+        parents = list(islice(cycle(open_ends), width))
     return nodes
 
 

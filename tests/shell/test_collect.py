@@ -252,6 +252,21 @@ def test_what_is_logged_of_a_rollout_is_worked_out_by_hand() -> None:
     assert stats["train/truncated"] == 0.0
 
 
+def test_replacing_problems_needs_a_source_of_fresh_ones() -> None:
+    engine = ScriptedEngine(lambda _: [TOKENIZER.eos_token_id])
+    with pytest.raises(ValueError, match=r"resample='top_up' needs fresh=, which draws"):
+        collect_rollout(
+            engine,
+            GRPO(group_size=2),
+            [problem("p")],
+            renderer=Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900),
+            sampling=Decoding(max_completion_tokens=9),
+            seed=0,
+            resample="top_up",
+        )
+    assert engine.requests == []
+
+
 # --- grading beside the engine ------------------------------------------------------------------
 
 

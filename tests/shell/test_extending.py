@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from svr_lightning.__main__ import main
 from svr_lightning.engines.transformers import TransformersEngine
 from tests.models import tiny_qwen3
-from tests.requests import ask, finish
+from tests.requests import ask, finish, plain_scores
 from tests.small_fit import data, module, trainer
+from tests.tolerance import of_logprobs
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTEND = ROOT / "examples" / "extend"
@@ -96,9 +96,8 @@ def test_an_engine_of_ones_own_agrees_with_the_packages_and_trains(tmp_path: Pat
     for index in range(4):
         ours, theirs = outputs[0][index], outputs[1][index]
         assert (ours.token_ids, ours.finish_reason) == (theirs.token_ids, theirs.finish_reason)
-        torch.testing.assert_close(
-            torch.tensor(ours.logprobs), torch.tensor(theirs.logprobs), rtol=1e-4, atol=1e-4
-        )
+        allowed = of_logprobs(model, plain_scores(model, ask(index), ours.token_ids))
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=allowed, rel=0)
     fitted = module(engine=PlainEngine())
     trainer(tmp_path, max_steps=1).fit(fitted, data())
     assert fitted.trainer.global_step == 1
