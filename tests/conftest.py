@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-_LONG_FIRST = ("vllm", "real", "adapters", "faults", "e2e", "shell", "core")
+_LONG_FIRST = ("vllm", "real", "adapters", "faults", "e2e", "tools", "shell", "core")
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -23,7 +23,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _place(item: pytest.Item) -> int:
     """Where a file comes by how long its folder's take; doctests come last."""
-    folder, name = item.path.parts[-2:]
-    if name == "test_vllm_fit.py":
-        return 0
+    folder = item.path.parent.name
     return _LONG_FIRST.index(folder) if folder in _LONG_FIRST else len(_LONG_FIRST)
