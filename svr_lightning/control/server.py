@@ -169,10 +169,9 @@ class ChatServer:
             self._metrics.seconds.observe(time.monotonic() - begun)
         except ClientDisconnect:
             return
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # by uvicorn alone; the task has nothing else to do
             outcome = "error_503"
             await answer.refuse(ServingError(503, "the server is shutting down"))
-            raise
         except ServingError as error:
             outcome = f"error_{error.status}"
             await answer.refuse(error)

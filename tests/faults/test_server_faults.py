@@ -244,19 +244,29 @@ def test_control_characters_are_data_on_their_way_in_and_out() -> None:
 # --- the server itself -------------------------------------------------------------------------
 
 
-def test_sigterm_under_load_answers_what_runs_and_ends_with_0() -> None:
+def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest() -> None:
     def slow(body: dict[str, Any], number: int) -> Reply:
         reply = completion(SURE)
-        reply.delay = 0.5
-        if number == 8:
+        reply.delay = 0.5 if number < 9 else 30  # more than the server waits
+        if number == 9:
             all_there.set()
         return reply
 
     all_there = threading.Event()
-    with Scripted(slow) as upstream, ThreadPoolExecutor(8) as pool:
+    with Scripted(slow) as upstream, ThreadPoolExecutor(9) as pool:
         command = [sys.executable, "-m", "svr_lightning", "serve", "--task", "countdown"]
         process = subprocess.Popen(
-            [*command, "--upstream", upstream.url, "--model", "tiny", "--port", "0"],
+            [
+                *command,
+                "--upstream",
+                upstream.url,
+                "--model",
+                "tiny",
+                "--port",
+                "0",
+                "--grace",
+                "2",
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -264,10 +274,11 @@ def test_sigterm_under_load_answers_what_runs_and_ends_with_0() -> None:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line.startswith("serving tiny at http://127.0.0.1:")
-            running = [pool.submit(chat, line.split()[-1]) for _ in range(8)]
+            running = [pool.submit(chat, line.split()[-1]) for _ in range(9)]
             assert all_there.wait(30)
             os.kill(process.pid, signal.SIGTERM)
-            assert [said.result().status_code for said in running] == [200] * 8
+            statuses = sorted(said.result().status_code for said in running)
+            assert statuses == [*[200] * 8, 503]
             assert process.wait(30) == 0
         finally:
             process.kill()
