@@ -9,7 +9,7 @@ from typing import Any
 
 from svr_lightning.core.stopping import StopRule, rule_from_config
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.operating_point import read_certificate, weights_digest
+from svr_lightning.evaluation.operating_point import promise_words, read_certificate, weights_digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,7 @@ class Certificate:
         try:
             options = {**content["rule"], "threshold": content["certified"]["threshold"]}
             rule = rule_from_config({"stop": {"class_path": "Confident", "init_args": options}})
-            promises = [f"{one['name']} at most {one['limit']:g}" for one in content["promises"]]
-            confidence = f"confidence {content['confidence']:g}"
+            promises = promise_words(content)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path}: is no certificate of a rule ({error})") from error
         decoding, weights = content.get("decoding"), content.get("weights")
@@ -49,7 +48,7 @@ class Certificate:
             rule=rule,
             max_turns=content["max_turns"],
             decoding=decoding if isinstance(decoding, dict) else {},
-            promises=(*promises, confidence),
+            promises=promises,
             weights=weights if isinstance(weights, str) else None,
         )
 

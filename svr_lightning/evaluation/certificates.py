@@ -21,79 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.core.stopping import Confident
-from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.intervals import cluster_sums
+from svr_lightning.evaluation.p_values import binomial_cdf, mean_p_value, share_p_value
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.table import TurnTable, pool, problem_table
 
 STARTS = 4
 """Thresholds, evenly spaced over the grid, among which delta is shared at first."""
-_BETS = np.arange(1, 21) / 20
 _HALVINGS = 50
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-
-
-# --- p-values -----------------------------------------------------------------------------------
-
-
-def binomial_cdf(k: int, n: int, p: float) -> float:
-    """P(Bin(n, p) <= k).
-
-    Examples:
-        >>> round(binomial_cdf(1, 2, 0.5), 12)
-        0.75
-    """
-    if k >= n or p <= 0:
-        return 1.0
-    if k < 0 or p >= 1:
-        return 0.0
-    j = np.arange(1, k + 1)
-    chosen = np.concatenate([[0.0], np.cumsum(np.log((n - j + 1) / j))])
-    places = np.arange(k + 1)
-    masses = np.exp(chosen + places * math.log(p) + (n - places) * math.log1p(-p))
-    return min(math.fsum(masses.tolist()), 1.0)
-
-
-def share_p_value(failures: int, n: int, limit: float) -> float:
-    """P-value of "the share of failures is above ``limit``", from ``failures`` of ``n``.
-
-    The exact binomial tail; 1 if nothing was seen, 0 for a limit that cannot be exceeded.
-    """
-    if limit >= 1:
-        return 0.0
-    return 1.0 if n == 0 or limit <= 0 else binomial_cdf(failures, n, limit)
-
-
-def mean_p_value(values: Floats, limit: float, bound: float = 1.0) -> float:
-    """P-value of "the mean is above ``limit``" for values known beforehand to be in [0, bound].
-
-    A betting test (Waudby-Smith and Ramdas 2024): with x = value / bound and m = limit / bound,
-    the capital prod(1 + l (m - x)) of a bet 0 <= l <= 1 / (1 - m) has expectation at most 1 under
-    the null, and so has its mean over a fixed grid of bets; 1 / capital is a p-value (Markov). It
-    does not depend on the order of the values.
-
-    Raises:
-        ConfigError: if a value lies outside [0, bound].
-    """
-    if len(values) and (values.min() < 0 or values.max() > bound):
-        raise ConfigError(
-            f"a problem's loss lies outside [0, {bound:g}]; give a larger token bound"
-        )
-    share = limit / bound
-    if share >= 1:
-        return 0.0  # the bound itself keeps this promise
-    if len(values) == 0 or share <= 0:
-        return 1.0
-    distinct, counts = np.unique(values, return_counts=True)
-    with np.errstate(divide="ignore"):  # a bet of everything may lose everything
-        gains = np.log1p(_BETS[:, None] / (1 - share) * (share - distinct / bound))
-    capital = (gains * counts).sum(1)
-    most = capital.max()
-    if most == -math.inf:
-        return 1.0
-    return float(min(1.0, math.exp(-most) / np.exp(capital - most).mean()))
 
 
 # --- promises -----------------------------------------------------------------------------------
@@ -267,29 +205,43 @@ def certify(
         promises: all of them have to hold; the p-value of a point is the largest of theirs.
         delta: 1 - confidence.
     """
-    points = sorted(points, key=lambda point: -point.threshold)
-    p_values = [{one.name: one.p_value(point) for one in promises} for point in points]
-    levels = start_levels(len(points), delta, starts_of(promises, len(points)))
-    certified, tested = sequential_test([max(each.values()) for each in p_values], levels)
-    candidates = tuple(
-        Candidate(
-            threshold=point.threshold,
-            rates=point.rates,
-            level=float(level),
-            p_values=values,
-            certified=bool(holds),
-        )
-        for point, values, level, holds in zip(points, p_values, tested, certified, strict=True)
-    )
-    found = [place for place, row in enumerate(candidates) if row.certified]
-    if not found:
+    candidates = tested(points, promises, delta)
+    choice = cheapest(candidates)
+    if choice is None:
+        points = sorted(points, key=lambda point: -point.threshold)
+        levels = start_levels(len(points), delta, starts_of(promises, len(points)))
         smallest = {one.name: _smallest_limit(points, promises, one, levels) for one in promises}
         known = {name: limit for name, limit in smallest.items() if limit is not None}
         return Certification(candidates=candidates, choice=None, bounds={}, smallest=known)
-    best = min(found, key=lambda place: _cost(candidates[place]))
-    choice, point = candidates[best], points[best]
+    (point,) = (point for point in points if point.threshold == choice.threshold)
     bounds = {one.name: one.upper_bound(point, choice.level) for one in promises}
     return Certification(candidates=candidates, choice=choice, bounds=bounds, smallest={})
+
+
+def tested(
+    points: Sequence[OperatingPoint], promises: Sequence[Promise], delta: float
+) -> tuple[Candidate, ...]:
+    """Each point, from the strictest threshold down; the arguments are those of :func:`certify`."""
+    points = sorted(points, key=lambda point: -point.threshold)
+    p_values = [{one.name: one.p_value(point) for one in promises} for point in points]
+    levels = start_levels(len(points), delta, starts_of(promises, len(points)))
+    certified, tried = sequential_test([max(each.values()) for each in p_values], levels)
+    rows = zip(points, p_values, tried.tolist(), certified.tolist(), strict=True)
+    return tuple(
+        Candidate(
+            threshold=point.threshold,
+            rates=point.rates,
+            level=level,
+            p_values=values,
+            certified=holds,
+        )
+        for point, values, level, holds in rows
+    )
+
+
+def cheapest(candidates: Sequence[Candidate]) -> Candidate | None:
+    """The certified one with the fewest tokens."""
+    return min((row for row in candidates if row.certified), key=_cost, default=None)
 
 
 def starts_of(promises: Sequence[Promise], size: int) -> int:

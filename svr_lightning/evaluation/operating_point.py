@@ -65,6 +65,25 @@ def uncertified_settings(
     return found
 
 
+def promise_words(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a certificate promises, and how surely, in words.
+
+    Raises:
+        KeyError, TypeError or ValueError: if it is none.
+    """
+    promises = [f"{one['name']} at most {one['limit']:g}" for one in content["promises"]]
+    return (*promises, f"confidence {content['confidence']:g}")
+
+
+def promises_of(folder: str | os.PathLike[str]) -> tuple[str, ...]:
+    """What a policy's folder promises, in words; empty where nothing was certified."""
+    content = _content(Path(folder) / OPERATING_POINT) or {}
+    try:
+        return promise_words(content) if content.get("certified") else ()
+    except (KeyError, TypeError, ValueError):
+        return ()
+
+
 def weights_digest(folder: str | os.PathLike[str]) -> str | None:
     """The SHA-256 of a policy's weights; None if the folder has none."""
     digest, files = hashlib.sha256(), sorted(Path(folder).glob("*.safetensors"))

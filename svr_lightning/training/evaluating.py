@@ -19,6 +19,7 @@ from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.metrics import macro_averages, named_metrics
 from svr_lightning.evaluation.operating_point import (
     OPERATING_POINT,
+    promises_of,
     read_operating_point,
     uncertified_settings,
 )
@@ -94,7 +95,8 @@ class ModuleEvaluation:
         if self._module.evaluation.stop is not None or self.own_threshold is None:
             return
         file = Path(folder) / OPERATING_POINT
-        rank_zero_info(f"threshold {self.own_threshold:g}, the operating point of {file}")
+        promised = "".join(f"; {words}" for words in promises_of(folder))
+        rank_zero_info(f"threshold {self.own_threshold:g}, the operating point of {file}{promised}")
         rule = self.protocol[1]
         applied = {} if rule is None else vars(rule)
         other = uncertified_settings(folder, {**asdict(self._module.evaluation), **applied})

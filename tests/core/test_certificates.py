@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,15 +11,23 @@ from scipy import stats
 from svr_lightning.evaluation.certificates import (
     OperatingPoint,
     Promise,
-    binomial_cdf,
     certify,
     labels_needed,
-    mean_p_value,
     operating_point,
     sequential_test,
-    share_p_value,
     start_levels,
     starts_of,
+)
+from svr_lightning.evaluation.p_values import binomial_cdf, mean_p_value, share_p_value
+from tools.bench.certificates import (
+    CELLS,
+    DELTA,
+    LIMIT,
+    RECORDINGS,
+    Cell,
+    simulated,
+    split,
+    truth,
 )
 
 DRAWS = 1000
@@ -223,66 +232,30 @@ def test_no_number_of_labels_certifies_a_limit_that_is_not_kept() -> None:
 
 # The guarantee
 
-GRID = np.arange(0.5, 1.0, 0.05)
-"""Thresholds, and the scores that simulated problems have."""
-LIMIT, DELTA = 0.12, 0.1
-WORLDS = {
-    # P(wrong) at each score; scores are equally frequent.
-    "monotone": (0.6, 0.5, 0.4, 0.3, 0.2, 0.05, 0.03, 0.02, 0.01, 0.01),
-    "non-monotone": (0.4, 0.4, 0.4, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.25),
-    # Every threshold breaks the promise on accepted answers, by next to nothing.
-    "adversarial": (LIMIT + 1e-4,) * 10,
-}
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_certified_thresholds_break_a_promise_no_more_often_than_was_said(cell: Cell) -> None:
+    """No certified threshold may break any promise, in all but a share delta of calibrations.
+
+    ``python -m tools.bench certificates`` draws 10,000 of each.
+    """
+    draws = 200
+    found = cell.run(draws)
+    assert found["wrong"] * draws <= stats.binom.ppf(0.999, draws, DELTA)
+    if cell.world != "adversarial" or cell.promises == "stopped and wrong":
+        assert found["power"] > 0.8  # some threshold does keep the promise
 
 
-def simulated(world: str, variants: int, generator: np.random.Generator) -> list[OperatingPoint]:
-    """Points of 400 clusters, whose variants have one score and a label that is mostly shared."""
-    chance = np.array(WORLDS[world])
-    size = (400, variants)
-    score = np.repeat(generator.integers(10, size=(400, 1)), variants, 1)
-    shared = generator.random((400, 1)) < chance[score[:, :1]]
-    own = generator.random(size) < chance[score]
-    wrong = np.where(generator.random(size) < 0.7, shared, own).ravel().astype(float)
-    cluster = np.repeat(np.arange(400), variants)
-    points = []
-    for place, threshold in enumerate(GRID):
-        accepted = (score.ravel() >= place).astype(float)
-        columns = {"accepted": accepted, "wrong_accepted": accepted * wrong, "wrong": wrong}
-        columns |= {"pse": accepted * wrong, "tokens": 200 - 100 * accepted}
-        points.append(operating_point(float(threshold), columns, cluster))
-    return points
-
-
-def truth(world: str, name: str) -> np.ndarray:
-    """The loss of each threshold in the limit of many problems."""
-    accepted = np.arange(10, 0, -1) / 10
-    wrong = np.cumsum(WORLDS[world][::-1])[::-1] / 10
-    return {"pse": wrong, "wrong_accepted": wrong / accepted, "tokens": 200 - 100 * accepted}[name]
-
-
-@pytest.mark.parametrize("variants", [1, 3])
-@pytest.mark.parametrize("world", WORLDS)
-def test_certified_thresholds_break_a_promise_no_more_often_than_was_said(
-    world: str, variants: int
+@pytest.mark.parametrize("name", ["pse", "wrong_accepted"])
+@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.stem)
+def test_on_halves_of_real_recordings_the_promise_holds_at_its_rate(
+    recording: Path, name: str
 ) -> None:
-    """No certified threshold may break any promise, in all but a share delta of calibrations."""
-    promises = [
-        Promise(name="wrong_accepted", limit=LIMIT),
-        Promise(name="tokens", limit=180.0, bound=200.0),
-    ]
-    for chosen in (promises, [Promise(name="pse", limit=LIMIT * 0.6)]):
-        bad = np.any([truth(world, one.name) > one.limit for one in chosen], axis=0)
-        assert bad.any()
-        generator, draws = np.random.default_rng(7), 200
-        broken = found = 0
-        for _ in range(draws):
-            result = certify(simulated(world, variants, generator), chosen, DELTA)
-            certified = np.array([row.certified for row in result.candidates])[::-1]
-            broken += bool((certified & bad).any())
-            found += result.choice is not None
-        assert broken <= stats.binom.ppf(0.999, draws, DELTA)
-        if not bad.all():
-            assert found > 0.8 * draws  # power: some threshold does keep the promise
+    """``python -m tools.bench certificates`` takes 500 halves of each."""
+    splits = 100
+    found = split(recording, name, splits)
+    assert found["wrong"] * splits <= stats.binom.ppf(0.999, splits, DELTA)
+    assert found["power"] is None or found["power"] > 0.5
 
 
 def test_trusting_the_samples_themselves_breaks_promises_often() -> None:

@@ -11,6 +11,7 @@ from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.operating_point import (
+    promises_of,
     read_operating_point,
     uncertified_settings,
     weights_digest,
@@ -78,6 +79,10 @@ def test_a_certificate_names_other_decoding_and_other_weights(tmp_path: Path) ->
     }
     write_operating_point(tmp_path, 0.9, certificate)
     same = {"score": "confidence", "max_turns": 10, "temperature": 0.0, "top_k": 0}
+    assert promises_of(tmp_path) == ()  # it holds no promise
+    promised = {"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9}
+    write_operating_point(tmp_path, 0.9, {**certificate, **promised})
+    assert promises_of(tmp_path) == ("pse at most 0.1", "confidence 0.9")
     assert uncertified_settings(tmp_path, same) == []
     assert uncertified_settings(tmp_path, {**same, "temperature": 0.6}) == [
         "temperature=0.6 instead of 0.0"
@@ -140,7 +145,8 @@ def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(
     """0.95 stops a trajectory of the shipped policy; at 1 nothing does."""
     folder = tmp_path / "tuned"
     shutil.copytree(TOKENIZER.name_or_path, folder)
-    write_operating_point(folder, 1.0, {})
+    promised = {"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9}
+    write_operating_point(folder, 1.0, {"certified": {"threshold": 1.0}, **promised})
     code = main(
         [
             *("predict", "--config", str(TINY), "--model.policy.path", str(folder)),
@@ -151,5 +157,6 @@ def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(
     )
     assert code == 0
     assert f"threshold 1, the operating point of {folder}" in caplog.text
+    assert "operating_point.json; pse at most 0.1; confidence 0.9" in caplog.text
     record = json.loads((tmp_path / "eval" / "predict" / "samples.jsonl").read_text())
     assert (record["returned_turn"], record["stopped_early"]) == (2, False)

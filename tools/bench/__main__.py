@@ -5,6 +5,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 BENCHMARKS = {
+    "certificates": "how often certificates are wrong, simulated and on recordings",
     "graders": "where the graders 'paper' and 'symbolic' differ on real benchmark problems",
     "grading": "completions graded per second, and the cost of hostile answers",
     "math_verify_cases": "how often grader and library agree with Math-Verify's own tests",
