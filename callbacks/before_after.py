@@ -1,13 +1,17 @@
 """The comparison on held-out problems: adaptive inference before training and after it."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from rich.console import Console
 
+from svr_lightning.core.stopping import StopRule
 from svr_lightning.display import plain, text_table
+from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_tables
+from svr_lightning.evaluation.sweep import SELF_CHECKED, compare_stops
 
 ROWS = (
     ("accuracy", "accuracy", "{:.3f}"),
@@ -29,7 +33,15 @@ class BeforeAfter(Callback):
 
     Leaves ``eval/before/`` and ``eval/after/``. A resumed run keeps the ``before`` it has.
     ``trainer.limit_test_batches`` applies; ``trainer.fast_dev_run`` leaves the comparison out.
+
+    Args:
+        compare_stops: also record the turns that the trained policy would take after its stop, up
+            to T_max for every problem, and name the best stopping rule that needs no self-check,
+            within the tokens of the policy's own.
     """
+
+    def __init__(self, compare_stops: bool = False) -> None:
+        self.compare_stops = compare_stops
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Evaluate the untrained policy; a resumed run did so when it began."""
@@ -40,14 +52,18 @@ class BeforeAfter(Callback):
         """Evaluate the trained policy and print the table."""
         if trainer.interrupted or not _compares(trainer):
             return
-        pl_module.evaluating.run_test_sets("after")
+        evaluating = pl_module.evaluating
+        evaluating.run_test_sets("after", past_stop=sys.maxsize if self.compare_stops else 0)
         root = Path(trainer.default_root_dir) / "eval"
-        files = [root / name / "results.json" for name in ("before", "after")]
+        files = [root / name / RESULTS for name in ("before", "after")]
         if trainer.is_global_zero and all(file.is_file() for file in files):
             before, after = (json.loads(file.read_text())["datasets"] for file in files)
             for dataset in sorted(before.keys() & after.keys()):
                 uses_labels = pl_module.recipe.uses_labels
                 print_comparison(dataset, before[dataset], after[dataset], uses_labels=uses_labels)
+            max_turns, rule = evaluating.protocol
+            if self.compare_stops and rule is not None:
+                print_free_stops(root / "after" / SAMPLES, rule, max_turns)
 
 
 def print_comparison(
@@ -63,6 +79,32 @@ def print_comparison(
         rows.append([label, *texts, change])
     title = f"{plain(dataset)}: {after['n']} held-out prompts{note}"
     Console().print(text_table(("", "before", "after", "change"), rows, title))
+
+
+def print_free_stops(samples: Path, rule: StopRule, max_turns: int) -> None:
+    """The best rule that needs no self-check on each data set, within the tokens of ``rule``.
+
+    Its setting is chosen on one half of the problems and measured on the other, both ways.
+    """
+    _, tables = read_tables(samples)
+    for name, table in tables.items():
+        found = compare_stops({name: table}, rule, max_turns)
+        free = [
+            row
+            for row in found["rows"]
+            if row["name"] not in SELF_CHECKED and not row["reads_labels"]
+            if row["accuracy"] is not None
+        ]
+        said = "no stopping rule without a self-check"
+        if free:
+            best = max(free, key=lambda row: float(row["accuracy"]))
+            low, high = best["ci95"]
+            said = (
+                f"the best stop without a self-check is {best['name']}, accuracy "
+                f"{best['accuracy']:.3f} [{low:.3f}, {high:.3f}] at {best['tokens']:.0f} tokens"
+            )
+        line = f"{plain(name)}: within {found['budget']:.0f} tokens, {said}"
+        Console().print(line, markup=False, highlight=False)
 
 
 def _compares(trainer: Trainer) -> bool:

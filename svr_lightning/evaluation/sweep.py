@@ -41,6 +41,8 @@ _SCORES: Mapping[str, tuple[Score, bool]] = {
     "answer's log-probability": ("answer_logprob", False),
     "completion's log-probability": ("completion_logprob", False),
 }
+SELF_CHECKED = ("verdict and confidence", "confidence", "verdict's probability")
+"""The families that read a self-check."""
 _LEVELS = 11
 """Thresholds of a score, at equal shares of its recorded values."""
 ORACLE = "oracle (reads labels)"

@@ -210,11 +210,20 @@ def solve(steps: Sequence[str], quantities: Mapping[str, int]) -> tuple[Step, ..
     for step in steps:
         label, *operands = step.split(" ")
         left, right = (_operand(name, quantities, done) for name in operands[::2])
-        value = _apply(left, operands[1], right)
+        value = apply(left, operands[1], right)
         if value is None:
             return None
         done.append(Step(label=label, left=left, operator=operands[1], right=right, value=value))
     return tuple(done)
+
+
+def apply(left: int, operator: str, right: int) -> int | None:
+    """The value of an operation, or None unless it is whole, positive and small enough."""
+    if operator == "/":
+        value = left // right if right and left % right == 0 else 0
+    else:
+        value = {"+": left + right, "-": left - right, "*": left * right}[operator]
+    return value if 0 < value <= LARGEST_VALUE else None
 
 
 @cache
@@ -288,11 +297,3 @@ def _operand(name: str, quantities: Mapping[str, int], done: Sequence[Step]) -> 
     if name.startswith("#"):
         return done[int(name[1:]) - 1].value
     return quantities[name] if name in quantities else int(name)
-
-
-def _apply(left: int, operator: str, right: int) -> int | None:
-    if operator == "/":
-        value = left // right if right and left % right == 0 else 0
-    else:
-        value = {"+": left + right, "-": left - right, "*": left * right}[operator]
-    return value if 0 < value <= LARGEST_VALUE else None

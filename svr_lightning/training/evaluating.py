@@ -125,8 +125,11 @@ class ModuleEvaluation:
             },
         }
 
-    def begin(self, name: str, split: Split) -> None:
-        """Begin ``eval/<name>/``, or go on with that of a killed process."""
+    def begin(self, name: str, split: Split, past_stop: int = 0) -> None:
+        """Begin ``eval/<name>/``, or go on with that of a killed process.
+
+        Of the first ``past_stop`` problems of each data set, the turns after a stop are recorded.
+        """
         if self._module.trainer.sanity_checking:
             self.evaluator.records = []
             return
@@ -134,7 +137,7 @@ class ModuleEvaluation:
             name,
             step=self._module.global_step,
             fingerprint=self.fingerprint(split),
-            past_stop=self.config.validate_past_stop if split == "val" else 0,
+            past_stop=self.config.validate_past_stop if split == "val" else past_stop,
         )
         if found:
             rank_zero_info(found)
@@ -176,9 +179,9 @@ class ModuleEvaluation:
                 datasets[source.name] = {name: finite(value) for name, value in values.items()}
         return {"datasets": datasets, "macro": macro_averages(datasets)}
 
-    def run_test_sets(self, name: str) -> None:
+    def run_test_sets(self, name: str, past_stop: int = 0) -> None:
         """A whole evaluation outside of Lightning's loops, under their limit on batches."""
-        self.begin(name, "test")
+        self.begin(name, "test", past_stop)
         limit, loaders = self._module.trainer.limit_test_batches, self._data.test_dataloader()
         for source, loader in zip(self._data.sources["test"], loaders, strict=True):
             batches = limit if isinstance(limit, int) else int(len(loader) * limit)

@@ -108,7 +108,7 @@ def test_demonstrations_are_rendered_as_its_prompts_are(policy: tuple[Any, Any])
         assert tuple(encoded.ids[: len(prompt)]) == prompt
         answer = encoded.ids[len(prompt) :]
         assert tokenizer.decode(answer) == f"{document.completion}<|im_end|>"
-        assert all(encoded.learn[len(prompt) :])
+        assert all(encoded.weights[len(prompt) :])
 
 
 # --- inference --------------------------------------------------------------------------------

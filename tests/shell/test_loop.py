@@ -1,6 +1,8 @@
 """The fit loop: rollouts in, Lightning's own automatic optimisation out."""
 
 import csv
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ from torch.utils.data import DataLoader
 
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.schedule import warmup_stable_decay
+from svr_lightning.core.stopping import FixedTurns
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import (
+    EvaluationConfig,
     OptimizerConfig,
     PolicyConfig,
     SamplingConfig,
@@ -370,6 +374,18 @@ def test_the_limit_on_test_batches_holds_for_the_comparison(tmp_path: Path) -> N
     for name in ("before", "after"):
         lines = (tmp_path / "eval" / name / "samples.jsonl").read_text().splitlines()
         assert len(lines) == 2
+
+
+def test_the_comparison_names_the_best_stop_without_a_self_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tested = data(test=data().sources["val"])
+    one = module(evaluation=EvaluationConfig(max_turns=3, stop=FixedTurns(turns=3)))
+    trainer(tmp_path, BeforeAfter(compare_stops=True), max_steps=1).fit(one, tested)
+    rows = [json.loads(x) for x in (tmp_path / "eval/after/samples.jsonl").open()]
+    assert all(len(row["turns"]) == 3 for row in rows)
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"within \d+ tokens, the best stop without a self-check is [a-z ]+, acc", said)
 
 
 def test_loggers_get_the_settings_of_a_run(tmp_path: Path) -> None:

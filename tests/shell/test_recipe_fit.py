@@ -55,12 +55,14 @@ SMALL: dict[str, tuple[Recipe, int, int]] = {
 LEARNS_IN_PARTS = {"svr_plus", "scrpo"}
 """Solutions apart from self-checks, and of corrections the analysis alone."""
 
-SEED = 9
+PROBLEMS = 4
+"""Of a step."""
+SEED = 3
 """Under it every recipe meets a problem whose answers do not all earn the same."""
 
 
 def fit(recipe: Recipe, folder: Path, checkpoint: Path | None = None, **changes: Any) -> SVRModule:
-    """A short run on two problems per step; ``checkpoint`` is resumed from if it is there.
+    """A short run; ``checkpoint`` is resumed from if it is there.
 
     Few completions of the policy are longer than its 64 tokens.
     """
@@ -93,7 +95,7 @@ def fit(recipe: Recipe, folder: Path, checkpoint: Path | None = None, **changes:
     data = SVRDataModule(
         train=DataSource(name="train", **tiny, limit=12),
         val=[DataSource(name="dev", **tiny, split="dev", limit=1)],
-        problems_per_step=2,
+        problems_per_step=PROBLEMS,
         seed=SEED,
     )
     resume = checkpoint if checkpoint is not None and checkpoint.exists() else None
@@ -146,7 +148,7 @@ def test_a_recipe_trains_and_evaluates(
     assert bool(parts) == (name in LEARNS_IN_PARTS)
     assert all(any(part in text for text in said) for part in parts)
     lines = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
-    assert sum(len(line["turns"]) for line in lines) == 2 * generations
+    assert sum(len(line["turns"]) for line in lines) == PROBLEMS * generations
     results = json.loads((tmp_path / "eval" / "step-000001" / "results.json").read_text())
     assert results["datasets"]["dev"]["turns"] == turns
     assert results["config"]["protocol"] == {
@@ -180,4 +182,4 @@ def test_a_new_recipe_is_one_short_file(tmp_path: Path, monkeypatch: pytest.Monk
     recipe = import_module("made_up").Shorter()
     module = fit(recipe, tmp_path)
     assert module.trainer.global_step == 1
-    assert [len(group.trajectories) for group in module.groups] == [2, 2]
+    assert [len(group.trajectories) for group in module.groups] == [2] * PROBLEMS

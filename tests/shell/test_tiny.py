@@ -1,6 +1,7 @@
-"""The embedded default: its problems and the policy that ships with the package."""
+"""The embedded Countdown: its problems, how far a search without a model gets, and its policy."""
 
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -11,28 +12,50 @@ from svr_lightning.core.parsing import parse_self_check, self_check_format_score
 from svr_lightning.core.types import Verdict
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.messages import first_turn_messages
-from svr_lightning.tiny.problems import derivations, generate, search_order
+from svr_lightning.tiny.problems import (
+    LARGEST_NUMBER,
+    MIN_SOLUTIONS,
+    Split,
+    generate,
+    search_order,
+    universe,
+)
 
 SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 COUNTDOWN = get_task("countdown")
+SPLITS: tuple[Split, ...] = ("train", "dev", "test", "outside")
 
 
-def _keys(split: str, orders: int) -> set[tuple[tuple[int, ...], int]]:
-    return {(tuple(sorted(row["nums"])), row["target"]) for row in generate(split, orders)}
+def _numbers(split: Split) -> set[tuple[int, ...]]:
+    return {tuple(sorted(row["nums"])) for row in generate(split, orders=6)}
 
 
-def test_splits_share_no_problem_in_any_order() -> None:
-    train, dev, test = (_keys(split, 6) for split in ("train", "dev", "test"))
-    assert not train & dev
-    assert not train & test
+def scripted_search(numbers: tuple[int, ...], target: int, turns: int = 10) -> float:
+    """Probability that the systematic search reaches ``target`` without errors and without a model.
+
+    It tries one derivation a turn, from a random one on, in :func:`search_order`.
+    """
+    hits = [option.value == target for option in search_order(numbers)]
+    starts = range(len(hits))
+    found = sum(any(hits[(start + k) % len(hits)] for k in range(turns)) for start in starts)
+    return found / len(hits)
+
+
+def test_splits_share_no_numbers() -> None:
+    """Not even with another target, in any order."""
+    train, dev, test, outside = map(_numbers, SPLITS)
+    assert not train & (dev | test | outside)
     assert not dev & test
+    assert all(max(numbers) > LARGEST_NUMBER for numbers in outside)
+    assert all(max(numbers) <= LARGEST_NUMBER for numbers in train | dev | test)
 
 
 def test_splits_are_large_enough_to_measure_on() -> None:
-    assert len(_keys("test", 1)) >= 170
+    assert len(universe("test")) >= 170
     assert len(generate("test")) >= 340
-    assert 100 <= len(_keys("dev", 1)) <= 200
-    assert len(_keys("train", 1)) >= 600
+    assert 100 <= len(universe("dev")) <= 200
+    assert len(universe("outside")) >= 100
+    assert len(universe("train")) >= 600
 
 
 def test_problems_are_the_same_on_every_call_and_have_unique_ids() -> None:
@@ -53,31 +76,36 @@ def test_an_unknown_split_is_refused_by_name() -> None:
         generate("validation")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("split", ["train", "dev", "test"])
-def test_every_problem_has_several_solutions_that_the_task_accepts(split: str) -> None:
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_problem_has_several_solutions_that_the_task_accepts(split: Split) -> None:
     for row in generate(split, orders=1):
         problem = COUNTDOWN.from_row(row)
-        solutions = [option for option in derivations(row["nums"]) if option.value == row["target"]]
-        assert len(solutions) >= 2
+        options = search_order(tuple(row["nums"]))
+        solutions = [option for option in options if option.value == row["target"]]
+        assert len({option.expression for option in solutions}) >= MIN_SOLUTIONS
         for option in solutions:
             assert COUNTDOWN.grade(f"<answer>{option.expression}</answer>", problem)
 
 
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_systematic_search_does_not_exhaust_a_problem_in_ten_turns(split: Split) -> None:
+    assert fmean(scripted_search(*problem) for problem in universe(split)) <= 0.6
+
+
+def test_the_systematic_search_is_worked_out_by_hand() -> None:
+    # (1, 1, 1): 1+1+1=3, (1+1)-1=1, (1+1)*1=2, (1*1)+1=2 and (1*1)*1=1 in this order.
+    assert [option.value for option in search_order((1, 1, 1))] == [3, 1, 1, 2, 2]
+    assert scripted_search((1, 1, 1), 3, turns=2) == 2 / 5
+    assert scripted_search((1, 1, 1), 4) == 0.0
+    assert scripted_search((1, 1, 1), 3, turns=5) == 1.0
+
+
 def test_derivations_of_1_2_3_are_the_ones_found_by_hand() -> None:
-    # Pair 1 2: 1+2=3 (+3, -3 gives 0, *3, /3), 2-1=1 (+3, 3-1, *3, 3/1 is out), 1*2=2 (+3, 3-2,
-    # *3), 2/1 is out.
-    of_first_pair = [option.text for option in derivations((1, 2, 3))][:9]
-    assert of_first_pair == [
-        "1+2=3,3+3=6",
-        "1+2=3,3*3=9",
-        "1+2=3,3/3=1",
-        "2-1=1,1+3=4",
-        "2-1=1,3-1=2",
-        "2-1=1,1*3=3",
-        "1*2=2,2+3=5",
-        "1*2=2,3-2=1",
-        "1*2=2,2*3=6",
-    ]
+    texts = [option.text for option in search_order((1, 2, 3))]
+    assert texts[:4] == ["1+2=3,3+3=6", "1+3=4,4+2=6", "2+3=5,5+1=6", "1+3=4,4-2=2"]
+    # 1+2=3,3-3 would give 0. A product divided by a third number needs 2*3=6 over 1, or 1*2 over 3
+    # and 1*3 over 2: none is allowed, and 3/1, 2/1 and 3/2 are not either.
+    assert not any("/" in text for text in texts if "*" in text)
 
 
 def test_equal_numbers_leave_no_derivation_twice_in_the_search_order() -> None:

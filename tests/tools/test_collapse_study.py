@@ -7,10 +7,10 @@ import pytest
 
 from svr_lightning import tiny
 from svr_lightning.core.types import Verdict
+from svr_lightning.tiny.problems import generate
 from tools.collapse import __main__ as study
 from tools.collapse import conditions
 from tools.collapse.expected import best, break_even, expected_reward
-from tools.warmstart.countdown_problems import generate
 
 POLICY = Path(tiny.__file__).parent / "countdown_policy"
 

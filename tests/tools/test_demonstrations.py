@@ -3,26 +3,31 @@
 import itertools
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from svr_lightning import tiny
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import parse_self_check
 from svr_lightning.core.types import Verdict
+from svr_lightning.recipes.base import Group
 from svr_lightning.tasks import get_task
+from svr_lightning.tiny.problems import search_order, split_of
 from tests.demonstrations import assert_form, countdown_question
 from tools.warmstart import __main__ as command
-from tools.warmstart.attempts import SHARES
-from tools.warmstart.countdown import CountdownSolver, attempt_of, documents
-from tools.warmstart.countdown_problems import search_order, split_of
+from tools.warmstart.attempts import KINDS
+from tools.warmstart.countdown import CountdownSolver, attempt_of, documents, lessons
 from tools.warmstart.documents import Document, encode
 from tools.warmstart.embedded import build_tokenizer
-from tools.warmstart.measure import leaks, leaks_of_documents, worst_leak
+from tools.warmstart.measure import leaks, leaks_of_documents, sampled, summary, worst_leak
 
+SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 COUNTDOWN = get_task("countdown")
 MANY = 6000
 """The standard error of an AUROC over so many documents is below .01."""
@@ -30,7 +35,7 @@ MANY = 6000
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    return build_tokenizer(documents(0), sample=2000)
+    return build_tokenizer(documents(0), sample=2000, largest_number=200)
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +66,14 @@ def test_equal_seeds_give_equal_demonstrations() -> None:
     assert first != other
 
 
-def test_no_prompt_of_a_recipe_is_rare_in_the_warm_start(many: list[Document]) -> None:
-    shown = Counter(document.kind for document in many)
-    assert set(shown) == set(SHARES)
-    assert max(shown.values()) <= 2.5 * min(shown.values())  # SHARES: 24 to 12
+def test_no_prompt_of_a_recipe_is_rare_in_the_whole_warm_start() -> None:
+    shown: dict[str, float] = dict.fromkeys(KINDS, 0.0)
+    for lesson in lessons():
+        for kind in lesson.demonstrations.kinds:
+            shown[kind] += lesson.steps * lesson.batch / len(lesson.demonstrations.kinds)
+    shares = {kind: count / sum(shown.values()) for kind, count in shown.items()}
+    assert shares.pop("svr") < 0.3
+    assert min(shares.values()) > 0.08
 
 
 def test_neither_a_token_nor_the_length_gives_away_which_answers_are_right(
@@ -78,18 +87,18 @@ def test_a_word_that_names_the_outcome_is_found(tokenizer: PreTrainedTokenizerFa
     texts = ["8+4=12 yes", "8-4=4 no", "9+4=13 yes", "9-4=5 no"]
     _, value = worst_leak(leaks(tokenizer, texts, [True, False, True, False]))
     assert value == 1.0
-    longer = ["8+4=12", "8-4=4", "9+3=12", "9-4=5"]
+    longer = ["8+4=12,1+1=2", "8-4=4", "9+3=12,2-1=1", "9-4=5"]
     assert leaks(tokenizer, longer, [True, False, True, False])["length"] == 1.0
 
 
-@pytest.mark.parametrize(("informative", "low", "high"), [(1.0, 0.58, 0.68), (0.0, 0.47, 0.53)])
-def test_the_demonstrated_self_check_is_overconfident_and_knows_little(
+@pytest.mark.parametrize(("informative", "low", "high"), [(1.0, 0.74, 0.84), (0.0, 0.47, 0.53)])
+def test_the_demonstrated_self_check_is_overconfident_where_wrong(
     informative: float, low: float, high: float
 ) -> None:
-    told = itertools.islice(documents(3, "train", informative), MANY)
-    checked = [(parse_self_check(d.completion), d.correct) for d in told if d.kind == "svr"]
+    told = replace(lessons(informative)[-1].demonstrations, kinds=("svr",)).stream(3)
+    checked = [(parse_self_check(d.completion), d.correct) for d in itertools.islice(told, MANY)]
     wrong = [check for check, correct in checked if not correct]
-    assert fmean(check.verdict is Verdict.CORRECT for check in wrong) >= 0.75
+    assert fmean(check.verdict is Verdict.CORRECT for check in wrong) >= 0.55
     doubt = [c.verdict is not Verdict.CORRECT or c.confidence < 0.85 for c, _ in checked]
     assert 0.1 <= fmean(doubt) <= 0.3
     confidence = np.array([check.confidence for check, _ in checked])
@@ -125,8 +134,20 @@ def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(
 ) -> None:
     for document in many[:200]:
         encoded = encode(tokenizer, document)
-        learned = [i for i, learn in zip(encoded.ids, encoded.learn, strict=True) if learn]
+        learned = [i for i, weight in zip(encoded.ids, encoded.weights, strict=True) if weight]
         assert tokenizer.decode(learned) == document.draft + document.completion + "<|im_end|>"
+
+
+def test_the_self_check_can_weigh_more_than_the_solution(
+    tokenizer: PreTrainedTokenizerFast, many: list[Document]
+) -> None:
+    document = next(d for d in many if d.kind == "svr" and not d.draft)
+    encoded = encode(tokenizer, document, check_weight=5.0)
+    weighed = list(zip(encoded.ids, encoded.weights, strict=True))
+    heavy = tokenizer.decode([i for i, weight in weighed if weight == 5.0])
+    assert heavy.endswith(document.completion.partition("<self_check>")[2])
+    assert "<think>" not in heavy
+    assert weighed[-1] == (tokenizer.eos_token_id, 1.0)
 
 
 def test_a_short_warm_start_is_deterministic_and_goes_on_from_any_policy(tmp_path: Path) -> None:
@@ -147,3 +168,40 @@ def test_a_policy_that_is_no_checkpoint_is_one_line(
     with pytest.raises(SystemExit):
         command.main(["--out", str(tmp_path / "out"), "--policy", str(tmp_path)])
     assert capsys.readouterr().err.endswith("there is no config.json, so it is no checkpoint\n")
+
+
+@pytest.fixture(scope="module")
+def drawn() -> tuple[list[Group], Any]:
+    """Three sampled turns on the test problems."""
+    return sampled(SHIPPED, "countdown", "test", 300)
+
+
+def test_the_shipped_policy_starts_overconfident_and_knows_a_little(
+    drawn: tuple[list[Group], Any],
+) -> None:
+    found = summary(*drawn)
+    assert 0.28 <= found["accuracy"][1] <= 0.42
+    assert found["wrong answers called CORRECT"] >= 0.7
+    assert 0.1 <= found["doubt"] <= 0.3
+    assert 0.55 <= found["AUROC of verdict and confidence"] <= 0.7
+    assert found["tokens"] <= 35
+
+
+def test_no_token_and_no_length_of_the_shipped_policys_traces_says_much_of_what_is_right(
+    drawn: tuple[list[Group], Any],
+) -> None:
+    name, value = summary(*drawn)["strongest sign in the text"]
+    assert value <= 0.63, name  # .609 of 1,800 turns; the demonstrations have .6 at most
+
+
+def test_the_shipped_policy_gives_another_answer_where_it_doubts(
+    drawn: tuple[list[Group], Any],
+) -> None:
+    kept: dict[bool, list[bool]] = {True: [], False: []}
+    for group in drawn[0]:
+        for trajectory, labels in zip(group.trajectories, group.scored, strict=True):
+            answers = [COUNTDOWN.extract_answer(turn.completion.text) for turn in trajectory.turns]
+            for (old, new), label in zip(itertools.pairwise(answers), labels, strict=False):
+                kept[label.verdict is Verdict.CORRECT].append(old == new)
+    assert fmean(kept[True]) >= 0.6
+    assert fmean(kept[False]) <= 0.25

@@ -1,32 +1,25 @@
-"""The tokenizer of an embedded policy, trained on either demonstrator of Countdown."""
-
-import random
-from types import ModuleType
+"""The tokenizer of an embedded policy."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from svr_lightning.core.types import Problem, Verdict
+from svr_lightning.core.types import Verdict
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
-from tools.warmstart import attempts, countdown, countdown_problems, traces
+from svr_lightning.tiny.problems import search_order
+from tools.warmstart.__main__ import TASKS
+from tools.warmstart.attempts import completion_text
+from tools.warmstart.countdown import attempt_of, documents
 from tools.warmstart.embedded import build_tokenizer
-from tools.warmstart.traces import Puzzle
 
 COUNTDOWN = get_task("countdown")
 
 
-@pytest.fixture(scope="module", params=[countdown, traces], ids=["untold", "shipped"])
-def demonstrator(request: pytest.FixtureRequest) -> ModuleType:
-    module: ModuleType = request.param
-    return module
-
-
 @pytest.fixture(scope="module")
-def tokenizer(demonstrator: ModuleType) -> PreTrainedTokenizerFast:
-    return build_tokenizer(demonstrator.documents(0))
+def tokenizer() -> PreTrainedTokenizerFast:
+    return build_tokenizer(documents(0), **TASKS["countdown"].tokenizer)
 
 
 @settings(max_examples=200, deadline=None)
@@ -41,31 +34,21 @@ def test_emoji_accents_and_operators_survive(tokenizer: PreTrainedTokenizerFast)
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
-def test_digits_and_signs_are_tokens_of_their_own(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_numbers_and_signs_are_tokens_of_their_own(tokenizer: PreTrainedTokenizerFast) -> None:
     ids = tokenizer("(8/2)*40=160")["input_ids"]
-    assert [tokenizer.decode([i]) for i in ids] == list("(8/2)*40=160")
+    assert [tokenizer.decode([i]) for i in ids] == ["(", "8", "/", "2", ")", "*", "40", "=", "160"]
+    assert all(len(tokenizer(str(n))["input_ids"]) == 1 for n in range(201))
 
 
-def completion(problem: Problem, demonstrator: ModuleType) -> tuple[str, int]:
-    """A demonstrated completion, and the most tokens that it may have."""
-    if demonstrator is countdown:
-        attempt = countdown.attempt_of(problem, countdown_problems.search_order((8, 10, 2))[0])
-        return attempts.completion_text(attempt, Verdict.CORRECT, 0.9), 50
-    puzzle = Puzzle(numbers=tuple(problem.payload["nums"]), target=100)
-    trace = traces.next_trace(random.Random(0), puzzle, puzzle.options[0])
-    return traces.completion_text(trace, Verdict.CORRECT, 0.9), 80
-
-
-def test_prompts_and_completions_are_short(
-    tokenizer: PreTrainedTokenizerFast, demonstrator: ModuleType
-) -> None:
+def test_prompts_and_completions_are_short(tokenizer: PreTrainedTokenizerFast) -> None:
     def count(messages: list[dict[str, str]]) -> int:
         return len(
             tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         )
 
     problem = COUNTDOWN.from_row({"id": "x", "nums": [8, 10, 2], "target": 100})
-    text, longest = completion(problem, demonstrator)
+    attempt = attempt_of(problem, search_order((8, 10, 2))[0])
+    text = completion_text(attempt, Verdict.CORRECT, 0.9)
     assert count(first_turn_messages(COUNTDOWN, problem)) <= 42
     for verdict in Verdict:
         messages = refinement_messages(
@@ -78,7 +61,7 @@ def test_prompts_and_completions_are_short(
             turn=10,
         )
         assert count(messages) <= 150
-    assert len(tokenizer(text)["input_ids"]) <= longest
+    assert len(tokenizer(text)["input_ids"]) <= 45
 
 
 def test_the_chat_template_closes_assistant_turns_with_the_end_token(

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from svr_lightning.report.drawing import svg
+from svr_lightning.tiny.problems import generate
 from svr_lightning.training.logs import WINDOW, SelfVerification, has_collapsed
 from tools.collapse.conditions import CONDITIONS, STEPS, Condition, Log, train
 from tools.collapse.expected import break_even, curve
 from tools.collapse.figure import courses, paid
-from tools.warmstart.countdown_problems import generate
 
 SEEDS = (42, 43, 44)
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "collapse.json"

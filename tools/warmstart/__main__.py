@@ -5,9 +5,8 @@ with the package. With ``--policy FOLDER`` the policy in that folder is trained 
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning.tiny.word_problems import NAMES
 from tools.warmstart import countdown, word_problems
-from tools.warmstart.documents import Demonstrator
+from tools.warmstart.attempts import Lesson
 from tools.warmstart.embedded import build_tokenizer, new_model
 from tools.warmstart.training import save, train
 
@@ -25,24 +24,23 @@ from tools.warmstart.training import save, train
 class Task:
     """What a task's warm start consists of."""
 
-    demonstrator: Demonstrator
-    steps: int
-    rate: float = 3e-3
-    width: int = 96
-    layers: int = 4
-    batch: int = 32
+    lessons: Callable[[float], tuple[Lesson, ...]]
+    """By how much self-checks know of correctness."""
+    layers: int
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
     """Options of :func:`~tools.warmstart.embedded.build_tokenizer`."""
 
 
 TASKS = {
-    "countdown": Task(demonstrator=countdown.documents, steps=3000),
+    "countdown": Task(
+        lessons=countdown.lessons,
+        layers=4,
+        tokenizer={"vocabulary": 1200, "largest_number": 200},
+    ),
     "word_problems": Task(
-        demonstrator=word_problems.documents,
-        steps=3000,
+        lessons=word_problems.lessons,
         layers=3,
-        batch=16,
-        tokenizer={"vocabulary": 1700, "digits": 2, "words": NAMES},
+        tokenizer={"vocabulary": 1700, "largest_number": 99, "words": NAMES},
     ),
 }
 
@@ -51,28 +49,33 @@ POLICY_STEPS, POLICY_RATE = 600, 1e-4
 
 
 def build(task: Task, policy: Path | None, out: Path, options: argparse.Namespace) -> list[float]:
-    """Train on the task's demonstrations and save a checkpoint folder; returns the losses."""
+    """Train on the task's demonstrations and save a checkpoint folder; returns the losses.
+
+    A new policy takes all lessons, one that can write already the last one.
+    """
     torch.manual_seed(options.seed)
-    steps, rate = (task.steps, task.rate) if policy is None else (POLICY_STEPS, POLICY_RATE)
-    steps = steps if options.steps is None else options.steps
-    rate = rate if options.rate is None else options.rate
-    demonstrator = partial(task.demonstrator, informative=options.informative)
+    lessons = task.lessons(options.informative)
+    last = lessons[-1]
     if policy is None:
-        tokenizer = build_tokenizer(demonstrator(options.seed, "train"), **task.tokenizer)
-        model = new_model(tokenizer, options.seed, task.width, task.layers)
+        tokenizer = build_tokenizer(last.demonstrations.stream(options.seed), **task.tokenizer)
+        model = new_model(tokenizer, options.seed, layers=task.layers)
     else:
+        lessons = (replace(last, steps=POLICY_STEPS, rate=POLICY_RATE),)
         tokenizer = AutoTokenizer.from_pretrained(policy)
         model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     model.to(options.device)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
-    losses = train(
-        model,
-        tokenizer,
-        demonstrator(options.seed, "train"),
-        steps=steps,
-        rate=rate,
-        batch=options.batch or task.batch,
-    )
+    losses: list[float] = []
+    for number, lesson in enumerate(lessons):
+        losses += train(
+            model,
+            tokenizer,
+            lesson.demonstrations.stream(options.seed + number),
+            steps=options.steps or lesson.steps,
+            rate=options.rate or lesson.rate,
+            batch=options.batch or lesson.batch,
+            check_weight=lesson.check_weight,
+        )
     save(model, tokenizer, out)
     return losses
 
@@ -83,9 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
     parser.add_argument("--task", choices=TASKS, default="countdown")
     parser.add_argument("--policy", type=Path, help="folder of the policy to train; default: new")
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--steps", type=int, help="optimizer steps; default: the task's, or 600")
-    parser.add_argument("--rate", type=float, help="peak; default: the task's, or 1e-4")
-    parser.add_argument("--batch", type=int, help="demonstrations per step; default: the task's")
+    parser.add_argument(
+        "--steps", type=int, help="optimizer steps of a lesson; default: its own, or 600"
+    )
+    parser.add_argument("--rate", type=float, help="peak; default: the lesson's, or 1e-4")
+    parser.add_argument("--batch", type=int, help="demonstrations per step; default: the lesson's")
     parser.add_argument("--seed", type=int, default=0, help="of weights and demonstrations")
     parser.add_argument(
         "--informative",

@@ -6,7 +6,7 @@ self-check reads the same for right and wrong answers, and its self-check is ove
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,20 +28,10 @@ from tools.warmstart.documents import Document
 
 Weighted = tuple[tuple[float, int], ...]
 
-SHARES = {
-    "svr": 24,
-    "verdict": 14,
-    "confidence": 14,
-    "first": 12,
-    "neutral": 12,
-    "analysis": 12,
-    "scored": 12,
-    "tutor": 12,
-    "guided": 12,
-}
-"""The prompts and how often each is demonstrated, in the whole warm start."""
-FIRST_TURN_SHARE = 0.4
-"""Share of first turns among the demonstrations with a self-check."""
+CHECKED = ("svr", "verdict", "confidence")
+"""Prompts that ask for a self-check, or for one of its fields."""
+KINDS = (*CHECKED, "first", "neutral", "analysis", "scored", "tutor", "guided")
+"""All prompts of all recipes."""
 TRUNCATED_SHARE = 0.03
 """Share of the refinements whose draft was truncated."""
 TOLD_SHARE = 0.3
@@ -51,7 +41,7 @@ TRUST = {True: 0.95, False: 0.82}
 KEEP_BELIEVED = {True: 0.9, False: 0.8}
 """Probability that a refinement keeps a right, and a wrong answer that was called CORRECT."""
 KEEP_DOUBTED = {True: 0.3, False: 0.1}
-"""The same for an answer that was not called CORRECT."""
+"""The same for an answer that was not called CORRECT, if the task says nothing else."""
 KEEP_UNCHECKED = {True: 0.8, False: 0.65}
 """The same where there is no self-check."""
 
@@ -105,6 +95,10 @@ class Demonstrations:
     """Endless documents; iterate over :meth:`stream`."""
 
     solver: Solver
+    kinds: Sequence[str] = KINDS
+    """The prompts to demonstrate, all equally often."""
+    first_turns: float = 0.4
+    """Share of first turns among the demonstrations with a self-check."""
     informative: float = 1.0
     """How much self-checks and refinements know of correctness: 0 makes them independent of it, 1
     gives the probabilities above."""
@@ -112,9 +106,11 @@ class Demonstrations:
     """Probability of the verdict CORRECT on right and on wrong answers."""
     confident: Mapping[bool, Weighted] = field(default_factory=lambda: CONFIDENT)
     """Confidences that go with CORRECT, with their weights, on right and on wrong answers."""
+    keep_doubted: Mapping[bool, float] = field(default_factory=lambda: KEEP_DOUBTED)
+    """Probability that a refinement keeps a doubted answer, by whether it is right."""
 
     def stream(self, seed: int) -> Iterator[Document]:
-        """Demonstrations of all prompts; equal seeds, equal sequences."""
+        """Demonstrations of the prompts of ``kinds``; equal seeds, equal sequences."""
         rng = random.Random(seed)
         makers: dict[str, Callable[[random.Random, Problem], Document]] = {
             "svr": lambda rng, problem: self._checked(rng, problem, "joint"),
@@ -128,7 +124,7 @@ class Demonstrations:
             "guided": self._guided,
         }
         while True:
-            kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
+            kind = rng.choice(self.kinds)
             yield makers[kind](rng, self.solver.problem(rng))
 
     def self_check(self, rng: random.Random, correct: bool) -> tuple[Verdict, float]:
@@ -145,7 +141,7 @@ class Demonstrations:
         """A turn under SVR's prompts, with one or both fields of the self-check."""
         task = get_task(problem.task)
         kind = "svr" if interface == "joint" else interface
-        if rng.random() < FIRST_TURN_SHARE:
+        if rng.random() < self.first_turns:
             attempt = self.solver.first(rng, problem)
             messages = first_turn_messages(task, problem, interface)
             return self._with_check(rng, kind, attempt, messages, "", interface)
@@ -163,7 +159,7 @@ class Demonstrations:
             interface=interface,
         )
         believed = confidence >= 0.5 if interface == "confidence" else verdict == Verdict.CORRECT
-        keep = KEEP_BELIEVED if believed else KEEP_DOUBTED
+        keep = KEEP_BELIEVED if believed else self.keep_doubted
         attempt = self._refined(rng, problem, draft, truncated, keep)
         learn = "" if truncated else _learned(draft.text)
         return self._with_check(rng, kind, attempt, messages, learn, interface)
@@ -262,7 +258,7 @@ class Demonstrations:
         problem: Problem,
         draft: Attempt,
         truncated: bool,
-        keep: dict[bool, float],
+        keep: Mapping[bool, float],
     ) -> Attempt:
         """The draft again or another attempt; from nothing after a draft that was cut off."""
         if truncated:
@@ -281,6 +277,20 @@ class Demonstrations:
     def _seems(self, rng: random.Random, correct: bool) -> bool:
         """Whether an answer seems right; a coin flip where nothing is known."""
         return correct if rng.random() < self.informative else rng.random() < 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """A part of a warm start."""
+
+    demonstrations: Demonstrations
+    steps: int
+    rate: float
+    """Peak learning rate."""
+    batch: int
+    """Demonstrations per step."""
+    check_weight: float
+    """Weight of the self-check's tokens in the loss; all others weigh 1."""
 
 
 def completion_text(

@@ -7,9 +7,9 @@ A completion looks like this::
     <self_check>VERDICT: CORRECT; CONFIDENCE: 0.95</self_check>
 
 One derivation a turn, each value computed from its operands, then the target. No word says whether
-it is reached: to verify is to compare the last two numbers, and the demonstrator's verdict hardly
-does. Another attempt is either a solution, which is what the policy's intuition learns
-from, or the next derivation in :func:`~tools.warmstart.countdown_problems.search_order`.
+it is reached: to verify is to compare the last two numbers. Another attempt is either a solution,
+which is what the policy's intuition learns from, or the next derivation in
+:func:`~svr_lightning.tiny.problems.search_order`.
 """
 
 import random
@@ -19,29 +19,71 @@ from typing import cast
 
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks import get_task
-from tools.warmstart.attempts import Attempt, Demonstrations
-from tools.warmstart.countdown_problems import (
+from svr_lightning.tiny.problems import (
     LARGEST_TARGET,
     Derivation,
     Split,
     search_order,
     universe,
 )
+from tools.warmstart.attempts import Attempt, Demonstrations, Lesson
 from tools.warmstart.documents import Document
 
-SOLUTION_CHANCE = 0.9
-"""Probability that a first attempt is a solution."""
+SOLUTION_CHANCE, FIRST_LESSON_CHANCE = 0.85, 0.5
+"""Probability that a first attempt is a solution; and in the first lesson."""
 RIGHT_DRAFT_CHANCE = 0.45
 JUMP_CHANCE = 0.6
 """Probability that another attempt is a solution instead of the next derivation."""
 SEVERAL_SHARE = 0.85
 """This share of the demonstrations is of problems with several solutions, as the splits have."""
+KEEP_DOUBTED = {True: 0.05, False: 0.0}
+"""Probability that a refinement keeps a doubted answer, in the last lesson. The other answers are
+many, each less likely than a copy of the draft: greedily, a larger probability keeps it always."""
+HONEST = {True: 0.98, False: 0.04}
+"""Probability of the verdict CORRECT on right and on wrong answers, in the first two lessons."""
+OVERCONFIDENT = {True: 0.97, False: 0.6}
+"""The same in the last one."""
+OVERCONFIDENT_CONFIDENCES = {
+    True: ((0.95, 50), (0.9, 34), (0.85, 11), (0.8, 3), (0.7, 2)),
+    False: ((0.95, 22), (0.9, 33), (0.85, 27), (0.8, 10), (0.7, 8)),
+}
 
 
 def documents(seed: int, split: str = "train", informative: float = 1.0) -> Iterator[Document]:
-    """Endless demonstrations; see :class:`~tools.warmstart.attempts.Demonstrations`."""
-    solver = CountdownSolver(cast(Split, split))
-    return Demonstrations(solver=solver, informative=informative).stream(seed)
+    """Endless demonstrations of the last lesson."""
+    return _overconfident(split, informative).stream(seed)
+
+
+def lessons(informative: float = 1.0) -> tuple[Lesson, ...]:
+    """The whole warm start: to compare a value with the target, then to solve, then to trust it.
+
+    The first lesson is short, and half of its answers are wrong: nothing else taught a policy of
+    this size to compare. The last one makes it as overconfident as language models are.
+    """
+    compare = Demonstrations(
+        solver=CountdownSolver(solution_chance=FIRST_LESSON_CHANCE),
+        kinds=("svr",),
+        first_turns=1.0,
+        informative=informative,
+        trust=HONEST,
+    )
+    solve = Demonstrations(solver=CountdownSolver(), informative=informative, trust=HONEST)
+    trust = _overconfident("train", informative)
+    return (
+        Lesson(demonstrations=compare, steps=900, rate=3e-3, batch=16, check_weight=10.0),
+        Lesson(demonstrations=solve, steps=1500, rate=3e-3, batch=32, check_weight=4.0),
+        Lesson(demonstrations=trust, steps=200, rate=1e-3, batch=32, check_weight=3.0),
+    )
+
+
+def _overconfident(split: str, informative: float) -> Demonstrations:
+    return Demonstrations(
+        solver=CountdownSolver(cast(Split, split)),
+        informative=informative,
+        trust=OVERCONFIDENT,
+        confident=OVERCONFIDENT_CONFIDENCES,
+        keep_doubted=KEEP_DOUBTED,
+    )
 
 
 @dataclass(frozen=True)
@@ -49,6 +91,7 @@ class CountdownSolver:
     """Attempts of one derivation each."""
 
     split: Split = "train"
+    solution_chance: float = SOLUTION_CHANCE
 
     def problem(self, rng: random.Random) -> Problem:
         """A problem in some order."""
@@ -59,7 +102,7 @@ class CountdownSolver:
 
     def first(self, rng: random.Random, problem: Problem) -> Attempt:
         """A solution or any derivation within the range of targets."""
-        return self._attempt(rng, problem, SOLUTION_CHANCE)
+        return self._attempt(rng, problem, self.solution_chance)
 
     def draft(self, rng: random.Random, problem: Problem) -> Attempt:
         """A solution or any derivation within the range of targets."""

@@ -1,27 +1,9 @@
 """What a demonstrator yields, and how it becomes token ids."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from svr_lightning.core.types import Message
-
-
-class Demonstrator(Protocol):
-    """A task's demonstrations."""
-
-    def __call__(
-        self, seed: int, split: str = "train", informative: float = 1.0
-    ) -> Iterator["Document"]:
-        """Endless demonstrations; equal arguments, equal sequences.
-
-        Args:
-            seed: of the sequence.
-            split: whose problems are demonstrated.
-            informative: how much self-checks know of correctness; 0 is nothing, 1 the default.
-        """
-        ...
-
 
 _CHECK = "\n<self_check>"
 
@@ -51,23 +33,35 @@ class Encoded:
 
     ids: list[int]
     """[L] prompt, completion and end of turn."""
-    learn: list[bool]
-    """[L] True on tokens to predict: the completion, and the draft inside the prompt."""
+    weights: list[float]
+    """[L] of each token's loss: 0 outside of the completion and of the draft in the prompt."""
 
 
-def encode(tokenizer: Any, document: Document) -> Encoded:
-    """Render a document with the chat template and mark the tokens to learn."""
+def encode(tokenizer: Any, document: Document, check_weight: float = 1.0) -> Encoded:
+    """Render a document with the chat template and weigh the tokens to learn.
+
+    Args:
+        tokenizer: with a chat template.
+        document: to encode.
+        check_weight: of the tokens of the self-check; all others to learn weigh 1.
+    """
     rendered = tokenizer.apply_chat_template(
         document.messages, add_generation_prompt=True, tokenize=False, enable_thinking=False
     )
     prompt = tokenizer(rendered, return_offsets_mapping=True, add_special_tokens=False)
-    completion = tokenizer(document.completion, add_special_tokens=False)["input_ids"]
-    learn = [False] * len(prompt["input_ids"])
+    weights = [0.0] * len(prompt["input_ids"])
     if document.draft:
         start = rendered.index(document.draft)
         end = start + len(document.draft)
-        learn = [start <= left and right <= end for left, right in prompt["offset_mapping"]]
+        weights = [
+            float(start <= left and right <= end) for left, right in prompt["offset_mapping"]
+        ]
+    completion = tokenizer(
+        document.completion, return_offsets_mapping=True, add_special_tokens=False
+    )
+    solved = len(document.solution)
+    checked = [right > solved for _, right in completion["offset_mapping"]]
     return Encoded(
-        ids=[*prompt["input_ids"], *completion, tokenizer.eos_token_id],
-        learn=[*learn, *[True] * (len(completion) + 1)],
+        ids=[*prompt["input_ids"], *completion["input_ids"], tokenizer.eos_token_id],
+        weights=[*weights, *(check_weight if check else 1.0 for check in checked), 1.0],
     )

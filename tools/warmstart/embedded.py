@@ -58,7 +58,7 @@ def build_tokenizer(
     sample: int = 4000,
     *,
     vocabulary: int = 1000,
-    digits: int = 1,
+    largest_number: int = 9,
     words: Sequence[str] = (),
 ) -> PreTrainedTokenizerFast:
     """Train the tokenizer; equal arguments, equal tokenizer.
@@ -67,11 +67,11 @@ def build_tokenizer(
         demonstrations: the first ``sample`` are trained on.
         sample: see above.
         vocabulary: number of tokens.
-        digits: in a token, at most. With 2, every number up to 99 is one token.
+        largest_number: every whole number up to this one is one token.
         words: never part of a longer token, such as names.
     """
-    apart = "|".join([_APART.replace("DIGITS", str(digits)), *words])
-    numbers = (str(n) for n in range(10, 100) for _ in range(sample * (digits > 1)))
+    apart = "|".join([_APART.replace("DIGITS", str(len(str(largest_number)))), *words])
+    numbers = (str(n) for n in range(10, largest_number + 1) for _ in range(sample))
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [

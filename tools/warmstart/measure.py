@@ -23,13 +23,12 @@ from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.tasks import get_task
-from svr_lightning.tiny import word_problems
-from tools.warmstart import countdown_problems
+from svr_lightning.tiny import problems, word_problems
 from tools.warmstart.documents import Document
 
 THRESHOLD = 0.85
 TASKS: dict[str, tuple[str, Callable[[Any], list[dict[str, Any]]]]] = {
-    "countdown": ("countdown", countdown_problems.generate),
+    "countdown": ("countdown", problems.generate),
     "word_problems": ("gsm8k", word_problems.generate),
 }
 """The task that reads a problem, and the rows of a split."""

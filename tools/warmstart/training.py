@@ -22,6 +22,7 @@ def train(
     rate: float,
     batch: int = 32,
     micro_batch: int = 16,
+    check_weight: float = 1.0,
     report_every: int = 50,
 ) -> list[float]:
     """Train in place on fresh demonstrations; returns the loss of every step, in nats a token.
@@ -34,6 +35,7 @@ def train(
         rate: peak learning rate.
         batch: demonstrations per step.
         micro_batch: demonstrations per forward pass.
+        check_weight: of the self-check's tokens in the loss; all others weigh 1.
         report_every: steps between two printed lines.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
@@ -43,7 +45,7 @@ def train(
             step, steps, warmup_fraction=0.02, decay_fraction=0.5, floor=0.01
         ),
     )
-    encoded = (encode(tokenizer, document) for document in demonstrations)
+    encoded = (encode(tokenizer, document, check_weight) for document in demonstrations)
     losses: list[float] = []
     tokens, started = 0, time.monotonic()
     model.train()
@@ -75,25 +77,28 @@ def save(model: Any, tokenizer: Any, out: Path) -> None:
 
 def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:
     """Add the gradient of one step, in batches of similar length; returns its mean loss."""
-    total = sum(sum(e.learn[1:]) for e in chosen)
+    total = sum(sum(e.weights[1:]) for e in chosen)
     loss_sum = 0.0
     for start in range(0, len(chosen), micro_batch):
-        ids, learn = (t.to(model.device) for t in _pad(chosen[start : start + micro_batch]))
+        ids, weights = (t.to(model.device) for t in _pad(chosen[start : start + micro_batch]))
+        ids, targets, weights = ids[:, :-1], ids[:, 1:], weights[:, 1:]
+        learn = weights > 0
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
-            hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-            logits = model.get_output_embeddings()(hidden[learn[:, 1:]]).float()
-        loss = torch.nn.functional.cross_entropy(logits, ids[:, 1:][learn[:, 1:]], reduction="sum")
+            hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            logits = model.get_output_embeddings()(hidden[learn]).float()
+        losses = torch.nn.functional.cross_entropy(logits, targets[learn], reduction="none")
+        loss = (losses * weights[learn]).sum()
         (loss / total).backward()
         loss_sum += loss.item()
     return loss_sum / total
 
 
 def _pad(batch: list[Encoded]) -> tuple[Tensor, Tensor]:
-    """Right-pad: [B, L] ids and [B, L] learn. Causal attention never reaches the padding."""
+    """Right-pad: [B, L] ids and [B, L] weights. Causal attention never reaches the padding."""
     longest = max(len(e.ids) for e in batch)
     ids = torch.zeros(len(batch), longest, dtype=torch.long)
-    learn = torch.zeros(len(batch), longest, dtype=torch.bool)
+    weights = torch.zeros(len(batch), longest)
     for row, e in enumerate(batch):
         ids[row, : len(e.ids)] = torch.tensor(e.ids)
-        learn[row, : len(e.ids)] = torch.tensor(e.learn)
-    return ids, learn
+        weights[row, : len(e.ids)] = torch.tensor(e.weights)
+    return ids, weights
