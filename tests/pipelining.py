@@ -1,5 +1,6 @@
 """The same rollout with pipelined turns and in lock-step, on a real engine."""
 
+from dataclasses import replace
 from typing import Any
 
 from transformers import AutoModelForCausalLM
@@ -12,6 +13,9 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Job
 from tests.scripted import DECODING, PROBLEMS, STEP, TOKENIZER, driver
 from tools.bench.workloads import LockStep
+
+TEMPERATURE = 2.0
+"""High, since most completions of the policy are equally long at a lower one."""
 
 
 class Counting:
@@ -50,7 +54,8 @@ def adaptive_rollout(engine: Engine) -> tuple[list[Trajectory], int]:
 
 def _run(engine: Engine, programs: Any) -> tuple[list[Trajectory], int]:
     counting = Counting(engine)
-    jobs = [Job(problem, sample, program, DECODING) for problem, sample, program in programs]
+    hot = replace(DECODING, temperature=TEMPERATURE)
+    jobs = [Job(problem, sample, program, hot) for problem, sample, program in programs]
     return driver(counting).run(jobs), counting.steps
 
 

@@ -37,7 +37,7 @@ from tests import tolerance
 LR = 1e-3
 MOST_TOKENS = (512 + 24, 8 * 24)
 """Of the longest sequence with its prompt, and of all completions of a step."""
-CLIP = 0.1
+CLIP = 0.05
 """Below every gradient norm of these trainings, and above a quarter of it."""
 
 Seen = dict[str, Any]

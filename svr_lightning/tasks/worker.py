@@ -77,6 +77,9 @@ _WARM_UP = (
     (r"50\%", "0.5"),
 )
 
+# It warns at every answer that its own time limits are off: the process that it runs in has one.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
 
 def equal_answers(answer: str, reference: str) -> bool:
     r"""Whether an answer is mathematically equal to a reference; False where one is not read.

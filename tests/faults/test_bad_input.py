@@ -136,7 +136,7 @@ def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[s
         ([json.dumps(GOOD_ROW), "{not json"], ["rows.jsonl:2"]),
         ([json.dumps({**GOOD_ROW, "nums": "3 5 8"})], ["rows.jsonl:1", "nums"]),
         ([json.dumps({**GOOD_ROW, "id": "a"})] * 2, ["id", "'a'"]),
-        ([json.dumps(GOOD_ROW)], ["1 problems", "12 of one rollout"]),
+        ([json.dumps(GOOD_ROW)], ["1 problems", "8 of one rollout"]),
     ],
     ids=["empty", "missing-field", "broken-json", "wrong-type", "same-id", "too-few"],
 )
