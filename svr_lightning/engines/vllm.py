@@ -8,6 +8,7 @@ import copy
 import hashlib
 import os
 import random
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -119,7 +120,8 @@ class VLLMEngine(Engine):
             arguments["distributed_executor_backend"] = "external_launcher"
         if on_cpu:  # where compilation costs more than it saves
             self._eager = partial(torch.compiler.set_stance, "force_eager")
-        with _random_state_kept(), self._eager():
+        shared = _own_shared_memory() if on_cpu and self.ranks > 1 else nullcontext()
+        with _random_state_kept(), self._eager(), shared:
             try:
                 self._llm = LLM(**arguments)
             except (TypeError, ValueError) as error:
@@ -251,6 +253,36 @@ def prepare_environment(ranks: int) -> None:
         rank = torch.distributed.get_rank()
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
         os.environ.setdefault("LOCAL_RANK", "0")
+
+
+@contextmanager
+def _own_shared_memory() -> Iterator[None]:
+    """Give the shared memory of an engine on a CPU a name that no other run on this machine has.
+
+    Under an external launcher, vLLM names the memory of all runs alike and leaves it behind: a
+    second run, or a later one, would find the name taken. Once all ranks hold the memory, it needs
+    no name.
+    """
+    from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
+
+    tokens = []
+
+    def own_name(communicator: Any) -> str:
+        token = [uuid.uuid4().hex]
+        (first, group) = (communicator.ranks[0], communicator.cpu_group)
+        torch.distributed.broadcast_object_list(token, src=first, group=group)
+        tokens.append(token[0])
+        return token[0] + str(named(communicator)).replace("/", "")  # a name has none inside
+
+    named = _CPUSHMDistributed.make_group_name
+    _CPUSHMDistributed.make_group_name = staticmethod(own_name)
+    try:
+        yield
+    finally:
+        _CPUSHMDistributed.make_group_name = staticmethod(named)
+        for token in tokens:
+            for file in Path("/dev/shm").glob(f"{token}*"):  # noqa: S108  # where Linux keeps it
+                file.unlink(missing_ok=True)
 
 
 def _processes() -> int:

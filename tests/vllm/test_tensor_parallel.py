@@ -1,6 +1,7 @@
 """Two processes that share an engine: the same problems and completions, half the samples."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,20 @@ def rollouts(policy: Path, folder: Path, processes: int) -> list[dict[str, Any]]
     return sorted(lines, key=lambda line: (line["id"], line["sample"]))
 
 
+@pytest.fixture
+def killed_run() -> Iterator[None]:
+    """Shared memory that a killed run left, under the name that vLLM gives that of all runs."""
+    folder = Path("/dev/shm")
+    left = {folder / f"-tp:0-[0-1]-cpushm_{rank}" for rank in (0, 1)}
+    for file in left:
+        file.touch()
+    yield
+    assert {*folder.glob("*cpushm*")} == left
+    for file in left:
+        file.unlink()
+
+
+@pytest.mark.usefixtures("killed_run")
 def test_a_shared_engine_rolls_out_what_one_process_would(policy: Path, tmp_path: Path) -> None:
     alone, shared = rollouts(policy, tmp_path / "1", 1), rollouts(policy, tmp_path / "2", 2)
     assert [(line["id"], line["sample"]) for line in shared] == [
