@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -182,13 +183,37 @@ def test_the_layer_of_svr_plus_is_the_candidate_that_was_chosen(
     monkeypatch.chdir(Path(__file__).resolve().parents[2])
     (layer,) = plan.BY_NAME[plan.CHOSEN].layers
     held = yaml.safe_load(Path(layer).read_text())["model"]["recipe"]["init_args"]
+    outs = [str(tmp_path / task) for task in plan.BEDS]
     for name, candidate in plan.CANDIDATES.items():
-        tuning.write_tuned(str(tmp_path), {}, {"chosen": name})
+        for out in outs:
+            tuning.write_tuned(out, {}, judged({name: (0.9, 100)}))
         if candidate["model"]["recipe"]["init_args"].items() <= held.items():
-            tuning.check_choice(str(tmp_path))
+            tuning.check_choice(outs)
         else:
             with pytest.raises(ConfigError, match=f"is not the candidate '{name}'"):
-                tuning.check_choice(str(tmp_path))
+                tuning.check_choice(outs)
+
+
+def judged(found: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    """Accuracy and tokens of the candidates; .1 and 100 of those that are not named."""
+    return {
+        name: {"accuracy": accuracy, "avg_total_tokens": tokens}
+        for name in plan.CANDIDATES
+        for accuracy, tokens in [found.get(name, (0.1, 100))]
+    }
+
+
+def test_the_candidate_that_is_best_on_average_over_both_tasks_is_chosen(tmp_path: Path) -> None:
+    outs = [str(tmp_path / task) for task in plan.BEDS]
+    tuning.write_tuned(outs[0], {}, judged({"drawn": (0.75, 400), "all": (0.5, 300)}))
+    tuning.write_tuned(outs[1], {}, judged({"drawn": (0.25, 400), "all": (0.75, 300)}))
+    assert tuning.chosen_candidate(outs) == "all"  # 0.625 against 0.5
+    tuning.write_tuned(outs[1], {}, judged({"drawn": (0.5, 400), "all": (0.75, 300)}))
+    assert tuning.chosen_candidate(outs) == "all"  # both 0.625, with fewer tokens
+    tuning.write_tuned(outs[1], {}, judged({"drawn": (0.625, 400), "all": (0.75, 300)}))
+    assert tuning.chosen_candidate(outs) == "drawn"
+    with pytest.raises(ConfigError, match="no figures of the candidates"):
+        tuning.chosen_candidate([str(tmp_path / "elsewhere")])
 
 
 def validated(cell: Cell, accuracy: float, tokens: float = 100.0) -> None:
@@ -231,16 +256,14 @@ def test_rows_that_take_another_rows_rate_ask_for_that_row(tmp_path: Path) -> No
     assert tuning.tuned_rows(settings, ["svr_400", "igrpo_turns", "warm_start"]) == ["igrpo", "svr"]
 
 
-def test_of_equal_candidates_the_one_with_fewer_tokens_is_chosen(tmp_path: Path) -> None:
+def test_a_candidates_figures_are_means_over_its_seeds(tmp_path: Path) -> None:
     settings = Settings(out=str(tmp_path), rates={"svr": 1e-3})
-    mean = fmean(seed / 100 for seed in plan.CANDIDATE_SEEDS)
-    for number, name in enumerate(plan.CANDIDATES):
+    for name in plan.CANDIDATES:
         for seed in plan.CANDIDATE_SEEDS:
-            accuracy = 0.1 if number == 0 else seed / 100
-            validated(plan.candidate_cell(name, seed, settings), accuracy, 500.0 - number)
-    found = tuning.judged_candidates(settings)
-    assert found["chosen"] == list(plan.CANDIDATES)[-1]
-    assert found["tried"][found["chosen"]]["accuracy"] == pytest.approx(mean)
+            validated(plan.candidate_cell(name, seed, settings), seed / 100)
+    mean = fmean(seed / 100 for seed in plan.CANDIDATE_SEEDS)
+    for found in tuning.judged_candidates(settings).values():
+        assert found["accuracy"] == pytest.approx(mean)
 
 
 def test_without_the_chosen_layer_the_other_rows_are_run_all_the_same(
@@ -248,9 +271,11 @@ def test_without_the_chosen_layer_the_other_rows_are_run_all_the_same(
 ) -> None:
     monkeypatch.chdir(Path(__file__).resolve().parents[2])
     rates = {name: {"lr": 1e-3} for name in plan.TUNED_ROWS}
-    tuning.write_tuned(str(tmp_path), rates, {"chosen": "all"})
-    options = parser().parse_args(["--out", str(tmp_path), "--rows", "svr", "svr_plus"])
-    names, lines = runnable(options, Settings(out=str(tmp_path)), ("train",))
+    base = str(tmp_path / "miniature")
+    for task in plan.BEDS:
+        tuning.write_tuned(plan.out_of(base, task), rates, judged({"all": (0.9, 100)}))
+    options = parser().parse_args(["--out", base, "--rows", "svr", "svr_plus"])
+    names, lines = runnable(options, Settings(out=base), ("train",))
     assert names == ["svr"]
     assert lines[0].startswith("svr_plus: ")
     assert "is not the candidate 'all'" in lines[0]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.trajectories import record, uncensored, write_results
 from tools.miniature import plan, tuning
 from tools.miniature.__main__ import main
 from tools.miniature.cells import inputs_digest, record_path
-from tools.miniature.outcomes import read_outcomes
+from tools.miniature.outcomes import FILE, read_outcomes
 from tools.miniature.plan import Command, Settings
 from tools.miniature.reading import Seeds, recording_of
 from tools.miniature.results import answers, options_of, versus
@@ -76,7 +77,7 @@ def leave(command: Command, row: str, seed: str) -> None:
         assert main_vote(command) == 0
     result.parent.mkdir(parents=True, exist_ok=True)
     result.touch()
-    record = {"command": command.line, "inputs": inputs_digest(command), "done": True}
+    record = {"command": command.line, "inputs": inputs_digest(command.arguments), "done": True}
     write_json(record_path(command), {**record, "seconds": 1.5})
 
 
@@ -100,7 +101,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for command in cell.commands:
                     leave(command, name, seed)
         options = ["--out", str(folder), "--stage", "report", "--seeds", *SEEDS]
-        options += ["--rows", *ROWS, "svr_turns", "--publish", str(folder / "published")]
+        options += ["--rows", *ROWS, "svr_turns", "--published", str(folder / "published")]
         assert main(options) == 0
     return folder
 
@@ -182,18 +183,55 @@ def test_every_table_is_made_again_from_the_published_outcomes(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    options = ["--stage", "report", "--seeds", *SEEDS, "--rows", *ROWS, "svr_turns"]
-    file = out / "published" / "outcomes.npz"
-    assert main([*options, "--outcomes", str(file), "--out", str(tmp_path)]) == 0
+    published = out / "published"
+    options = ["--published", str(published), "--out", str(tmp_path), "--seeds", *SEEDS]
+    options += ["--rows", *ROWS, "svr_turns"]
+    assert main([*options, "--stage", "report"]) == 0
     for name in ("table.md", "rows.json", "rows.svg"):
         assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
     again, before = (json.loads((f / "results.json").read_text()) for f in (tmp_path, out))
     assert again["rows"] == before["rows"]
-    (svr,) = [one for one in read_outcomes(file) if one.row.name == "svr"]
+    (svr,) = [o for o in read_outcomes(published / FILE, "countdown") if o.row.name == "svr"]
     assert svr.tables[0].signals[0][0].confidence == 0.95
     (tmp_path / "other.npz").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match=r"other\.npz: no outcomes"):
-        read_outcomes(tmp_path / "other.npz")
+        read_outcomes(tmp_path / "other.npz", "countdown")
+
+
+def test_seeds_that_are_judged_later_join_those_that_are_published(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    rows = ("grpo", "svr")
+    options = ["--published", str(tmp_path / "published"), "--rows", *rows]
+    first = [*options, "--seeds", "43", "--out", str(out)]
+    assert main([*first, "--stage", "report"]) == 0  # publishes one seed
+    capsys.readouterr()
+    assert main([*options, "--seeds", *SEEDS, "--out", str(tmp_path / "new"), "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert "published: 43" in listed
+    assert "svr-42" in listed
+    assert "svr-43" not in listed
+    assert main([*options, "--seeds", *SEEDS, "--out", str(out), "--stage", "report"]) == 0
+    both = {one.row.name: one for one in read_outcomes(tmp_path / "published" / FILE, "countdown")}
+    whole_file = out / "published" / FILE
+    everything = {one.row.name: one for one in read_outcomes(whole_file, "countdown")}
+    for name, one in both.items():
+        assert one.seeds == (42, 43)
+        for k, votes in everything[name].votes.items():
+            assert (one.votes[k].right == votes.right).all()
+        for ours, theirs in zip(one.greedy, everything[name].greedy, strict=True):
+            assert (ours.table.correct == theirs.table.correct).all()
+
+
+def test_outcomes_of_another_configuration_are_refused(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    changed = replace(plan.BY_NAME["svr"], layers=("configs/methods/svr_plus.yaml",))
+    monkeypatch.setattr(plan, "BY_NAME", {**plan.BY_NAME, "svr": changed})
+    with pytest.raises(ConfigError, match="svr was judged with another configuration"):
+        read_outcomes(out / "published" / FILE, "countdown")
 
 
 def test_votes_are_rows_of_their_own(rows: dict[str, Any]) -> None:

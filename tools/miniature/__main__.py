@@ -9,23 +9,25 @@ train, judge (on held-out problems), report. What is done already is kept;
 start it again and it goes on. Flags after -- go to every training:
 -- --trainer.max_steps 2 --trainer.val_check_interval 2.
 
-    python -m tools.miniature --stage report --outcomes FILE --out FOLDER
+What is published counts as done too, and reports add to it:
 
-makes every table again from published outcomes.
+    python -m tools.miniature --stage report   # every table again, in seconds
 """
 
 import argparse
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from svr_lightning.errors import ConfigError
 from tools.miniature import plan, report, tuning
 from tools.miniature.cells import Runner, state_of
+from tools.miniature.outcomes import FILE as OUTCOMES
+from tools.miniature.outcomes import read_outcomes
 from tools.miniature.plan import Settings
+from tools.miniature.reading import Seeds
 
 STAGES = ("tune", "train", "judge", "report")
 FAILED, USER_FAULT, INTERRUPTED = 1, 2, 130
@@ -41,15 +43,18 @@ def parser() -> argparse.ArgumentParser:
     )
     add = result.add_argument
     add("--task", choices=[*plan.BEDS], default="countdown", help="embedded task (countdown)")
-    add("--out", help="folder (runs/miniature, or runs/miniature-TASK)")
+    add(
+        "--out",
+        default="runs/miniature",
+        help="folder (runs/miniature[-TASK])",
+    )
     add("--jobs", type=int, default=2, help="runs at the same time, one thread each (2)")
     every = [*plan.BY_NAME]
     add("--rows", nargs="+", choices=every, default=every, metavar="NAME", help="only these rows")
     add("--seeds", type=int, nargs="+", default=[*plan.SEEDS], help="training seeds (42 to 46)")
     add("--stage", choices=[*STAGES, "all"], default="all", help="only this stage (all)")
     add("--list", action="store_true", help="show the plan and what of it is done, run nothing")
-    add("--outcomes", type=Path, metavar="FILE", help="report: read these, not the cells' results")
-    add("--publish", type=Path, metavar="FOLDER", help="copy tables and figures there")
+    add("--published", type=Path, metavar="FOLDER", help="results (tools/results/miniature/TASK)")
     return result
 
 
@@ -81,31 +86,33 @@ def run(options: argparse.Namespace, extra: tuple[str, ...]) -> int:
     if options.jobs < 1:
         raise ConfigError(f"--jobs {options.jobs}: must be at least 1")
     options.rows = [row.name for row in plan.rows_of(options.task) if row.name in options.rows]
-    out = options.out or ("runs/miniature" + f"-{options.task}" * (options.task != "countdown"))
-    settings = Settings(out=out, task=options.task, extra=extra)
+    settings = Settings(out=plan.out_of(options.out, options.task), task=options.task, extra=extra)
+    folder = options.published or Path(plan.BEDS[options.task].published)
+    outcomes = folder / OUTCOMES
+    published = read_outcomes(outcomes, options.task) if outcomes.is_file() else []
+    for task, bed in plan.BEDS.items():
+        ours = folder if task == options.task else Path(bed.published)
+        tuning.take_over(ours, plan.out_of(options.out, task))
     if options.list:
-        return show_plan(options, settings)
+        return show_plan(options, settings, published)
     stages = STAGES if options.stage == "all" else (options.stage,)
     runner = Runner(say=lambda line: print(line, flush=True))
     failures: list[str] = []
     if "tune" in stages:
-        with_candidates = settings.task == "countdown" and plan.CHOSEN in options.rows
-        failures = tune(runner, settings, options.rows, options.jobs, with_candidates)
+        failures = tune(runner, settings, options.rows, options.jobs)
         if failures:
             return FAILED  # the other stages need the learning rates
     if {"train", "judge"} & set(stages):
         names, failures = runnable(options, settings, stages)
         borrowing = [name for name in names if plan.BY_NAME[name].policy_of]
         for group in ([name for name in names if name not in borrowing], borrowing):
-            failures += runner.run(cells(options, settings, stages, group), options.jobs)
+            planned = cells(options, settings, stages, group, published)
+            failures += runner.run(planned, options.jobs)
     if "report" in stages:
-        if options.outcomes is None:
-            settings = replace(settings, rates=tuning.read_rates(settings.out))
+        settings = replace(settings, rates=tuning.read_rates(settings.out))
         seeds = tuple(options.seeds)
-        for line in report.write_report(settings, seeds, options.rows, options.outcomes):
-            print(line)
-    if options.publish:
-        for line in report.publish(Path(settings.out), options.publish):
+        lines = report.write_report(settings, seeds, options.rows, published)
+        for line in [*lines, *report.publish(Path(settings.out), folder)]:
             print(line)
     for line in failures:
         print(line, file=sys.stderr)
@@ -117,39 +124,40 @@ def runnable(
 ) -> tuple[list[str], list[str]]:
     """The rows that can be run, and an error line if SVR+'s layer is not the chosen candidate."""
     names: list[str] = options.rows
-    if "train" in stages and plan.CHOSEN in names and settings.task == "countdown":
+    if "train" in stages and plan.CHOSEN in names:
         try:
-            tuning.check_choice(settings.out)
+            tuning.check_choice([plan.out_of(options.out, task) for task in plan.BEDS])
         except ConfigError as error:
             return [name for name in names if name != plan.CHOSEN], [f"{plan.CHOSEN}: {error}"]
     return names, []
 
 
-def tune(
-    runner: Runner, settings: Settings, names: Sequence[str], jobs: int, candidates: bool
-) -> list[str]:
-    """Choose the learning rates, then SVR+'s candidate, which trains at SVR's rate."""
+def tune(runner: Runner, settings: Settings, names: Sequence[str], jobs: int) -> list[str]:
+    """Choose the learning rates, and judge SVR+'s candidates, which train at SVR's rate."""
     tuned = tuning.tuned_rows(settings, names)
     for _ in range(plan.MORE_RATES + 1):  # what was tried decides what is tried next
         failures = runner.run(tuning.rate_cells(settings, tuned), jobs)
         if failures:
             return failures
     rates = tuning.tuned_rates(settings, tuned)
-    chosen: Mapping[str, Any] = {}
-    if candidates and "svr" in rates:
-        settings = replace(settings, rates={"svr": float(rates["svr"]["lr"])})
+    tuning.write_tuned(settings.out, rates, {})
+    if plan.CHOSEN in names:
+        settings = replace(settings, rates=tuning.read_rates(settings.out))
         failures = runner.run(tuning.candidate_cells(settings), jobs)
         if failures:
             return failures
-        chosen = tuning.judged_candidates(settings)
-    tuning.write_tuned(settings.out, rates, chosen)
+        tuning.write_tuned(settings.out, {}, tuning.judged_candidates(settings))
     return []
 
 
 def cells(
-    options: argparse.Namespace, settings: Settings, stages: Sequence[str], names: Sequence[str]
+    options: argparse.Namespace,
+    settings: Settings,
+    stages: Sequence[str],
+    names: Sequence[str],
+    published: Sequence[Seeds] = (),
 ) -> list[plan.Cell]:
-    """The chosen cells, ordered by seed, so that a whole table is complete early."""
+    """The chosen cells that are not published, by seed, so that a whole table is complete early."""
     rates = tuning.read_rates(settings.out) if "train" in stages else {}
     settings = replace(settings, rates=rates)
     rows = [plan.BY_NAME[name] for name in names]
@@ -157,22 +165,25 @@ def cells(
     if "train" in stages and untuned:
         raise ConfigError(f"{settings.out}: no tuned rate for {', '.join(untuned)}; --stage tune")
     seeds = tuple(options.seeds)
+    done = {(one.row.name, seed) for one in published for seed in one.seeds}
     return [
         plan.cell(row, seed, settings, tuple(stages))
         for seed in seeds
         for row in rows
-        if seed in plan.seeds_of(row, seeds)
+        if seed in plan.seeds_of(row, seeds) and (row.name, seed) not in done
     ]
 
 
-def show_plan(options: argparse.Namespace, settings: Settings) -> int:
+def show_plan(options: argparse.Namespace, settings: Settings, published: Sequence[Seeds]) -> int:
     """Print every cell and its steps: done (+), open (-), or done with other settings (!)."""
     stages = ("train", "judge")
+    for one in published:
+        print(f"{one.row.name:24} published: {', '.join(map(str, one.seeds))}")
     try:
-        planned = cells(options, settings, stages, options.rows)
+        planned = cells(options, settings, stages, options.rows, published)
     except ConfigError as error:
         print(f"not tuned yet: {error}")
-        planned = cells(options, settings, ("judge",), options.rows)
+        planned = cells(options, settings, ("judge",), options.rows, published)
     for cell in planned:
         steps = (f"{_SIGNS[state_of(c)]}{c.name}" for c in cell.commands)
         print(f"{cell.name:24} {' '.join(steps)}")

@@ -96,7 +96,7 @@ class Runner:
 
     def _command(self, command: Command) -> float:
         """Run a command; returns the seconds that its last start took."""
-        record, inputs = read_record(command), inputs_digest(command)
+        record, inputs = read_record(command), inputs_digest(command.arguments)
         arguments = list(command.arguments)
         if command.checkpoint and Path(command.checkpoint).is_file():
             arguments += ["--ckpt_path", "last"]
@@ -175,7 +175,7 @@ def state_of(command: Command) -> State:
     record = read_record(command)
     if not record:
         return "open"
-    if (record["command"], record["inputs"]) != (command.line, inputs_digest(command)):
+    if (record["command"], record["inputs"]) != (command.line, inputs_digest(command.arguments)):
         return "other"
     return "done" if record["done"] and Path(command.result).is_file() else "open"
 
@@ -206,7 +206,7 @@ def read_record(command: Command) -> dict[str, Any]:
         raise ConfigError(f"{path}: no record of a command ({error}); remove the file") from error
 
 
-def inputs_digest(command: Command) -> str:
+def inputs_digest(arguments: Sequence[str]) -> str:
     """SHA-256 of what a command line names: its configurations and the shipped policy.
 
     Comments and the order of keys do not count.
@@ -215,7 +215,7 @@ def inputs_digest(command: Command) -> str:
         ConfigError: if a configuration is not there, or not YAML.
     """
     digest = hashlib.sha256()
-    for flag, value in itertools.pairwise(command.arguments):
+    for flag, value in itertools.pairwise(arguments):
         if flag == "--config":
             try:
                 layer = yaml.safe_load(Path(value).read_text(encoding="utf-8"))

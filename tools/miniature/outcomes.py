@@ -19,6 +19,7 @@ from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.table import Outcome, TurnTable
 from tools.miniature import plan
+from tools.miniature.cells import inputs_digest
 from tools.miniature.reading import Recording, Seeds
 from tools.miniature.summary import Answers
 
@@ -30,8 +31,8 @@ _VERDICTS = {code: Verdict(name) for name, code in VERDICT_CODES.items()}
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
-def write_outcomes(path: Path, rows: Sequence[Seeds]) -> None:
-    """Write what was judged of every row and seed."""
+def write_outcomes(path: Path, rows: Sequence[Seeds], task: plan.Task) -> None:
+    """Write what was judged of every row and seed on a task."""
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     listed = []
     for one in rows:
@@ -45,22 +46,35 @@ def write_outcomes(path: Path, rows: Sequence[Seeds]) -> None:
             arrays[f"{one.row.name}/votes/{k}/right"] = voted.right
             arrays[f"{one.row.name}/votes/{k}/tokens"] = voted.tokens
         listed.append(
-            {"name": one.row.name, "seeds": one.seeds, "gates": gates, "votes": [*one.votes]}
+            {
+                "name": one.row.name,
+                "inputs": inputs_digest(plan.layered(one.row, task)),
+                "seeds": one.seeds,
+                "gates": gates,
+                "votes": [*one.votes],
+            }
         )
     arrays["rows"] = np.array(json.dumps(listed))
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # none is called allow_pickle
 
 
-def read_outcomes(path: Path) -> list[Seeds]:
+def read_outcomes(path: Path, task: plan.Task) -> list[Seeds]:
     """The rows of a file that :func:`write_outcomes` wrote.
 
     Raises:
-        ConfigError: if it is no such file.
+        ConfigError: if it is no such file, or one of a row whose configuration changed since.
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return [_seeds(row, arrays) for row in json.loads(str(arrays["rows"]))]
+            listed = json.loads(str(arrays["rows"]))
+            for row in listed:
+                if inputs_digest(plan.layered(plan.BY_NAME[row["name"]], task)) != row["inputs"]:
+                    raise ConfigError(
+                        f"{path}: {row['name']} was judged with another configuration or policy "
+                        "than today's; give another --published folder, and run it again"
+                    )
+            return [_seeds(row, arrays) for row in listed]
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{path}: no outcomes of the miniature ({error})") from error
 

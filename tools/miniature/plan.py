@@ -27,6 +27,8 @@ class Bed:
     """The scale and the data sets that all rows share."""
     start: str
     """The policy that all trainings start from."""
+    published: str
+    """The folder of its results."""
 
 
 BEDS: Mapping[Task, Bed] = {
@@ -34,11 +36,13 @@ BEDS: Mapping[Task, Bed] = {
         config="configs/countdown_tiny.yaml",
         experiment="configs/experiments/miniature.yaml",
         start="embedded:countdown-tiny",
+        published="tools/results/miniature/countdown",
     ),
     "arithmetic": Bed(
         config="configs/arithmetic_tiny.yaml",
         experiment="configs/experiments/miniature_arithmetic.yaml",
         start="embedded:arithmetic-tiny",
+        published="tools/results/miniature/arithmetic",
     ),
 }
 BOTH: tuple[Task, ...] = ("countdown", "arithmetic")
@@ -242,7 +246,7 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
         "all_sections": ("all", True, False),
     }.items()
 }
-"""Configuration layers among which ``svr_plus`` was chosen, on the development problems."""
+"""Configuration layers among which ``svr_plus`` is chosen, on both tasks' development problems."""
 CHOSEN = "svr_plus"
 """The row whose layer is the chosen candidate."""
 
@@ -348,6 +352,11 @@ def judge(row: Row, seed: int, folder: str, policy: str, task: Task) -> tuple[Co
     return tuple(commands)
 
 
+def out_of(base: str, task: Task) -> str:
+    """The experiment's folder on a task."""
+    return base if task == "countdown" else f"{base}-{task}"
+
+
 def folder_of(out: str, row: Row, seed: int) -> str:
     """The folder of a cell."""
     return f"{out}/{row.name}-{seed}"
@@ -388,7 +397,7 @@ def candidate_cell(name: str, seed: int, settings: Settings) -> Cell:
     """A training of a candidate for ``svr_plus``."""
     row = replace(BY_NAME["svr"], layers=(candidate_layer(name, settings),))
     folder = f"{settings.out}/tune/{name}-{seed}"
-    command = fit(row, seed, settings.rates["svr"], folder, settings, TUNING_FLAGS)
+    command = fit(row, seed, settings.rates["svr"], folder, settings)
     return Cell(name=f"tune/{name}-{seed}", commands=(command,))
 
 

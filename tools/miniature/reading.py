@@ -78,6 +78,35 @@ def read_row(row: Row, seeds: Sequence[int], settings: Settings) -> Seeds | None
     return found
 
 
+def joined(one: Seeds, other: Seeds) -> Seeds:
+    """The same row's evaluations with other seeds, in the order of the seeds.
+
+    Raises:
+        ConfigError: if they were asked different problems.
+    """
+    same_problems(one.tables[0].ids, other.tables[0].ids, one.row.name)
+    seeds = (*one.seeds, *other.seeds)
+    order = sorted(range(len(seeds)), key=seeds.__getitem__)
+
+    def in_order(values: Sequence[Recording]) -> tuple[Recording, ...]:
+        return tuple(values[index] for index in order)
+
+    votes = {
+        k: Answers(
+            right=np.concatenate([one.votes[k].right, other.votes[k].right])[order],
+            tokens=np.concatenate([one.votes[k].tokens, other.votes[k].tokens])[order],
+        )
+        for k in one.votes
+    }
+    return Seeds(
+        row=one.row,
+        seeds=tuple(seeds[index] for index in order),
+        greedy=in_order((*one.greedy, *other.greedy)),
+        sampled=in_order((*one.sampled, *other.sampled)),
+        votes=votes,
+    )
+
+
 def recording_of(name: str, folder: Path) -> Recording:
     """An evaluation's files.
 

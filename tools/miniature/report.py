@@ -15,19 +15,27 @@ from tools.miniature import plan, tuning
 from tools.miniature.cells import read_record
 from tools.miniature.figure import rows as draw_rows
 from tools.miniature.outcomes import FILE as OUTCOMES
-from tools.miniature.outcomes import read_outcomes, write_outcomes
+from tools.miniature.outcomes import write_outcomes
 from tools.miniature.plan import Settings
-from tools.miniature.reading import Seeds, read_row
+from tools.miniature.reading import Seeds, joined, read_row
 from tools.miniature.results import REFERENCE, summarise
 from tools.miniature.tables import commands_md, table_md
 
-FILES = ("table.md", "results.json", "commands.md", "rows.svg", "rows.json", OUTCOMES)
+FILES = (
+    "table.md",
+    "results.json",
+    "commands.md",
+    "rows.svg",
+    "rows.json",
+    OUTCOMES,
+    tuning.TUNED,
+)
 RIVAL = "grpo_mt"
 """The row whose fixed budgets are drawn beside the reference's."""
 
 
 def write_report(
-    settings: Settings, seeds: Sequence[int], names: Sequence[str], outcomes: Path | None = None
+    settings: Settings, seeds: Sequence[int], names: Sequence[str], published: Sequence[Seeds] = ()
 ) -> list[str]:
     """Leave the outcomes of all rows and what follows from them: tables, numbers, the figure.
 
@@ -35,7 +43,7 @@ def write_report(
         settings: of the experiment.
         seeds: that were planned.
         names: of the rows.
-        outcomes: a file of outcomes, in place of what was judged in the experiment's folder.
+        published: what was judged earlier; the seeds of a row that stand there count as done.
 
     Returns:
         Lines for the terminal.
@@ -44,16 +52,13 @@ def write_report(
         ConfigError: if nothing was judged yet, or results cannot be read.
     """
     out = Path(settings.out)
-    if outcomes is None:
-        rows = [plan.BY_NAME[name] for name in names]
-        judged = [one for row in rows if (one := read_row(row, seeds, settings))]
-        if not judged:
-            raise ConfigError(f"{settings.out}: nothing is judged yet; run --stage judge")
-        write_outcomes(out / OUTCOMES, judged)
-        shown = replace(settings, out=Settings.out)  # without this run's folder
-        write_file(out / "commands.md", [commands_md([one.row for one in judged], shown, seeds)])
-        write_json(out / "times.json", _seconds(judged, settings))
-    found = [row for row in read_outcomes(outcomes or out / OUTCOMES) if row.row.name in names]
+    found = [one for name in names if (one := _judged(name, seeds, settings, published))]
+    if not found:
+        raise ConfigError(f"{settings.out}: nothing is judged yet; run --stage judge")
+    write_outcomes(out / OUTCOMES, found, settings.task)
+    shown = replace(settings, out=Settings.out)  # without this run's folder
+    write_file(out / "commands.md", [commands_md([one.row for one in found], shown, seeds)])
+    write_json(out / "times.json", _seconds(found, settings))
     missing = _missing(found, names, seeds)
     entries = summarise(found)
     tuned = out / tuning.TUNED
@@ -70,6 +75,17 @@ def write_report(
     _figure(entries, out)
     table = f"{out / 'table.md'}: {len(entries)} rows"
     return [table, *(f"not judged: {cell}" for cell in missing)]
+
+
+def _judged(
+    name: str, seeds: Sequence[int], settings: Settings, published: Sequence[Seeds]
+) -> Seeds | None:
+    """What was judged of a row, here or earlier."""
+    row = plan.BY_NAME[name]
+    earlier = next((one for one in published if one.row is row), None)
+    left = [seed for seed in seeds if not earlier or seed not in earlier.seeds]
+    here = read_row(row, left, settings)
+    return joined(earlier, here) if earlier and here else earlier or here
 
 
 def publish(out: Path, folder: Path, files: Sequence[str] = FILES) -> list[str]:
@@ -136,11 +152,13 @@ def _missing(found: Sequence[Seeds], names: Sequence[str], seeds: Sequence[int])
     ]
 
 
-def _seconds(found: Sequence[Seeds], settings: Settings) -> dict[str, dict[str, float]]:
+def _seconds(found: Sequence[Seeds], settings: Settings) -> dict[str, dict[str, Any]]:
     """How long each command of each cell took, with whatever else ran beside it."""
     taken = {}
     for one in found:
         for seed in one.seeds:
             cell = plan.cell(one.row, seed, settings, ("train", "judge"))
-            taken[cell.name] = {c.name: read_record(c).get("seconds", 0.0) for c in cell.commands}
+            seconds = {c.name: read_record(c).get("seconds") for c in cell.commands}
+            if None not in seconds.values():  # else it was published by another run
+                taken[cell.name] = seconds
     return taken

@@ -1,6 +1,7 @@
 """Choices on the development problems: a learning rate per row, and SVR+'s options."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -76,7 +77,7 @@ def best_rate(tried: Mapping[str, Scores]) -> float:
 
 
 def judged_candidates(settings: Settings) -> dict[str, Any]:
-    """Every candidate's development figures, averaged over seeds, and the best one."""
+    """Every candidate's development figures on this task, averaged over seeds."""
     tried = {}
     for name in plan.CANDIDATES:
         runs = [
@@ -84,12 +85,31 @@ def judged_candidates(settings: Settings) -> dict[str, Any]:
             for seed in plan.CANDIDATE_SEEDS
         ]
         tried[name] = {"seeds": runs, **{key: fmean(run[key] for run in runs) for key in _SHOWN}}
-    return {"tried": tried, "chosen": best_candidate(tried)}
+    return tried
 
 
-def best_candidate(tried: Mapping[str, Scores]) -> str:
-    """The highest accuracy; of equal ones the fewest tokens."""
-    return min((-s["accuracy"], s["avg_total_tokens"], name) for name, s in tried.items())[2]
+def chosen_candidate(outs: Sequence[str]) -> str:
+    """The highest accuracy on average over the tasks; of equal ones the fewest tokens.
+
+    Args:
+        outs: the folder of each task.
+
+    Raises:
+        ConfigError: if a task's candidates are not judged.
+    """
+    tried = [
+        _read_tuned(out, "figures of the candidates", lambda tuned: dict(tuned["candidates"]))
+        for out in outs
+    ]
+
+    def mean(name: str, key: str) -> float:
+        return fmean(task[name][key] for task in tried)
+
+    return min(
+        (-mean(name, "accuracy"), mean(name, "avg_total_tokens"), name)
+        for name in plan.CANDIDATES
+        if all(name in task for task in tried)
+    )[2]
 
 
 def development_scores(cell: Cell) -> Scores:
@@ -113,6 +133,14 @@ def _is_judged(cell: Cell) -> bool:
     return bool(_validations(cell))
 
 
+def take_over(published: Path, out: str) -> None:
+    """Go on with the choices that are published, unless this experiment has its own."""
+    source, target = published / TUNED, Path(out) / TUNED
+    if source.is_file() and not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+
 def read_rates(out: str) -> dict[str, float]:
     """The learning rates that ``tuned.json`` holds.
 
@@ -126,23 +154,19 @@ def read_rates(out: str) -> dict[str, float]:
     return _read_tuned(out, "tuned learning rates", rates)
 
 
-def check_choice(out: str) -> None:
+def check_choice(outs: Sequence[str]) -> None:
     """Check that SVR+'s layer is the chosen candidate.
 
     Raises:
-        ConfigError: if it holds another candidate, or there is no choice.
+        ConfigError: if it holds another candidate, or candidates are not judged.
     """
-
-    def chosen(tuned: Any) -> tuple[str, Mapping[str, Any]]:
-        name = tuned["candidates"]["chosen"]
-        return name, plan.CANDIDATES[name]["model"]["recipe"]["init_args"]
-
-    name, wanted = _read_tuned(out, "choice of a candidate", chosen)
+    name = chosen_candidate(outs)
+    wanted = plan.CANDIDATES[name]["model"]["recipe"]["init_args"]
     (layer,) = plan.BY_NAME[plan.CHOSEN].layers
     held = yaml.safe_load(Path(layer).read_text(encoding="utf-8"))["model"]["recipe"]["init_args"]
     if any(held.get(option) != value for option, value in wanted.items()):
         raise ConfigError(
-            f"{layer} is not the candidate {name!r} of {Path(out) / TUNED}; set {dict(wanted)}"
+            f"{layer} is not the candidate {name!r} of {', '.join(outs)}; set {dict(wanted)}"
         )
 
 
