@@ -18,6 +18,9 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.engines.base import Engine
+from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.engines.vllm_process import process_named
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import (
     EvaluationConfig,
@@ -53,6 +56,7 @@ def train(
     steps: int = 3,
     precision: Any = "32-true",
     resume: str | None = None,
+    engine: Engine | None = None,
 ) -> Seen:
     """Train the embedded policy for some steps on the same four problems per step.
 
@@ -62,6 +66,7 @@ def train(
         one process also ``sizes`` of its gradients, and their ``rounding`` where these are 1.
     """
     model = make_model(updates, micro_batch_size=8 // devices // accumulate)
+    model.engine = engine
     first = FirstRollout()
     trainer = SVRTrainer(
         default_root_dir=str(folder),
@@ -205,6 +210,43 @@ def everything(trainer: Any, module: SVRModule) -> Seen:
     }
 
 
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+SECOND_GPU = 2
+"""The first one that ``trainer.devices: [2, 3]`` uses."""
+
+
+class Placed(TransformersEngine):
+    """Notes what vLLM would read of its process, before, within and after its start."""
+
+    def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
+        def read() -> dict[str, str | None]:
+            return {name: os.environ.get(name) for name in VARIABLES}
+
+        self.read = [read()]
+        with process_named(1, SECOND_GPU + torch.distributed.get_rank()):
+            self.read.append(read())
+        self.read.append(read())
+        super().start(model, stop_token_ids, max_model_len)
+
+
+def ddp_under_slurm(folder: Path) -> Seen:
+    """DDP as tasks of one SLURM node, which sets none of the variables of other launchers."""
+    ours = {name: os.environ.pop(name) for name in ("LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")}
+    rank = ours["LOCAL_RANK"]
+    slurm = {
+        **{"SLURM_JOB_NAME": "svr", "SLURM_JOB_ID": "4711", "SLURM_NTASKS": "2"},
+        **{"SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1", "SLURM_NODEID": "0"},
+        **{"SLURM_NODELIST": "127.0.0.1", "SLURM_PROCID": rank, "SLURM_LOCALID": rank},
+    }
+    os.environ |= slurm
+    engine = Placed()
+    seen = train(folder, strategy="ddp", devices=2, engine=engine)
+    for name in slurm:
+        os.environ.pop(name)
+    os.environ |= ours
+    return seen | {"environment": engine.read}
+
+
 def zero2() -> SVRDeepSpeedStrategy:
     """Buckets small enough for several of them."""
     return SVRDeepSpeedStrategy(allgather_bucket_size=100_000, reduce_bucket_size=100_000)
@@ -213,7 +255,7 @@ def zero2() -> SVRDeepSpeedStrategy:
 def ddp_and_zero2(folder: Path) -> Seen:
     """The same three steps in several ways."""
     return {
-        "ddp": train(folder / "ddp", strategy="ddp", devices=2),
+        "ddp": ddp_under_slurm(folder / "ddp"),
         "ddp accumulated": train(folder / "ddp4", strategy="ddp", devices=2, accumulate=4),
         "zero2": train(folder / "zero", strategy=zero2(), devices=2),
         "zero2 accumulated": train(folder / "zero4", strategy=zero2(), devices=2, accumulate=4),

@@ -7,21 +7,25 @@ first sync it has no weights, and no base weights that it could fall back to lat
 import copy
 import hashlib
 import os
-import random
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request
+from svr_lightning.engines.vllm_process import (
+    own_shared_memory,
+    prepare_environment,
+    process_named,
+    processes,
+    random_state_kept,
+)
 from svr_lightning.errors import ConfigError
 
 SUPPORTED = ((0, 25), (0, 33))
@@ -92,7 +96,7 @@ class VLLMEngine(Engine):
 
         It measures free memory to size its cache, so the optimizer must come after it.
         """
-        prepare_environment(self.ranks)
+        prepare_environment()
         from vllm import LLM
         from vllm.platforms import current_platform
 
@@ -116,12 +120,13 @@ class VLLMEngine(Engine):
             "logprobs_mode": "processed_logprobs",
             "enable_sleep_mode": self.sleep_level > 0 and not on_cpu,  # there is nothing to release
         }
-        if _processes() > 1:
+        if processes() > 1:
             arguments["distributed_executor_backend"] = "external_launcher"
         if on_cpu:  # where compilation costs more than it saves
             self._eager = partial(torch.compiler.set_stance, "force_eager")
-        shared = _own_shared_memory() if on_cpu and self.ranks > 1 else nullcontext()
-        with _random_state_kept(), self._eager(), shared:
+        shared = own_shared_memory() if on_cpu and self.ranks > 1 else nullcontext()
+        gpu = 0 if on_cpu else torch.cuda.current_device()
+        with process_named(self.ranks, gpu), random_state_kept(), self._eager(), shared:
             try:
                 self._llm = LLM(**arguments)
             except (TypeError, ValueError) as error:
@@ -231,64 +236,6 @@ def installed_release() -> tuple[int, ...]:
     raise ConfigError(f"model.engine: vLLM is not installed; {wanted}")
 
 
-def prepare_environment(ranks: int) -> None:
-    """Set the environment variables that vLLM reads when it is first imported.
-
-    Raises:
-        ConfigError: if ``ranks`` processes are to share an engine and there are not as many.
-    """
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the model has to live in this process
-    for name, value in (
-        ("VLLM_LOGGING_LEVEL", "WARNING"),
-        ("VLLM_NO_USAGE_STATS", "1"),
-        ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
-    ):
-        os.environ.setdefault(name, value)
-    world = _processes()
-    if world % ranks:
-        raise ConfigError(
-            f"model.engine.tensor_parallel_size={ranks} does not divide the {world} processes"
-        )
-    if world > 1:
-        rank = torch.distributed.get_rank()
-        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
-        os.environ.setdefault("LOCAL_RANK", "0")
-
-
-@contextmanager
-def _own_shared_memory() -> Iterator[None]:
-    """Give the shared memory of an engine on a CPU a name that no other run on this machine has.
-
-    Under an external launcher, vLLM names the memory of all runs alike and leaves it behind: a
-    second run, or a later one, would find the name taken. Once all ranks hold the memory, it needs
-    no name.
-    """
-    from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
-
-    tokens = []
-
-    def own_name(communicator: Any) -> str:
-        token = [uuid.uuid4().hex]
-        (first, group) = (communicator.ranks[0], communicator.cpu_group)
-        torch.distributed.broadcast_object_list(token, src=first, group=group)
-        tokens.append(token[0])
-        return token[0] + str(named(communicator)).replace("/", "")  # a name has none inside
-
-    named = _CPUSHMDistributed.make_group_name
-    _CPUSHMDistributed.make_group_name = staticmethod(own_name)
-    try:
-        yield
-    finally:
-        _CPUSHMDistributed.make_group_name = staticmethod(named)
-        for token in tokens:
-            for file in Path("/dev/shm").glob(f"{token}*"):  # noqa: S108  # where Linux keeps it
-                file.unlink(missing_ok=True)
-
-
-def _processes() -> int:
-    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-
-
 def served_config(model: Any, release: tuple[int, ...], *, tied: bool) -> Any:
     """The configuration that vLLM builds its model from.
 
@@ -363,16 +310,3 @@ def _dtype(config: Any, on_cpu: bool, wanted: str) -> torch.dtype:
     if wanted != "auto":
         return getattr(torch, wanted)  # type: ignore[no-any-return]
     return torch.float32 if on_cpu and not _is_hybrid(config) else torch.bfloat16
-
-
-@contextmanager
-def _random_state_kept() -> Iterator[None]:
-    """VLLM seeds the generators of the process that it lives in."""
-    python, numpy = random.getstate(), np.random.get_state()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)

@@ -86,6 +86,14 @@ def test_two_processes_sample_what_one_does(ranks: list[Seen], alone: Seen) -> N
     assert shares[0] | shares[1] == alone["rollouts"]
 
 
+def test_an_engine_is_told_its_rank_and_its_gpu_under_slurm_too(ranks: list[Seen]) -> None:
+    for rank, seen in enumerate(ranks):
+        before, within, after = seen["ddp"]["environment"]
+        assert before == after == dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        gpu = str(2 + rank)  # not the number of the process on its machine
+        assert within == {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": gpu}
+
+
 def test_zero2_goes_on_within_a_rollout_as_if_it_had_not_stopped(ranks: list[Seen]) -> None:
     for seen in ranks:
         whole, resumed = seen["whole"], seen["resumed"]

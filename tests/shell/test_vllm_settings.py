@@ -7,7 +7,9 @@ import pytest
 from transformers import PretrainedConfig
 
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.engines.vllm import MOST_SEQUENCES, config_folder, defaults, prepare_environment
+from svr_lightning.engines.vllm import MOST_SEQUENCES, config_folder, defaults
+from svr_lightning.engines.vllm_process import prepare_environment, process_named
+from svr_lightning.errors import ConfigError
 from tests.models import tiny_hybrid, tiny_qwen3
 from tests.small_fit import data, module, trainer
 
@@ -29,11 +31,27 @@ def test_warnings_of_vllm_are_shown_unless_the_user_says_otherwise(
 ) -> None:
     environment: dict[str, str] = {}
     monkeypatch.setattr("os.environ", environment)
-    prepare_environment(1)
+    prepare_environment()
     assert environment["VLLM_LOGGING_LEVEL"] == "WARNING"
     environment["VLLM_LOGGING_LEVEL"] = "DEBUG"
-    prepare_environment(1)
+    prepare_environment()
     assert environment["VLLM_LOGGING_LEVEL"] == "DEBUG"
+
+
+@pytest.mark.parametrize(("visible", "name"), [(None, "2"), ("4,5,7", "7")])
+def test_a_single_process_on_another_gpu_than_vllms_is_refused_with_the_way_out(
+    visible: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with (
+        pytest.raises(ConfigError, match=f"set CUDA_VISIBLE_DEVICES={name} and trainer.devices=1"),
+        process_named(1, 2),
+    ):
+        pass
+    with process_named(1, 0):
+        pass
 
 
 def test_linear_attention_is_prefilled_without_a_compiler() -> None:

@@ -1,0 +1,117 @@
+"""The process that vLLM lives in: its environment, its GPU, its shared memory, its generators."""
+
+import os
+import random
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from svr_lightning.errors import ConfigError, require
+
+
+def prepare_environment() -> None:
+    """Set the environment variables that vLLM reads when it is first imported."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the model has to live in this process
+    for name, value in (
+        ("VLLM_LOGGING_LEVEL", "WARNING"),
+        ("VLLM_NO_USAGE_STATS", "1"),
+        ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+    ):
+        os.environ.setdefault(name, value)
+
+
+@contextmanager
+def process_named(ranks: int, gpu: int) -> Iterator[None]:
+    """Within it, the environment says which of the processes this is, and which GPU is its own.
+
+    vLLM takes ``LOCAL_RANK`` for the number of the GPU. A launcher's counts the processes of a
+    machine, which is another number under ``devices: [2, 3]``, and SLURM sets none at all. It is
+    put back afterwards, since Lightning reads it again. A single process has no such variable:
+    vLLM then takes the first GPU.
+
+    Args:
+        ranks: processes that share an engine.
+        gpu: of this process, among those that it sees.
+
+    Raises:
+        ConfigError: if the processes do not make whole engines, or vLLM would take another GPU.
+    """
+    world = processes()
+    if world % ranks:
+        raise ConfigError(
+            f"model.engine.tensor_parallel_size={ranks} does not divide the {world} processes"
+        )
+    if world == 1:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        name = visible.split(",")[gpu] if visible else gpu
+        require(
+            gpu == 0,
+            f"trainer.devices=[{gpu}]: the policy is on GPU {gpu}, and vLLM in a single process "
+            f"takes the first one; set CUDA_VISIBLE_DEVICES={name} and trainer.devices=1",
+        )
+        yield
+        return
+    rank = torch.distributed.get_rank()
+    named = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(gpu)}
+    before = {name: os.environ.get(name) for name in named}
+    os.environ |= named
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def own_shared_memory() -> Iterator[None]:
+    """Give the shared memory of an engine on a CPU a name that no other run on this machine has.
+
+    Under an external launcher, vLLM names the memory of all runs alike and leaves it behind: a
+    second run, or a later one, would find the name taken. Once all ranks hold the memory, it needs
+    no name.
+    """
+    from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
+
+    tokens = []
+
+    def own_name(communicator: Any) -> str:
+        token = [uuid.uuid4().hex]
+        (first, group) = (communicator.ranks[0], communicator.cpu_group)
+        torch.distributed.broadcast_object_list(token, src=first, group=group)
+        tokens.append(token[0])
+        return token[0] + str(named(communicator)).replace("/", "")  # a name has none inside
+
+    named = _CPUSHMDistributed.make_group_name
+    _CPUSHMDistributed.make_group_name = staticmethod(own_name)
+    try:
+        yield
+    finally:
+        _CPUSHMDistributed.make_group_name = staticmethod(named)
+        for token in tokens:
+            for file in Path("/dev/shm").glob(f"{token}*"):  # noqa: S108  # where Linux keeps it
+                file.unlink(missing_ok=True)
+
+
+def processes() -> int:
+    """Processes of this run."""
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """VLLM seeds the generators of the process that it lives in."""
+    python, numpy = random.getstate(), np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
