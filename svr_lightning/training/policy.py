@@ -1,4 +1,4 @@
-"""The policy: loading it, its kernels, and its fingerprint.
+"""The policy: loading it, and its fingerprint.
 
 A policy is a folder, a hub id, the embedded checkpoint, or a tiny model with random weights.
 """
@@ -6,22 +6,18 @@ A policy is a folder, a hub id, the embedded checkpoint, or a tiny model with ra
 import hashlib
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
-from transformers.integrations.liger import apply_liger_kernel
-from transformers.utils import is_flash_linear_attention_available
 
 from svr_lightning.engines.vllm_weights import VISION
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.training.config import PolicyConfig
+from svr_lightning.training.kernels import use_kernels
 
 BUILT_IN = "embedded:"
 """Begins the name of a checkpoint that ships with the package."""
@@ -170,57 +166,6 @@ def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Qwen3_5ForCausalLM(config)
-
-
-LIGER_MODELS = ("qwen3", "qwen3_5_text")
-"""Architectures whose RMSNorm and SwiGLU (and, for Qwen3, rotary embedding) liger-kernel replaces
-by the same functions, as its source says."""
-
-
-def use_kernels(model: Any, liger: bool | None, device: str) -> None:
-    """Patch the model in place with the kernels that this machine has for it, and log which ones.
-
-    ``liger`` is that of :class:`PolicyConfig`, ``device`` the type that will run the model.
-
-    Raises:
-        ConfigError: if ``liger`` is True and cannot be.
-    """
-    config = model.config.get_text_config()
-    installed = find_spec("liger_kernel") is not None and find_spec("triton") is not None
-    used = []
-    if chooses_liger(liger, model_type=config.model_type, device=device, installed=installed):
-        # Its fused losses would replace the model's forward, which the engine needs for scores.
-        changes = {"fused_linear_cross_entropy": False, "cross_entropy": False}
-        apply_liger_kernel(model, changes)
-        used.append(f"liger-kernel {version('liger_kernel')}")
-    hybrid = "linear_attention" in (getattr(config, "layer_types", None) or ())
-    if hybrid and device == "cuda":
-        if is_flash_linear_attention_available():
-            used.append("flash-linear-attention")
-        else:
-            rank_zero_warn(
-                "flash-linear-attention is not installed: the linear attention of this model runs "
-                "as a loop in torch, many times slower; pip install flash-linear-attention"
-            )
-    rank_zero_info(f"kernels on {device}: {', '.join([*used, 'torch'])}")
-
-
-def chooses_liger(wanted: bool | None, *, model_type: str, device: str, installed: bool) -> bool:
-    """Whether liger-kernel is used; a ConfigError if it is wanted and cannot be."""
-    if wanted is False:
-        return False
-    obstacle = None
-    if model_type not in LIGER_MODELS:
-        obstacle = f"the architecture {model_type!r} is none of {', '.join(LIGER_MODELS)}"
-    elif device != "cuda":
-        obstacle = f"its kernels need CUDA and this run computes on {device!r}"
-    elif not installed:
-        obstacle = "liger-kernel and triton are not both installed; pip install liger-kernel"
-    if wanted and obstacle:
-        raise ConfigError(
-            f"model.policy.liger=true cannot be: {obstacle}; or set model.policy.liger=null"
-        )
-    return obstacle is None
 
 
 PROBE = 4096

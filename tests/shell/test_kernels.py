@@ -1,13 +1,27 @@
 """Which kernels a model gets, and what is said about it."""
 
+import inspect
 import logging
-import warnings
+import sys
+from importlib.abc import MetaPathFinder
+from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+from transformers.integrations.hub_kernels import use_kernel_func_from_hub_with_fallback
+from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.policy import LIGER_MODELS, chooses_liger, use_kernels
+from svr_lightning.training.kernels import (
+    CONVOLUTION,
+    LIGER_MODELS,
+    LINEAR_ATTENTION,
+    called,
+    check_triton,
+    chooses_liger,
+    use_kernels,
+)
 from tests.models import tiny_hybrid, tiny_qwen3
 
 
@@ -58,9 +72,135 @@ def test_a_cpu_is_given_no_kernels_and_the_log_says_so(caplog: pytest.LogCapture
         caplog.clear()
 
 
-def test_linear_attention_without_its_package_is_a_warning_that_names_it() -> None:
-    with pytest.warns(UserWarning, match="pip install flash-linear-attention"):
+# Linear attention: what is really called
+
+
+class Kernels:
+    """Packages that transformers may find, whose functions note that they were called."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self._patch = monkeypatch
+
+    def install(self, package: str, inside: str, name: str, stock: Any) -> None:
+        """Let transformers choose anew while ``package`` can be imported."""
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(name)
+            return stock(*args, **kwargs)
+
+        kernel.__name__, kernel.__module__ = name, inside
+        # transformers leaves out arguments that a kernel does not take.
+        kernel.__signature__ = inspect.signature(stock)  # type: ignore[attr-defined]
+        parts = inside.split(".")
+        for end in range(1, len(parts) + 1):
+            module = ModuleType(".".join(parts[:end]))
+            module.__path__ = []  # type: ignore[attr-defined]
+            self._patch.setitem(sys.modules, module.__name__, module)
+        setattr(module, name, kernel)
+        self.choose(package, name, stock)
+
+    def choose(self, package: str, name: str, stock: Any) -> None:
+        """As transformers does once, when it is imported."""
+        word = next(word for word in vars(modeling_qwen3_5) if word.endswith(name))
+        chosen = use_kernel_func_from_hub_with_fallback(name, package)(stock)
+        self._patch.setattr(modeling_qwen3_5, word, chosen)
+
+
+PLACES = [
+    (LINEAR_ATTENTION, "fla", "fla.ops.gated_delta_rule"),
+    (CONVOLUTION, "causal_conv1d", "causal_conv1d"),
+]
+
+
+def stock(name: str) -> Any:
+    """The function of transformers itself."""
+    word = next(word for word in vars(modeling_qwen3_5) if word.endswith(name))
+    return inspect.unwrap(getattr(modeling_qwen3_5, word))
+
+
+@pytest.mark.parametrize(("name", "package", "inside"), PLACES)
+def test_the_function_that_is_named_is_the_one_that_the_model_calls(
+    name: str, package: str, inside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, ids = tiny_hybrid(), torch.tensor([[1, 2, 3]])
+    plain = stock(name)
+    assert called(model, name) is plain
+    kernels = Kernels(monkeypatch)
+    kernels.install(package, inside, name, plain)
+    found = called(model, name)
+    assert found is not None
+    assert (found.__module__, found.__name__) == (inside, name)
+    model(ids)
+    assert kernels.calls == [name] * 3  # one for each layer of linear attention
+
+
+def gpu(monkeypatch: pytest.MonkeyPatch, triton: str, capability: tuple[int, int]) -> None:
+    module = ModuleType("triton")
+    module.__version__ = triton  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "triton", module)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+
+
+def test_the_log_names_the_functions_that_the_model_calls(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernels = Kernels(monkeypatch)
+    attention, convolution = PLACES
+    kernels.install(*attention[1:], attention[0], stock(attention[0]))
+    gpu(monkeypatch, "3.7.1", (9, 0))
+    with caplog.at_level(logging.INFO):
         use_kernels(tiny_hybrid(), False, "cuda")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        kernels.install(*convolution[1:], convolution[0], stock(convolution[0]))
+        use_kernels(tiny_hybrid(), False, "cuda")
         use_kernels(tiny_qwen3(), False, "cuda")
+    chunk = "kernels on cuda: fla.ops.gated_delta_rule.chunk_gated_delta_rule, "
+    why = "causal_conv1d cannot be imported (No module named 'causal_conv1d')"
+    assert caplog.messages == [
+        f"{chunk}torch's convolution, since {why}, torch",
+        f"{chunk}causal_conv1d.causal_conv1d_fn, torch",
+        "kernels on cuda: torch",
+    ]
+
+
+def test_the_loop_of_transformers_is_refused_on_cuda_whatever_keeps_the_kernel_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ConfigError, match="No module named 'fla'") as error:
+        use_kernels(tiny_hybrid(), False, "cuda")
+    assert "pip install 'svr-lightning[kernels]'" in str(error.value)
+    assert "\n" not in str(error.value)
+
+    class WithoutEinops(MetaPathFinder):
+        """The package is there, and one that it imports is not."""
+
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "fla":
+                raise ModuleNotFoundError("No module named 'einops'")
+
+    monkeypatch.setattr(sys, "meta_path", [WithoutEinops(), *sys.meta_path])
+    Kernels(monkeypatch).choose("fla", LINEAR_ATTENTION, stock(LINEAR_ATTENTION))
+    with pytest.raises(ConfigError, match="No module named 'einops'"):
+        use_kernels(tiny_hybrid(), False, "cuda")
+
+
+@pytest.mark.parametrize(
+    ("capability", "triton", "tilelang", "refused"),
+    [
+        ((9, 0), "3.6.0", False, True),
+        ((9, 0), "3.7.0+git1", False, True),
+        ((9, 0), "3.6.0", True, False),
+        ((9, 0), "3.7.1", False, False),
+        ((9, 0), "3.3.1", False, False),
+        ((8, 0), "3.6.0", False, False),
+        ((10, 0), "3.6.0", False, False),
+    ],
+)
+def test_hopper_is_refused_with_a_triton_whose_gradients_are_wrong(
+    capability: tuple[int, int], triton: str, tilelang: bool, refused: bool
+) -> None:
+    if refused:
+        with pytest.raises(ConfigError, match=r"install torch 2\.13, which brings 3\.7\.1"):
+            check_triton(capability, triton, tilelang=tilelang)
+    else:
+        check_triton(capability, triton, tilelang=tilelang)
