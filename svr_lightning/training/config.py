@@ -5,7 +5,7 @@ one ends the run before anything is loaded.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig as EvaluationConfig
@@ -119,6 +119,9 @@ class ReferenceConfig:
     """Weight of the policy."""
     every: int = 40
     """Optimizer steps between two mixes; 0 keeps the reference where it began."""
+    dtype: Literal["bfloat16"] | None = None
+    """Of the reference's weights: bfloat16 halves what they take where the policy's are fp32, and
+    rounds its log-probabilities and each mix. None is the policy's own type."""
 
     def __post_init__(self) -> None:
         require(0 <= self.mix <= 1, f"model.reference.mix={self.mix} must lie in [0, 1]")

@@ -1,6 +1,5 @@
 """The LightningModule: owns the policy and the reference, and knows one training step."""
 
-import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -40,6 +39,7 @@ from svr_lightning.training.update import (
     make_optimizer,
     mix_reference,
     policy_update_loss,
+    reference_of,
     total_norm,
 )
 
@@ -121,7 +121,8 @@ class SVRModule(LightningModule):
         if self.in_process and not hasattr(self, "serving"):
             self._load_policy()
         if self.in_process and self.reference is None and self.recipe.loss.beta and self._trains:
-            self.reference = copy.deepcopy(self.policy).requires_grad_(False).eval()
+            name = self.reference_config.dtype
+            self.reference = reference_of(self.policy, getattr(torch, name) if name else None)
         if has_trainer(self):
             self.evaluating.connect()
 
@@ -320,7 +321,7 @@ class SVRModule(LightningModule):
         if not torch.isfinite(update.loss):
             raise RuntimeError(self._not_finite("loss", batch.group_ids))
         self._step_log.add(
-            tokens=int(batch.attention_mask.sum()),
+            tokens=sum(batch.lengths),
             means={
                 "train/loss": update.loss.detach(),
                 "train/kl": update.kl,

@@ -18,6 +18,7 @@ from svr_lightning.engines.vllm_weights import VISION
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.kernels import use_kernels
+from svr_lightning.training.packing import prepare_packing
 
 BUILT_IN = "embedded:"
 """Begins the name of a checkpoint that ships with the package."""
@@ -54,6 +55,7 @@ def load_policy(config: PolicyConfig, seed: int, device: str = "cpu") -> tuple[A
     _check(model, config)
     freeze_vision(model)
     use_kernels(model, config.liger, device)
+    prepare_packing(model)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()  # Layers recompute in training mode only, and Lightning leaves modes alone.

@@ -23,6 +23,7 @@ from svr_lightning.recipes.base import Group
 from svr_lightning.rollout.collect import collect_rollout, share_of
 from svr_lightning.training.distributed import gather_lists
 from svr_lightning.training.logs import rollout_stats
+from svr_lightning.training.packing import can_pack
 from svr_lightning.training.policy import probe
 from svr_lightning.training.update import (
     TrainBatch,
@@ -259,6 +260,7 @@ class ModuleRollouts:
             version=module.global_step,
             loss_tokens=module.renderer.loss_tokens,
             dummy_sample=dummy_sample(groups),
+            packed=can_pack(module.policy),
         )
         return [self._with_old_logprobs(batch) for batch in batches], groups, stats
 

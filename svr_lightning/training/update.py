@@ -1,11 +1,14 @@
 """The update: samples to micro-batches, their loss, the optimizer, the reference that follows.
 
-Micro-batches are padded on the right, and their losses add up to one plain mean.
+The sequences of a micro-batch are packed into one row where the model keeps them apart, else padded
+on the right; the losses of micro-batches add up to one plain mean.
 
-Shapes: B sequences, L prompt and completion positions, T completion positions, N tokens in the
-loss.
+Shapes: B sequences in R rows (1 if packed, else B), L positions of a row, T completion positions, N
+tokens in the loss.
 """
 
+import copy
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -20,6 +23,7 @@ from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, sample_of
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.internals import let_gradients_be_clipped
+from svr_lightning.training.packing import boundaries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +31,11 @@ class TrainBatch:
     """One micro-batch."""
 
     input_ids: Tensor
-    """[B, L] prompt, then completion, then padding on the right."""
-    attention_mask: Tensor
-    """[B, L] 1 on real tokens."""
+    """[R, L] prompts, each followed by its completion; with padding on the right if not packed."""
+    lengths: tuple[int, ...]
+    """[B] tokens of each prompt and completion."""
     rows: Tensor
-    """[N] sequence of each token in the loss, in the order in which ``mask`` lists them."""
+    """[N] row of each token in the loss, in the order in which ``mask`` lists them."""
     logit_positions: Tensor
     """[N] position in L whose hidden state predicts it: the one before its own."""
     mask: Tensor
@@ -61,7 +65,12 @@ class TrainBatch:
         return replace(self, **moved)
 
     def __len__(self) -> int:
-        return len(self.group_ids)
+        return len(self.lengths)
+
+    @property
+    def packed(self) -> bool:
+        """Whether one row holds several sequences."""
+        return len(self.input_ids) < len(self.lengths)
 
 
 def samples_of(groups: Sequence[Group], per_problem: int) -> list[Sample | None]:
@@ -97,13 +106,14 @@ def micro_batches(
     version: int,
     loss_tokens: LossTokens = whole_completion,
     dummy_sample: Sample | None = None,
+    packed: bool = False,
 ) -> list[TrainBatch]:
     """Split one rollout's samples into the micro-batches of its optimizer steps.
 
     Groups go to the ``updates`` optimizer steps in turn, whole ones where the problems divide into
     as many parts; else a group may be split between two. Within one step sequences are sorted by
     length and cut where the largest micro-batch comes out smallest, padding included; each
-    sequence weighing the same, this changes no gradient.
+    sequence weighs the same, so that this changes no gradient.
 
     Args:
         samples: one rank's share of the rollout. None holds the place of a sequence that does not
@@ -114,6 +124,8 @@ def micro_batches(
         loss_tokens: which tokens of a sample the loss covers.
         dummy_sample: what micro-batches without weight are made of, where fewer sequences learn
             than there are micro-batches.
+        packed: one row per micro-batch, for a model of which
+            :func:`~svr_lightning.training.packing.can_pack` is true.
 
     Raises:
         RuntimeError: if a sample comes from other weights than the present ones.
@@ -138,66 +150,84 @@ def micro_batches(
         places = samples[start : start + per_step]
         step = sorted((sample for sample in places if sample is not None), key=_length)
         count = min(accumulate, len(step))
-        for run in balanced_split([_length(s) for s in step], count) if count else []:
+        for run in balanced_split([_length(s) for s in step], count, packed) if count else []:
             weights = (accumulate / per_step, accumulate / len(step))
-            batches.append(pad(step[run], weights[0], loss_tokens, weights[1]))
+            batches.append(batch_of(step[run], weights[0], loss_tokens, weights[1], packed=packed))
         if count < accumulate:
             if dummy_sample is None:
                 raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
-            batches += [pad([dummy_sample], 0.0)] * (accumulate - count)
+            batches += [batch_of([dummy_sample], 0.0)] * (accumulate - count)
     return batches
 
 
-def balanced_split(lengths: Sequence[int], count: int) -> list[slice]:
-    """Cut ascending ``lengths`` into ``count`` runs so that the largest padded size is smallest.
+def balanced_split(lengths: Sequence[int], count: int, packed: bool = False) -> list[slice]:
+    """Cut ascending ``lengths`` into ``count`` runs so that the largest run is smallest.
 
-    The padded size of a run is its number of sequences times its last length. A bound on it is
-    enough if taking as many sequences as it allows, run after run, leaves none over; the smallest
-    such bound is found by bisection.
+    The size of a run is what goes through the model: its number of sequences times its last length
+    if padded, their sum if packed. A bound on it is enough if taking as many sequences as it
+    allows, run after run, leaves none over; the smallest such bound is found by bisection.
 
     Args:
         lengths: ascending, at least ``count`` of them.
         count: runs, none of them empty.
+        packed: whether a run becomes one row without padding.
 
     Examples:
         >>> balanced_split([1, 1, 1, 5], 2)
         [slice(0, 3, None), slice(3, 4, None)]
+        >>> balanced_split([1, 2, 3, 4], 2), balanced_split([1, 2, 3, 4], 2, packed=True)
+        ([slice(0, 2, None), slice(2, 4, None)], [slice(0, 3, None), slice(3, 4, None)])
     """
-    enough = len(lengths) * lengths[-1]
+    size = sum if packed else _padded_size
+    enough = size(lengths)
     low = lengths[-1]
     while low < enough:
         middle = (low + enough) // 2
-        if _runs(lengths, count, middle)[-1].stop == len(lengths):
+        if _runs(lengths, count, middle, size)[-1].stop == len(lengths):
             enough = middle
         else:
             low = middle + 1
-    return _runs(lengths, count, enough)
+    return _runs(lengths, count, enough, size)
 
 
-def _runs(lengths: Sequence[int], count: int, bound: int) -> list[slice]:
-    """``count`` runs of padded size at most ``bound``, the first ones as long as they may be."""
+def _padded_size(lengths: Sequence[int]) -> int:
+    return len(lengths) * lengths[-1]
+
+
+def _runs(
+    lengths: Sequence[int], count: int, bound: int, size: Callable[[Sequence[int]], int]
+) -> list[slice]:
+    """``count`` runs of at most ``bound``, the first ones as long as they may be."""
     runs = []
     start = 0
     for later in reversed(range(count)):
         stop = start + 1
-        while stop < len(lengths) - later and (stop + 1 - start) * lengths[stop] <= bound:
+        while stop < len(lengths) - later and size(lengths[start : stop + 1]) <= bound:
             stop += 1
         runs.append(slice(start, stop))
         start = stop
     return runs
 
 
-def pad(
+def batch_of(
     samples: Sequence[Sample],
     weight: float,
     loss_tokens: LossTokens = whole_completion,
     mean_weight: float | None = None,
+    *,
+    packed: bool = False,
 ) -> TrainBatch:
-    """Pad sequences on the right to a common length; ``mean_weight`` is ``weight`` if left out."""
+    """One micro-batch of all ``samples``; ``mean_weight`` is ``weight`` if left out.
+
+    Example:
+        Sequences of 5 and 4 tokens make rows of 5 and 5, padded, or one row of 9, packed.
+    """
     spans = [loss_tokens(sample) for sample in samples]
     sequences = [[*s.prompt_ids, *s.completion_ids] for s in samples]
+    lengths = [len(sequence) for sequence in sequences]
+    begins = [0, *itertools.accumulate(lengths)] if packed else [0] * len(samples)
     tokens = [
-        (row, len(s.prompt_ids) - 1 + t)
+        (0 if packed else row, begins[row] + len(s.prompt_ids) - 1 + t)
         for row, (s, span) in enumerate(zip(samples, spans, strict=True))
         for t in range(*span)
     ]
@@ -205,8 +235,8 @@ def pad(
     completion = max(len(s.completion_ids) for s in samples)
     in_loss = [[0] * first + [1] * (stop - first) for first, stop in spans]
     return TrainBatch(
-        input_ids=_padded(sequences, 0),
-        attention_mask=_padded([[1] * len(sequence) for sequence in sequences], 0),
+        input_ids=_padded([list(itertools.chain(*sequences))] if packed else sequences, 0),
+        lengths=tuple(lengths),
         rows=rows,
         logit_positions=logit_positions,
         mask=_padded(in_loss, 0, completion),
@@ -285,16 +315,14 @@ def policy_update_loss(
 def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Tensor:
     """[B, T] nats of the completion tokens under a transformers model, 0 outside of the mask.
 
-    Hidden states of the positions that predict them are packed, so that neither prompt nor padding
-    meets the output layer.
+    Only hidden states of positions that predict them meet the output layer: no prompt, no padding.
     """
-    hidden = model.base_model(
-        input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False
-    ).last_hidden_state
-    packed = hidden[batch.rows, batch.logit_positions]
+    ids, rows, positions = batch.input_ids, batch.rows, batch.logit_positions
+    ends = boundaries(model, batch.lengths, ids.device) if batch.packed else {}
+    hidden = model.base_model(input_ids=ids, use_cache=False, **ends).last_hidden_state
     head = model.get_output_embeddings()
-    token_ids = batch.input_ids[batch.rows, batch.logit_positions + 1]
-    logp = linear_logprobs(packed, head.weight, getattr(head, "bias", None), token_ids, temperature)
+    bias, token_ids = getattr(head, "bias", None), ids[rows, positions + 1]
+    logp = linear_logprobs(hidden[rows, positions], head.weight, bias, token_ids, temperature)
     return logp.new_zeros(batch.mask.shape).masked_scatter(batch.mask.bool(), logp)
 
 
@@ -328,6 +356,17 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) 
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def reference_of(policy: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    """A copy of the policy that does not train; None keeps the type of its weights.
+
+    Buffers keep theirs: rotary frequencies need fp32.
+    """
+    reference = copy.deepcopy(policy).requires_grad_(False).eval()
+    for parameter in reference.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return reference
 
 
 @torch.no_grad()

@@ -16,9 +16,9 @@ from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.training.update import (
     TrainBatch,
     balanced_split,
+    batch_of,
     completion_logprobs,
     micro_batches,
-    pad,
 )
 from tests.models import MODELS, tiny_qwen3
 from tests.samples import TEMPERATURE, rollout, sample
@@ -28,9 +28,11 @@ from tests.tolerance import of_gradients, of_logprobs, rounding, terms_of
 
 
 def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token() -> None:
-    batch = pad([sample((5, 6, 7), (8, 9)), sample((5,), (6, 7, 8), advantage=-2.0)], weight=0.5)
+    batch = batch_of(
+        [sample((5, 6, 7), (8, 9)), sample((5,), (6, 7, 8), advantage=-2.0)], weight=0.5
+    )
     assert batch.input_ids.tolist() == [[5, 6, 7, 8, 9], [5, 6, 7, 8, 0]]
-    assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+    assert batch.lengths == (5, 4)
     assert batch.mask.tolist() == [[1, 1, 0], [1, 1, 1]]
     # Token 8 of the first stands in column 3 and is predicted in column 2, and so on.
     assert batch.rows.tolist() == [0, 0, 1, 1, 1]
@@ -44,7 +46,7 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
 
 def test_the_mask_covers_the_completion_from_its_first_token_to_its_end_and_no_prompt() -> None:
     samples = rollout()
-    batch = pad(samples, weight=1.0)
+    batch = batch_of(samples, weight=1.0)
     assert batch.mask.sum(dim=1).tolist() == [len(s.completion_ids) for s in samples]
     for row, each in enumerate(samples):
         following = batch.logit_positions[batch.rows == row] + 1
@@ -53,7 +55,7 @@ def test_the_mask_covers_the_completion_from_its_first_token_to_its_end_and_no_p
 
 
 def test_a_batch_moves_as_a_whole_and_keeps_what_is_no_tensor() -> None:
-    batch = pad(rollout(), weight=0.25)
+    batch = batch_of(rollout(), weight=0.25)
     moved = batch.to("meta")
     assert isinstance(moved, TrainBatch)
     assert {moved.input_ids.device.type, moved.advantages.device.type} == {"meta"}
@@ -121,7 +123,7 @@ def test_no_other_cut_makes_the_largest_micro_batch_smaller() -> None:
 
 def test_sequences_of_a_step_are_sorted_by_length_to_save_padding() -> None:
     batches = split(rollout(), accumulate=4)
-    lengths = [n for batch in batches for n in batch.attention_mask.sum(dim=1).tolist()]
+    lengths = [n for batch in batches for n in batch.lengths]
     assert lengths == sorted(len(s.prompt_ids) + len(s.completion_ids) for s in rollout())
 
 
@@ -168,7 +170,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 @torch.no_grad()
 def test_log_probabilities_in_a_padded_batch_are_those_of_each_sequence_alone(model: Any) -> None:
     samples = rollout()
-    batch = pad(samples, weight=1.0)
+    batch = batch_of(samples, weight=1.0)
     together = completion_logprobs(model, batch, TEMPERATURE)
     for row, each in enumerate(samples):
         ids = torch.tensor([[*each.prompt_ids, *each.completion_ids]])

@@ -1,6 +1,7 @@
 """AdamW's groups and schedule, the reference that follows the policy, the gradient's norm."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig
 from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
 from svr_lightning.training.update import (
+    batch_of,
+    completion_logprobs,
     make_optimizer,
     mix_reference,
     parameter_groups,
+    reference_of,
     total_norm,
 )
 from tests.models import MODELS, tiny_hybrid, tiny_qwen3
+from tests.samples import rollout
 from tests.tolerance import rounding
 
 SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
@@ -177,6 +182,32 @@ def test_every_weight_of_a_model_is_mixed() -> None:
     ):
         torch.testing.assert_close(mixed.data, 0.4 * old.data + 0.6 * new.data)
         assert not mixed.requires_grad
+
+
+@pytest.mark.parametrize("make", [tiny_qwen3, tiny_hybrid])
+def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_they_are(
+    make: Callable[[], Any],
+) -> None:
+    policy = make()
+    reference: Any = reference_of(policy, torch.bfloat16)
+    for rounded, weight in zip(reference.parameters(), policy.parameters(), strict=True):
+        assert torch.equal(rounded, weight.bfloat16())
+        assert (rounded.requires_grad, weight.dtype) == (False, torch.float32)
+    assert {buffer.dtype for buffer in reference.buffers()} == {torch.float32}
+    assert reference.get_output_embeddings().weight is reference.get_input_embeddings().weight
+    batch = batch_of(rollout(), 1.0)
+    with torch.no_grad():
+        scores = make()(input_ids=batch.input_ids).logits.abs().max().item()
+        gap = completion_logprobs(reference, batch, 1.0) - completion_logprobs(policy, batch, 1.0)
+    # A random walk of bf16's rounding through the layers: four weighted sums in each.
+    assert 0 < gap.abs().max() < rounding(4 * len(policy.base_model.layers), scores, torch.bfloat16)
+
+
+def test_a_reference_has_the_type_of_the_policys_weights_unless_told_otherwise() -> None:
+    policy = weight([1.0 + 2.0**-20])
+    reference: Any = reference_of(policy, None)
+    assert torch.equal(reference.weight, policy.weight)
+    assert not reference.weight.requires_grad
 
 
 # --- the norm ---------------------------------------------------------------------------------

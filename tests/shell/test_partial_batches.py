@@ -7,7 +7,7 @@ import torch
 
 from svr_lightning.core.types import Sample
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.update import completion_logprobs, micro_batches, pad
+from svr_lightning.training.update import batch_of, completion_logprobs, micro_batches
 from tests.models import tiny_qwen3
 from tests.samples import TEMPERATURE, rollout, sample
 from tests.scripted import TOKENIZER
@@ -48,12 +48,12 @@ def test_a_step_with_too_few_sequences_is_filled_up_with_what_weighs_nothing() -
 def test_only_the_tokens_of_a_span_are_in_the_loss() -> None:
     whole = sample((5, 6), (7, 8, 9, 10))
     other = sample((5,), (6, 7))
-    batch = pad([whole, other], 1.0, lambda s: (1, 3) if s is whole else (0, 2))
+    batch = batch_of([whole, other], 1.0, lambda s: (1, 3) if s is whole else (0, 2))
     assert batch.mask.tolist() == [[0, 1, 1, 0], [1, 1, 0, 0]]
     # Token 8 stands in column 3 and is predicted in column 2.
     assert (batch.rows.tolist(), batch.logit_positions.tolist()) == ([0, 0, 1, 1], [2, 3, 0, 1])
     model = tiny_qwen3()
-    full = completion_logprobs(model, pad([whole, other], 1.0), TEMPERATURE)
+    full = completion_logprobs(model, batch_of([whole, other], 1.0), TEMPERATURE)
     part = completion_logprobs(model, batch, TEMPERATURE)
     torch.testing.assert_close(part, full * batch.mask)
 

@@ -9,6 +9,7 @@ BENCHMARKS = {
     "graders": "where the graders 'paper' and 'symbolic' differ on real benchmark problems",
     "grading": "completions graded per second, and the cost of hostile answers",
     "math_verify_cases": "how often grader and library agree with Math-Verify's own tests",
+    "packing": "what padding costs the update, and packed rows save",
     "rollout": "pipelined turns against turns in lock-step",
     "serve": "the server under load, every answer checked, and what a turn costs in it",
     "step": "one whole optimizer step against TRL's GRPOTrainer",

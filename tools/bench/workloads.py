@@ -16,7 +16,7 @@ from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.update import completion_logprobs, pad
+from svr_lightning.training.update import batch_of, completion_logprobs
 
 TEMPERATURE = 0.9
 GIB = 2**30
@@ -180,7 +180,7 @@ def trainer_logprobs(
     """
     found = []
     for start in range(0, len(samples), together):
-        batch = pad(samples[start : start + together], weight=1.0).to(device)
+        batch = batch_of(samples[start : start + together], weight=1.0).to(device)
         with nullcontext() if exact else precision(device):
             logp = completion_logprobs(model, batch, TEMPERATURE)
         found.append(logp[batch.mask.bool()].float())

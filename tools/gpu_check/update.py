@@ -12,7 +12,7 @@ from svr_lightning.core.types import Sample
 from svr_lightning.errors import typed_line
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.policy import use_kernels
-from svr_lightning.training.update import make_optimizer, pad, policy_update_loss
+from svr_lightning.training.update import batch_of, make_optimizer, policy_update_loss
 from tools.bench import workloads
 from tools.gpu_check.flops import FORMULA, PEAKS, forward_flops, nominal
 from tools.gpu_check.models import (
@@ -111,7 +111,7 @@ def _measure(shape: Shape, samples: list[Sample], way: str, device: str) -> Timi
         model.gradient_checkpointing_enable({"use_reentrant": False})
     model.train()
     optimizer = make_optimizer(model, OptimizerConfig(lr=1e-6), total_steps=100)["optimizer"]
-    batch = pad(samples, weight=1.0 / len(samples)).to(device)
+    batch = batch_of(samples, weight=1.0 / len(samples)).to(device)
 
     def micro_step() -> None:
         with workloads.precision(device):
