@@ -30,7 +30,7 @@ from svr_lightning.engines.chat_protocol import (
     retry_delay,
     server_message,
 )
-from svr_lightning.engines.openai import LARGEST_ANSWER
+from svr_lightning.engines.openai import exchange, open_http, without_key
 from svr_lightning.errors import typed_line
 from svr_lightning.rollout.driver import completion_of
 from svr_lightning.rollout.rendering import Renderer
@@ -71,15 +71,7 @@ class Upstream:
 
     def start(self) -> None:
         """Open the connection pool."""
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        most = self._concurrency
-        self._http = httpx.AsyncClient(
-            headers=headers,
-            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
-        )
+        self._http = open_http(self._key, self._concurrency, _CONNECT_SECONDS)
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -116,33 +108,23 @@ class Upstream:
         raise AssertionError
 
     async def _once(self, data: bytes) -> AnyCompletion:
-        body = bytearray()
         try:
-            async with self._http.stream("POST", self._url, content=data) as response:
-                async for chunk in response.aiter_raw():
-                    body += chunk
-                    if len(body) > LARGEST_ANSWER:
-                        raise ServingError(502, f"the model's server sent over {LARGEST_ANSWER} B")
+            response, body = await exchange(self._http, self._url, data)
             if response.status_code == 200:
-                return read_answer(bytes(body))
+                return read_answer(body)
         except httpx.RequestError as error:
             raise ServingError(502, f"the model's server is gone: {typed_line(error)}") from error
         except (MalformedError, UnusableError) as error:
             status = 502 if isinstance(error, MalformedError) else 500
             raise ServingError(status, f"the model's server: {error}") from error
-        raise self._refusal(response.status_code, bytes(body), response.headers.get("retry-after"))
-
-    def _refusal(self, status: int, body: bytes, retry_after: str | None) -> ServingError:
-        said = server_message(body)
-        if self._key:
-            said = said.replace(self._key, "[key]")
+        status = response.status_code
+        said = without_key(server_message(body), self._key)
         message = f"the model's server answers HTTP {status}, {said}"
         if status == 429:
-            return ServingError(429, message, retry_after)
-        if is_retried(status):
-            return ServingError(502, message)
+            raise ServingError(429, message, response.headers.get("retry-after"))
         # What it objects to may be this request alone: a prompt that is too long.
-        return ServingError(400 if status in (400, 413, 422) else 500, message)
+        told = 502 if is_retried(status) else 400 if status in (400, 413, 422) else 500
+        raise ServingError(told, message)
 
 
 class EngineBackend:

@@ -116,7 +116,8 @@ class ChatServer:
             Route("/health", self._health),
             Route("/metrics", self._show_metrics),
         ]
-        return Starlette(routes=routes, lifespan=self._lifespan)
+        refusals: Any = {ServingError: _refused}
+        return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=refusals)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -131,8 +132,7 @@ class ChatServer:
     # --- small endpoints -------------------------------------------------------------------------
 
     async def _models(self, request: Request) -> Response:
-        if refused := self._unauthorized(request):
-            return JSONResponse(error_json(refused), refused.status)
+        self._require_key(request)
         listed = {"id": self._model, "object": "model", "created": 0, "owned_by": "svr_lightning"}
         return JSONResponse({"object": "list", "data": [listed]})
 
@@ -142,16 +142,14 @@ class ChatServer:
         return JSONResponse(said, 200 if fault is None else 503)
 
     async def _show_metrics(self, request: Request) -> Response:
-        if refused := self._unauthorized(request):
-            return JSONResponse(error_json(refused), refused.status)
+        self._require_key(request)
         shown = generate_latest(self._metrics.registry)
         return Response(shown, media_type=CONTENT_TYPE_LATEST)
 
-    def _unauthorized(self, request: Request) -> ServingError | None:
+    def _require_key(self, request: Request) -> None:
         given = request.headers.get("authorization", "").encode()
-        if self._key is None or hmac.compare_digest(given, f"Bearer {self._key}".encode()):
-            return None
-        return ServingError(401, "give the server's key as Authorization: Bearer KEY")
+        if self._key and not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
+            raise ServingError(401, "give the server's key as Authorization: Bearer KEY")
 
     # --- chat ------------------------------------------------------------------------------------
 
@@ -183,8 +181,7 @@ class ChatServer:
             self._metrics.requests.labels(outcome).inc()
 
     async def _take(self, request: Request, answer: "_Answer") -> str:
-        if refused := self._unauthorized(request):
-            raise refused
+        self._require_key(request)
         if self._running >= self._limits.requests:
             raise ServingError(429, "all places are taken; come again", "1")
         self._running += 1
@@ -281,6 +278,10 @@ class ChatServer:
             "created": int(time.time()),
             "model": self._model,
         }
+
+
+def _refused(_: Request, error: ServingError) -> Response:
+    return JSONResponse(error_json(error), error.status)
 
 
 class _Job(NamedTuple):

@@ -276,19 +276,13 @@ class OpenAIEngine(Engine):
             return str(error)
 
     async def _exchange(self, data: bytes) -> RemoteCompletion | str | _Failure:
-        url = f"{self.base_url}/chat/completions"
-        async with self._http.stream("POST", url, content=data) as response:
-            body = bytearray()
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > LARGEST_ANSWER:
-                    raise MalformedError(f"an answer of more than {LARGEST_ANSWER} bytes")
-            status, headers = response.status_code, response.headers
+        response, body = await exchange(self._http, f"{self.base_url}/chat/completions", data)
+        status = response.status_code
         if status == 200:
-            return read_answer(bytes(body))
-        said = f"HTTP {status}, {self._without_key(server_message(bytes(body)))}"
+            return read_answer(body)
+        said = f"HTTP {status}, {without_key(server_message(body), self.api_key())}"
         if is_retried(status):
-            return _Failure(said, headers.get("retry-after"))
+            return _Failure(said, response.headers.get("retry-after"))
         if status in (401, 403):
             raise ConfigError(
                 f"{self.base_url} rejects the key of the environment variable {self.key_name} "
@@ -306,21 +300,38 @@ class OpenAIEngine(Engine):
             )
         return f"the server refuses it: {said}"
 
-    def _without_key(self, text: str) -> str:
-        key = self.api_key()
-        return text.replace(key, "[key]") if key else text
-
     def _open_http(self) -> httpx.AsyncClient:
-        """A connection pool that checks certificates, follows no redirect and sends the key."""
-        key = self.api_key()
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        return httpx.AsyncClient(
-            headers=headers | ({"Authorization": f"Bearer {key}"} if key else {}),
-            timeout=httpx.Timeout(None, connect=min(_CONNECT_SECONDS, self.timeout)),
-            limits=httpx.Limits(
-                max_connections=self.max_batch, max_keepalive_connections=self.max_batch
-            ),
-        )
+        return open_http(self.api_key(), self.max_batch, min(_CONNECT_SECONDS, self.timeout))
+
+
+def open_http(key: str | None, connections: int, connect_seconds: float) -> httpx.AsyncClient:
+    """A connection pool that checks certificates, follows no redirect and sends the key."""
+    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+    return httpx.AsyncClient(
+        headers=headers | ({"Authorization": f"Bearer {key}"} if key else {}),
+        timeout=httpx.Timeout(None, connect=connect_seconds),
+        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+    )
+
+
+async def exchange(http: httpx.AsyncClient, url: str, data: bytes) -> tuple[httpx.Response, bytes]:
+    """Send a request and read the whole answer.
+
+    Raises:
+        MalformedError: if it is longer than :data:`LARGEST_ANSWER`.
+    """
+    body = bytearray()
+    async with http.stream("POST", url, content=data) as response:
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > LARGEST_ANSWER:
+                raise MalformedError(f"an answer of more than {LARGEST_ANSWER} bytes")
+    return response, bytes(body)
+
+
+def without_key(text: str, key: str | None) -> str:
+    """What a server says, in case that it repeats the key."""
+    return text.replace(key, "[key]") if key else text
 
 
 def check_url(url: str, option: str) -> None:
