@@ -19,7 +19,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "Certificate": "control.certificate",
+    "Certificate": "evaluation.operating_point",
     "Controller": "control.controller",
     "Problem": "core.types",
     "ScoredTurn": "core.types",

@@ -7,17 +7,14 @@ The recordings hold T_max greedy turns of every problem:
     python -m svr_lightning certify --samples RUN/eval/validate/samples.jsonl \
         --report-on RUN/eval/test/samples.jsonl --max-pse 0.10
 
-Every threshold of the grid is tested on the calibration problems; of those certified to keep all
-promises, the one with the fewest tokens is chosen. What it does is then measured on problems that
-had no part in the choice: those of --report-on, or else the rest of --samples, of which only the
-share --calibrate-on calibrates. Variants of one problem stay on one side.
+Of the thresholds that keep all promises on new problems like the calibration ones, the one with the
+fewest tokens is chosen, and measured on problems that had no part in the choice: --report-on, or
+the rest of --samples, of which the share --calibrate-on calibrates.
 
---columns reads the log of any other program: JSON lines, csv or parquet with a row per turn.
---plan says how many labels the promises need. --check CERTIFICATE tests on new --samples whether
-the promises still hold.
-
-The promises are about problems drawn like the calibration ones, which the policy must not have
-been trained on. Several data sets count as one mixture.
+--give-up adds thresholds below which a trajectory ends without an answer. --second holds a second
+model's answers to the same problems: those that were not accepted are escalated to it, and accuracy
+and tokens are promised of the pair. --columns reads the log of any other program: JSON lines, csv
+or parquet with a row per turn. docs/certificates.md explains all of it.
 
 Exit code 0: certified, or no drift was found; 1: nothing can be certified, or a promise no longer
 holds; 2: a user's fault.
@@ -26,9 +23,10 @@ holds; 2: a user's fault.
 import argparse
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -53,7 +51,7 @@ from svr_lightning.evaluation.certificates import (
 from svr_lightning.evaluation.intervals import split_clusters
 from svr_lightning.evaluation.operating_point import (
     DECODING,
-    read_certificate,
+    Certificate,
     weights_digest,
     write_operating_point,
 )
@@ -62,8 +60,6 @@ from svr_lightning.evaluation.sweep import THRESHOLDS
 from svr_lightning.evaluation.table import TurnTable
 from svr_lightning.files import write_json
 
-CERTIFICATE = "certificate.json"
-SCHEMA_VERSION = 1
 METHOD = "learn then test: fallback procedure, exact binomial tests, betting tests for clusters"
 GRID = (*THRESHOLDS, 0.97, 0.99, 1.0)
 """The paper's thresholds and three stricter ones."""
@@ -72,6 +68,7 @@ BROKEN = 1
 _PROMISES = {
     "max_pse": ("pse", "share of problems that stop early with a wrong answer"),
     "max_wrong_accepted": ("wrong_accepted", "share of wrong ones among accepted answers"),
+    "max_given_up_wrongly": ("given_up_wrongly", "share given up that more turns would solve"),
     "min_accuracy": ("wrong", "share of right answers"),
     "max_escalated": ("escalated", "share of problems without an accepted answer"),
     "max_tokens": ("tokens", "mean tokens per problem"),
@@ -80,34 +77,35 @@ _PROMISES = {
 Tables = dict[str, TurnTable]
 
 
-def share(text: str) -> float:
-    """An option's value in (0, 1]."""
-    if not 0 < float(text) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} must be above 0 and at most 1")
-    return float(text)
+def above_zero(most: float) -> Callable[[str], float]:
+    """An option's value above 0 and at most ``most``."""
 
+    def value(text: str) -> float:
+        if not 0 < float(text) <= most or math.isinf(float(text)):
+            upper = "" if math.isinf(most) else f" and at most {most:g}"
+            raise argparse.ArgumentTypeError(f"{text} must be above 0{upper}")
+        return float(text)
 
-def positive(text: str) -> float:
-    """An option's value above 0."""
-    if not 0 < float(text) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} must be above 0")
-    return float(text)
+    return value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    add = parser.add_argument
+    add, share = parser.add_argument, above_zero(1)
     add("--samples", type=Path, nargs="+", help="samples.jsonl with every turn, or any log")
+    add("--second", type=Path, nargs="+", help="a second model's, of the same problems")
     add("--columns", nargs="+", metavar="NAME=COLUMN", help="the samples are a log: its columns")
     add("--report-on", type=Path, nargs="+", help="other samples, to measure the choice on")
     add("--calibrate-on", type=share, help="share of --samples to calibrate on (default 0.5)")
     for option, (name, about) in _PROMISES.items():
-        kind, most = positive if name == "tokens" else share, option.startswith("max")
-        add(_flag(option), type=kind, help=f"{about}, at {'most' if most else 'least'}")
-    add("--token-bound", type=positive, help="no problem takes more: T_max * the model's length")
+        kind = above_zero(math.inf) if name == "tokens" else share
+        most = "most" if option.startswith("max") else "least"
+        add(_flag(option), type=kind, help=f"{about}, at {most}")
+    add("--token-bound", type=above_zero(math.inf), help="no problem takes more tokens")
     add("--confidence", type=share, default=0.9, help="of all promises together (default 0.9)")
     add("--max-turns", type=int, help="T_max (default: what was recorded)")
     add("--thresholds", type=float, nargs="+", default=GRID, help="the grid to choose from")
+    add("--give-up", type=float, nargs="+", default=(0.0,), help="lower thresholds; 0 never does")
     add("--score", choices=get_args(Score), default="confidence", help="what gamma is held to")
     add("--any-verdict", action="store_true", help="a stop does not need the verdict CORRECT")
     add("--seed", type=int, default=0, help="of the split")
@@ -117,16 +115,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, help="folder; default: certify/ beside the samples")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Job:
-    """What is certified, on which problems, and where it is measured."""
+    """What is certified, and on which problems."""
 
-    rule: Confident
+    rules: list[Confident]
     promises: list[Promise]
     max_turns: int
-    calibration: Tables
-    report: Tables
-    """Empty if nothing was left to measure on."""
+    tables: Tables
+    second: Tables | None
+
+    def points(self) -> list[OperatingPoint]:
+        """What each rule did."""
+        try:
+            return replayed_points(self.tables, self.rules, self.max_turns, self.second)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(
+                f"{error}: every rule needs all turns up to its own stop; record with "
+                "--model.evaluation.adaptive false, or lower --max-turns"
+            ) from error
+
+    def sizes(self) -> tuple[int, int]:
+        """Problems, and independent clusters of them."""
+        tables = self.tables.values()
+        clusters = sum(len(set(table.cluster.tolist())) for table in tables)
+        return sum(len(table.ids) for table in tables), clusters
 
 
 def run(options: argparse.Namespace) -> int:
@@ -134,66 +149,79 @@ def run(options: argparse.Namespace) -> int:
     if options.check is not None:
         return _check(options)
     promises = _promises(options)
+    rules = _rules(options)
     if options.plan:
-        return _plan(promises, options)
-    job = _job(promises, options)
-    points = _points(job.calibration, job.rule, options.thresholds, job.max_turns)
-    found = certify(points, promises, 1 - options.confidence)
-    _show(found, job, options)
+        return _plan(promises, len(rules), 1 - options.confidence)
+    tables = _tables(options.samples, options)
+    calibration, report = _split(tables, options)
+    turns = options.max_turns
+    if turns is None:
+        turns = recorded_turns(tables, run_configs(options.samples))
+    job = Job(rules, promises, turns, calibration, _second(options))
+    found = certify(job.points(), promises, 1 - options.confidence)
+    _show(found, job, options.confidence)
     certificate = _certificate(found, job, options)
-    files = [(options.out or options.samples[0].parent / "certify") / CERTIFICATE]
+    choice = found.choice
+    if choice is not None and report:
+        rule = replace(rules[0], threshold=choice.threshold, give_up=choice.give_up)
+        title = "measured on problems that had no part in the choice"
+        certificate["measured"] = _measure(replace(job, rules=[rule], tables=report), title)
+    files = [(options.out or options.samples[0].parent / "certify") / "certificate.json"]
     write_json(files[0], certificate)
-    if found.choice is not None and options.write is not None:
-        files.append(write_operating_point(options.write, found.choice.threshold, certificate))
+    if choice is not None and options.write is not None:
+        files.append(write_operating_point(options.write, choice.threshold, certificate))
     Console().print(Text(", ".join(map(str, files))))
-    return BROKEN if found.choice is None else 0
+    return BROKEN if choice is None else 0
 
 
 # --- what is asked ------------------------------------------------------------------------------
 
 
 def _promises(options: argparse.Namespace) -> list[Promise]:
-    given = {option: getattr(options, option) for option in _PROMISES}
-    require(
-        any(limit is not None for limit in given.values()),
-        f"no promise was given; give one of {', '.join(map(_flag, _PROMISES))}",
-    )
     require(
         options.max_tokens is None or options.token_bound is not None,
         "--max-tokens needs --token-bound, which no problem can exceed whatever the policy does: "
         "--max-turns times the model's length, 81920 for ten turns of 8192",
     )
     found = []
-    for option, limit in given.items():
-        name, _ = _PROMISES[option]
-        bound = options.token_bound if name == "tokens" else 1.0
-        if limit is not None:
+    for option, (name, _) in _PROMISES.items():
+        if (limit := getattr(options, option)) is not None:
             most = limit if option.startswith("max") else 1 - limit
+            bound = options.token_bound if name == "tokens" else 1.0
             found.append(Promise(name=name, limit=most, bound=bound))
+    asked = ", ".join(map(_flag, _PROMISES))
+    require(bool(found), f"no promise was given; give one of {asked}")
     return found
 
 
-def _job(promises: list[Promise], options: argparse.Namespace) -> Job:
+def _rules(options: argparse.Namespace) -> list[Confident]:
+    """Every threshold with every lower one that is not above it."""
     rule = Confident(score=options.score, needs_correct=not options.any_verdict)
+    pairs = sorted(set(product(options.thresholds, options.give_up)), reverse=True)
+    found = [
+        replace(rule, threshold=high, give_up=low) for high, low in pairs if low <= max(high, 0)
+    ]
+    require(bool(found), "--give-up: every one is above every one of --thresholds")
     try:
-        for threshold in options.thresholds:
-            replace(rule, threshold=threshold).check()
+        for one in found:
+            one.check()
     except ValueError as error:
-        raise ConfigError(f"--thresholds: {error}") from error
-    tables = _tables(options.samples, options)
-    calibration, report = _split(tables, options)
-    turns = options.max_turns
-    if turns is None:
-        turns = recorded_turns(tables, run_configs(options.samples))
-    return Job(
-        rule=rule, promises=promises, max_turns=turns, calibration=calibration, report=report
-    )
+        raise ConfigError(f"--thresholds, --give-up: {error}") from error
+    return found
+
+
+def _load(paths: list[Path], options: argparse.Namespace) -> Tables:
+    return load_tables(paths) if options.columns is None else load_log(paths, options.columns)
+
+
+def _second(options: argparse.Namespace) -> Tables | None:
+    return None if options.second is None else _load(options.second, options)
 
 
 def _tables(paths: list[Path] | None, options: argparse.Namespace) -> Tables:
     require(bool(paths), "--samples: give the recordings")
     assert paths
-    tables = load_tables(paths) if options.columns is None else load_log(paths, options.columns)
+    tables = _load(paths, options)
     turns = (turn for table in tables.values() for turns in table.signals for turn in turns)
     require(
         any(getattr(turn, options.score) is not None for turn in turns),
@@ -223,18 +251,6 @@ def _split(tables: Tables, options: argparse.Namespace) -> tuple[Tables, Tables]
     return parts[0], parts[1]
 
 
-def _points(
-    tables: Tables, rule: Confident, thresholds: Sequence[float], max_turns: int
-) -> list[OperatingPoint]:
-    try:
-        return replayed_points(tables, rule, thresholds, max_turns)
-    except ValueError as error:
-        raise ConfigError(
-            f"{error}: the samples end where their run stopped, and stricter thresholds cannot be "
-            "replayed; record with --model.evaluation.adaptive false, or lower --max-turns"
-        ) from error
-
-
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -246,23 +262,26 @@ def _certificate(found: Certification, job: Job, options: argparse.Namespace) ->
     """Everything that somebody needs to trust, apply or check the choice."""
     config = run_configs(options.samples)[0]
     evaluation = setting(config, "model", "evaluation") or {}
-    content = {
-        "schema_version": SCHEMA_VERSION,
+    files = [*options.samples, *(options.second or [])]
+    rule = asdict(job.rules[0])
+    return {
+        "schema_version": 1,
         "svr_lightning": svr_lightning.__version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "method": METHOD,
         "promises": [asdict(promise) for promise in job.promises],
         "confidence": options.confidence,
         "max_turns": job.max_turns,
-        "rule": {k: v for k, v in asdict(job.rule).items() if k != "threshold"},
+        "rule": {k: v for k, v in rule.items() if k not in ("threshold", "give_up")},
+        "otherwise": "answer" if job.second is None else "escalate",
         "decoding": {name: evaluation[name] for name in DECODING if name in evaluation},
         "policy": setting(config, "model", "policy", "path"),
         "weights": None if options.write is None else weights_digest(options.write),
         "data": {
-            "samples": [str(path) for path in options.samples],
-            "sha256": [hashlib.sha256(path.read_bytes()).hexdigest() for path in options.samples],
-            "datasets": {name: len(table.ids) for name, table in job.calibration.items()},
-            "clusters": _sizes(job.calibration)[1],
+            "samples": [str(path) for path in files],
+            "sha256": [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
+            "datasets": {name: len(table.ids) for name, table in job.tables.items()},
+            "clusters": job.sizes()[1],
         },
         "certified": None if found.choice is None else asdict(found.choice),
         "bounds": found.bounds,
@@ -270,61 +289,48 @@ def _certificate(found: Certification, job: Job, options: argparse.Namespace) ->
         "candidates": [asdict(row) for row in found.candidates],
         "measured": None,
     }
-    if found.choice is not None and job.report:
-        rule = replace(job.rule, threshold=found.choice.threshold)
-        title = "measured on problems that had no part in the choice"
-        content["measured"] = _measure(job.promises, rule, job.report, job.max_turns, title)
-    return content
 
 
-def _measure(
-    promises: Sequence[Promise], rule: Confident, tables: Tables, max_turns: int, title: str
-) -> dict[str, dict[str, float]]:
+def _measure(job: Job, title: str) -> dict[str, dict[str, float]]:
     """What the promises are about on other problems, and whether these speak against them."""
-    (point,) = _points(tables, rule, [rule.threshold], max_turns)
-    rates = point.rates
-    found = {
-        one.name: {
-            "limit": one.limit,
-            "rate": rates[one.name],
-            "p_value_if_kept": one.drift_p_value(point),
-        }
-        for one in promises
-    }
-    rows = [
-        (name, number(one["limit"]), _rate(rates, name), f"{one['p_value_if_kept']:.3g}")
-        for name, one in found.items()
-    ]
-    heads = ("promise", "at most", f"here, {_sizes(tables)[0]} problems", "p-value if kept")
+    (point,) = job.points()
+    found, rows = {}, []
+    for one in job.promises:
+        rate, p_value = point.rates[one.name], one.drift_p_value(point)
+        found[one.name] = {"limit": one.limit, "rate": rate, "p_value_if_kept": p_value}
+        rows.append((one.name, number(one.limit), _rate(point.rates, one.name), f"{p_value:.3g}"))
+    heads = ("promise", "at most", f"here, {job.sizes()[0]} problems", "p-value if kept")
     Console().print(text_table(heads, rows, title))
     return found
 
 
 def _check(options: argparse.Namespace) -> int:
     """Test each promise of a certificate on new problems, whatever they are."""
-    content = read_certificate(options.check)
-    promises = [Promise(**one) for one in content["promises"]]
-    rule = Confident(**{**content["rule"], "threshold": content["certified"]["threshold"]})
+    known = Certificate.read(options.check)
+    require(
+        (known.otherwise == "escalate") == (options.second is not None),
+        f"{options.check}: --second is for certificates with a second model, and they need it",
+    )
+    promises = [Promise(**one) for one in known.promised]
     tables = _tables(options.samples, options)
-    found = _measure(promises, rule, tables, content["max_turns"], str(options.check))
-    level = (1 - options.confidence) / len(promises)
-    broken = [name for name, one in found.items() if one["p_value_if_kept"] <= level]
-    told = "no promise is shown to be broken"
-    if broken:
-        told = f"no longer kept: {', '.join(broken)}, with confidence {options.confidence:g}"
-        told += "; certify again on new problems"
+    job = Job([known.rule], promises, known.max_turns, tables, _second(options))
+    found = _measure(job, str(options.check))
+    level = (1 - options.confidence) / len(found)
+    broken = ", ".join(name for name, one in found.items() if one["p_value_if_kept"] <= level)
+    sure = f"with confidence {options.confidence:g}; certify again on new problems"
+    told = f"no longer kept: {broken}, {sure}" if broken else "no promise is shown to be broken"
     Console().print(Text(told))
     return BROKEN if broken else 0
 
 
-def _plan(promises: list[Promise], options: argparse.Namespace) -> int:
+def _plan(promises: list[Promise], size: int, delta: float) -> int:
     """How many labels the first test of each promise on a share needs."""
-    level = (1 - options.confidence) / starts_of(promises, len(set(options.thresholds)))
+    level = delta / starts_of(promises, size)
     rows = []
-    for one in (promise for promise in promises if promise.name != "tokens"):
-        for share in (part * one.limit for part in (0.0, 0.25, 0.5, 0.75)):
-            needed = labels_needed(one.limit, share, level)
-            rows.append((one.name, number(one.limit), number(share), str(needed)))
+    shares = [one for one in promises if one.name != "tokens"]
+    for one, part in product(shares, (0.0, 0.25, 0.5, 0.75)):
+        needed = labels_needed(one.limit, part * one.limit, level)
+        rows.append((one.name, number(one.limit), number(part * one.limit), str(needed)))
     console = Console()
     heads = ("promise", "at most", "if it really is", "independent labels")
     console.print(text_table(heads, rows, "labels for a certificate in nine cases of ten"))
@@ -336,24 +342,26 @@ def _plan(promises: list[Promise], options: argparse.Namespace) -> int:
 # --- the terminal -------------------------------------------------------------------------------
 
 
-def _show(found: Certification, job: Job, options: argparse.Namespace) -> None:
+def _show(found: Certification, job: Job, confidence: float) -> None:
     """Every threshold, then the choice or why there is none."""
     console = Console()
-    names = ("accepted", "pse", "wrong_accepted", "wrong", "tokens")
+    names = {"accepted": "accepted", "pse": "PSE", "wrong_accepted": "wrong of acc."}
+    if any(row.give_up for row in found.candidates):
+        names |= {"gave_up": "up", "given_up_wrongly": "wrongly"}
+    names |= {"wrong": "wrong", "tokens": "tokens"}
     rows = [
-        (number(row.threshold), *(_rate(row.rates, name) for name in names), _verdict(row))
+        (_levels(row), *(_rate(row.rates, name) for name in names), _verdict(row))
         for row in reversed(found.candidates)
     ]
-    heads = ("gamma", "accepted", "PSE", "wrong of acc.", "wrong", "tokens", "certified")
-    problems, clusters = _sizes(job.calibration)
+    problems, clusters = job.sizes()
     title = f"calibration: {problems} problems"
     if clusters < problems:
         title += f", which count as {clusters} (variants of one problem are one)"
-    console.print(text_table(heads, merged(rows), title))
+    console.print(text_table(("gamma", *names.values(), "certified"), merged(rows), title))
     promised = ", ".join(f"{one.name} at most {one.limit:g}" for one in job.promises)
-    promised += f", with confidence {options.confidence:g}"
-    lines = []
-    if found.choice is None:
+    promised += f", with confidence {confidence:g}"
+    lines, row = [], found.choice
+    if row is None:
         lines.append(f"no threshold can keep the promise: {promised}")
         for name, limit in found.smallest.items():
             told = f"the smallest limit on {name} that these samples would certify is {limit:.4g}"
@@ -361,8 +369,7 @@ def _show(found: Certification, job: Job, options: argparse.Namespace) -> None:
         if not found.smallest:
             lines.append("no other limit on one promise alone would help")
     else:
-        row = found.choice
-        lines.append(f"threshold {row.threshold:.4g}: {promised}, on new problems like these")
+        lines.append(f"threshold {_levels(row)}: {promised}, on new problems like these")
         told = ", ".join(f"{name} {bound:.4g}" for name, bound in found.bounds.items())
         lines.append(f"bounds, had only this threshold been tested: {told}")
         if row.rates["accepted"] == 0:
@@ -370,6 +377,10 @@ def _show(found: Certification, job: Job, options: argparse.Namespace) -> None:
             lines.append(f"this never stops: {turns}; promise less, or give more problems")
     for line in lines:
         console.print(Text(line))
+
+
+def _levels(row: Candidate) -> str:
+    return number(row.threshold) + (f" or < {row.give_up:g}" if row.give_up else "")
 
 
 def _rate(rates: Mapping[str, float], name: str) -> str:
@@ -384,9 +395,3 @@ def _verdict(row: Candidate) -> str:
     if row.level == 0:
         return "not tested"
     return f"no: {row.broken[0]}{' ...' * (len(row.broken) > 1)}"
-
-
-def _sizes(tables: Tables) -> tuple[int, int]:
-    """Problems, and independent clusters of them."""
-    clusters = sum(len(set(table.cluster.tolist())) for table in tables.values())
-    return sum(len(table.ids) for table in tables.values()), clusters

@@ -20,11 +20,11 @@ from importlib.util import find_spec
 from typing import Any, get_args
 
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
-from svr_lightning.control.certificate import Certificate
 from svr_lightning.control.controller import Controller, Otherwise, scores_of_reply
 from svr_lightning.core.stopping import RULES, Confident, StopRule
 from svr_lightning.engines.openai import check_url
 from svr_lightning.errors import ConfigError, require
+from svr_lightning.evaluation.operating_point import Certificate
 from svr_lightning.tasks import get_task
 
 
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--certificate", help="certificate.json of certify: its rule and T_max")
     add("--rule", choices=sorted(RULES), default="Confident", help="when to stop")
     add("--threshold", type=float, help="of the rule Confident (default 0.85)")
+    add("--give-up", type=float, help="of the rule Confident: give up below (default 0: never)")
     add("--max-turns", type=int, help="T_max (default 10); a request may ask for fewer")
     add("--max-completion-tokens", type=int, help="of a turn (default: the task's)")
     add("--otherwise", choices=get_args(Otherwise), default="answer", help="if no turn is accepted")
@@ -127,16 +128,18 @@ def make_server(options: argparse.Namespace) -> Any:
 def _controller(options: argparse.Namespace) -> Controller:
     certificate = None if options.certificate is None else Certificate.read(options.certificate)
     rule: StopRule = RULES[options.rule]()
+    given = {"threshold": options.threshold, "give_up": options.give_up}
+    levels = {name: level for name, level in given.items() if level is not None}
     if certificate is not None:
         require(
-            (options.rule, options.threshold, options.max_turns) == ("Confident", None, None),
-            "--certificate sets rule, threshold and T_max; leave the options for them out",
+            options.rule == "Confident" and levels == {} and options.max_turns is None,
+            "--certificate sets rule, thresholds and T_max; leave the options for them out",
         )
         rule = certificate.rule
         print(f"certificate {certificate.id}: {rule}; {', '.join(certificate.promises)}")
-    if options.threshold is not None:
-        require(isinstance(rule, Confident), f"--threshold: {options.rule} has none")
-        rule = Confident(threshold=options.threshold)
+    if levels:
+        require(isinstance(rule, Confident), f"--threshold, --give-up: {options.rule} has none")
+        rule = Confident(**levels)
     turns = options.max_turns or (certificate.max_turns if certificate else 10)
     client: Callable[..., Any] = _replaced
     try:
@@ -182,7 +185,10 @@ def _in_process(options: argparse.Namespace, certificate: Certificate | None) ->
     from svr_lightning.training.rollouts import PolicyEngine
 
     if certificate is not None:
-        certificate.require_policy(options.policy)
+        require(
+            certificate.is_for(options.policy),
+            f"{options.policy}: the certificate {certificate.id} is for other weights",
+        )
     sizes = {
         "max_prompt_tokens": options.max_prompt_tokens,
         "max_model_len": options.max_model_len,

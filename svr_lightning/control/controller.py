@@ -14,7 +14,6 @@ from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
-from svr_lightning.control.certificate import Certificate
 from svr_lightning.core.evidence import scores_of_tokens
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import (
@@ -28,6 +27,7 @@ from svr_lightning.core.types import (
 )
 from svr_lightning.engines.chat_protocol import read_answer, read_completion
 from svr_lightning.errors import require
+from svr_lightning.evaluation.operating_point import Certificate
 from svr_lightning.recipes.dialogues import (
     Dialogue,
     RolloutFn,
@@ -159,7 +159,8 @@ class Controller:
     seconds: float | None = None
     """For all turns. :meth:`solve` does not interrupt a client but looks at the clock between."""
     otherwise: Otherwise = "answer"
-    """If the rule accepts no turn: return the turn that the rule prefers, give up, or escalate."""
+    """If the rule accepts no turn: return the turn that the rule prefers, give up, or escalate.
+    Where the rule itself gives up (``Confident.give_up``) the first of these gives up too."""
     second: Client | None = None
     """Asked once, with the first prompt, if a question is escalated."""
     dialogue: Dialogue = field(default_factory=SelfVerifying)
@@ -189,7 +190,8 @@ class Controller:
         )
         if self.certificate is not None:
             told = {"max_completion_tokens": self.max_completion_tokens}
-            other = self.certificate.departures(self.rule, self.max_turns, told)
+            settings = (self.rule, self.max_turns, told, self.otherwise)
+            other = self.certificate.departures(*settings)
             require(not other, f"the certificate promises nothing for {', '.join(other)}")
 
     @property
@@ -276,11 +278,12 @@ class Controller:
         limit = yield from self._run(program, self.client, turns, deadline)
         heard = signals.heard
         accepted = bool(heard) and self.rule.stops(heard, self.max_turns)
-        reason = self.rule.reason(heard) if accepted else f"no turn was accepted by: {self.rule}"
-        reason = limit or reason
+        given_up = bool(heard) and self.rule.gives_up(heard)
+        reason = f"no turn was accepted by: {self.rule}"
+        reason = limit or (self.rule.reason(heard) if accepted or given_up else reason)
         returned: Turn | None = None
         outcome: Outcome = "gave_up"
-        if heard and (accepted or self.otherwise == "answer"):
+        if heard and (accepted or (self.otherwise == "answer" and not given_up)):
             returned, outcome = turns[self.rule.answer_turn(heard, self.max_turns) - 1], "answered"
         elif self.otherwise == "escalate" and self.second is not None:
             once = chain(self.dialogue, problem, 0, 1, None, hear)

@@ -14,7 +14,7 @@ from svr_lightning.core.types import Turn
 from svr_lightning.engines.base import SamplingParams
 from svr_lightning.errors import one_line
 
-CONTROLS = ("rule", "threshold", "turns", "max_tokens", "otherwise")
+CONTROLS = ("rule", "threshold", "give_up", "turns", "max_tokens", "otherwise")
 """What a request may set in its body's ``svr``."""
 _READ = {
     *("model", "messages", "stream", "stream_options", "svr", "seed", "n"),
@@ -139,10 +139,12 @@ def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controll
     try:
         if "rule" in given:
             rule = _rule(given["rule"])
-        if "threshold" in given:
-            if not isinstance(rule, Confident):
-                raise ValueError(f"svr.threshold: {type(rule).__name__} has none")
-            rule = replace(rule, threshold=_number(given, "threshold", 0.0, -1e9, 1.0, "svr."))
+        for name, low in (("threshold", -1e9), ("give_up", 0.0)):
+            if name in given:
+                if not isinstance(rule, Confident):
+                    raise ValueError(f"svr.{name}: {type(rule).__name__} has none")
+                level: Any = {name: _number(given, name, 0.0, low, 1.0, "svr.")}
+                rule = replace(rule, **level)
         otherwise = given.get("otherwise", base.otherwise)
         if otherwise not in get_args(Otherwise):
             raise ValueError(f"svr.otherwise must be one of {', '.join(get_args(Otherwise))}")
@@ -171,9 +173,9 @@ def uncertified(base: Controller, applied: Controller, asked: ChatRequest) -> li
         return []
     drawn = {name: getattr(asked.sampling, name) for name in ("temperature", "top_p", "top_k")}
     drawn["max_completion_tokens"] = applied.max_completion_tokens
-    found = base.certificate.departures(applied.rule, applied.max_turns, drawn)
+    settings = (applied.rule, applied.max_turns, drawn, applied.otherwise)
     limits = [] if applied.max_tokens is None else [f"max_tokens={applied.max_tokens}"]
-    return found + limits
+    return [*base.certificate.departures(*settings), *limits]
 
 
 def _rule(asked: Any) -> StopRule:

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from svr_lightning.core.types import Verdict
@@ -59,6 +59,10 @@ class Rule(ABC, Generic[T]):
             turns: all turns so far, at least one.
             max_turns: T_max.
         """
+
+    def gives_up(self, turns: Sequence[T]) -> bool:
+        """Whether the last of ``turns`` ends the trajectory because no answer is to be expected."""
+        return False
 
     def answer_turn(self, turns: Sequence[T], max_turns: int) -> int:
         """The turn (from 1) whose answer is returned if ``turns`` are all; the last by default."""
@@ -208,12 +212,15 @@ class Confident(StopRule):
     fallback: Fallback = "last"
     """What is returned if no turn stops: the last turn, or the one with the best score of those
     that are not truncated; ties go to the better verdict, then to the earlier turn."""
+    give_up: float = 0.0
+    """A complete turn whose score is below ends the trajectory without an answer; 0 never does.
+    Not for log-probabilities."""
 
     def __str__(self) -> str:
-        level = f"{_NAMES[self.score]} >= {self.threshold:g}"
-        if not self.needs_correct:
-            return level
-        return f"CORRECT at {level}" if self.threshold else "CORRECT"
+        said = f"{_NAMES[self.score]} >= {self.threshold:g}"
+        if self.needs_correct:
+            said = f"CORRECT at {said}" if self.threshold else "CORRECT"
+        return said + (f", given up below {self.give_up:g}" if self.give_up else "")
 
     @property
     def needs_self_check(self) -> bool:
@@ -241,6 +248,10 @@ class Confident(StopRule):
             if nats
             else f"{place} must lie in [0, 1]; the paper's is {DEFAULT_THRESHOLD}",
         )
+        _require(
+            0 <= self.give_up <= max(self.threshold, 0),
+            f"give_up={self.give_up} must lie in [0, threshold], and be 0 for log-probabilities",
+        )
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether the last turn's score, and its verdict if needed, suffice."""
@@ -249,6 +260,13 @@ class Confident(StopRule):
             return False
         value = getattr(turn, self.score)
         return value is not None and bool(value >= self.threshold)
+
+    def gives_up(self, turns: Sequence[StopSignals]) -> bool:
+        """Whether the last turn's score is too low."""
+        if self.give_up == 0 or turns[-1].truncated:
+            return False
+        value = getattr(turns[-1], self.score)
+        return value is not None and bool(value < self.give_up)
 
     def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
         """The last turn, or if none stopped what ``fallback`` says."""
@@ -259,7 +277,9 @@ class Confident(StopRule):
     def reason(self, turns: Sequence[StopSignals]) -> str:
         """The rule with the score of the turn that stopped."""
         value = f"{_NAMES[self.score]} {getattr(turns[-1], self.score):g}"
-        return str(self).replace(_NAMES[self.score], value)
+        if self.gives_up(turns):
+            return f"given up at {value} < {self.give_up:g}"
+        return str(replace(self, give_up=0.0)).replace(_NAMES[self.score], value)
 
     def _rank(self, turn: StopSignals) -> tuple[bool, float, int]:
         order = (None, Verdict.INCORRECT, Verdict.UNSURE, Verdict.CORRECT)
@@ -292,7 +312,8 @@ def ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending |
         (None, Ending(observed=2, returned=2, stopped_early=False))
     """
     seen = len(turns)
-    if seen < max_turns and not (rule is not None and rule.stops(turns, max_turns)):
+    ends = rule is not None and (rule.stops(turns, max_turns) or rule.gives_up(turns))
+    if seen < max_turns and not ends:
         return None
     returned = seen if rule is None else rule.answer_turn(turns, max_turns)
     return Ending(seen, returned, seen < max_turns)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.core.stopping import Confident
+from svr_lightning.errors import require
 from svr_lightning.evaluation.intervals import cluster_sums
 from svr_lightning.evaluation.p_values import binomial_cdf, mean_p_value, share_p_value
 from svr_lightning.evaluation.replay import replay
@@ -39,13 +40,14 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """What one threshold did on labelled problems."""
+    """What a rule did on labelled problems."""
 
-    threshold: float
+    rule: Confident
     columns: Mapping[str, Floats]
     """[C] means over each cluster's problems: ``accepted``, answers whose turn reached the
-    threshold; ``esr``, those before T_max; ``pse`` and ``wrong_accepted``, wrong ones of the two;
-    ``wrong`` answers of all problems; ``tokens`` and ``turns``."""
+    threshold; ``pse`` and ``wrong_accepted``, wrong ones of those accepted before T_max and of all
+    accepted; ``gave_up``, and ``given_up_wrongly`` where more turns would have led to a right
+    answer; ``wrong``, problems without a right answer; ``tokens`` and ``turns``."""
     single: bool
     """Whether every cluster is one problem, so that losses are 0 or 1."""
 
@@ -59,45 +61,73 @@ class OperatingPoint:
 
 
 def operating_point(
-    threshold: float, columns: Mapping[str, NDArray[Any]], cluster: NDArray[np.int64]
+    rule: Confident, columns: Mapping[str, NDArray[Any]], cluster: NDArray[np.int64]
 ) -> OperatingPoint:
     """The point of [N] columns over problems: those of :class:`OperatingPoint`."""
     size = cluster_sums(np.ones(len(cluster)), cluster)
     return OperatingPoint(
-        threshold=threshold,
+        rule=rule,
         columns={name: cluster_sums(column, cluster) / size for name, column in columns.items()},
         single=bool((size == 1).all()),
     )
 
 
 def replayed_points(
-    tables: Mapping[str, TurnTable], rule: Confident, thresholds: Iterable[float], max_turns: int
+    tables: Mapping[str, TurnTable],
+    rules: Iterable[Confident],
+    max_turns: int,
+    second: Mapping[str, TurnTable] | None = None,
 ) -> list[OperatingPoint]:
-    """``rule`` at each threshold on recorded turns; all data sets count as one mixture.
+    """Rules on recorded turns; all data sets count as one mixture.
+
+    Args:
+        tables: the recorded turns.
+        rules: each gives a point.
+        max_turns: T_max.
+        second: turns of a second model on the same problems. Its first answer stands for each that
+            was not accepted: ``wrong`` and ``tokens`` are then those of the pair.
 
     Raises:
-        ValueError: if turns are missing for a threshold.
+        ValueError: if turns are missing for a rule, or a problem of the second model.
     """
     table = pool(tables)
+    other = None if second is None else _first_answers(pool(second), table.ids)
     points = []
-    for threshold in sorted(set(thresholds), reverse=True):
-        tried = replace(rule, threshold=threshold)
-        outcome = replay(table, tried, max_turns)
-        found = problem_table(table, outcome)
+    for rule in rules:
+        outcome = replay(table, rule, max_turns)
+        found = problem_table(table, outcome).problems
         seen = [t[:end] for t, end in zip(table.signals, outcome.observed.tolist(), strict=True)]
-        accepted = np.array([bool(turns) and tried.stops(turns, max_turns) for turns in seen])
-        wrong = 1 - found.problems["final_correct"]
+        accepted = np.array([bool(turns) and rule.stops(turns, max_turns) for turns in seen])
+        gave_up = np.array([bool(turns) and rule.gives_up(turns) for turns in seen])
+        right: NDArray[Any] = found["final_correct"]
+        tokens: NDArray[Any] = found["total_tokens"]
+        patient = replay(table, replace(rule, give_up=0.0), max_turns) if rule.give_up else outcome
         columns = {
             "accepted": accepted,
-            "wrong_accepted": accepted * wrong,
-            "wrong": wrong,
-            "pse": found.ratio("pse")[0],
-            "esr": found.problems["stopped_early"],
-            "tokens": found.problems["total_tokens"],
-            "turns": found.problems["turns"],
+            "wrong_accepted": accepted & (right == 0),
+            "pse": accepted & (right == 0) & outcome.stopped_early,
+            "gave_up": gave_up,
+            "given_up_wrongly": gave_up & table.at(table.correct, patient.returned),
+            "turns": found["turns"],
         }
-        points.append(operating_point(threshold, columns, table.cluster))
+        right = right * ~gave_up
+        if other is not None:
+            right = np.where(accepted, right, other[0])
+            tokens = tokens + ~accepted * other[1]
+        columns |= {"wrong": 1 - right, "tokens": tokens}
+        points.append(operating_point(rule, columns, table.cluster))
     return points
+
+
+def _first_answers(table: TurnTable, ids: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """[N] whether the first answer to each problem is right, and its tokens."""
+    rows = {name: row for row, name in enumerate(table.ids)}
+    for name in ids:
+        require(name in rows, f"--second: there is no problem {name!r}; record the same problems")
+    chosen = table.select(np.array([rows[name] for name in ids]))
+    first = np.minimum(chosen.length, 1)
+    tokens = chosen.at(chosen.prompt_tokens + chosen.completion_tokens, first)
+    return chosen.at(chosen.correct, first), tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +136,10 @@ class Promise:
 
     name: str
     """``pse``: share of problems that stop before T_max with a wrong answer. ``wrong_accepted``:
-    share of wrong ones among accepted answers. ``wrong``: share of wrong answers. ``escalated``:
-    share of problems without an accepted answer. ``tokens``: mean of prompts and completions."""
+    share of wrong ones among accepted answers. ``given_up_wrongly``: share of problems that were
+    given up though more turns would have led to a right answer. ``wrong``: share of wrong answers.
+    ``escalated``: share of problems without an accepted answer. ``tokens``: mean of prompts and
+    completions."""
     limit: float
     bound: float = 1.0
     """No problem's loss is larger, known beforehand: for tokens T_max times the model's length."""
@@ -162,9 +194,10 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One threshold of a grid and what was certified of it."""
+    """One rule of a grid and what was certified of it."""
 
     threshold: float
+    give_up: float
     rates: dict[str, float]
     """What was seen, see :class:`OperatingPoint`."""
     level: float
@@ -205,15 +238,15 @@ def certify(
         promises: all of them have to hold; the p-value of a point is the largest of theirs.
         delta: 1 - confidence.
     """
+    points = _in_order(points)
     candidates = tested(points, promises, delta)
     choice = cheapest(candidates)
     if choice is None:
-        points = sorted(points, key=lambda point: -point.threshold)
         levels = start_levels(len(points), delta, starts_of(promises, len(points)))
         smallest = {one.name: _smallest_limit(points, promises, one, levels) for one in promises}
         known = {name: limit for name, limit in smallest.items() if limit is not None}
         return Certification(candidates=candidates, choice=None, bounds={}, smallest=known)
-    (point,) = (point for point in points if point.threshold == choice.threshold)
+    point = points[candidates.index(choice)]
     bounds = {one.name: one.upper_bound(point, choice.level) for one in promises}
     return Certification(candidates=candidates, choice=choice, bounds=bounds, smallest={})
 
@@ -221,15 +254,19 @@ def certify(
 def tested(
     points: Sequence[OperatingPoint], promises: Sequence[Promise], delta: float
 ) -> tuple[Candidate, ...]:
-    """Each point, from the strictest threshold down; the arguments are those of :func:`certify`."""
-    points = sorted(points, key=lambda point: -point.threshold)
+    """Each point, from the strictest threshold down, of equal ones from the least give-up up.
+
+    The arguments are those of :func:`certify`.
+    """
+    points = _in_order(points)
     p_values = [{one.name: one.p_value(point) for one in promises} for point in points]
     levels = start_levels(len(points), delta, starts_of(promises, len(points)))
     certified, tried = sequential_test([max(each.values()) for each in p_values], levels)
     rows = zip(points, p_values, tried.tolist(), certified.tolist(), strict=True)
     return tuple(
         Candidate(
-            threshold=point.threshold,
+            threshold=point.rule.threshold,
+            give_up=point.rule.give_up,
             rates=point.rates,
             level=level,
             p_values=values,
@@ -237,6 +274,10 @@ def tested(
         )
         for point, values, level, holds in rows
     )
+
+
+def _in_order(points: Iterable[OperatingPoint]) -> list[OperatingPoint]:
+    return sorted(points, key=lambda point: (-point.rule.threshold, point.rule.give_up))
 
 
 def cheapest(candidates: Sequence[Candidate]) -> Candidate | None:

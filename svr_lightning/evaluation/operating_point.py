@@ -1,15 +1,18 @@
-"""The threshold that belongs to a policy: ``operating_point.json`` in the policy's folder.
+"""Where a policy stops, and what is promised of it: files that ``certify`` and exports write.
 
-An export writes where the policy stops; ``certify`` writes a whole certificate.
+``operating_point.json`` in a policy's folder holds its threshold, and all of a certificate if there
+is one.
 """
 
 import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
@@ -18,70 +21,110 @@ DECODING = ("temperature", "top_p", "top_k", "max_completion_tokens")
 """The settings of evaluation that a certificate holds for, beside rule and T_max."""
 
 
-def read_operating_point(folder: str | os.PathLike[str]) -> float | None:
-    """The threshold that a policy's folder asks for; None where it asks for none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What was promised, and for which settings."""
+
+    id: str
+    """The beginning of the SHA-256 of its file."""
+    rule: Confident
+    max_turns: int
+    otherwise: str
+    """What becomes of a problem without an accepted answer: ``answer`` or ``escalate``."""
+    decoding: Mapping[str, Any]
+    """Some of :data:`DECODING`, where they are known."""
+    promised: tuple[Mapping[str, Any], ...]
+    """``name``, ``limit`` and ``bound`` of each promise."""
+    confidence: float
+    weights: str | None = field(repr=False)
+    """SHA-256 of the policy's weights, if it is known."""
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Certificate":
+        """Read what ``certify`` wrote.
+
+        Raises:
+            ConfigError: if it is no certificate of a threshold.
+        """
+        path = Path(path)
+        content = _content(path)
+        require(content is not None, f"{path}: no such file; give the certificate.json of certify")
+        assert content is not None
+        try:
+            chosen = content["certified"]
+            own = {name: chosen[name] for name in ("threshold", "give_up") if name in chosen}
+            options = {**content["rule"], **own}
+            rule = rule_from_config({"stop": {"class_path": "Confident", "init_args": options}})
+            assert isinstance(rule, Confident)
+            found = cls(
+                id=hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+                rule=rule,
+                max_turns=int(content["max_turns"]),
+                otherwise=content.get("otherwise", "answer"),
+                decoding=dict(content.get("decoding") or {}),
+                promised=tuple(content["promises"]),
+                confidence=float(content["confidence"]),
+                weights=content.get("weights"),
+            )
+            assert found.promises  # that there is a name and a number in each
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            why = f"is no certificate of a threshold ({error!r})"
+            raise ConfigError(f"{path}: {why}; certify again or remove it") from error
+        return found
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        """What it promises, and how surely, in words."""
+        told = [f"{one['name']} at most {one['limit']:g}" for one in self.promised]
+        return (*told, f"confidence {self.confidence:g}")
+
+    def departures(
+        self,
+        rule: StopRule | None,
+        max_turns: int,
+        decoding: Mapping[str, Any] | None = None,
+        otherwise: str = "answer",
+    ) -> list[str]:
+        """Where settings differ from the certified ones: ``max_turns=3 instead of 10``.
+
+        ``decoding`` may hold some of the settings; those that it leaves out are not compared.
+        What becomes of a problem without an accepted answer counts where a promise depends on it.
+        """
+        found = [] if rule == self.rule else [f"the rule {rule} instead of {self.rule}"]
+        told = {**(decoding or {}), "max_turns": max_turns}
+        own = {**self.decoding, "max_turns": self.max_turns}
+        depends = {"wrong"} | ({"tokens"} if "escalate" in (otherwise, self.otherwise) else set())
+        if depends & {one["name"] for one in self.promised}:
+            told, own = told | {"otherwise": otherwise}, own | {"otherwise": self.otherwise}
+        pairs = [(name, told[name], value) for name, value in own.items() if name in told]
+        return found + [
+            f"{name}={now} instead of {value}" for name, now, value in pairs if now != value
+        ]
+
+    def is_for(self, folder: str | os.PathLike[str]) -> bool:
+        """Whether a policy's folder holds the certified weights, as far as they are known."""
+        return self.weights is None or self.weights == weights_digest(folder)
+
+
+def read_operating_point(folder: str | os.PathLike[str]) -> Confident | Certificate | None:
+    """Where a policy's folder asks to stop, with a certificate if it has one; None if it does not.
 
     Raises:
-        ConfigError: if the file is there and holds no threshold in [0, 1].
+        ConfigError: if the file is there and holds neither a certificate nor a threshold in [0, 1].
     """
     path = Path(folder) / OPERATING_POINT
     content = _content(path)
     if content is None:
         return None
+    if content.get("certified"):
+        return Certificate.read(path)
     threshold: Any = content.get("threshold")
     number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
     if number and 0 <= threshold <= 1:
-        return float(threshold)
+        return Confident(threshold=float(threshold))
     raise ConfigError(
         f"{path}: 'threshold' must be a number in [0, 1]; certify again or remove the file"
     )
-
-
-def uncertified_settings(
-    folder: str | os.PathLike[str], evaluation: Mapping[str, Any]
-) -> list[str]:
-    """Where ``evaluation`` departs from what the threshold was certified for.
-
-    Args:
-        folder: of the policy.
-        evaluation: the configured T_max, decoding and stopping rule, by their names.
-
-    Returns:
-        ``max_turns=3 instead of 10`` and so on; empty where nothing was certified.
-    """
-    content = _content(Path(folder) / OPERATING_POINT) or {}
-    if not content.get("certified") or not isinstance(content.get("rule"), dict):
-        return []
-    decoding = content["decoding"] if isinstance(content.get("decoding"), dict) else {}
-    tuned = {**content["rule"], **decoding, "max_turns": content.get("max_turns")}
-    found = [
-        f"{name}={evaluation[name]} instead of {value}"
-        for name, value in tuned.items()
-        if name in evaluation and evaluation[name] != value
-    ]
-    written_for = content.get("weights")
-    if written_for is not None and written_for != weights_digest(folder):  # hashes whole files
-        found.append("other weights than it was written for")
-    return found
-
-
-def promise_words(content: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a certificate promises, and how surely, in words.
-
-    Raises:
-        KeyError, TypeError or ValueError: if it is none.
-    """
-    promises = [f"{one['name']} at most {one['limit']:g}" for one in content["promises"]]
-    return (*promises, f"confidence {content['confidence']:g}")
-
-
-def promises_of(folder: str | os.PathLike[str]) -> tuple[str, ...]:
-    """What a policy's folder promises, in words; empty where nothing was certified."""
-    content = _content(Path(folder) / OPERATING_POINT) or {}
-    try:
-        return promise_words(content) if content.get("certified") else ()
-    except (KeyError, TypeError, ValueError):
-        return ()
 
 
 def weights_digest(folder: str | os.PathLike[str]) -> str | None:
@@ -91,17 +134,6 @@ def weights_digest(folder: str | os.PathLike[str]) -> str | None:
         with path.open("rb") as stream:
             digest.update(path.name.encode() + hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest() if files else None
-
-
-def read_certificate(path: Path) -> dict[str, Any]:
-    """A certificate of ``certify`` that chose a threshold; raises ConfigError if it is none."""
-    content = _content(path)
-    require(content is not None, f"{path}: no such file; give the certificate.json of certify")
-    assert content is not None
-    kinds = {"promises": list, "certified": dict, "rule": dict, "max_turns": int}
-    wrong = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
-    require(not wrong, f"{path}: is no certificate of a threshold, for want of {', '.join(wrong)}")
-    return content
 
 
 def _content(path: Path) -> dict[str, Any] | None:
@@ -124,7 +156,7 @@ def write_operating_point(
     Args:
         folder: of the policy; it has to be there.
         threshold: gamma in [0, 1].
-        details: how it was chosen; only for readers of the file.
+        details: how it was chosen: a certificate, or only for readers of the file.
 
     Returns:
         The file.

@@ -142,7 +142,7 @@ class SelfVerifying(Dialogue):
         """Adaptive stopping; a policy that states one field is stopped by that field."""
         if isinstance(rule, Confident):
             if self.interface == "verdict" and rule.score == "confidence":
-                rule = replace(rule, threshold=0.0, needs_correct=True)
+                rule = replace(rule, threshold=0.0, give_up=0.0, needs_correct=True)
             if self.interface == "confidence":
                 rule = replace(rule, needs_correct=False)
         return max_turns, rule

@@ -19,9 +19,8 @@ from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.metrics import macro_averages, named_metrics
 from svr_lightning.evaluation.operating_point import (
     OPERATING_POINT,
-    promises_of,
+    Certificate,
     read_operating_point,
-    uncertified_settings,
 )
 from svr_lightning.evaluation.printing import print_outcome, print_turn
 from svr_lightning.evaluation.results import RESULTS
@@ -68,8 +67,8 @@ class ModuleEvaluation:
         )
 
     @cached_property
-    def own_threshold(self) -> float | None:
-        """The operating point in the policy's folder; None without one, and for a server."""
+    def operating_point(self) -> Confident | Certificate | None:
+        """That in the policy's folder; None without one, and for a server."""
         path = self._module.policy_config.path
         return read_operating_point(path) if self._module.in_process else None
 
@@ -77,11 +76,12 @@ class ModuleEvaluation:
     def config(self) -> EvaluationConfig:
         """The configured evaluation, with the stopping rule that applies.
 
-        That is the configured one, else the paper's with the policy's own threshold, if it has one.
+        That is the configured one, else the policy's own, else the paper's.
         """
         configured: EvaluationConfig = self._module.evaluation
-        own = None if self.own_threshold is None else Confident(threshold=self.own_threshold)
-        return replace(configured, stop=configured.stop or own or Confident())
+        own = self.operating_point
+        rule = own.rule if isinstance(own, Certificate) else own
+        return replace(configured, stop=configured.stop or rule or Confident())
 
     @property
     def protocol(self) -> tuple[int, StopRule | None]:
@@ -90,16 +90,20 @@ class ModuleEvaluation:
         return recipe.protocol(self.config.max_turns, self.config.full_rule)
 
     def report_operating_point(self) -> None:
-        """Say that the policy's own threshold is used, and which settings lose its guarantee."""
-        folder = self._module.policy_config.path
-        if self._module.evaluation.stop is not None or self.own_threshold is None:
+        """Say that the policy's own stop is used, and which settings lose its guarantee."""
+        own, folder = self.operating_point, self._module.policy_config.path
+        if self._module.evaluation.stop is not None or own is None:
             return
-        file = Path(folder) / OPERATING_POINT
-        promised = "".join(f"; {words}" for words in promises_of(folder))
-        rank_zero_info(f"threshold {self.own_threshold:g}, the operating point of {file}{promised}")
-        rule = self.protocol[1]
-        applied = {} if rule is None else vars(rule)
-        other = uncertified_settings(folder, {**asdict(self._module.evaluation), **applied})
+        file, rule = Path(folder) / OPERATING_POINT, self.config.full_rule
+        certificate = own if isinstance(own, Certificate) else None
+        promised = "".join(f"; {words}" for words in certificate.promises) if certificate else ""
+        rank_zero_info(f"stops at {rule}, the operating point of {file}{promised}")
+        if certificate is None:
+            return
+        turns, applied = self.protocol
+        other = certificate.departures(applied, turns, asdict(self._module.evaluation))
+        if not certificate.is_for(folder):  # hashes whole files
+            other.append("other weights than it was written for")
         if other:
             rank_zero_warn(f"{file} promises nothing for {', '.join(other)}")
 

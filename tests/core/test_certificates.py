@@ -8,23 +8,27 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from svr_lightning.core.stopping import Confident
 from svr_lightning.evaluation.certificates import (
     OperatingPoint,
     Promise,
     certify,
     labels_needed,
     operating_point,
+    replayed_points,
     sequential_test,
     start_levels,
     starts_of,
 )
 from svr_lightning.evaluation.p_values import binomial_cdf, mean_p_value, share_p_value
+from tests.trajectories import record, turn_tables
 from tools.bench.certificates import (
     CELLS,
     DELTA,
     LIMIT,
     RECORDINGS,
     Cell,
+    grid,
     simulated,
     split,
     truth,
@@ -38,11 +42,11 @@ def point(
 ) -> OperatingPoint:
     """Answers of which some are accepted, all of them before T_max, and some are wrong."""
     taken, failed = np.array(accepted, dtype=float), np.array(wrong, dtype=float)
-    found = {"accepted": taken, "esr": taken, "pse": taken * failed}
+    found = {"accepted": taken, "pse": taken * failed}
     found |= {"wrong_accepted": taken * failed, "wrong": failed, "turns": np.ones(len(taken))}
     found["tokens"] = np.full(len(taken), columns.get("tokens", 100.0))
     codes = np.arange(len(taken)) if cluster is None else np.array(cluster)
-    return operating_point(columns.get("threshold", 0.9), found, codes)
+    return operating_point(Confident(threshold=columns.get("threshold", 0.9)), found, codes)
 
 
 # P-values
@@ -121,6 +125,56 @@ def test_the_risk_of_accepted_answers_is_tested_given_how_many_there_are() -> No
     assert promise.p_value(point([0] * 50, [1] * 50)) == 1.0  # nothing accepted, nothing known
 
 
+LOW = (False, "U", 0.2, 10)
+"""A wrong turn with little confidence: 100 tokens of prompt and 10 of completion."""
+SOLVED = (True, "C", 0.9, 10)
+
+
+def test_what_is_given_up_is_wrong_where_more_turns_would_have_led_to_an_answer() -> None:
+    rows = [
+        record("solved", SOLVED, SOLVED),
+        record("given up wrongly", LOW, SOLVED),
+        record("given up rightly", LOW, LOW),
+        record("doubted", (True, "U", 0.6, 10), (True, "U", 0.6, 10)),
+    ]
+    tables = turn_tables(rows)
+    lower, never = Confident(threshold=0.9, give_up=0.3), Confident(threshold=0.9)
+    found, patient = replayed_points(tables, [lower, never], 2)
+    assert found.columns["gave_up"].tolist() == [0, 1, 1, 0]
+    assert found.columns["given_up_wrongly"].tolist() == [0, 1, 0, 0]
+    assert found.columns["accepted"].tolist() == [1, 0, 0, 0]
+    assert found.columns["wrong"].tolist() == [0, 1, 1, 0]
+    assert (found.rates["pse"], found.rates["turns"]) == (0.0, 1.25)
+    assert patient.columns["wrong"].tolist() == [0, 0, 1, 0]
+    assert patient.rates["gave_up"] == 0
+    promise = Promise(name="given_up_wrongly", limit=0.4)
+    assert promise.p_value(found) == pytest.approx(stats.binom.cdf(1, 4, 0.4))
+
+
+def test_of_a_pair_the_second_model_answers_what_was_not_accepted() -> None:
+    first = [record("a", SOLVED, SOLVED), record("b", LOW, LOW), record("c", LOW, SOLVED)]
+    second = [record(name, (name == "b", "U", 0.5, 40)) for name in "cab"]
+    alone, pair = (
+        replayed_points(turn_tables(first), [Confident(give_up=0.3)], 2, other)[0]
+        for other in (None, turn_tables(second))
+    )
+    assert pair.columns["wrong"].tolist() == [0, 0, 1]
+    assert (pair.columns["tokens"] - alone.columns["tokens"]).tolist() == [0, 140, 140]
+    for name in ("accepted", "pse", "given_up_wrongly"):
+        assert pair.columns[name].tolist() == alone.columns[name].tolist()
+    assert pair.rates["escalated"] == pytest.approx(2 / 3)
+
+
+def test_lower_thresholds_are_tested_after_none_at_all() -> None:
+    rules = [Confident(threshold=high, give_up=low) for high in (0.5, 0.9) for low in (0.3, 0.0)]
+    rows = turn_tables([record("a", SOLVED)])
+    found = certify(replayed_points(rows, rules, 1), [Promise(name="pse", limit=0.5)], 0.1)
+    assert [(row.threshold, row.give_up) for row in found.candidates] == [
+        *((0.9, 0.0), (0.9, 0.3)),
+        *((0.5, 0.0), (0.5, 0.3)),
+    ]
+
+
 def test_in_clusters_a_refused_answer_counts_as_the_limit() -> None:
     # Clusters: both right and accepted; one accepted and wrong, one refused; both refused.
     seen = point([1, 1, 1, 0, 0, 0], [0, 0, 1, 0, 1, 1], [0, 0, 1, 1, 2, 2])
@@ -189,7 +243,7 @@ def test_of_certified_points_the_cheapest_is_chosen_then_the_more_accurate_one()
     assert found.choice.threshold == 0.8
     assert found.bounds["pse"] == pytest.approx(1 - found.choice.level ** (1 / 200))
     assert found.smallest == {}
-    twins = [replace(cheap[1], threshold=0.85), cheap[1]]
+    twins = [replace(cheap[1], rule=Confident(threshold=0.85)), cheap[1]]
     chosen = certify(twins, [Promise(name="pse", limit=0.2)], 0.1).choice
     assert chosen is not None
     assert chosen.threshold == 0.85
@@ -242,11 +296,11 @@ def test_certified_thresholds_break_a_promise_no_more_often_than_was_said(cell: 
     draws = 200
     found = cell.run(draws)
     assert found["wrong"] * draws <= stats.binom.ppf(0.999, draws, DELTA)
-    if cell.world != "adversarial" or cell.promises == "stopped and wrong":
+    if found["power"] is not None:
         assert found["power"] > 0.8  # some threshold does keep the promise
 
 
-@pytest.mark.parametrize("name", ["pse", "wrong_accepted"])
+@pytest.mark.parametrize("name", ["pse", "wrong_accepted", "given_up_wrongly"])
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.stem)
 def test_on_halves_of_real_recordings_the_promise_holds_at_its_rate(
     recording: Path, name: str
@@ -255,16 +309,18 @@ def test_on_halves_of_real_recordings_the_promise_holds_at_its_rate(
     splits = 100
     found = split(recording, name, splits)
     assert found["wrong"] * splits <= stats.binom.ppf(0.999, splits, DELTA)
-    assert found["power"] is None or found["power"] > 0.5
+    # The policy's scores hardly tell right from wrong word problems.
+    if (recording.stem, name) != ("arithmetic_tiny", "wrong_accepted"):
+        assert found["power"] > 0.5
 
 
 def test_trusting_the_samples_themselves_breaks_promises_often() -> None:
     """The simulation can fail: thresholds whose samples keep the promise are no certificate."""
     generator, draws = np.random.default_rng(7), 200
-    bad = truth("adversarial", "wrong_accepted") > LIMIT
-    assert bad.all()
+    rules = grid([Promise(name="wrong_accepted", limit=LIMIT)])
+    assert all(truth("adversarial", "wrong_accepted", rule) > LIMIT for rule in rules)
     trusted = 0
     for _ in range(draws):
-        points = simulated("adversarial", 1, generator)
+        points = simulated("adversarial", 1, generator, rules)
         trusted += any(point.rates["wrong_accepted"] <= LIMIT for point in points)
     assert trusted > 2 * stats.binom.ppf(0.999, draws, DELTA)

@@ -130,6 +130,21 @@ def test_an_answer_that_no_turn_vouches_for(
         assert result.completion_tokens == 47
 
 
+@pytest.mark.parametrize(
+    ("otherwise", "outcome"),
+    [("answer", "gave_up"), ("give_up", "gave_up"), ("escalate", "escalated")],
+)
+def test_below_the_lower_threshold_it_asks_no_more(otherwise: Any, outcome: str) -> None:
+    script = Script([reply(DOUBT), reply(says("10-4", "UNSURE", 0.2))])
+    rule = Confident(give_up=0.3)
+    result = Controller(
+        script, "countdown", rule=rule, otherwise=otherwise, second=Script([reply(SURE)])
+    ).solve(QUESTION)
+    assert (result.outcome, result.accepted, len(script.asked)) == (outcome, False, 2)
+    assert result.reason == "given up at confidence 0.2 < 0.3"
+    assert result.answer == ("(10/5)*4" if outcome == "escalated" else None)
+
+
 def test_a_limit_on_all_tokens_shrinks_the_last_turn_and_ends_it() -> None:
     script = Script([reply(DOUBT, 600), reply(SURE, 300, "length")])
     result = Controller(script, "countdown", max_tokens=900).solve(QUESTION)
@@ -275,6 +290,36 @@ def test_a_certificate_is_in_force_under_its_own_settings_alone(tmp_path: Path) 
         Controller(Script([]), "countdown", **{**own, "max_turns": 3})
     limited = Controller(Script([reply(DOUBT, 50)]), "countdown", **own, max_tokens=50)
     assert limited.solve(QUESTION).certificate is None
+
+
+def test_a_certificate_brings_its_lower_threshold(tmp_path: Path) -> None:
+    found = certificate(tmp_path, certified={"threshold": 0.9, "give_up": 0.25})
+    assert found.rule == Confident(threshold=0.9, give_up=0.25)
+    own = {"rule": found.rule, "max_turns": 4, "certificate": found}
+    result = Controller(Script([says("1", "UNSURE", 0.2)]), "countdown", **own).solve(QUESTION)
+    assert (result.outcome, result.certificate) == ("gave_up", found)
+    with pytest.raises(ConfigError, match=r"given up below 0\.25"):
+        Controller(Script([]), "countdown", **{**own, "rule": Confident(threshold=0.9)})
+
+
+@pytest.mark.parametrize(
+    ("promise", "made_for", "applied", "holds"),
+    [
+        ("wrong", "escalate", "escalate", True),
+        ("wrong", "escalate", "answer", False),
+        ("wrong", "answer", "give_up", False),
+        ("tokens", "answer", "escalate", False),
+        ("tokens", "answer", "give_up", True),
+        ("pse", "answer", "escalate", True),
+    ],
+)
+def test_what_becomes_of_a_doubtful_answer_counts_where_a_promise_depends_on_it(
+    promise: str, made_for: str, applied: Any, holds: bool, tmp_path: Path
+) -> None:
+    promises = [{"name": promise, "limit": 0.1}]
+    found = certificate(tmp_path, promises=promises, otherwise=made_for)
+    expected = [] if holds else [f"otherwise={applied} instead of {made_for}"]
+    assert found.departures(found.rule, 4, otherwise=applied) == expected
 
 
 @pytest.mark.parametrize(

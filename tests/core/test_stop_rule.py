@@ -313,6 +313,7 @@ RULE = st.one_of(
         ),
         needs_correct=st.booleans(),
         fallback=st.sampled_from(["last", "most_confident"]),
+        give_up=st.sampled_from([0.0, 0.0, 0.45]),
     ),
 )
 LEVELS = st.sampled_from([0.0, 0.4, 0.5, 0.85, 1.0])
@@ -350,11 +351,28 @@ def test_a_table_returns_what_turn_after_turn_would(
         heard: list[StopSignals] = []
         for signals in row.signals:
             heard.append(signals)
-            if rule.stops(heard, max_turns) or len(heard) == max_turns:
+            ends = rule.stops(heard, max_turns) or rule.gives_up(heard)
+            if ends or len(heard) == max_turns:
                 break
         assert outcome.observed[index] == len(heard)
         assert outcome.returned[index] == rule.answer_turn(heard, max_turns)
         assert outcome.stopped_early[index] == (len(heard) < max_turns)
+
+
+def test_a_score_that_is_too_low_ends_the_trajectory_without_an_answer() -> None:
+    rule = Confident(give_up=0.3)
+    doubts, lost = said("U", 0.3), said("I", 0.29)
+    assert [rule.gives_up([turn]) for turn in (doubts, lost)] == [False, True]
+    assert not rule.gives_up([said("I", 0.29, truncated=True)])
+    assert not rule.gives_up([StopSignals(None, None, truncated=False)])
+    assert not Confident().gives_up([said("I", 0.0)])
+    nats = StopSignals(None, None, truncated=False, answer_logprob=-5.0)
+    assert not Confident(score="answer_logprob", threshold=-0.1).gives_up([nats])
+    assert ending(rule, [doubts, lost], 3) == (2, 2, True)
+    assert ending(rule, [doubts], 3) is None
+    assert str(rule) == "CORRECT at confidence >= 0.85, given up below 0.3"
+    assert rule.reason([doubts, lost]) == "given up at confidence 0.29 < 0.3"
+    assert rule.reason([said("C", 0.9)]) == "CORRECT at confidence 0.9 >= 0.85"
 
 
 # --- configurations -----------------------------------------------------------------------------
@@ -410,6 +428,9 @@ def test_a_verdict_may_be_a_plain_string() -> None:
     [
         (Confident(threshold=1.5), r"threshold=1.5 must lie in \[0, 1\]"),
         (Confident(score="answer_logprob"), "threshold=0.85 of answer_logprob must be a mean log"),
+        (Confident(give_up=0.9), "give_up=0.9 must lie in"),
+        (Confident(give_up=-0.1), "give_up=-0.1 must lie in"),
+        (Confident(score="answer_logprob", threshold=-0.1, give_up=0.1), "give_up=0.1 must"),
         (Majority(certainty=0.4), "certainty=0.4"),
         (FixedTurns(turns=0), "turns=0 must be at least 1"),
         (RepeatedAnswer(times=1), "times=1 must be at least 2"),

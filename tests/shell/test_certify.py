@@ -8,8 +8,10 @@ import pytest
 from pyarrow import Table
 from pyarrow.parquet import write_table
 
+import svr_lightning as svr
 from svr_lightning.__main__ import main
-from svr_lightning.evaluation.operating_point import read_operating_point
+from svr_lightning.core.stopping import Confident
+from svr_lightning.evaluation.operating_point import Certificate, read_operating_point
 from tests.trajectories import adaptive, record, write_samples
 
 RECORD = "record with --model.evaluation.adaptive false"
@@ -57,7 +59,9 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     content = found(samples)
     chosen = content["certified"]
     assert (chosen["rates"]["pse"], chosen["rates"]["wrong"], chosen["threshold"]) == (0, 0, 0.99)
-    assert read_operating_point(policy) == 0.99
+    own = read_operating_point(policy)
+    assert isinstance(own, Certificate)
+    assert (own.rule, own.otherwise) == (Confident(threshold=0.99), "answer")
     written = json.loads((policy / "operating_point.json").read_text())
     assert written == {"threshold": 0.99, **content}
     assert content["promises"] == [{"name": "pse", "limit": 0.1, "bound": 1.0}]
@@ -115,6 +119,60 @@ def test_accepted_answers_and_escalations_have_promises_of_their_own(samples: Pa
     assert certify(samples, "--max-escalated", "0.05", *lax, max_pse="") == 0
     assert certify(samples, "--max-escalated", "0.05", "--thresholds", "1", max_pse="") == 1
     assert found(samples)["candidates"][0]["rates"]["escalated"] == 1.0
+
+
+def hopeless(size: int = 400) -> list[dict[str, Any]]:
+    """Of four problems one is never solved and says so; one in forty is doubted at first."""
+    right, doubt, lost = (True, "C", 0.99, 10), (True, "U", 0.1, 10), (False, "U", 0.1, 10)
+    firsts = {0: [doubt, right, right], **dict.fromkeys(range(1, 11), [lost] * 3)}
+    return [record(f"p{k}", *firsts.get(k % 40, [right] * 3)) for k in range(size)]
+
+
+def test_a_lower_threshold_gives_up_with_a_promise_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_samples(tmp_path, hopeless())
+    samples, grid = tmp_path / "samples.jsonl", ("--thresholds", "0.9", "--give-up", "0", "0.3")
+    assert certify(samples, *grid, "--max-given-up-wrongly", "0.06") == 0
+    chosen = found(samples)["certified"]
+    assert (chosen["threshold"], chosen["give_up"]) == (0.9, 0.3)
+    assert chosen["rates"]["given_up_wrongly"] == 1 / 40
+    assert chosen["rates"]["turns"] == 1.0
+    assert svr.Certificate.read(tmp_path / "certify" / "certificate.json").rule.give_up == 0.3
+    shown = capsys.readouterr().out
+    assert "threshold 0.90 or < 0.3: pse at most 0.1, given_up_wrongly at most 0.06" in shown
+    assert max(map(len, shown.split("calibration")[1].split("threshold")[0].splitlines())) <= 80
+    assert certify(samples, *grid, "--max-given-up-wrongly", "0.03") == 0
+    assert found(samples)["certified"]["give_up"] == 0.0  # nothing is given up, so nothing wrongly
+    assert certify(samples, "--thresholds", "0.5", "--give-up", "0.6") == 2
+    assert "--give-up: every one is above" in capsys.readouterr().err
+
+
+def test_a_pair_of_models_has_promises_on_accuracy_and_escalations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_samples(tmp_path, hopeless())
+    write_samples(tmp_path / "second", [record(row["id"], (True, "C", 1, 9)) for row in hopeless()])
+    samples, second = tmp_path / "samples.jsonl", tmp_path / "second" / "samples.jsonl"
+    promises = ("--min-accuracy", "0.9", "--max-escalated", "0.4", "--thresholds", "0.9")
+    pair = ("--second", str(second), "--give-up", "0.3")
+    assert certify(samples, *promises) == 1  # a quarter is never solved
+    assert certify(samples, *promises, *pair) == 0
+    content = found(samples)
+    assert content["otherwise"] == "escalate"
+    rates = content["certified"]["rates"]
+    assert (rates["wrong"], rates["escalated"]) == (0.0, pytest.approx(11 / 40))
+    assert rates["tokens"] == pytest.approx(110 + 109 * 11 / 40)
+    assert len(content["data"]["sha256"]) == 2
+    again = ["certify", "--check", str(tmp_path / "certify" / "certificate.json")]
+    again += ["--samples", str(samples)]
+    assert main([*again, "--second", str(second)]) == 0
+    assert main(again) == 2
+    assert "--second is for certificates with a second model" in capsys.readouterr().err
+    write_samples(tmp_path / "second", [record("p0", (True, "C", 1, 9))])
+    assert certify(samples, *promises, *pair) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--second: there is no problem 'toy/p1'; record the same problems" in line
 
 
 def test_a_promise_is_about_all_data_sets_together(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def exported(
     folder = export_policy(trained, root, "float32")
     file = folder / "operating_point.json"
     point = json.loads(file.read_text()) if file.is_file() else {}
-    assert read_operating_point(folder) == point.get("threshold")
+    expected = Confident(threshold=point["threshold"]) if point else None
+    assert read_operating_point(folder) == expected
     return point, (folder / "README.md").read_text()
 
 

@@ -11,9 +11,8 @@ from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.operating_point import (
-    promises_of,
+    Certificate,
     read_operating_point,
-    uncertified_settings,
     weights_digest,
     write_operating_point,
 )
@@ -31,7 +30,7 @@ def test_what_is_written_is_read_and_its_details_are_kept(tmp_path: Path) -> Non
     assert read_operating_point("embedded:countdown-tiny") is None
     path = write_operating_point(tmp_path, 0.9, {"pse": 0.1})
     assert json.loads(path.read_text()) == {"threshold": 0.9, "pse": 0.1}
-    assert read_operating_point(tmp_path) == 0.9
+    assert read_operating_point(tmp_path) == Confident(threshold=0.9)
     assert [file.name for file in tmp_path.iterdir()] == ["operating_point.json"]
 
 
@@ -56,39 +55,43 @@ def test_a_file_that_holds_no_threshold_is_named(tmp_path: Path, text: str) -> N
         read_operating_point(tmp_path)
 
 
-def test_other_settings_than_the_certified_ones_are_named(tmp_path: Path) -> None:
-    rule = {"score": "verdict_probability", "fallback": "last"}
-    certified = {"certified": {"pse": 0.05}, "rule": rule, "max_turns": 10}
-    write_operating_point(tmp_path, 0.9, certified)
-    same = {**rule, "max_turns": 10, "temperature": 0.0}
-    assert uncertified_settings(tmp_path, same) == []
-    assert uncertified_settings(tmp_path, {**same, "score": "confidence", "max_turns": 3}) == [
-        "score=confidence instead of verdict_probability",
+def written(folder: Path, **changes: Any) -> Certificate:
+    """A certificate in a policy's folder."""
+    content = {
+        **{"certified": {"threshold": 0.9}, "rule": {"score": "verdict_probability"}},
+        **{"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9, "max_turns": 10},
+        **changes,
+    }
+    write_operating_point(folder, 0.9, content)
+    found = read_operating_point(folder)
+    assert isinstance(found, Certificate)
+    return found
+
+
+def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path: Path) -> None:
+    found = written(tmp_path, decoding={"temperature": 0.0, "top_k": 0})
+    rule = Confident(threshold=0.9, score="verdict_probability")
+    assert found.rule == rule
+    assert found.promises == ("pse at most 0.1", "confidence 0.9")
+    same = {"max_turns": 3, "temperature": 0.0, "top_k": 0}
+    assert found.departures(rule, 10, same) == []
+    assert found.departures(Confident(threshold=0.9), 3, {**same, "temperature": 0.6}) == [
+        f"the rule CORRECT at confidence >= 0.9 instead of {rule}",
+        "temperature=0.6 instead of 0.0",
         "max_turns=3 instead of 10",
     ]
     # An export says where it stops, and promises nothing.
     write_operating_point(tmp_path, 0.85, {"max_turns": 10})
-    assert uncertified_settings(tmp_path, {**same, "max_turns": 3}) == []
+    assert read_operating_point(tmp_path) == Confident()
 
 
-def test_a_certificate_names_other_decoding_and_other_weights(tmp_path: Path) -> None:
+def test_a_certificate_is_for_its_own_weights(tmp_path: Path) -> None:
+    assert written(tmp_path).is_for(tmp_path)  # it names none
     (tmp_path / "model.safetensors").write_bytes(b"weights")
-    certificate = {
-        **{"certified": {"threshold": 0.9}, "rule": {"score": "confidence"}, "max_turns": 10},
-        **{"decoding": {"temperature": 0.0, "top_k": 0}, "weights": weights_digest(tmp_path)},
-    }
-    write_operating_point(tmp_path, 0.9, certificate)
-    same = {"score": "confidence", "max_turns": 10, "temperature": 0.0, "top_k": 0}
-    assert promises_of(tmp_path) == ()  # it holds no promise
-    promised = {"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9}
-    write_operating_point(tmp_path, 0.9, {**certificate, **promised})
-    assert promises_of(tmp_path) == ("pse at most 0.1", "confidence 0.9")
-    assert uncertified_settings(tmp_path, same) == []
-    assert uncertified_settings(tmp_path, {**same, "temperature": 0.6}) == [
-        "temperature=0.6 instead of 0.0"
-    ]
+    found = written(tmp_path, weights=weights_digest(tmp_path))
+    assert found.is_for(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"other weights")
-    assert uncertified_settings(tmp_path, same) == ["other weights than it was written for"]
+    assert not found.is_for(tmp_path)
     assert weights_digest(tmp_path / "nowhere") is None
 
 
@@ -145,18 +148,18 @@ def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(
     """0.95 stops a trajectory of the shipped policy; at 1 nothing does."""
     folder = tmp_path / "tuned"
     shutil.copytree(TOKENIZER.name_or_path, folder)
-    promised = {"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9}
-    write_operating_point(folder, 1.0, {"certified": {"threshold": 1.0}, **promised})
-    code = main(
-        [
-            *("predict", "--config", str(TINY), "--model.policy.path", str(folder)),
-            *("--model.evaluation.max_turns", "2", "--question", "3 5 8 = 16"),
-            *("--trainer.default_root_dir", str(tmp_path)),
-            *("--trainer.enable_progress_bar", "false"),
-        ]
-    )
-    assert code == 0
-    assert f"threshold 1, the operating point of {folder}" in caplog.text
+    own = {"rule": {}, "certified": {"threshold": 1.0}, "weights": "others"}
+    written(folder, **own)
+    command = [
+        *("predict", "--config", str(TINY), "--model.policy.path", str(folder)),
+        *("--model.evaluation.max_turns", "2", "--question", "3 5 8 = 16"),
+        *("--trainer.default_root_dir", str(tmp_path)),
+        *("--trainer.enable_progress_bar", "false"),
+    ]
+    lost = "promises nothing for max_turns=2 instead of 10, other weights than it was written for"
+    with pytest.warns(UserWarning, match=lost):
+        assert main(command) == 0
+    assert f"stops at CORRECT at confidence >= 1, the operating point of {folder}" in caplog.text
     assert "operating_point.json; pse at most 0.1; confidence 0.9" in caplog.text
     record = json.loads((tmp_path / "eval" / "predict" / "samples.jsonl").read_text())
     assert (record["returned_turn"], record["stopped_early"]) == (2, False)

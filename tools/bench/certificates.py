@@ -1,4 +1,4 @@
-"""How often certificates are wrong: simulated calibrations, and recordings split many times.
+r"""How often certificates are wrong: simulated calibrations, and recordings split many times.
 
     python -m tools.bench certificates --out certificates.json
 
@@ -7,26 +7,35 @@ truth, which is known there. Its share over many calibrations must stay within d
 error of that share of at most 0.003 at 10,000 calibrations. Power is the share of calibrations that
 find a threshold. A calibration has 400 problems, or as many clusters of three variants.
 
-Recordings: ten greedy turns of the test problems of both embedded tasks by their warm starts, with
-the probability of the verdict CORRECT as the score (0 for another verdict). Their clusters are
-split at random. One half calibrates; the certificate counts as wrong if the chosen threshold breaks
+Recordings: ten greedy turns of the test problems of both embedded tasks by the policies that ship,
+with the probability of the verdict CORRECT as the score (0 for another verdict). Their clusters are
+split at random. One half calibrates; the certificate counts as wrong if the chosen thresholds break
 the promise on the whole recording, which is the truth as far as it is known. How often its rate is
-above the limit on the other half is told too: that is a sample of the same size.
+above the limit on the other half is told too: that is a sample of the same size. They are made by
+
+    python -m svr_lightning test --config configs/TASK_tiny.yaml --model.evaluation.adaptive false \
+        --trainer.default_root_dir FOLDER
+    python -m tools.bench certificates --record FOLDER/eval/test/samples.jsonl
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pyarrow import Table
+from pyarrow.parquet import write_table
 
 from svr_lightning.cli.certify import GRID
 from svr_lightning.cli.inputs import load_log
 from svr_lightning.core.stopping import Confident
+from svr_lightning.core.types import Verdict
 from svr_lightning.evaluation.certificates import (
     OperatingPoint,
     Promise,
@@ -36,10 +45,12 @@ from svr_lightning.evaluation.certificates import (
     tested,
 )
 from svr_lightning.evaluation.intervals import split_clusters
+from svr_lightning.evaluation.results import read_samples
 from svr_lightning.files import write_json
 from tools.bench.machine import hardware
 
-RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("*.parquet"))
+FOLDER = Path(__file__).parent / "recordings"
+RECORDINGS = sorted(FOLDER.glob("*.parquet"))
 CLUSTERS, LIMIT, DELTA = 400, 0.12, 0.1
 SCORES = np.arange(0.5, 1.0, 0.05)
 """The scores that simulated problems have, equally often, and the thresholds."""
@@ -56,11 +67,27 @@ PROMISES = {
         Promise(name="tokens", limit=180.0, bound=200.0),
     ),
     "stopped and wrong": (Promise(name="pse", limit=LIMIT * 0.6),),
+    "given up wrongly": (Promise(name="given_up_wrongly", limit=0.175),),
 }
+GIVE_UP = (0.0, 0.55, 0.6, 0.65, 0.7, 0.8)
+"""Lower thresholds that are tested where the promise is about them. One breaks it by 0.005 in the
+non-monotone world, one by 0.001 in the adversarial one."""
 
 
-def simulated(world: str, variants: int, generator: np.random.Generator) -> list[OperatingPoint]:
-    """Points of clusters whose variants have one score and a label that is mostly shared."""
+def grid(promises: Sequence[Promise]) -> list[Confident]:
+    """The rules that a promise is tested of."""
+    lower = GIVE_UP if promises[0].name == "given_up_wrongly" else (0.0,)
+    pairs = product(SCORES.tolist(), lower)
+    return [Confident(threshold=high, give_up=low) for high, low in pairs if low <= high]
+
+
+def simulated(
+    world: str, variants: int, generator: np.random.Generator, rules: Sequence[Confident]
+) -> list[OperatingPoint]:
+    """Points of clusters whose variants have one score and a label that is mostly shared.
+
+    More turns would give the same answer, so that a right one is given up wrongly.
+    """
     chance = np.array(WORLDS[world])
     score = np.repeat(generator.integers(10, size=(CLUSTERS, 1)), variants, 1)
     shared = generator.random((CLUSTERS, 1)) < chance[score[:, :1]]
@@ -69,19 +96,27 @@ def simulated(world: str, variants: int, generator: np.random.Generator) -> list
     wrong = np.where(same, shared, own).ravel().astype(float)
     cluster = np.repeat(np.arange(CLUSTERS), variants)
     points = []
-    for place, threshold in enumerate(SCORES):
-        accepted = (score.ravel() >= place).astype(float)
+    for rule in rules:
+        accepted = (SCORES[score.ravel()] >= rule.threshold).astype(float)
+        lost = (SCORES[score.ravel()] < rule.give_up).astype(float)
         columns = {"accepted": accepted, "wrong_accepted": accepted * wrong, "wrong": wrong}
-        columns |= {"pse": accepted * wrong, "tokens": 200 - 100 * accepted}
-        points.append(operating_point(float(threshold), columns, cluster))
+        columns |= {"pse": accepted * wrong, "given_up_wrongly": lost * (1 - wrong)}
+        columns |= {"tokens": 200 - 100 * accepted - 100 * lost}
+        points.append(operating_point(rule, columns, cluster))
     return points
 
 
-def truth(world: str, name: str) -> np.ndarray:
-    """The loss of each threshold in the limit of many problems."""
-    accepted = np.arange(10, 0, -1) / 10
-    wrong = np.cumsum(WORLDS[world][::-1])[::-1] / 10
-    return {"pse": wrong, "wrong_accepted": wrong / accepted, "tokens": 200 - 100 * accepted}[name]
+def truth(world: str, name: str, rule: Confident) -> float:
+    """The loss of a rule in the limit of many problems."""
+    accepted, lost = rule.threshold <= SCORES, rule.give_up > SCORES
+    wrong = np.array(WORLDS[world])
+    losses = {
+        "pse": (accepted * wrong).mean(),
+        "wrong_accepted": (accepted * wrong).sum() / accepted.sum(),
+        "given_up_wrongly": (lost * (1 - wrong)).mean(),
+        "tokens": (200 - 100 * accepted - 100 * lost).mean(),
+    }
+    return float(losses[name])
 
 
 @dataclass(frozen=True)
@@ -95,15 +130,21 @@ class Cell:
     def run(self, draws: int, seed: int = 7) -> dict[str, Any]:
         """The share of wrong certificates, and of calibrations that find a threshold."""
         promises = PROMISES[self.promises]
-        bad = np.any([truth(self.world, one.name) > one.limit for one in promises], axis=0)
+        rules = grid(promises)
+        bad = {
+            (rule.threshold, rule.give_up)
+            for rule, one in product(rules, promises)
+            if truth(self.world, one.name, rule) > one.limit
+        }
         generator = np.random.default_rng(seed)
         broken = found = 0
         for _ in range(draws):
-            rows = tested(simulated(self.world, self.variants, generator), promises, DELTA)
-            certified = np.array([row.certified for row in rows])[::-1]
-            broken += bool((certified & bad).any())
-            found += bool(certified.any())
-        possible = not bad.all()
+            points = simulated(self.world, self.variants, generator, rules)
+            rows = [row for row in tested(points, promises, DELTA) if row.certified]
+            broken += any((row.threshold, row.give_up) in bad for row in rows)
+            # To give up nothing breaks no promise on that; power is to find more.
+            found += any(row.give_up or len(rules) == len(SCORES) for row in rows)
+        possible = len(bad) < len(rules)
         return {
             "world": self.world,
             "variants": self.variants,
@@ -125,12 +166,17 @@ def part(point: OperatingPoint, clusters: NDArray[np.int64]) -> OperatingPoint:
 def split(path: Path, name: str, splits: int) -> dict[str, Any]:
     """Certificates from random halves of a recording.
 
-    The limit is 0.98 times the rate at the threshold 0.75, which thus breaks it narrowly.
+    The limit is 0.98 times the rate at the threshold 0.75, which thus breaks it narrowly. Where it
+    is about giving up, the upper threshold is 0.99 and the narrow one the lower one 0.97.
     """
     table = load_log([path], [])[path.stem]
-    points = replayed_points({path.stem: table}, Confident(), GRID, table.correct.shape[1])
-    whole = {one.threshold: one.rates[name] for one in points}
-    promise = Promise(name=name, limit=round(0.98 * whole[0.75], 3))
+    rules = [Confident(threshold=level) for level in GRID]
+    if name == "given_up_wrongly":
+        rules = [Confident(threshold=0.99, give_up=low) for low in (0.0, *GRID) if low <= 0.99]
+    points = replayed_points({path.stem: table}, rules, table.correct.shape[1])
+    whole = {(one.rule.threshold, one.rule.give_up): one.rates[name] for one in points}
+    narrow = (0.99, 0.97) if name == "given_up_wrongly" else (0.75, 0.0)
+    promise = Promise(name=name, limit=round(0.98 * whole[narrow], 3))
     found = above = broken = 0
     for seed in range(splits):
         half = split_clusters(table.cluster, 0.5, seed)
@@ -138,10 +184,11 @@ def split(path: Path, name: str, splits: int) -> dict[str, Any]:
         choice = cheapest(tested([part(point, one) for point in points], [promise], DELTA))
         if choice is None:
             continue
-        (chosen,) = (point for point in points if point.threshold == choice.threshold)
+        levels = (choice.threshold, choice.give_up)
+        (chosen,) = (one for one in points if (one.rule.threshold, one.rule.give_up) == levels)
         found += 1
         above += bool(part(chosen, other).rates[name] > promise.limit)
-        broken += bool(whole[choice.threshold] > promise.limit)
+        broken += bool(whole[levels] > promise.limit)
     kept = any(rate <= promise.limit and rate > 0 for rate in whole.values())
     return {
         "recording": path.stem,
@@ -155,6 +202,25 @@ def split(path: Path, name: str, splits: int) -> dict[str, Any]:
     }
 
 
+def write_recording(samples: Path) -> Path:
+    """The turns of an evaluation without their texts, named like its first data set."""
+    rows = [
+        {
+            "id": f"{one.dataset}/{one.id}",
+            "turn": turn.turn,
+            "confidence": turn.verdict_probability if turn.verdict is Verdict.CORRECT else 0.0,
+            "correct": turn.correct,
+            "tokens": turn.prompt_tokens + turn.completion_tokens,
+            "cluster": f"{one.dataset}/{one.cluster or one.id}",
+        }
+        for one in read_samples(samples)
+        for turn in one.turns
+    ]
+    path = FOLDER / f"{rows[0]['cluster'].partition('/')[0]}.parquet"
+    write_table(Table.from_pylist(rows), path, compression="zstd")
+    return path
+
+
 def main() -> None:
     """Simulate, split, report."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -162,7 +228,11 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=500, help="of each recording")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, help="where the figures go, as JSON")
+    parser.add_argument("--record", type=Path, help="samples.jsonl to make a recording of")
     options = parser.parse_args()
+    if options.record:
+        print(write_recording(options.record))
+        return
     machine = hardware()
     with get_context("spawn").Pool(options.jobs) as workers:
         worlds = workers.map(partial(Cell.run, draws=options.calibrations), CELLS, chunksize=1)
@@ -172,7 +242,7 @@ def main() -> None:
     recordings = [
         split(path, name, options.splits)
         for path in RECORDINGS
-        for name in ("pse", "wrong_accepted")
+        for name in ("pse", "wrong_accepted", "given_up_wrongly")
     ]
     for row in recordings:
         print(row)
