@@ -1,16 +1,30 @@
 """The project's server on a free port of this machine, and requests to it."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
 import uvicorn
 
-from svr_lightning.control.backends import Upstream
+from svr_lightning.control.backends import EngineBackend, Upstream
 from svr_lightning.control.controller import Controller
 from svr_lightning.control.server import ChatServer, Limits
+from svr_lightning.core.stopping import Confident
+from svr_lightning.engines.base import Engine
+from svr_lightning.evaluation.config import EvaluationConfig
+from svr_lightning.evaluation.evaluator import Evaluator
+from svr_lightning.evaluation.records import SampleRecord
+from svr_lightning.rollout.rendering import Renderer
+from svr_lightning.training.config import PolicyConfig
+from svr_lightning.training.policy import load_policy, stop_token_ids
+from svr_lightning.training.rollouts import PolicyEngine
+from svr_lightning.training.sources import DataSource, load_problems
 
 QUESTION = "10 4 5 = 8"
 
@@ -62,7 +76,86 @@ def serving(server: ChatServer) -> Iterator[str]:
         thread.join()
 
 
+@contextmanager
+def started(*options: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """``serve`` in a process of its own, on a free port: its base URL, and the process."""
+    command = [sys.executable, "-m", "svr_lightning", "serve", *options, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = next(line for line in process.stdout if line.startswith("serving "))
+            yield line.split()[-1], process
+        finally:
+            process.kill()
+
+
 def chat(url: str, **fields: Any) -> httpx.Response:
     """One request; ``fields`` of its body beside the question."""
     body = {"messages": [{"role": "user", "content": QUESTION}], **fields}
     return httpx.post(f"{url}/chat/completions", json=body, timeout=60)
+
+
+# --- the embedded policy -------------------------------------------------------------------------
+
+EMBEDDED = "embedded:countdown-tiny"
+RULE = Confident(threshold=0.96)
+"""No confidence of the shipped policy reaches it, so that refinements are compared too."""
+
+
+TURN_FIELDS = (
+    *("turn", "text", "verdict", "confidence", "truncated"),
+    *("prompt_tokens", "completion_tokens"),
+)
+
+
+class Embedded:
+    """The embedded policy on an engine of this process; three turns of up to 160 tokens."""
+
+    def __init__(self, engine: Engine, problems: int) -> None:
+        sizes: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
+        model, tokenizer = load_policy(PolicyConfig(path=EMBEDDED, **sizes), seed=0)
+        self.engine, self.renderer = engine, Renderer(tokenizer, **sizes)
+        self._serving = PolicyEngine(
+            model,
+            engine,
+            stop_token_ids=stop_token_ids(model, tokenizer),
+            max_model_len=sizes["max_model_len"],
+            device_type="cpu",
+        )
+        source = DataSource(name="test", task="countdown", path=EMBEDDED, split="test")
+        self.problems = load_problems(source)[:problems]
+
+    def evaluated(self) -> list[SampleRecord]:
+        """What ``test`` records of the problems."""
+        config = EvaluationConfig(max_turns=3, stop=RULE, max_completion_tokens=160)
+        sampling = self._serving.sampling
+        evaluator = Evaluator(self.engine, config, renderer=self.renderer, sampling=sampling)
+        return evaluator.solve(self.problems, "test")
+
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        """The policy behind the server."""
+        backend = EngineBackend(self.engine, self.renderer, partial(self._serving.sampling, 0))
+        settings: dict[str, Any] = {"rule": RULE, "max_turns": 3, "max_completion_tokens": 160}
+        controller = Controller(unused, "countdown", **settings)
+        with serving(ChatServer(controller, backend, model="svr")) as url:
+            yield url
+
+    def assert_answers_are(self, records: list[SampleRecord], url: str) -> None:
+        """All problems at once, in one batch: each answer has the turns of its record."""
+
+        def ask(question: str) -> dict[str, Any]:
+            said = chat(url, messages=[{"role": "user", "content": question}])
+            return dict(said.raise_for_status().json())
+
+        with ThreadPoolExecutor(len(self.problems)) as pool:
+            answers = list(pool.map(ask, [problem.question for problem in self.problems]))
+        for answer, record in zip(answers, records, strict=True):
+            turns = answer["svr"]["turns"]
+            assert [turn.keys() for turn in turns] == [set(TURN_FIELDS)] * 3
+            assert turns == [{f: getattr(turn, f) for f in TURN_FIELDS} for turn in record.turns]
+            returned = record.turns[record.returned_turn - 1]
+            assert answer["svr"]["answer"] == returned.answer
+            assert answer["choices"][0]["message"]["content"] == returned.text
+            spent = sum(turn.prompt_tokens + turn.completion_tokens for turn in record.turns)
+            assert answer["usage"]["total_tokens"] == spent

@@ -18,7 +18,7 @@ import pytest
 from svr_lightning.cli.main import main
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import Reply, completion
-from tests.served import DOUBT, QUESTION, SURE, chat, in_front_of, serving
+from tests.served import DOUBT, QUESTION, SURE, chat, in_front_of, serving, started
 
 SOUND = completion(SURE)
 
@@ -42,6 +42,10 @@ def sound() -> Iterator[str]:
 
 def message(said: httpx.Response) -> str:
     return str(said.json()["error"]["message"])
+
+
+def metrics(url: str) -> str:
+    return httpx.get(url.removesuffix("/v1") + "/metrics").text
 
 
 # --- the model's server ------------------------------------------------------------------------
@@ -94,7 +98,43 @@ def test_a_hung_server_is_given_up_at_the_limit_of_time() -> None:
             504,
             "no turn ended within the limit of 0.3 seconds",
         )
-        assert gone.wait(10)
+        assert gone.wait(1)
+
+
+@contextmanager
+def doomed() -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
+    """A model's server in a process of its own: it answers once, then hangs. Its port."""
+    code = (
+        "from tests.chat_server import *\n"
+        f"first = completion({DOUBT!r})\n"
+        "server = ChatServer(lambda _, number: first if number == 1 else Reply(b'', delay=99))\n"
+        "print(server.port, flush=True)\nserver.__enter__()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline()), process
+        finally:
+            process.kill()
+
+
+def test_a_model_server_that_is_killed_is_told_and_the_one_after_it_is_asked() -> None:
+    with (
+        doomed() as (port, process),
+        serving(in_front_of(f"http://127.0.0.1:{port}/v1")) as url,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asking = pool.submit(chat, url)
+        while "svr_turns_total 1.0" not in metrics(url):
+            pass  # the second turn is asked for next
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        said = asking.result()
+        assert said.status_code == 502
+        assert "the model's server is gone" in message(said)
+        assert [turn["text"] for turn in said.json()["svr"]["turns"]] == [DOUBT]
+        with Scripted(lambda body, number: SOUND, port=port):
+            assert chat(url).status_code == 200
 
 
 def test_a_fault_within_a_stream_ends_it_with_an_error() -> None:
@@ -141,8 +181,8 @@ def test_a_client_that_goes_takes_its_request_along(stream: bool) -> None:
         body = {"messages": [{"role": "user", "content": QUESTION}], "stream": stream}
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{url}/chat/completions", json=body, timeout=0.5).read()
-        assert gone.wait(10)
-        shown = httpx.get(url.removesuffix("/v1") + "/metrics").text
+        assert gone.wait(1)
+        shown = metrics(url)
         assert 'svr_requests_total{outcome="disconnected"} 1.0' in shown
         assert "svr_requests_running 0.0" in shown
 
@@ -154,9 +194,8 @@ def test_one_request_too_many_is_told_to_come_again() -> None:
         ThreadPoolExecutor(1) as pool,
     ):
         first = pool.submit(chat, url)
-        shown = ""
-        while "svr_requests_running 1.0" not in shown:
-            shown = httpx.get(url.removesuffix("/v1") + "/metrics").text
+        while "svr_requests_running 1.0" not in metrics(url):
+            pass
         said = chat(url)
         assert (said.status_code, said.headers["retry-after"]) == (429, "1")
         assert first.result().status_code == 504
@@ -210,6 +249,8 @@ USER = {"role": "user", "content": QUESTION}
         ({"messages": [USER], "svr": {"turn": 3}}, 400, "svr.turn is not known"),
         ({"messages": [USER], "svr": {"turns": 11}}, 400, "svr.turns must be a whole number"),
         ({"messages": [USER], "svr": {"threshold": 2}}, 400, "threshold must be a number"),
+        ({"messages": [USER], "svr": {"give_up": "low"}}, 400, "svr.give_up must be a number"),
+        ({"messages": [USER], "svr": {"give_up": 0.9}}, 400, "give_up=0.9 must lie in"),
         ({"messages": [USER], "svr": {"rule": "os.system"}}, 400, "no stopping rule"),
         ({"messages": [USER], "svr": {"rule": {"class_path": 3}}}, 400, "no stopping rule"),
         ({"messages": [USER], "svr": {"rule": "Majority", "threshold": 0.5}}, 400, "has none"),
@@ -254,36 +295,14 @@ def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest() -> 
 
     all_there = threading.Event()
     with Scripted(slow) as upstream, ThreadPoolExecutor(9) as pool:
-        command = [sys.executable, "-m", "svr_lightning", "serve", "--task", "countdown"]
-        process = subprocess.Popen(
-            [
-                *command,
-                "--upstream",
-                upstream.url,
-                "--model",
-                "tiny",
-                "--port",
-                "0",
-                "--grace",
-                "2",
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("serving tiny at http://127.0.0.1:")
-            running = [pool.submit(chat, line.split()[-1]) for _ in range(9)]
+        options = ["--task", "countdown", "--upstream", upstream.url, "--model", "tiny"]
+        with started(*options, "--grace", "2") as (url, process):
+            running = [pool.submit(chat, url, model="tiny") for _ in range(9)]
             assert all_there.wait(30)
             os.kill(process.pid, signal.SIGTERM)
             statuses = sorted(said.result().status_code for said in running)
             assert statuses == [*[200] * 8, 503]
             assert process.wait(30) == 0
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The server: the same answers as an evaluation, in the form that ordinary clients read."""
 
 import json
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -11,89 +11,52 @@ import pytest
 from openai import OpenAI
 
 import svr_lightning as svr
-from svr_lightning.control.backends import EngineBackend
-from svr_lightning.control.controller import Controller
-from svr_lightning.control.server import ChatServer
-from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Problem
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.evaluation.config import EvaluationConfig
-from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.records import SampleRecord
-from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import load_policy, stop_token_ids
-from svr_lightning.training.rollouts import PolicyEngine
-from svr_lightning.training.sources import DataSource, load_problems
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import Reply, completion, turn_of
 from tests.core.test_controller import certificate
-from tests.served import DOUBT, QUESTION, SURE, chat, in_front_of, says, serving, unused
-
-SIZES: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
-RULE = Confident(threshold=0.96)
-"""No confidence of the shipped policy reaches it, so that refinements are compared too."""
-TURN_FIELDS = ("turn", "text", "verdict", "confidence", "truncated", "prompt_tokens")
+from tests.served import DOUBT, QUESTION, SURE, Embedded, chat, in_front_of, says, serving
 
 
 @pytest.fixture(scope="module")
-def policy() -> tuple[PolicyEngine, Renderer]:
-    """The embedded policy on the transformers engine."""
-    model, tokenizer = load_policy(PolicyConfig(path="embedded:countdown-tiny", **SIZES), seed=0)
-    serving = PolicyEngine(
-        model,
-        TransformersEngine(max_batch=8),
-        stop_token_ids=stop_token_ids(model, tokenizer),
-        max_model_len=SIZES["max_model_len"],
-        device_type="cpu",
-    )
-    return serving, Renderer(tokenizer, **SIZES)
+def policy() -> Embedded:
+    return Embedded(TransformersEngine(max_batch=8), problems=12)
 
 
 @pytest.fixture(scope="module")
-def problems() -> list[Problem]:
-    source = DataSource(name="test", task="countdown", path="embedded:countdown-tiny", split="test")
-    return load_problems(source)[:12]
+def evaluated(policy: Embedded) -> list[SampleRecord]:
+    return policy.evaluated()
 
 
 @pytest.fixture(scope="module")
-def evaluated(policy: tuple[PolicyEngine, Renderer], problems: list[Problem]) -> list[SampleRecord]:
-    """What ``test`` records of them."""
-    engine, renderer = policy
-    config = EvaluationConfig(max_turns=3, stop=RULE, max_completion_tokens=160)
-    evaluator = Evaluator(engine.engine, config, renderer=renderer, sampling=engine.sampling)
-    return evaluator.solve(problems, "test")
-
-
-@pytest.fixture(scope="module")
-def embedded(policy: tuple[PolicyEngine, Renderer], evaluated: Any) -> Iterator[str]:
-    """The policy behind the server, three turns of up to 160 tokens."""
-    engine, renderer = policy
-    backend = EngineBackend(engine.engine, renderer, partial(engine.sampling, 0))
-    controller = Controller(unused, "countdown", rule=RULE, max_turns=3, max_completion_tokens=160)
-    with serving(ChatServer(controller, backend, model="svr")) as url:
+def embedded(policy: Embedded, evaluated: Any) -> Iterator[str]:
+    with policy.served() as url:
         yield url
 
 
 def test_greedy_answers_are_those_of_an_evaluation_turn_by_turn(
-    embedded: str, problems: list[Problem], evaluated: list[SampleRecord]
+    embedded: str, policy: Embedded, evaluated: list[SampleRecord]
 ) -> None:
-    def ask(problem: Problem) -> dict[str, Any]:
-        said = chat(embedded, messages=[{"role": "user", "content": problem.question}])
-        return dict(said.raise_for_status().json())
+    policy.assert_answers_are(evaluated, embedded)
 
-    with ThreadPoolExecutor(len(problems)) as pool:  # all in one batch
-        answers = list(pool.map(ask, problems))
-    fields = (*TURN_FIELDS, "completion_tokens")
-    for answer, record in zip(answers, evaluated, strict=True):
-        expected = [{f: getattr(turn, f) for f in fields} for turn in record.turns]
-        assert answer["svr"]["turns"] == expected
-        assert len(expected) == 3
-        returned = record.turns[record.returned_turn - 1]
-        assert answer["svr"]["answer"] == returned.answer
-        assert answer["choices"][0]["message"]["content"] == returned.text
-        spent = sum(turn.prompt_tokens + turn.completion_tokens for turn in record.turns)
-        assert answer["usage"]["total_tokens"] == spent
+
+def test_a_client_that_goes_takes_its_request_out_of_the_batch(
+    embedded: str, policy: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped, drop = threading.Event(), policy.engine.drop
+
+    def watched(number: int) -> None:
+        drop(number)
+        dropped.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(policy.engine, "drop", watched)
+        body = {"messages": [{"role": "user", "content": QUESTION}]}
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{embedded}/chat/completions", json=body, timeout=0.02)
+        assert dropped.wait(10)
+    assert chat(embedded).status_code == 200
 
 
 def test_a_question_that_does_not_fit_is_refused(embedded: str) -> None:
@@ -110,14 +73,14 @@ def test_a_seed_repeats_what_was_sampled(embedded: str) -> None:
 
 
 def test_an_engine_that_fails_is_reported_and_goes_on(
-    embedded: str, policy: tuple[PolicyEngine, Renderer], monkeypatch: pytest.MonkeyPatch
+    embedded: str, policy: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> Any:
         raise RuntimeError("out of memory")
 
     health = embedded.removesuffix("/v1") + "/health"
     with monkeypatch.context() as patched:
-        patched.setattr(policy[0].engine, "step", fail)
+        patched.setattr(policy.engine, "step", fail)
         said = chat(embedded)
     assert said.status_code == 503
     assert "RuntimeError: out of memory" in said.json()["error"]["message"]
@@ -187,6 +150,7 @@ def test_a_request_sets_rule_threshold_turns_and_tokens(proxy: str, upstream: Sc
     repeated = {"class_path": "RepeatedAnswer", "init_args": {"times": 3}}
     assert found(rule=repeated) == (4, "an answer given 3 times in a row")
     assert found(threshold=0.99, turns=3)[0] == 3
+    assert found(give_up=0.5) == (1, "given up at confidence 0.4 < 0.5")
     assert found(max_tokens=20) == (1, "limit of 20 tokens")
     chat(proxy, max_tokens=50, temperature=0.5, top_p=0.9)
     sent = upstream.bodies[-1]

@@ -26,10 +26,15 @@ _ALIVE: list[VLLMEngine] = []
 """Engines of this process: with the first one that goes, vLLM takes the others' groups down."""
 
 
+def kept_alive(engine: VLLMEngine) -> VLLMEngine:
+    """The engine, which now lasts as long as this process."""
+    _ALIVE.append(engine)
+    return engine
+
+
 def started(model: Any, **arguments: Any) -> VLLMEngine:
     """An engine that serves ``model`` as of step 0."""
-    engine = VLLMEngine(**arguments)
-    _ALIVE.append(engine)
+    engine = kept_alive(VLLMEngine(**arguments))
     engine.start(model, (STOP,), 512)
     engine.sync(model, 0)
     return engine

@@ -1,0 +1,78 @@
+"""The guide "stop your own model in ten minutes", run as it stands: only addresses are changed."""
+
+import hashlib
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.__main__ import main
+from tests.chat_server import ChatServer, Reply, completion, turn_of
+from tests.served import started
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (
+    (ROOT / "docs" / "serving.md").read_text(encoding="utf-8").partition("## What a request is")[0]
+)
+UPSTREAM, OWN = "http://127.0.0.1:8000/v1", "http://127.0.0.1:8080/v1"
+QUESTIONS = 60
+
+
+def model(body: dict[str, Any], _: int) -> Reply:
+    """A model that is no policy of this package: sure and right, or in doubt at its first try."""
+    a, b = map(int, re.findall(r"What is (\d+) \+ (\d+)", body["messages"][-1]["content"])[0])
+    luck = hashlib.sha256(f"{a} {b}".encode()).digest()[0]
+    doubts = luck < 100 and turn_of(body) == 1
+    answer = a + b + (doubts or luck > 250)  # one in fifty is sure and wrong
+    verdict = "UNSURE; CONFIDENCE: 0.4" if doubts else "CORRECT; CONFIDENCE: 0.93"
+    return completion(
+        f"<think>{a} + {b}</think>\n<answer>#### {answer}</answer>\n"
+        f"<self_check>VERDICT: {verdict}</self_check>"
+    )
+
+
+def commands() -> list[list[str]]:
+    """What the guide's shell commands say after ``python -m svr_lightning``."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [shlex.split(line)[3:] for line in lines if line.startswith("python -m svr_lightning")]
+
+
+def test_sixty_labelled_questions_make_a_certified_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, certify, serve = commands()
+    (script,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    Path("configs").symlink_to(ROOT / "configs")
+    rows = [
+        {"question": f"What is {k} + 17?", "answer": f"#### {k + 17}"} for k in range(QUESTIONS)
+    ]
+    Path("questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with ChatServer(model) as upstream:
+
+        def here(words: list[str]) -> list[str]:
+            return [word.replace(UPSTREAM, upstream.url) for word in words]
+
+        assert main(here(record)) == 0
+        assert main(here(certify)) == 0
+        certificate = json.loads(Path(serve[-1]).read_text())
+        assert certificate["data"]["clusters"] == QUESTIONS
+        asked = len(upstream.bodies)
+        with started(*here(serve[1:])) as (url, _):
+            namespace: dict[str, Any] = {}
+            question = "What is 1 + 17?"
+            exec(
+                script.replace(OWN, url).replace("6 boxes of 7 pens, 2 lost. How many?", question),
+                namespace,
+            )
+        namespace["client"].close()
+    said = namespace["said"]
+    assert said.svr["answer"] == "18"
+    assert said.svr["certificate"] is not None
+    assert said.svr["uncertified"] == []
+    assert f"<answer>#### {said.svr['answer']}</answer>" in said.choices[0].message.content
+    assert len(upstream.bodies) - asked == len(said.svr["turns"])
