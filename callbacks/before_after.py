@@ -11,7 +11,7 @@ from rich.console import Console
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.display import plain, text_table
 from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_tables
-from svr_lightning.evaluation.sweep import SELF_CHECKED, compare_stops
+from svr_lightning.evaluation.sweep import compare_stops
 
 ROWS = (
     ("accuracy", "accuracy", "{:.3f}"),
@@ -92,8 +92,7 @@ def print_free_stops(samples: Path, rule: StopRule, max_turns: int) -> None:
         free = [
             row
             for row in found["rows"]
-            if row["name"] not in SELF_CHECKED and not row["reads_labels"]
-            if row["accuracy"] is not None
+            if not row["self_check"] and not row["reads_labels"] and row["accuracy"] is not None
         ]
         said = "no stopping rule without a self-check"
         if free:

@@ -41,8 +41,6 @@ _SCORES: Mapping[str, tuple[Score, bool]] = {
     "answer's log-probability": ("answer_logprob", False),
     "completion's log-probability": ("completion_logprob", False),
 }
-SELF_CHECKED = ("verdict and confidence", "confidence", "verdict's probability")
-"""The families that read a self-check."""
 _LEVELS = 11
 """Thresholds of a score, at equal shares of its recorded values."""
 ORACLE = "oracle (reads labels)"
@@ -117,9 +115,10 @@ def compare_stops(
 
     Returns:
         ``budget``; ``winner``, the family with the highest ``accuracy`` that reads no labels, or
-        None; ``rows``, one per family: ``settings`` chosen on either half, ``accuracy`` and
-        ``tokens`` measured on the other, ``gap`` to the winner (paired), all None if it is too
-        dear; ``points``: the frontier on all problems, which is optimistic.
+        None; ``rows``, one per family: whether it reads labels or a self-check; ``settings`` chosen
+        on either half, ``accuracy`` and ``tokens`` measured on the other, ``gap`` to the winner
+        (paired), all None if it is too dear; ``points``: the frontier on all problems, which is
+        optimistic.
 
     Raises:
         ValueError: naming a problem whose turns are missing.
@@ -143,6 +142,7 @@ def compare_stops(
             {
                 "name": name,
                 "reads_labels": name == ORACLE,
+                "self_check": any(isinstance(r, StopRule) and r.needs_self_check for r, _ in rules),
                 "settings": None if best is None else [settings[option] for option in best],
                 "points": _frontier(settings, tokens.mean(1), right.mean(1)),
             }

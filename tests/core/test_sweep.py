@@ -86,6 +86,13 @@ def test_rules_are_compared_at_equal_tokens_on_problems_that_did_not_choose_them
     assert rows[ORACLE]["points"][-1]["accuracy"] == 0.75
     assert rows[ORACLE]["points"][-1]["tokens"] == pytest.approx((10 + 20 + 30 + 30) / 4)
     assert rows[ORACLE]["reads_labels"]
+    checked = {name for name, row in rows.items() if row["self_check"]}
+    assert checked == rows.keys() & {
+        "verdict and confidence",
+        "confidence",
+        "verdict's probability",
+    }
+    assert {"verdict and confidence", "confidence"} <= checked
     assert found["winner"] != ORACLE
     winner = rows[found["winner"]]
     assert (winner["gap"], winner["gap_ci95"]) == (0.0, [0.0, 0.0])
