@@ -12,6 +12,7 @@ from transformers import GenerationConfig
 
 from svr_lightning import __version__
 from svr_lightning.core.stopping import Confident, rule_as_config
+from svr_lightning.engines import lora
 from svr_lightning.evaluation.operating_point import write_operating_point
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.report.numbers import FORMS, text_of
@@ -44,7 +45,9 @@ def export_policy(pl_module: Any, root: Path, dtype: str) -> Path:
     folder = root / "policy"
     evaluation = pl_module.evaluation
     model = pl_module.policy
-    state = {k: v.to(getattr(torch, dtype)) for k, v in model.state_dict().items()}
+    adapted = lora.is_adapted(model)
+    state = lora.merged_state(model) if adapted else model.state_dict()
+    state = {k: v.to(getattr(torch, dtype)) for k, v in state.items()}
     # Anew: the checkpoint's own temperature and the like would contradict greedy decoding.
     own = model.generation_config
     model.generation_config = GenerationConfig(
@@ -55,6 +58,8 @@ def export_policy(pl_module: Any, root: Path, dtype: str) -> Path:
         max_new_tokens=pl_module.sampling.max_completion_tokens,
     )
     model.save_pretrained(folder, state_dict=state)
+    if adapted:
+        lora.save_adapter(model, root / "adapter")
     pl_module.renderer.tokenizer.save_pretrained(folder)
     _, rule = pl_module.evaluating.protocol
     if isinstance(rule, Confident) and rule.score == "confidence":

@@ -1,9 +1,12 @@
 """Models with random weights, as small as their architectures allow."""
 
+import copy
 from typing import Any
 
 import torch
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM
+
+from svr_lightning.engines import lora
 
 VOCABULARY = 40
 
@@ -52,6 +55,18 @@ def tiny_hybrid(seed: int = 0, **changes: Any) -> Any:
     )
     torch.manual_seed(seed)
     return Qwen3_5ForCausalLM(config).eval()
+
+
+def with_adapter(model: Any) -> Any:
+    """A copy of ``model`` with an adapter that makes another policy of it."""
+    adapted = copy.deepcopy(model)
+    lora.attach(adapted, r=4, alpha=8, target_modules="all-linear", seed=1, base="tiny")
+    random = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0.0, 0.1, generator=random)
+    return adapted
 
 
 MODELS = {"qwen3": tiny_qwen3, "hybrid": tiny_hybrid}

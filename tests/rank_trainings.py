@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from svr_lightning.engines.vllm_process import process_named
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import (
     EvaluationConfig,
+    LoRAConfig,
     OptimizerConfig,
     PolicyConfig,
     ReferenceConfig,
@@ -38,6 +40,7 @@ from svr_lightning.training.trainer import SVRTrainer
 from tests import tolerance
 
 LR = 1e-3
+LORA = LoRAConfig(r=4, alpha=8)
 MOST_TOKENS = (512 + 24, 8 * 24)
 """Of the longest sequence with its prompt, and of all completions of a step."""
 CLIP = 0.05
@@ -57,6 +60,7 @@ def train(
     precision: Any = "32-true",
     resume: str | None = None,
     engine: Engine | None = None,
+    lora: LoRAConfig | None = None,
 ) -> Seen:
     """Train the embedded policy for some steps on the same four problems per step.
 
@@ -65,7 +69,7 @@ def train(
         ``rollouts`` of this process: problem, sample, turn -> token ids, in the first step. Of
         one process also ``sizes`` of its gradients, and their ``rounding`` where these are 1.
     """
-    model = make_model(updates, micro_batch_size=8 // devices // accumulate)
+    model = make_model(updates, micro_batch_size=8 // devices // accumulate, lora=lora)
     model.engine = engine
     first = FirstRollout()
     trainer = SVRTrainer(
@@ -87,15 +91,16 @@ def train(
     trainer.fit(model, make_data(), ckpt_path=resume)
     seen: Seen = {"rollouts": first.rollouts}
     seen["weights"] = {k: v.clone() for k, v in model.policy.state_dict().items()}
-    assert model.reference is not None
-    seen["reference"] = {k: v.clone() for k, v in model.reference.state_dict().items()}
+    if lora is None:
+        seen["reference"] = {k: v.clone() for k, v in model.reference.state_dict().items()}
     if trainer.is_global_zero:
         with (folder / "metrics.csv").open(newline="") as stream:
             seen["lines"] = list(csv.reader(stream))[1:]
         norms = [row for row in seen["lines"] if row[1] == "train/grad_norm"]
         seen["norms"] = [float(value) for _, _, value in norms]
     if devices == 1:
-        seen["sizes"] = sizes(trainer.optimizers[0], dict(model.policy.named_parameters()), steps)
+        trained = {k: p for k, p in model.policy.named_parameters() if p.requires_grad}
+        seen["sizes"] = sizes(trainer.optimizers[0], trained, steps)
         one = {"": torch.ones(1)}
         seen["rounding"] = tolerance.of_gradients(model.policy, *MOST_TOKENS, one)
     return seen
@@ -110,10 +115,12 @@ def sizes(
     return {name: (square / (1 - beta**steps)).sqrt() for name, square in squares.items()}
 
 
-def make_model(updates: int = 1, micro_batch_size: int = 8) -> SVRModule:
+def make_model(
+    updates: int = 1, micro_batch_size: int = 8, lora: LoRAConfig | None = None
+) -> SVRModule:
     """The embedded policy, with a reference that drifts at every other step."""
     return SVRModule(
-        policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
+        policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=lora),
         recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
         sampling=SamplingConfig(max_completion_tokens=24),
         optimizer=OptimizerConfig(lr=LR),
@@ -262,6 +269,11 @@ def ddp_and_zero2(folder: Path) -> Seen:
     }
 
 
+def adapters(folder: Path) -> Seen:
+    """Adapters in the place of all weights."""
+    return {"adapters": train(folder / "adapters", strategy="ddp", devices=2, lora=LORA)}
+
+
 def resumed(folder: Path) -> Seen:
     """ZeRO-2 from a checkpoint within a rollout, after the reference has drifted; then judged."""
     options = {"devices": 2, "steps": 4, "accumulate": 2, "updates": 2}
@@ -315,6 +327,6 @@ TRAININGS: tuple[Callable[[Path], Seen], ...] = (ddp_and_zero2, resumed, bf16, i
 if __name__ == "__main__":
     root = Path(sys.argv[1])
     together: Seen = {}
-    for training in TRAININGS:
+    for training in (*TRAININGS, *([adapters] if find_spec("peft") else [])):
         together |= training(root)
     torch.save(together, root / f"{os.environ['LOCAL_RANK']}.pt")

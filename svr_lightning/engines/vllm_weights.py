@@ -9,15 +9,17 @@ become one matrix) and wrap the text decoder of a multimodal class. A weight wit
 place without a weight, would give a model that runs and is wrong, so both are errors.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from svr_lightning.engines.lora import acting_weights
 from svr_lightning.errors import ConfigError
 
-Weights = Iterable[tuple[str, Tensor]]
+Weights = Iterable[tuple[str, Callable[[], Tensor]]]
+"""By name, and read one at a time: a merged weight is made for the moment."""
 
 
 def is_tied(policy: Any) -> bool:
@@ -55,17 +57,20 @@ def load_weights(llm: Any, policy: Any, *, tied: bool) -> None:
         model.load_weights = load
 
     llm.apply_model(intercept)
-    llm.collective_rpc("reload_weights", kwargs={"weights_iterator": policy.named_parameters()})
+    acting = {weight.name: weight.read for weight in acting_weights(policy)}
+    llm.collective_rpc("reload_weights", kwargs={"weights_iterator": acting.items()})
     if tied:
         llm.apply_model(_refresh_tied_head)
 
 
-def _load_all(model: Any, stock: Any, weights: dict[str, Tensor], tied: bool) -> set[str]:
+def _load_all(
+    model: Any, stock: Any, weights: dict[str, Callable[[], Tensor]], tied: bool
+) -> set[str]:
     places = dict(model.named_parameters())
     fused = getattr(model, "packed_modules_mapping", None) or {}
     ways = routes(list(weights), places, fused, tied=tied)
     loaded = stock(
-        (way.checkpoint, weights[way.policy].detach().to(places[way.engine].dtype)) for way in ways
+        (way.checkpoint, weights[way.policy]().to(places[way.engine].dtype)) for way in ways
     )
     passed_over = {way.engine for way in ways} - set(loaded or ())
     if loaded is not None and passed_over:

@@ -18,7 +18,7 @@ from zipfile import ZipFile
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
-from svr_lightning.errors import ConfigError, require, typed_line
+from svr_lightning.errors import ConfigError, one_line, require, typed_line
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -168,8 +168,27 @@ def check(folder: Path, ranks: int | None) -> None:
 
 
 def without_reference(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights for a module that evaluates: it has no use for the reference among them."""
-    return {k: v for k, v in weights.items() if not k.startswith("reference.")}
+    """The weights for a module that evaluates: it has no use for the reference among them.
+
+    ``reference`` begins a name, or is that of an adapter in it.
+    """
+    return {k: v for k, v in weights.items() if "reference" not in k.split(".")}
+
+
+def check_weights(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Refuse those of another model, or a reference where there is none and the reverse.
+
+    Raises:
+        ConfigError: naming a weight that only one of both has, or has in this shape.
+    """
+    shapes = [{name: value.shape for name, value in weights.items()} for weights in (own, saved)]
+    odd = sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
+    require(
+        not odd,
+        f"the checkpoint is of another model or method: {len(odd)} of its weights have other "
+        f"names or shapes, such as {one_line(odd[0]) if odd else ''}; give model.policy and "
+        "model.recipe as they were",
+    )
 
 
 def _harmless_classes() -> list[Any]:

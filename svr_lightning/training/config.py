@@ -13,6 +13,23 @@ from svr_lightning.rollout.driver import Decoding
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoRAConfig:
+    """Train low-rank adapters beside frozen weights, with peft."""
+
+    r: int = 16
+    """Rank of an adapter."""
+    alpha: float = 32.0
+    """An adapter counts ``alpha / r`` times."""
+    target_modules: str | list[str] = "all-linear"
+    """Linear layers that get one: all but the output layer, a regular expression of whole names,
+    or a list of names' ends, such as ``[q_proj, v_proj]``."""
+
+    def __post_init__(self) -> None:
+        require(self.r >= 1, f"model.policy.lora.r={self.r} must be at least 1")
+        require(self.alpha > 0, f"model.policy.lora.alpha={self.alpha} must be positive")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
     """Which model trains, and how its prompts are rendered."""
 
@@ -29,6 +46,8 @@ class PolicyConfig:
     liger: bool | None = None
     """Kernels of the liger-kernel package. None takes them on CUDA where they are installed and
     know the architecture; true insists on them."""
+    lora: LoRAConfig | None = None
+    """Train adapters instead of all weights; the reference is the base model then."""
     chat_template_kwargs: dict[str, Any] = field(default_factory=lambda: {"enable_thinking": False})
     """Handed to the chat template. What it appends after the assistant header is prompt."""
     max_prompt_tokens: int = 4096

@@ -206,7 +206,7 @@ class ModuleEvaluation:
         sources = zip(self._data.sources[split], self._data.problems(split), strict=True)
         return hash_of(
             {
-                "weights": weights_fingerprint(module.policy),
+                "weights": weights_fingerprint(module.policy.state_dict()),
                 "prompts": [
                     module.renderer.tokenizer.chat_template,
                     policy.chat_template_kwargs,

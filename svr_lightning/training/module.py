@@ -12,13 +12,14 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from svr_lightning.core.types import Problem
+from svr_lightning.engines import lora
 from svr_lightning.engines.base import Engine
-from svr_lightning.errors import one_line, require
+from svr_lightning.errors import require
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.checkpoint import without_reference
+from svr_lightning.training.checkpoint import check_weights, without_reference
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
@@ -31,15 +32,14 @@ from svr_lightning.training.distributed import check_precision, mean_over_ranks
 from svr_lightning.training.evaluating import ModuleEvaluation
 from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import CollapseWatch, CSVLog, StepLog
-from svr_lightning.training.policy import load_policy, stop_token_ids
+from svr_lightning.training.policy import load_policy, stop_token_ids, weights_fingerprint
+from svr_lightning.training.reference import make_reference, mix_reference
 from svr_lightning.training.rollouts import ModuleRollouts, PolicyEngine, require_agreement
 from svr_lightning.training.trainer import RolloutFitLoop
 from svr_lightning.training.update import (
     TrainBatch,
     make_optimizer,
-    mix_reference,
     policy_update_loss,
-    reference_of,
     total_norm,
 )
 
@@ -66,7 +66,8 @@ class SVRModule(LightningModule):
     """
 
     policy: torch.nn.Module
-    reference: torch.nn.Module | None
+    reference: Any
+    """A model, or what stands for one beside adapters; None where the loss needs none."""
     renderer: Renderer
     serving: PolicyEngine
     """Keeps the engine on the policy's weights. A module whose engine is a server has neither."""
@@ -95,6 +96,7 @@ class SVRModule(LightningModule):
             f"sampled, which model.sampling.top_p={sampling.top_p} cuts off; set one to 1",
         )
         self.policy_config = policy
+        self.strict_loading = policy.lora is None  # adapters come without their base model
         self.recipe = recipe or SVR()
         self.recipe.check(updates_per_rollout)
         self.sampling = sampling
@@ -121,8 +123,7 @@ class SVRModule(LightningModule):
         if self.in_process and not hasattr(self, "serving"):
             self._load_policy()
         if self.in_process and self.reference is None and self.recipe.loss.beta and self._trains:
-            name = self.reference_config.dtype
-            self.reference = reference_of(self.policy, getattr(torch, name) if name else None)
+            self.reference = make_reference(self.policy, self.reference_config, self.seed)
         if has_trainer(self):
             self.evaluating.connect()
 
@@ -209,8 +210,15 @@ class SVRModule(LightningModule):
         """Neighbouring processes that share an engine, and therefore see the same problems."""
         return self.engine.ranks if self.engine is not None else 1
 
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """All weights, or of adapters nothing else: their base model never changes."""
+        state = super().state_dict(*args, **kwargs)
+        return state if self.policy_config.lora is None else lora.adapters_of(state)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what the recipe remembers of earlier rollouts."""
+        """Add what the recipe remembers of earlier rollouts, and the adapters' base model."""
+        if self.policy_config.lora is not None:
+            checkpoint["base"] = weights_fingerprint(lora.base_of(self.policy.state_dict()))
         if state := self.recipe.scheduler.state_dict():
             checkpoint["recipe"] = state
 
@@ -223,20 +231,14 @@ class SVRModule(LightningModule):
             return  # DeepSpeed has its own way
         if self.reference is None and not self._trains:
             checkpoint["state_dict"] = without_reference(checkpoint["state_dict"])
-        self._check_weights(checkpoint["state_dict"])
-
-    def _check_weights(self, saved: Mapping[str, torch.Tensor]) -> None:
-        """Refuse those of another model, or a reference where there is none and the reverse."""
-        shapes = [
-            {k: v.shape for k, v in weights.items()} for weights in (self.state_dict(), saved)
-        ]
-        odd = sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
-        require(
-            not odd,
-            f"the checkpoint is of another model or method: {len(odd)} of its weights have other "
-            f"names or shapes, such as {one_line(odd[0]) if odd else ''}; give model.policy and "
-            "model.recipe as they were",
-        )
+        check_weights(self.state_dict(), checkpoint["state_dict"])
+        if self.policy_config.lora is not None:
+            base = weights_fingerprint(lora.base_of(self.policy.state_dict()))
+            require(
+                checkpoint.get("base") == base,
+                "the checkpoint's adapters belong to a base model with other weights; give "
+                "model.policy.path as it was",
+            )
 
     def setup(self, stage: str) -> None:
         """Set the gradient accumulation, which follows from data, recipe and processes."""
@@ -261,7 +263,13 @@ class SVRModule(LightningModule):
         )
         for logger in self.trainer.loggers:
             logger.log_hyperparams(self._hyperparameters())
-        if "deepspeed" not in type(self.trainer.strategy).__name__.lower():
+        sharded = "deepspeed" in type(self.trainer.strategy).__name__.lower()
+        require(
+            not (sharded and self.policy_config.lora),
+            "model.policy.lora leaves DeepSpeed next to nothing to shard; set trainer.strategy=ddp "
+            "and trainer.precision=bf16-mixed",
+        )
+        if not sharded:
             check_precision(str(self.trainer.precision), self.optimizer_config.lr)
         problems = data.problems_per_step // self.trainer.world_size
         sequences = problems * self.recipe.samples_per_problem

@@ -6,14 +6,16 @@ A policy is a folder, a hub id, the embedded checkpoint, or a tiny model with ra
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
+from svr_lightning.engines import lora
 from svr_lightning.engines.vllm_weights import VISION
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.training.config import PolicyConfig
@@ -56,6 +58,8 @@ def load_policy(config: PolicyConfig, seed: int, device: str = "cpu") -> tuple[A
     freeze_vision(model)
     use_kernels(model, config.liger, device)
     prepare_packing(model)
+    if config.lora is not None:
+        lora.attach(model, **asdict(config.lora), seed=seed, base=config.path)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()  # Layers recompute in training mode only, and Lightning leaves modes alone.
@@ -92,6 +96,11 @@ def _read(config: PolicyConfig) -> tuple[Any, Any]:
     require(
         not looks_local or Path(source).is_dir(),
         f"model.policy.path={source!r} is not a folder; give a checkpoint folder or a hub id",
+    )
+    require(
+        not (Path(source) / "adapter_config.json").is_file(),
+        f"model.policy.path={source!r} is an adapter without its base model; give the merged "
+        "policy/ beside it",
     )
     options: dict[str, Any] = {"revision": config.revision, "dtype": torch.float32}
     if config.attn_implementation is not None:
@@ -184,10 +193,10 @@ def probe(tensor: Tensor) -> Tensor:
     return flat[:: max(1, flat.numel() // PROBE)]
 
 
-def weights_fingerprint(model: nn.Module) -> str:
-    """A sha256 over names, types, shapes and a :func:`probe` of every tensor of ``model``."""
+def weights_fingerprint(state: Mapping[str, Tensor]) -> str:
+    """A sha256 over names, types, shapes and a :func:`probe` of every tensor of ``state``."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted(state.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(probe(tensor).contiguous().view(torch.uint8).cpu().numpy().tobytes())
     return digest.hexdigest()

@@ -17,6 +17,7 @@ from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
+from svr_lightning.engines.lora import acting_weights
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm import VLLMEngine
 from svr_lightning.recipes.base import Group
@@ -157,9 +158,9 @@ class PolicyEngine:
         return changed / max(sum(weights.numel() for weights in now), 1)
 
     def _served_sample(self) -> list[Tensor]:
-        """A probe of each trained parameter, in the engine's type."""
-        trained = (p for p in self._policy.parameters() if p.requires_grad)
-        return [probe(parameter).to(self.engine.dtype, copy=True) for parameter in trained]
+        """A probe of each trained weight, adapters merged, in the engine's type."""
+        trained = (weight for weight in acting_weights(self._policy) if weight.trains)
+        return [probe(weight.read()).to(self.engine.dtype, copy=True) for weight in trained]
 
 
 class MeteredEngine:

@@ -1,4 +1,4 @@
-"""The update: samples to micro-batches, their loss, the optimizer, the reference that follows.
+"""The update: samples to micro-batches, their loss, the optimizer.
 
 The sequences of a micro-batch are packed into one row where the model keeps them apart, else padded
 on the right; the losses of micro-batches add up to one plain mean.
@@ -7,7 +7,6 @@ Shapes: B sequences in R rows (1 if packed, else B), L positions of a row, T com
 tokens in the loss.
 """
 
-import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -356,28 +355,6 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) 
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-
-def reference_of(policy: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """A copy of the policy that does not train; None keeps the type of its weights.
-
-    Buffers keep theirs: rotary frequencies need fp32.
-    """
-    reference = copy.deepcopy(policy).requires_grad_(False).eval()
-    for parameter in reference.parameters():
-        parameter.data = parameter.data.to(dtype)
-    return reference
-
-
-@torch.no_grad()
-def mix_reference(reference: nn.Module, policy: nn.Module, mix: float) -> None:
-    """Set ref = (1 - mix) ref + mix policy, in fp32 whatever the weights are stored in.
-
-    Example: with mix 0.6 a reference weight 1.0 and a policy weight 2.0 give 1.6.
-    """
-    for old, new in zip(reference.parameters(), policy.parameters(), strict=True):
-        mixed = old.float().mul(1.0 - mix).add_(new.float(), alpha=mix)
-        old.copy_(mixed)
 
 
 def total_norm(model: nn.Module) -> Tensor:

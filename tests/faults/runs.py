@@ -42,7 +42,7 @@ def differences(one: Path, other: Path) -> list[str]:
     found = []
     states = [_checkpoint(folder) for folder in (one, other)]
     for key in ("state_dict", "optimizer_states", "lr_schedulers", "loops", "global_step"):
-        _compare(f"checkpoint {key}", states[0][key], states[1][key], found)
+        compare(f"checkpoint {key}", states[0][key], states[1][key], found)
     if (one / "rollouts.jsonl").read_bytes() != (other / "rollouts.jsonl").read_bytes():
         found.append("rollouts.jsonl")
     if _metrics(one) != _metrics(other):
@@ -75,7 +75,8 @@ def _evaluation(path: Path) -> Any:
     return {k: v for k, v in json.loads(path.read_text()).items() if k != "config"}
 
 
-def _compare(name: str, left: Any, right: Any, found: list[str]) -> None:
+def compare(name: str, left: Any, right: Any, found: list[str]) -> None:
+    """Add to ``found`` where two values of a checkpoint differ."""
     if isinstance(left, torch.Tensor):
         if not torch.equal(left, right):
             found.append(name)
@@ -84,12 +85,12 @@ def _compare(name: str, left: Any, right: Any, found: list[str]) -> None:
             found.append(f"{name}: keys")
             return
         for key in left:
-            _compare(f"{name}.{key}", left[key], right[key], found)
+            compare(f"{name}.{key}", left[key], right[key], found)
     elif isinstance(left, list | tuple):
         if len(left) != len(right):
             found.append(f"{name}: length")
             return
         for index, (a, b) in enumerate(zip(left, right, strict=True)):
-            _compare(f"{name}[{index}]", a, b, found)
+            compare(f"{name}[{index}]", a, b, found)
     elif left != right:
         found.append(f"{name}: {left!r} != {right!r}")

@@ -13,15 +13,14 @@ from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM
 
 from svr_lightning import tiny
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.config import OptimizerConfig, PolicyConfig
+from svr_lightning.training.config import OptimizerConfig, PolicyConfig, ReferenceConfig
 from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
+from svr_lightning.training.reference import make_reference, mix_reference
 from svr_lightning.training.update import (
     batch_of,
     completion_logprobs,
     make_optimizer,
-    mix_reference,
     parameter_groups,
-    reference_of,
     total_norm,
 )
 from tests.models import MODELS, tiny_hybrid, tiny_qwen3
@@ -189,7 +188,7 @@ def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_
     make: Callable[[], Any],
 ) -> None:
     policy = make()
-    reference: Any = reference_of(policy, torch.bfloat16)
+    reference: Any = make_reference(policy, ReferenceConfig(dtype="bfloat16"), 0)
     for rounded, weight in zip(reference.parameters(), policy.parameters(), strict=True):
         assert torch.equal(rounded, weight.bfloat16())
         assert (rounded.requires_grad, weight.dtype) == (False, torch.float32)
@@ -205,7 +204,7 @@ def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_
 
 def test_a_reference_has_the_type_of_the_policys_weights_unless_told_otherwise() -> None:
     policy = weight([1.0 + 2.0**-20])
-    reference: Any = reference_of(policy, None)
+    reference: Any = make_reference(policy, ReferenceConfig(), 0)
     assert torch.equal(reference.weight, policy.weight)
     assert not reference.weight.requires_grad
 

@@ -13,7 +13,7 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy, own_strategy
 from tests import forked
 from tests.faults.runs import MEASURED
-from tests.rank_trainings import CLIP, LR, train
+from tests.rank_trainings import CLIP, LORA, LR, train
 from tests.tolerance import assert_same_steps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +66,24 @@ def test_two_processes_end_with_the_weights_of_one(
         assert_same_steps(
             ranks[1][way][state], alone[state], alone["sizes"], 3 * LR, alone["rounding"]
         )
+
+
+def test_two_processes_end_with_the_adapters_of_one(ranks: list[Seen], tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    one = train(tmp_path, lora=LORA)
+    found = [seen["adapters"]["weights"] for seen in ranks]
+    assert furthest(*found) == 0
+    assert_same_steps(found[1], one["weights"], one["sizes"], 3 * LR, one["rounding"])
+    ours, theirs = reference_deltas(found[1]), reference_deltas(one["weights"])
+    print("DELTA", (ours - theirs).norm() / theirs.norm(), theirs.abs().max())
+    assert (ours - theirs).norm() < 0.01 * theirs.norm()
+
+
+def reference_deltas(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What the reference's adapters add to the base model; their factors are not unique."""
+    first = [name for name in weights if name.endswith("lora_A.reference.weight")]
+    products = [weights[name.replace("lora_A", "lora_B")] @ weights[name] for name in first]
+    return torch.cat([product.flatten() for product in products])
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -13,6 +13,7 @@ from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.engines.vllm import VLLMEngine, served_config
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import PolicyConfig
+from tests.models import with_adapter
 from tests.requests import ask, finish, mixed, plain_scores, prompt
 from tests.tolerance import of_logprobs
 from tests.vllm.conftest import STOP, Served, served_model, started
@@ -99,6 +100,17 @@ def test_tied_embeddings_stay_tied_and_untied_ones_apart(served: Served) -> None
     with torch.no_grad():
         head.mul_(1.2)
     served.engine.sync(served.model, 9)
+    assert_serves(served)
+
+
+def test_it_serves_an_adapter_merged_into_the_policy(served: Served) -> None:
+    pytest.importorskip("peft")
+    adapted = with_adapter(served.model)
+    served.engine.sync(adapted, 10)
+    assert_serves(Served(served.kind, adapted, served.engine))
+    without = run(served.engine, mixed())
+    assert mean_gap(served.model, without) > 5 * mean_rounding(served, without)
+    served.engine.sync(served.model, 11)
     assert_serves(served)
 
 
