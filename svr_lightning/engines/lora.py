@@ -56,7 +56,7 @@ def attach(
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
     config = LoraConfig(
         r=r,
-        lora_alpha=alpha,  # type: ignore[arg-type]  # any number will do
+        lora_alpha=alpha,
         target_modules=target_modules if isinstance(target_modules, str) else [*target_modules],
         exclude_modules=[n for n, m in linear.items() if not m.weight.requires_grad] or None,
         base_model_name_or_path=base,

@@ -75,8 +75,8 @@ def test_two_processes_end_with_the_adapters_of_one(ranks: list[Seen], tmp_path:
     assert furthest(*found) == 0
     assert_same_steps(found[1], one["weights"], one["sizes"], 3 * LR, one["rounding"])
     ours, theirs = reference_deltas(found[1]), reference_deltas(one["weights"])
-    print("DELTA", (ours - theirs).norm() / theirs.norm(), theirs.abs().max())
-    assert (ours - theirs).norm() < 0.01 * theirs.norm()
+    # A gradient near 0 may have another sign; found: 5e-7.
+    assert (ours - theirs).norm() < 1e-3 * theirs.norm()
 
 
 def reference_deltas(weights: dict[str, torch.Tensor]) -> torch.Tensor:
