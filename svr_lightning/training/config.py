@@ -73,9 +73,10 @@ class SamplingConfig:
     """Nucleus mass; below 1 the engine's log-probabilities no longer describe what was drawn."""
     max_completion_tokens: int = 1200
     """L_gen, per turn."""
-    max_logprob_diff: float = 0.05
-    """The run stops where the trainer's and the engine's log-probabilities of the sampled tokens
-    differ by more than this on average, in nats: the engine then serves other weights."""
+    max_logprob_noise: float = 10.0
+    """How many times further than rounding explains the trainer's and the engine's
+    log-probabilities of the sampled tokens may differ on average. Above it the engine serves other
+    weights: a warning, and the third in a row stops the run."""
 
     def __post_init__(self) -> None:
         copies = "a group of greedy trajectories would be eight copies of one"
@@ -83,6 +84,7 @@ class SamplingConfig:
             ("temperature", self.temperature > 0, f"be above 0: {copies}"),
             ("top_p", 0 < self.top_p <= 1, "lie in (0, 1]"),
             ("max_completion_tokens", self.max_completion_tokens > 0, "be positive"),
+            ("max_logprob_noise", self.max_logprob_noise > 0, "be positive"),
         ):
             require(holds, f"model.sampling.{name}={getattr(self, name)} must {wanted}")
 

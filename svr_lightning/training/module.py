@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -19,6 +20,7 @@ from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode
 from svr_lightning.rollout.rendering import Renderer
+from svr_lightning.training.canary import Canary
 from svr_lightning.training.checkpoint import check_weights, without_reference
 from svr_lightning.training.config import (
     EvaluationConfig,
@@ -34,7 +36,7 @@ from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import CollapseWatch, CSVLog, StepLog
 from svr_lightning.training.policy import load_policy, stop_token_ids, weights_fingerprint
 from svr_lightning.training.reference import make_reference, mix_reference
-from svr_lightning.training.rollouts import ModuleRollouts, PolicyEngine, require_agreement
+from svr_lightning.training.rollouts import ModuleRollouts, PolicyEngine
 from svr_lightning.training.trainer import RolloutFitLoop
 from svr_lightning.training.update import (
     TrainBatch,
@@ -115,6 +117,7 @@ class SVRModule(LightningModule):
         self._step_log = StepLog()
         self._rollout_stats: dict[str, float] = {}
         self._collapse = CollapseWatch()
+        self._canary = Canary(sampling.max_logprob_noise)
         self.rollouts = ModuleRollouts(self)
         self._grad_norm = math.nan
 
@@ -349,16 +352,15 @@ class SVRModule(LightningModule):
         stats = self._step_log.take(self.device)
         stats["train/lr"] = optimizer.param_groups[0]["lr"]
         gap = stats["engine/logprob_diff"]
-        # Comparable at the first update of a rollout, and where nothing was left out of the draw.
-        comparable = bool(self._rollout_stats) and self.sampling.top_p == 1
         stats |= self._rollout_stats
         self._rollout_stats = {}  # written once, with the first update of the rollout
+        floor = stats.get("engine/logprob_floor")  # of this process, as the gap is
         stats = mean_over_ranks(stats)
         self.write_metrics(stats, self.global_step + 1)
         if warning := self._collapse.note(stats):
             rank_zero_warn(f"optimizer step {self.global_step + 1}: {warning}")
-        if comparable:
-            require_agreement(gap, self.sampling.max_logprob_diff, self.global_step + 1)
+        if floor is not None and (warning := self._canary.judge(gap, floor, self.global_step + 1)):
+            warnings.warn(warning, stacklevel=2)
         for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
             if key in stats:
                 self.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)

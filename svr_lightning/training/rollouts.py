@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from svr_lightning.core.seeds import derive_seed
-from svr_lightning.core.types import Problem
+from svr_lightning.core.types import Problem, Sample
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.lora import acting_weights
@@ -22,12 +22,14 @@ from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm import VLLMEngine
 from svr_lightning.recipes.base import Group
 from svr_lightning.rollout.collect import collect_rollout, share_of
+from svr_lightning.training.canary import rounding_floor
 from svr_lightning.training.distributed import gather_lists
 from svr_lightning.training.logs import rollout_stats
 from svr_lightning.training.packing import can_pack
 from svr_lightning.training.policy import probe
 from svr_lightning.training.update import (
     TrainBatch,
+    batch_of,
     completion_logprobs,
     dummy_sample,
     micro_batches,
@@ -254,6 +256,8 @@ class ModuleRollouts:
         stats |= engine.stats(stats["time/rollout"])
         if sync_seconds is not None:
             stats["time/sync"] = sync_seconds
+        if module.sampling.top_p == 1:  # else something was left out of the draw
+            stats["engine/logprob_floor"] = self._floor(samples, groups)
         batches = micro_batches(
             samples,
             accumulate=int(module.trainer.accumulate_grad_batches),
@@ -277,6 +281,23 @@ class ModuleRollouts:
             here = batch.to(module.device)
             old = completion_logprobs(module.policy, here, module.sampling.temperature)
         return replace(batch, old_logprobs=old.to(batch.logprobs.device))
+
+    def _floor(self, samples: Sequence[Sample | None], groups: Sequence[Group]) -> float:
+        """What rounding explains of the engine's distance, on one completion of the rollout."""
+        module = self._module
+        learning = [s for s in samples if s is not None] or [dummy_sample(groups)]
+        seed = derive_seed(
+            module.seed, step=module.global_step, problem_id="", purpose="rounding floor"
+        )
+        drawn = batch_of([learning[seed % len(learning)]], 1.0, module.renderer.loss_tokens)
+        with module.trainer.precision_plugin.train_step_context():
+            return rounding_floor(
+                module.policy,
+                drawn.to(module.device),
+                module.sampling.temperature,
+                served=module.serving.engine.dtype,
+                seed=seed,
+            )
 
     def _fresh_problems(
         self, batch: frozenset[str], attempt: int, count: int, exclude: frozenset[str]
@@ -311,20 +332,3 @@ class ModuleRollouts:
                 f"{renderer.max_prompt_tokens}; the left of their text is cut",
                 stacklevel=2,
             )
-
-
-def require_agreement(gap: float, limit: float, step: int) -> None:
-    """The canary: trainer and engine must agree on how likely the sampled tokens were.
-
-    ``gap`` is the mean absolute difference of their log-probabilities, in nats.
-
-    Raises:
-        RuntimeError: above the limit, or where the gap is not a number.
-    """
-    if not gap <= limit:
-        raise RuntimeError(
-            f"engine/logprob_diff is {gap:.3g} at optimizer step {step}, above "
-            f"model.sampling.max_logprob_diff={limit}: the engine does not sample from the policy "
-            "that trains. Its weights are stale or wrong, or it computes in another precision. "
-            "Stopped before the update; the last checkpoint is intact"
-        )

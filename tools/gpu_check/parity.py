@@ -111,7 +111,8 @@ def run(emit: Emit, settings: Settings) -> None:
     limit = 64 if settings.small else 2048
     sleeps = settings.engine == "vllm" and device == "cuda"
     engine: Any = start_engine(emit, settings, model, sleep_level=int(sleeps), max_model_len=limit)
-    emit("canary", SamplingConfig().max_logprob_diff, "nats", "a mean above it stops a training")
+    most = SamplingConfig().max_logprob_noise
+    emit("canary", most, "times the rounding floor", "three means above it stop a training")
     parity = Parity(emit, settings, model, engine)
     before = parity.look("first", version=0)
     parity.noise(before)

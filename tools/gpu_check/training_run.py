@@ -150,7 +150,7 @@ def configuration(
             "init_args": arguments,
         },
         # bf16 weights against those of an engine in another precision: shown, not judged.
-        "sampling": {"max_completion_tokens": 16, "max_logprob_diff": 10.0},
+        "sampling": {"max_completion_tokens": 16, "max_logprob_noise": 1e6},
         "optimizer": {"lr": 1e-3, "warmup_fraction": 0.0, "decay_fraction": 0.0},
         "resample": "off",
         "micro_batch_size": 4 * 4 // ACCUMULATE,
