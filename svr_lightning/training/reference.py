@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 
 from svr_lightning.engines.lora import AdapterReference, is_adapted
@@ -39,7 +40,8 @@ def mix_reference(reference: Any, policy: nn.Module, mix: float) -> None:
     Example: with mix 0.6 a reference weight 1.0 and a policy weight 2.0 give 1.6.
     """
     if isinstance(reference, AdapterReference):
-        reference.follow(mix)
+        lost = reference.follow(mix)
+        rank_zero_info(f"the reference followed; the rank of its adapter left out {lost:.2%}")
         return
     for old, new in zip(reference.parameters(), policy.parameters(), strict=True):
         mixed = old.float().mul(1.0 - mix).add_(new.float(), alpha=mix)
