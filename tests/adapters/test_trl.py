@@ -40,7 +40,10 @@ class TurnOfTheProblem(SVRPlus):
         return group.place.generator(group.problem.id, "turn").randrange(turns)
 
 
-RECIPES = {"last": SVR(**SETTINGS), "random": TurnOfTheProblem(**SETTINGS, sections=False)}
+RECIPES = {
+    "last": SVR(**SETTINGS),
+    "random": TurnOfTheProblem(**SETTINGS, turns="drawn", sections=False),
+}
 
 
 def our_step(recipe: SVR, folder: Path) -> tuple[SVRModule, list[Problem]]:

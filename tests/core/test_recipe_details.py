@@ -299,7 +299,7 @@ def test_svr_plus_can_optimise_as_few_sequences_as_svr() -> None:
         assert len(indices) == 5
         places.add(tuple(indices))
     assert {index for each in places for index in each} == set(range(12))
-    assert svr_plus(optimised=99)[0].samples_per_problem == 4
+    assert svr_plus(optimised=99)[0].samples_per_problem == 12
 
 
 def test_each_trajectory_draws_its_own_turn() -> None:

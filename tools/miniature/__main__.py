@@ -133,7 +133,7 @@ def runnable(
 
 
 def tune(runner: Runner, settings: Settings, names: Sequence[str], jobs: int) -> list[str]:
-    """Choose the learning rates, and judge SVR+'s candidates, which train at SVR's rate."""
+    """Choose the learning rates, and judge SVR+'s candidates."""
     tuned = tuning.tuned_rows(settings, names)
     for _ in range(plan.MORE_RATES + 1):  # what was tried decides what is tried next
         failures = runner.run(tuning.rate_cells(settings, tuned), jobs)
@@ -142,7 +142,6 @@ def tune(runner: Runner, settings: Settings, names: Sequence[str], jobs: int) ->
     rates = tuning.tuned_rates(settings, tuned)
     tuning.write_tuned(settings.out, rates, {})
     if plan.CHOSEN in names:
-        settings = replace(settings, rates=tuning.read_rates(settings.out))
         failures = runner.run(tuning.candidate_cells(settings), jobs)
         if failures:
             return failures
