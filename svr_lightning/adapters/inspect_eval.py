@@ -53,14 +53,20 @@ from inspect_ai.scorer import (
 )
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
+from svr_lightning.control.controller import Controller
 from svr_lightning.core.stopping import Confident, rule_from_config
-from svr_lightning.core.types import FinishReason, Problem, RemoteCompletion
+from svr_lightning.core.types import (
+    FinishReason,
+    Message,
+    Problem,
+    RemoteCompletion,
+    Trajectory,
+)
 from svr_lightning.errors import require
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.evaluation.metrics import defined_values
 from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_results, read_samples, setting
-from svr_lightning.recipes.dialogues import PromptRequest, SelfVerifying, chain
 from svr_lightning.tasks import resolve_task
 from svr_lightning.training.sources import DataSource, load_problems
 
@@ -133,26 +139,22 @@ def svr_solver(
     """
     name = resolve_task(task).name
     rule = rule_from_config({"stop": stop, "threshold": threshold})
-    dialogue = SelfVerifying()
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         problem = _problem(state, name)
-        program = chain(dialogue, problem, 0, max_turns, rule)
         outputs: list[ModelOutput] = []
         said: list[ChatMessage] = []
-        asked = next(program)
-        while True:
-            (prompt,) = asked
-            messages = prompt.messages if isinstance(prompt, PromptRequest) else prompt
+
+        async def ask(messages: list[Message], max_tokens: int) -> RemoteCompletion:
             chat = [ROLES[message["role"]](content=message["content"]) for message in messages]
             outputs.append(await get_model().generate(chat))
-            said += chat[bool(said) :]  # the system message once
-            said.append(outputs[-1].message)
-            try:
-                asked = program.send([completion_of(outputs[-1])])
-            except StopIteration as end:
-                record = trajectory_record(end.value, name, max_turns, rule)
-                break
+            said.extend([*chat[bool(said) :], outputs[-1].message])  # the system message once
+            return completion_of(outputs[-1])
+
+        controller = Controller(ask, name, rule=rule, max_turns=max_turns)
+        result = await controller.solve_async(problem.question)
+        trajectory = Trajectory(problem=problem, sample=0, turns=result.turns)
+        record = trajectory_record(trajectory, name, max_turns, rule)
         state.messages, state.output = said, outputs[record.returned_turn - 1]
         state.store.set(RECORD, record.to_json())
         return state
@@ -208,18 +210,18 @@ def svr_scorer() -> Scorer:
 
 def score_of(record: SampleRecord) -> Score:
     """A record as an Inspect score; what could not be run is wrong."""
-    if record.error is not None:
-        return _score(record, INCORRECT, record.error)
-    turn = record.turns[record.returned_turn - 1]
-    told = f"turn {turn.turn} of {len(record.turns)}"
-    if turn.verdict is not None:
-        told += f": {turn.verdict} at confidence {turn.confidence:g}"
-    return _score(record, CORRECT if turn.correct else INCORRECT, told, turn.answer)
-
-
-def _score(record: SampleRecord, value: str, told: str, answer: str | None = None) -> Score:
-    metadata = {RECORD: record.to_json()}
-    return Score(value=value, answer=answer, explanation=told, metadata=metadata)
+    turn, told = None, str(record.error)
+    if record.error is None:
+        turn = record.turns[record.returned_turn - 1]
+        told = f"turn {turn.turn} of {len(record.turns)}"
+        if turn.verdict is not None:
+            told += f": {turn.verdict} at confidence {turn.confidence:g}"
+    return Score(
+        value=CORRECT if turn and turn.correct else INCORRECT,
+        answer=turn and turn.answer,
+        explanation=told,
+        metadata={RECORD: record.to_json()},
+    )
 
 
 # --- logs ---------------------------------------------------------------------------------------

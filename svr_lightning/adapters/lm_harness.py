@@ -16,11 +16,11 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
-from svr_lightning.core.types import FinishReason, Problem, RemoteCompletion, Trajectory
+from svr_lightning.core.types import FinishReason, Problem, RemoteCompletion, Trajectory, Turn
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.evaluation.metrics import defined_values
 from svr_lightning.evaluation.records import SampleRecord
-from svr_lightning.recipes.dialogues import SelfVerifying, chain
+from svr_lightning.recipes.dialogues import SelfVerifying
 from svr_lightning.training.sources import DataSource, load_problems
 
 FOLDER = str(Path(__file__).parent)
@@ -68,18 +68,9 @@ def process_results(document: dict[str, Any], results: Sequence[str | None]) -> 
         prompt_tokens=0,
         completion_tokens=0,
     )
-    record = trajectory_record(_one_turn(problem, said), problem.task, 1, None).to_json()
-    return dict.fromkeys(METRICS, record)
-
-
-def _one_turn(problem: Problem, said: RemoteCompletion) -> Trajectory:
-    program = chain(SelfVerifying(), problem, 0, 1)
-    next(program)
-    try:
-        program.send([said])
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    raise AssertionError("a trajectory of one turn goes on")
+    turn = Turn(index=1, completion=said, check=SelfVerifying().read(said.text))
+    trajectory = Trajectory(problem=problem, sample=0, turns=(turn,))
+    return dict.fromkeys(METRICS, trajectory_record(trajectory, problem.task, 1, None).to_json())
 
 
 def _aggregate(metric: str, records: Sequence[dict[str, Any]]) -> float:

@@ -85,15 +85,9 @@ class SVRTaskset(vf.Taskset[SVRTask, SVRTasksetConfig]):
 
     def load(self) -> Iterable[SVRTask]:
         """One task per problem."""
-        given = self.config
-        source = DataSource(
-            name=given.reader,
-            task=given.reader,
-            path=given.path,
-            split=given.split,
-            subset=given.subset,
-            limit=given.limit,
-        )
+        given, reader = self.config, self.config.reader
+        place = given.model_dump(include={"path", "split", "subset", "limit"})
+        source = DataSource(name=reader, task=reader, **place)
         for problem in load_problems(source):
             data = SVRData(id=problem.id, prompt=problem.question, problem=asdict(problem))
             yield SVRTask(data, given.task)

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from svr_lightning.control.controller import Controller, Otherwise, Result
 from svr_lightning.core.seeds import derive_seed
@@ -14,6 +14,7 @@ from svr_lightning.core.types import Turn
 from svr_lightning.engines.base import SamplingParams
 from svr_lightning.errors import one_line
 
+N = TypeVar("N", int, float)
 CONTROLS = ("rule", "threshold", "give_up", "turns", "max_tokens", "otherwise")
 """What a request may set in its body's ``svr``."""
 _READ = {
@@ -70,7 +71,7 @@ def read_request(body: bytes, model: str, longest: int) -> ChatRequest:
     named = asked.get("model")
     if named is not None and named != model:
         raise ServingError(404, f"no model {one_line(named)!r}; this server has {model!r}")
-    if _whole(asked, "n", 1, 1, _LARGEST) != 1:
+    if _number(asked, "n", 1, 1, _LARGEST) != 1:
         raise ServingError(400, "n must be 1")
     for name in _REFUSED:
         if asked.get(name) and asked[name] != {"type": "text"}:
@@ -78,10 +79,10 @@ def read_request(body: bytes, model: str, longest: int) -> ChatRequest:
     question, passed_over = _question(asked.get("messages"))
     temperature = _number(asked, "temperature", 0.0, 0.0, 2.0)
     nucleus = _number(asked, "top_p", 1.0, 1e-9, 1.0)
-    candidates = max(_whole(asked, "top_k", 0, -1, _LARGEST), 0)
+    candidates = max(_number(asked, "top_k", 0, -1, _LARGEST), 0)
     if temperature == 0:  # greedy whatever they say
         nucleus, candidates = 1.0, 0
-    limit = min(_whole(asked, name, longest, 1, _LARGEST) for name in _LIMITS)
+    limit = min(_number(asked, name, longest, 1, _LARGEST) for name in _LIMITS)
     controls, options = _mapping(asked, "svr"), _mapping(asked, "stream_options")
     if unknown := sorted(controls.keys() - set(CONTROLS)):
         known = ", ".join(CONTROLS)
@@ -94,7 +95,7 @@ def read_request(body: bytes, model: str, longest: int) -> ChatRequest:
             top_p=nucleus,
             top_k=candidates,
         ),
-        seed=None if asked.get("seed") is None else _whole(asked, "seed", 0, -(2**63), 2**64),
+        seed=None if asked.get("seed") is None else _number(asked, "seed", 0, -(2**63), 2**64),
         controls=controls,
         stream=_flag(asked, "stream"),
         include_usage=_flag(options, "include_usage"),
@@ -156,9 +157,9 @@ def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controll
         return replace(
             base,
             rule=rule,
-            max_turns=_whole(given, "turns", base.max_turns, 1, base.max_turns, "svr."),
+            max_turns=_number(given, "turns", base.max_turns, 1, base.max_turns, "svr."),
             max_completion_tokens=base.max_completion_tokens if longest <= limit else limit,
-            max_tokens=_whole(given, "max_tokens", base.max_tokens or 0, 1, most, "svr.") or None,
+            max_tokens=_number(given, "max_tokens", base.max_tokens or 0, 1, most, "svr.") or None,
             otherwise=otherwise,
             certificate=None,
             **changes,
@@ -264,25 +265,22 @@ def message_json(result: Result) -> tuple[dict[str, Any], str]:
 
 
 def _number(
-    fields: Mapping[str, Any], name: str, default: float, low: float, high: float, at: str = ""
-) -> float:
-    value = fields.get(name)
-    value = default if value is None else value
-    right = isinstance(value, int | float) and not isinstance(value, bool)
-    if not right or not math.isfinite(value) or not low <= value <= high:
-        raise ServingError(400, f"{at}{name} must be a number from {low:g} to {high:g}")
-    return float(value)
-
-
-def _whole(
-    fields: Mapping[str, Any], name: str, default: int, low: int, high: int, at: str = ""
-) -> int:
-    value = fields.get(name)
+    fields: Mapping[str, Any],
+    name: str,
+    default: N,
+    low: float,
+    high: float,
+    at: str = "",
+) -> N:
+    """A field's value, of the type of ``default``: a whole number or any."""
+    kind, value = type(default), fields.get(name)
     if value is None:
         return default
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ServingError(400, f"{at}{name} must be a whole number from {low} to {high}")
-    return value
+    right = isinstance(value, int | kind) and not isinstance(value, bool)
+    if not right or not math.isfinite(value) or not low <= value <= high:
+        whole = "whole " if kind is int else ""
+        raise ServingError(400, f"{at}{name} must be a {whole}number from {low} to {high}")
+    return kind(value)
 
 
 def _flag(fields: Mapping[str, Any], name: str) -> bool:

@@ -5,8 +5,9 @@
 200 clients ask the server, which runs the policy in its own process, for as long as --seconds; each
 asks again as soon as it has its answer. All turns of every answer are compared with those of the
 driver on the same questions, greedy, so that a lost or swapped answer is found. The driver runs the
-same questions as long, before, in this process. Then the server stands in front of a server that
-answers at once, to see what a turn costs in it.
+same questions as long in this process. The two take turns, since other work on the machine comes
+and goes; rates per second of processor time depend on it least. Then the server stands in front of
+a server that answers at once, to see what a turn costs in it.
 """
 
 import argparse
@@ -44,35 +45,51 @@ SIZES: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
 RULE = Confident(threshold=0.96)
 """No confidence of this policy reaches it: every question takes all its turns."""
 Turns = tuple[str, ...]
+ROUNDS = 4
+"""How often driver and server take turns."""
 
 
-def driven(problems: list[Problem], seconds: float) -> tuple[dict[str, Turns], dict[str, float]]:
-    """The driver's turns of each problem, and its throughput over about ``seconds``."""
-    model, tokenizer = load_policy(PolicyConfig(path=EMBEDDED, **SIZES), seed=0)
-    model.eval()
-    engine = TransformersEngine()
-    engine.start(model, stop_token_ids(model, tokenizer), SIZES["max_model_len"])
-    engine.sync(model, 0)
-    decoding = EvaluationConfig(max_completion_tokens=LIMIT).decoding("countdown")
-    found: dict[str, Turns] = {}
-    begun, busy = time.perf_counter(), time.process_time()
+class Driven:
+    """The driver on the embedded policy, in this process; what it did in all runs together."""
 
-    def jobs() -> Iterator[Job]:
-        for number, problem in enumerate(itertools.cycle(problems)):
-            if number >= len(problems) and time.perf_counter() - begun > seconds:
-                return
-            yield Job(problem, 0, chain(SelfVerifying(), problem, 0, TURNS, RULE), decoding)
+    def __init__(self, problems: list[Problem]) -> None:
+        model, tokenizer = load_policy(PolicyConfig(path=EMBEDDED, **SIZES), seed=0)
+        model.eval()
+        self._engine, self._problems = TransformersEngine(), problems
+        self._engine.start(model, stop_token_ids(model, tokenizer), SIZES["max_model_len"])
+        self._engine.sync(model, 0)
+        self._renderer = Renderer(tokenizer, **SIZES)
+        self.found: dict[str, Turns] = {}
+        """By question, the texts of its turns."""
+        self._done = self._turns = 0
+        self._taken = self._busy = 0.0
 
-    done = turns = 0
-    for _, trajectory in Driver(engine, Renderer(tokenizer, **SIZES), run_seed=0).stream(jobs()):
-        found[trajectory.problem.question] = tuple(t.completion.text for t in trajectory.turns)
-        done, turns = done + 1, turns + len(trajectory.turns)
-    taken = time.perf_counter() - begun
-    return found, {
-        "requests_per_second": done / taken,
-        "turns_per_second": turns / taken,
-        "turns_per_processor_second": turns / (time.process_time() - busy),
-    }
+    def run(self, seconds: float) -> None:
+        """Every problem once, and again until ``seconds`` are over."""
+        decoding = EvaluationConfig(max_completion_tokens=LIMIT).decoding("countdown")
+        begun, busy = time.perf_counter(), time.process_time()
+
+        def jobs() -> Iterator[Job]:
+            for number, problem in enumerate(itertools.cycle(self._problems)):
+                if number >= len(self._problems) and time.perf_counter() - begun > seconds:
+                    return
+                yield Job(problem, 0, chain(SelfVerifying(), problem, 0, TURNS, RULE), decoding)
+
+        for _, trajectory in Driver(self._engine, self._renderer, run_seed=0).stream(jobs()):
+            texts = tuple(turn.completion.text for turn in trajectory.turns)
+            assert self.found.setdefault(trajectory.problem.question, texts) == texts
+            self._done, self._turns = self._done + 1, self._turns + len(texts)
+        self._taken += time.perf_counter() - begun
+        self._busy += time.process_time() - busy
+
+    def rates(self) -> dict[str, float]:
+        """Its throughput."""
+        return {
+            "seconds": self._taken,
+            "requests_per_second": self._done / self._taken,
+            "turns_per_second": self._turns / self._taken,
+            "turns_per_processor_second": self._turns / self._busy,
+        }
 
 
 @contextlib.contextmanager
@@ -88,51 +105,63 @@ def served(*options: str) -> Iterator[tuple[str, psutil.Process]]:
             process.terminate()
 
 
-async def load(
-    url: str, process: psutil.Process, expected: dict[str, Turns], clients: int, seconds: float
-) -> dict[str, Any]:
-    """All clients at once; what came back, how fast, and the server's memory meanwhile."""
-    questions = itertools.cycle(expected)
-    seen: Counter[str] = Counter()
-    times: list[float] = []
-    memory: list[float] = []
-    begun, busy = time.perf_counter(), sum(process.cpu_times()[:2])
+class Load:
+    """Clients of the server; what came back in all rounds, how fast, and the server's memory."""
 
-    async def client(http: httpx.AsyncClient) -> None:
-        while (started := time.perf_counter()) - begun < seconds:
-            question = next(questions)
+    def __init__(self, url: str, process: psutil.Process, expected: dict[str, Turns]) -> None:
+        self._url, self._process, self._expected = url, process, expected
+        self._questions = itertools.cycle(expected)
+        self._seen: Counter[str] = Counter()
+        self._times: list[float] = []
+        self._memory: list[float] = []
+        self._taken = self._busy = 0.0
+
+    async def run(self, clients: int, seconds: float) -> None:
+        """All clients at once until ``seconds`` are over, and each has its last answer."""
+        begun, busy = time.perf_counter(), sum(self._process.cpu_times()[:2])
+        limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
+        async with httpx.AsyncClient(limits=limits, timeout=120) as http:
+            watching = asyncio.ensure_future(self._watch())
+            await asyncio.gather(*(self._client(http, begun + seconds) for _ in range(clients)))
+            watching.cancel()
+        self._taken += time.perf_counter() - begun
+        self._busy += sum(self._process.cpu_times()[:2]) - busy
+
+    async def _client(self, http: httpx.AsyncClient, end: float) -> None:
+        while (started := time.perf_counter()) < end:
+            question = next(self._questions)
             body = {"messages": [{"role": "user", "content": question}]}
-            said = await http.post(f"{url}/chat/completions", json=body)
+            said = await http.post(f"{self._url}/chat/completions", json=body)
             if said.status_code != 200:
-                seen[f"HTTP {said.status_code}"] += 1
+                self._seen[f"HTTP {said.status_code}"] += 1
                 await asyncio.sleep(0.1)
                 continue
             turns = tuple(turn["text"] for turn in said.json()["svr"]["turns"])
-            times.append(time.perf_counter() - started)
-            seen["right" if turns == expected[question] else "other answers"] += 1
-            seen["turns"] += len(turns)
+            self._times.append(time.perf_counter() - started)
+            self._seen["right" if turns == self._expected[question] else "other answers"] += 1
+            self._seen["turns"] += len(turns)
 
-    async def watch() -> None:
+    async def _watch(self) -> None:
         while True:
-            memory.append(process.memory_info().rss / 2**20)
+            self._memory.append(self._process.memory_info().rss / 2**20)
             await asyncio.sleep(1)
 
-    limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
-    async with httpx.AsyncClient(limits=limits, timeout=120) as http:
-        watching = asyncio.ensure_future(watch())
-        await asyncio.gather(*(client(http) for _ in range(clients)))
-        watching.cancel()
-    taken, busy = time.perf_counter() - begun, sum(process.cpu_times()[:2]) - busy
-    half = memory[len(memory) // 2 :]
-    return {
-        "seconds": taken,
-        "answers": dict(seen),
-        "requests_per_second": len(times) / taken,
-        "turns_per_second": seen["turns"] / taken,
-        "turns_per_processor_second": seen["turns"] / busy,
-        "latency_seconds": {"median": median(times), "p99": quantiles(times, n=100)[98]},
-        "memory_mb": {"half_time": half[0], "end": half[-1], "most": max(memory)},
-    }
+    def found(self) -> dict[str, Any]:
+        """The results."""
+        times, memory, turns = self._times, self._memory, self._seen["turns"]
+        return {
+            "seconds": self._taken,
+            "answers": dict(self._seen),
+            "requests_per_second": len(times) / self._taken,
+            "turns_per_second": turns / self._taken,
+            "turns_per_processor_second": turns / self._busy,
+            "latency_seconds": {"median": median(times), "p99": quantiles(times, n=100)[98]},
+            "memory_mb": {
+                "half_time": memory[len(memory) // 2],
+                "end": memory[-1],
+                "most": max(memory),
+            },
+        }
 
 
 async def turn_cost(rounds: int) -> dict[str, float]:
@@ -185,12 +214,16 @@ def main() -> None:
     options = parser.parse_args()
     source = DataSource(name="test", task="countdown", path=EMBEDDED, split="test")
     problems = load_problems(source)[: options.problems]
-    expected, driver = driven(problems, options.seconds)
+    driven, part = Driven(problems), options.seconds / ROUNDS
     sizes = [f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()]
     turns = [f"--max-turns={TURNS}", f"--max-completion-tokens={LIMIT}", "--threshold=0.96"]
     own = ["--policy", EMBEDDED, "--engine", "transformers", *sizes, *turns]
     with served(*own) as (url, process):
-        found = asyncio.run(load(url, process, expected, options.clients, options.seconds))
+        clients = Load(url, process, driven.found)
+        for _ in range(ROUNDS):
+            driven.run(part)
+            asyncio.run(clients.run(options.clients, part))
+    driver, found = driven.rates(), clients.found()
     rates = ("turns_per_second", "turns_per_processor_second")
     share = {rate: found[rate] / driver[rate] for rate in rates}
     cost = asyncio.run(turn_cost(100))
