@@ -110,7 +110,7 @@ class Load:
 
     def __init__(self, url: str, process: psutil.Process, expected: dict[str, Turns]) -> None:
         self._url, self._process, self._expected = url, process, expected
-        self._questions = itertools.cycle(expected)
+        self._questions: Iterator[str] = iter(())
         self._seen: Counter[str] = Counter()
         self._times: list[float] = []
         self._memory: list[float] = []
@@ -119,6 +119,7 @@ class Load:
     async def run(self, clients: int, seconds: float) -> None:
         """All clients at once until ``seconds`` are over, and each has its last answer."""
         begun, busy = time.perf_counter(), sum(self._process.cpu_times()[:2])
+        self._questions = itertools.cycle(list(self._expected))
         limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
         async with httpx.AsyncClient(limits=limits, timeout=120) as http:
             watching = asyncio.ensure_future(self._watch())
