@@ -108,10 +108,9 @@ def compare_stops(
 
     Each family has a grid of settings, T_max up to ``max_turns`` among them. Of the settings within
     the budget on half of the clusters, the most accurate one there is measured on the other half,
-    and the reverse: a threshold chosen and measured on the same problems would look better than it
-    is. ``budget`` is in mean prompt and completion tokens per problem, over all turns that were
-    generated; if none is given, it is what ``rule`` takes. ``seed`` is that of the split and of the
-    bootstrap over clusters. Every problem that could be run needs ``max_turns`` turns.
+    and the reverse, since a choice looks better than it is on its own problems. ``budget`` is in
+    mean tokens per problem, over all turns that were generated; None takes what ``rule`` takes.
+    ``seed`` splits and resamples clusters. Every problem that ran needs ``max_turns`` turns.
 
     Returns:
         ``budget``; ``winner``, the family with the highest ``accuracy`` that reads no labels, or
