@@ -91,6 +91,9 @@ class Engine(ABC):
     """Neighbouring processes that share one engine. They submit the same requests in the same
     order and step together."""
 
+    preemptions: int | None = None
+    """How often it took a request's cache for another one, to compute it again later; None for an
+    engine that never does."""
     trajectories: int | None = None
     """Trajectories of one rollout that use this engine, set before :meth:`start` in a training."""
 

@@ -68,6 +68,8 @@ class VLLMEngine(Engine):
         ConfigError: if vLLM is missing or of a release that is not supported.
     """
 
+    preemptions: int = 0
+
     def __init__(
         self,
         gpu_memory_utilization: float = 0.4,
@@ -133,6 +135,17 @@ class VLLMEngine(Engine):
                 reason = " ".join(str(error).split())[:400]
                 raise ConfigError(f"model.engine: vLLM cannot start ({reason})") from error
         self.max_batch = self._llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
+        self._count_preemptions(self._llm.llm_engine.engine_core.engine_core.scheduler)
+
+    def _count_preemptions(self, scheduler: Any) -> None:
+        """VLLM counts them itself only with all its statistics, at every step."""
+        stock = scheduler._preempt_request
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.preemptions += 1
+            return stock(*args, **kwargs)
+
+        scheduler._preempt_request = counted
 
     def sync(self, model: Any, version: int) -> None:
         """Copy every weight of ``model`` into the engine and forget what the old ones cached."""

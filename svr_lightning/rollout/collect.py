@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
+from torch.profiler import record_function
+
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem, Trajectory
 from svr_lightning.display import Progress
@@ -123,8 +125,9 @@ def roll_out(
         for problem, its in zip(problems, programs, strict=True):
             ends = list(islice(results, len(its)))
             trajectories = [t for _, result in ends for t in _trajectories(result)]
-            graded = [[y.result() for y in turns] for index, _ in ends for turns in labels[index]]
-            groups.append(_reward_group(problem, trajectories, graded, recipe, place, attempt))
+            with record_function("reward"):
+                ys = [[y.result() for y in turns] for index, _ in ends for turns in labels[index]]
+                groups.append(_reward_group(problem, trajectories, ys, recipe, place, attempt))
     return groups
 
 

@@ -1,6 +1,7 @@
 """What a run logs: ``metrics.csv``, the numbers of a rollout and of a step, and one warning."""
 
 import csv
+import json
 import math
 import os
 import resource
@@ -8,6 +9,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -24,6 +26,7 @@ from svr_lightning.core.rewards import Reward
 from svr_lightning.core.stopping import should_stop
 from svr_lightning.core.types import ScoredTurn, Verdict
 from svr_lightning.recipes.base import Group
+from svr_lightning.training.flops import peak_flops, utilization
 
 
 class CSVLog(Logger):
@@ -88,6 +91,25 @@ class CSVLog(Logger):
         os.replace(aside, self.path)
 
 
+def hyperparameters(module: Any) -> dict[str, Any]:
+    """For loggers: the command line's configuration, else the settings of an ``SVRModule``."""
+    if module.run_config:
+        return dict(module.run_config)
+    model = {
+        "policy": asdict(module.policy_config),
+        "recipe": repr(module.recipe),
+        "sampling": asdict(module.sampling),
+        "optimizer": asdict(module.optimizer_config),
+        "reference": asdict(module.reference_config),
+        "evaluation": asdict(module.evaluation),
+        "resample": module.resample,
+        "updates_per_rollout": module.updates_per_rollout,
+        "micro_batch_size": module.micro_batch_size,
+        "seed": module.seed,
+    }
+    return dict(json.loads(json.dumps({"model": model}, default=str)))  # tuples as lists
+
+
 class StepLog:
     """Means and maxima over an optimizer step's micro-batches, and what its update took."""
 
@@ -99,12 +121,20 @@ class StepLog:
         self._sums: dict[str, float] = {}
         self._maxima: dict[str, float] = {}
         self._count = self._tokens = 0
+        self._flops = 0.0
         self._began = time.perf_counter()
 
-    def add(self, tokens: int, means: Mapping[str, Tensor], maxima: Mapping[str, Tensor]) -> None:
+    def add(
+        self,
+        tokens: int,
+        flops: float,
+        means: Mapping[str, Tensor],
+        maxima: Mapping[str, Tensor],
+    ) -> None:
         """Note the values of one micro-batch."""
         self._count += 1
         self._tokens += tokens
+        self._flops += flops
         for name, value in means.items():
             self._sums[name] = self._sums.get(name, 0.0) + value.item()
         for name, value in maxima.items():
@@ -116,6 +146,8 @@ class StepLog:
         values = {name: total / self._count for name, total in self._sums.items()} | self._maxima
         values["time/update"] = seconds
         values["speed/update"] = self._tokens / seconds
+        if (peak := peak_flops(device)) is not None:
+            values["speed/mfu"] = utilization(self._flops, seconds, peak)
         values["memory/peak"] = _peak_memory(device)
         self.begin()
         return values

@@ -1,14 +1,12 @@
 """The LightningModule: owns the policy and the reference, and knows one training step."""
 
-import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
@@ -32,9 +30,11 @@ from svr_lightning.training.config import (
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import check_precision, mean_over_ranks
 from svr_lightning.training.evaluating import ModuleEvaluation
+from svr_lightning.training.flops import batch_flops
 from svr_lightning.training.internals import has_trainer
-from svr_lightning.training.logs import CollapseWatch, CSVLog, StepLog
+from svr_lightning.training.logs import CollapseWatch, CSVLog, StepLog, hyperparameters
 from svr_lightning.training.policy import load_policy, stop_token_ids, weights_fingerprint
+from svr_lightning.training.profiling import StepTrace
 from svr_lightning.training.reference import make_reference, mix_reference
 from svr_lightning.training.rollouts import ModuleRollouts, PolicyEngine
 from svr_lightning.training.trainer import RolloutFitLoop
@@ -64,6 +64,7 @@ class SVRModule(LightningModule):
         micro_batch_size: sequences per forward and backward pass on one process, on average: a
             micro-batch of short ones may hold more, one of long ones fewer. As many micro-batches
             as an optimizer step needs are accumulated, which does not change the gradient.
+        profile_steps: first and last optimizer step of which torch's profiler writes a trace.
         seed: of every random draw; the command line sets it from ``seed_everything``.
     """
 
@@ -86,6 +87,7 @@ class SVRModule(LightningModule):
         resample: ResampleMode = "top_up",
         updates_per_rollout: int = 1,
         micro_batch_size: int = 8,
+        profile_steps: tuple[int, int] | None = None,
         seed: int = 42,
     ) -> None:
         super().__init__()
@@ -114,6 +116,7 @@ class SVRModule(LightningModule):
         self.groups: list[Group] = []
         self.run_config: dict[str, Any] = {}
         self.reference = None
+        self.trace = StepTrace(profile_steps)
         self._step_log = StepLog()
         self._rollout_stats: dict[str, float] = {}
         self._collapse = CollapseWatch()
@@ -265,7 +268,7 @@ class SVRModule(LightningModule):
             "needs; leave model.engine out, or use TransformersEngine or VLLMEngine",
         )
         for logger in self.trainer.loggers:
-            logger.log_hyperparams(self._hyperparameters())
+            logger.log_hyperparams(hyperparameters(self))
         sharded = "deepspeed" in type(self.trainer.strategy).__name__.lower()
         require(
             not (sharded and self.policy_config.lora),
@@ -278,23 +281,9 @@ class SVRModule(LightningModule):
         sequences = problems * self.recipe.samples_per_problem
         self.trainer.accumulate_grad_batches = math.ceil(sequences / self.micro_batch_size)
 
-    def _hyperparameters(self) -> dict[str, Any]:
-        """For loggers: the command line's configuration, else this module's own settings."""
-        if self.run_config:
-            return self.run_config
-        model = {
-            "policy": asdict(self.policy_config),
-            "recipe": repr(self.recipe),
-            "sampling": asdict(self.sampling),
-            "optimizer": asdict(self.optimizer_config),
-            "reference": asdict(self.reference_config),
-            "evaluation": asdict(self.evaluation),
-            "resample": self.resample,
-            "updates_per_rollout": self.updates_per_rollout,
-            "micro_batch_size": self.micro_batch_size,
-            "seed": self.seed,
-        }
-        return dict(json.loads(json.dumps({"model": model}, default=str)))  # tuples as lists
+    def configure_callbacks(self) -> list[Callback]:
+        """What traces the steps that a configuration names."""
+        return [self.trace]
 
     def configure_optimizers(self) -> Any:
         """AdamW over the policy, warmup-stable-decay over the planned optimizer steps."""
@@ -333,6 +322,7 @@ class SVRModule(LightningModule):
             raise RuntimeError(self._not_finite("loss", batch.group_ids))
         self._step_log.add(
             tokens=sum(batch.lengths),
+            flops=batch_flops(self.policy, batch, reference=self.reference is not None),
             means={
                 "train/loss": update.loss.detach(),
                 "train/kl": update.kl,

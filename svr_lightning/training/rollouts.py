@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
+from torch.profiler import record_function
 
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import Problem, Sample
@@ -128,7 +129,8 @@ class PolicyEngine:
             with plain_tensors(), torch.no_grad():
                 if self._replaced or self.engine.version != version:
                     started = time.perf_counter()
-                    self.engine.sync(self._policy, version)
+                    with record_function("sync"):
+                        self.engine.sync(self._policy, version)
                     self._replaced = False
                     seconds = time.perf_counter() - started
                 yield seconds
@@ -171,6 +173,7 @@ class MeteredEngine:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._running = 0
+        self._preempted = engine.preemptions
         self.steps = 0
         self.tokens = 0
         """Sampled tokens of completions that have ended."""
@@ -195,11 +198,21 @@ class MeteredEngine:
 
     def stats(self, seconds: float) -> dict[str, float]:
         """What is logged of the ``seconds`` that this engine has worked for."""
-        return {
+        stats = {
             "speed/rollout": self.tokens / seconds,
             "engine/steps": float(self.steps),
             "engine/batch_fill": self._filled / max(self.steps * self._engine.max_batch, 1),
         }
+        if self._preempted is not None:
+            stats["engine/preemptions"] = float(self._engine.preemptions - self._preempted)
+        return stats
+
+
+def seconds_until(wait: Callable[[], object]) -> float:
+    """How long ``wait`` takes."""
+    started = time.perf_counter()
+    wait()
+    return time.perf_counter() - started
 
 
 class ModuleRollouts:
@@ -222,6 +235,7 @@ class ModuleRollouts:
             what is logged of them.
         """
         module = self._module
+        module.trace.begin(module.global_step + 1)
         started = time.perf_counter()
         self._show_prompt(problems)
         self._name_too_long(problems)
@@ -230,7 +244,11 @@ class ModuleRollouts:
         batch = frozenset(gather_lists([problem.id for problem in problems]) if top_up else [])
         engine: Any = MeteredEngine(module.serving.engine)
         part, parts = module.trainer.datamodule.place
-        with module.serving.sampling(module.global_step) as sync_seconds:
+        with (
+            module.serving.sampling(module.global_step) as sync_seconds,
+            module.trainer.profiler.profile("rollout"),
+            record_function("rollout"),
+        ):
             groups = collect_rollout(
                 engine,
                 module.recipe,
@@ -258,6 +276,16 @@ class ModuleRollouts:
             stats["time/sync"] = sync_seconds
         if module.sampling.top_p == 1:  # else something was left out of the draw
             stats["engine/logprob_floor"] = self._floor(samples, groups)
+        batches = self._batches(samples, groups)
+        if module.trainer.world_size > 1:
+            stats["time/wait"] = seconds_until(module.trainer.strategy.barrier)
+        return batches, groups, stats
+
+    def _batches(
+        self, samples: Sequence[Sample | None], groups: Sequence[Group]
+    ) -> list[TrainBatch]:
+        """The micro-batches of the optimizer steps that share this rollout."""
+        module = self._module
         batches = micro_batches(
             samples,
             accumulate=int(module.trainer.accumulate_grad_batches),
@@ -267,7 +295,7 @@ class ModuleRollouts:
             dummy_sample=dummy_sample(groups),
             packed=can_pack(module.policy),
         )
-        return [self._with_old_logprobs(batch) for batch in batches], groups, stats
+        return [self._with_old_logprobs(batch) for batch in batches]
 
     def _with_old_logprobs(self, batch: TrainBatch) -> TrainBatch:
         """Where several updates share a rollout, note what their ratios start from.

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import LossSpec, policy_loss
@@ -295,7 +296,7 @@ def policy_update_loss(
     """
     ref_logp = None
     if reference is not None:  # before the policy's activations take their memory
-        with torch.no_grad():
+        with torch.no_grad(), record_function("reference"):
             ref_logp = completion_logprobs(reference, batch, temperature)
     logp = completion_logprobs(policy, batch, temperature)
     # With one update per rollout the policy that sampled is the present one.

@@ -1,16 +1,25 @@
 """What a run logs about its speed follows from what it did."""
 
 import csv
+import json
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.profilers import PyTorchProfiler, SimpleProfiler
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Output, Request, SamplingParams
+from svr_lightning.errors import ConfigError
+from svr_lightning.training.flops import forward_flops, peak_flops, update_flops, utilization
 from svr_lightning.training.logs import CSVLog
+from svr_lightning.training.profiling import StepTrace
 from svr_lightning.training.rollouts import MeteredEngine
+from tests.models import tiny_hybrid, tiny_qwen3
 from tests.small_fit import data, module, trainer
 
 
@@ -18,6 +27,7 @@ class Slow:
     """An engine with two places; a completion of n tokens takes n steps once it has one."""
 
     max_batch = 2
+    preemptions: int | None = None
 
     def __init__(self) -> None:
         self.left: list[list[int]] = []
@@ -61,25 +71,40 @@ def test_tokens_steps_and_fill_of_an_engine() -> None:
     assert engine.max_batch == 2
 
 
+def test_preemptions_are_those_of_the_rollout() -> None:
+    slow = Slow()
+    slow.preemptions = 3
+    engine = MeteredEngine(slow)
+    slow.preemptions += 2
+    assert engine.stats(seconds=1.0)["engine/preemptions"] == 2.0
+
+
 class Seen(Callback):
     """Tokens that were sampled, and tokens that learned, in each step."""
 
     def __init__(self) -> None:
         self.sampled: list[int] = []
         self.learned: list[int] = []
+        self.flops: list[float] = []
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
         groups = pl_module.groups
         turns = [t.completion for g in groups for one in g.trajectories for t in one.turns]
         self.sampled.append(sum(len(c.token_ids) for c in turns))
         samples = [sample for g in groups for sample in g.samples]
+        lengths = [len(s.prompt_ids) + len(s.completion_ids) for s in samples]
+        scored = [len(s.completion_ids) for s in samples]
+        self.flops.append(4 * forward_flops(pl_module.policy, lengths, scored))
         self.learned.append(sum(len(s.prompt_ids) + len(s.completion_ids) for s in samples))
 
 
-def test_a_training_logs_its_speed(tmp_path: Path) -> None:
+def test_a_training_logs_its_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("flops", "logs"):  # as if this machine had a known GPU
+        monkeypatch.setattr(f"svr_lightning.training.{place}.peak_flops", lambda _: 1e12)
     seen = Seen()
     fit = trainer(tmp_path, seen, max_steps=2, logger=[CSVLog(tmp_path)])
-    fit.fit(module(micro_batch_size=8), datamodule=data())
+    model = module(micro_batch_size=8)
+    fit.fit(model, datamodule=data())
     with (tmp_path / "metrics.csv").open(newline="") as stream:
         values = {(row["key"], int(row["step"])): row["value"] for row in csv.DictReader(stream)}
 
@@ -91,8 +116,109 @@ def test_a_training_logs_its_speed(tmp_path: Path) -> None:
         assert sampled == pytest.approx(seen.sampled[step - 1])
         learned = logged("speed/update", step) * logged("time/update", step)
         assert learned == pytest.approx(seen.learned[step - 1])
+        done = logged("speed/mfu", step) * logged("time/update", step) * 1e12
+        assert done == pytest.approx(seen.flops[step - 1])
         # Two turns of 64 tokens at most, one token a step.
         assert 2 <= logged("engine/steps", step) <= 130
         assert 0 < logged("engine/batch_fill", step) <= 1
         assert 0.1 < logged("memory/peak", step) < 64
     assert logged("memory/peak", 2) >= logged("memory/peak", 1)
+
+
+# Floating-point operations
+
+
+def test_the_flops_of_a_dense_model_are_those_worked_out_by_hand() -> None:
+    model = tiny_qwen3(
+        vocab_size=10,
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=4,
+    )
+    # Matrices: q 64, k 32, v 32, o 64, three of 128 in the MLP: 576. Two sequences of 3 and 5
+    # tokens, 1 and 2 of them completion.
+    layers = 2 * 576 * (3 + 5)
+    head = 2 * 8 * 10 * (1 + 2)
+    attention = 2 * 2 * 4 * (9 + 25)
+    assert forward_flops(model, [3, 5], [1, 2]) == layers + head + attention == 10240
+
+
+def test_the_flops_of_a_hybrid_count_its_recurrent_states() -> None:
+    # Linear layers: qkv 2048, z 1024, a and b 256, out 1024, MLP 4608: 8960, three times. Full
+    # attention, its query gated: 2048 + 512 + 512 + 1024 + 4608 = 8704.
+    matrices = 2 * (3 * 8960 + 8704) * 2
+    states = 6 * 4 * 8 * 8 * 2 * 3
+    found = forward_flops(tiny_hybrid(), [2], [1])
+    assert found == matrices + 2 * 32 * 40 + 2 * 2 * 16 * 4 + states == 154368
+
+
+def test_the_share_of_the_peak_is_the_one_worked_out_by_hand() -> None:
+    model, lengths, scored = tiny_hybrid(), [2], [1]
+    flops = update_flops(model, lengths, scored, reference=True)
+    assert flops == 4 * 154368
+    assert update_flops(model, lengths, scored, reference=False) == 3 * 154368
+    assert utilization(flops, seconds=2.0, peak=1e6) == pytest.approx(4 * 0.154368 / 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H200 NVL", 835e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A800-SXM4-80GB", 312e12),
+        ("NVIDIA GeForce RTX 3060", None),
+    ],
+)
+def test_boards_of_one_chip_have_peaks_of_their_own(
+    name: str, peak: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    assert peak_flops(torch.device("cuda", 0)) == peak
+    assert peak_flops(torch.device("cpu")) is None
+
+
+# Profilers
+
+
+def ranges(file: Path) -> Counter[str]:
+    """How often each of our ranges is in a trace."""
+    events = json.loads(file.read_text())["traceEvents"]
+    found = Counter(e["name"] for e in events if e.get("cat") == "user_annotation")
+    names = ("sync", "rollout", "reward", "reference", "update")
+    return Counter({name: found[name] for name in names})
+
+
+def test_the_steps_that_a_configuration_names_are_traced_and_no_others(tmp_path: Path) -> None:
+    model = module(profile_steps=(2, 3), micro_batch_size=4)
+    trainer(tmp_path, max_steps=4).fit(model, datamodule=data())
+    (file,) = (tmp_path / "profile").iterdir()
+    assert file.name == "steps-2-3-rank-0.json"
+    # Each step: two problems of four samples, in two micro-batches.
+    assert ranges(file) == {"sync": 2, "rollout": 2, "reward": 4, "reference": 4, "update": 4}
+
+
+def test_a_run_that_ends_before_the_last_step_leaves_what_it_has(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=1).fit(module(profile_steps=(1, 9)), datamodule=data())
+    assert ranges(tmp_path / "profile" / "steps-1-9-rank-0.json")["update"] == 1
+
+
+@pytest.mark.parametrize("steps", [(0, 2), (3, 2)])
+def test_steps_that_cannot_be_traced_are_refused(steps: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match=r"model\.profile_steps=\[., 2\] must be the first and"):
+        module(profile_steps=steps)
+
+
+def test_lightnings_profilers_work_and_one_of_torch_excludes_the_other(tmp_path: Path) -> None:
+    simple = SimpleProfiler(dirpath=tmp_path, filename="simple")
+    trainer(tmp_path, max_steps=1, profiler=simple).fit(module(), datamodule=data())
+    table = (tmp_path / "fit-simple.txt").read_text()
+    assert "rollout" in table
+    assert "run_training_batch" in table
+    of_torch: Any = SimpleNamespace(profiler=PyTorchProfiler())
+    StepTrace(None).setup(of_torch, None, "fit")
+    with pytest.raises(ConfigError, match="leave one out"):
+        StepTrace((1, 1)).setup(of_torch, None, "fit")

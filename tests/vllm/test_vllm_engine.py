@@ -101,6 +101,18 @@ def test_the_canarys_floor_is_the_size_of_the_difference_to_vllm(served: Served)
     assert floor / 4 < gap < 4 * floor
 
 
+def test_completions_that_lose_their_cache_are_counted_and_completed() -> None:
+    block = 128 * 2 * 2 * 1 * 32 * 4  # tokens, layers, keys and values, heads, width, bytes
+    options = {"kv_cache_memory_bytes": 9 * block, "max_num_seqs": 8}
+    engine = started(served_model("qwen3"), options=options)
+    for number in range(8):  # all but those that end at once grow into a second block
+        engine.submit(ask(number, 120, max_tokens=60))
+    assert engine.preemptions == 0
+    outputs = finish(engine, 8)
+    assert engine.preemptions >= 2
+    assert len(outputs) == 8
+
+
 # --- the weights ------------------------------------------------------------------------------
 
 

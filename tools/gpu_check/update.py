@@ -11,10 +11,11 @@ from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Sample
 from svr_lightning.errors import typed_line
 from svr_lightning.training.config import OptimizerConfig
-from svr_lightning.training.policy import use_kernels
+from svr_lightning.training.flops import peak_flops, update_flops
+from svr_lightning.training.kernels import use_kernels
 from svr_lightning.training.update import batch_of, make_optimizer, policy_update_loss
 from tools.bench import workloads
-from tools.gpu_check.flops import FORMULA, PEAKS, forward_flops, nominal
+from tools.gpu_check.flops import FORMULA
 from tools.gpu_check.models import (
     Shape,
     linear_attention_kernel,
@@ -50,7 +51,7 @@ def run(emit: Emit, settings: Settings) -> None:
     """Measure each model with and without gradient checkpointing."""
     device, found = settings.device, shapes(settings.small)
     name = torch.cuda.get_device_name(0) if device == "cuda" else "cpu"
-    peak = nominal(PEAKS, name)
+    peak = peak_flops(torch.device(device))
     emit("device", name)
     emit("peak_flops", peak, "FLOP/s", note=f"dense bf16, stated for {name}" if peak else "unknown")
     emit("flops_formula", FORMULA)
@@ -139,7 +140,7 @@ def _measure(shape: Shape, samples: list[Sample], way: str, device: str) -> Timi
         sequences=len(samples),
         tokens=sum(lengths),
         padded=max(lengths) * len(lengths),
-        flops=4 * forward_flops(model, lengths, completions),
+        flops=update_flops(model, lengths, completions, reference=True),
         micro_seconds=sum(micro) / len(micro),
         optimizer_seconds=workloads.seconds(optimizer_step, device),
         peak_gib=torch.cuda.max_memory_allocated() / workloads.GIB if device == "cuda" else None,
