@@ -307,6 +307,7 @@ def _measure(job: Job, title: str) -> dict[str, dict[str, float]]:
 def _check(options: argparse.Namespace) -> int:
     """Test each promise of a certificate on new problems, whatever they are."""
     known = Certificate.read(options.check)
+    options.score = known.rule.score
     require(
         (known.otherwise == "escalate") == (options.second is not None),
         f"{options.check}: --second is for certificates with a second model, and they need it",

@@ -317,6 +317,8 @@ def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest() -> 
         (["--upstream", "http://h/v1", "--model", "m", "--host", "0.0.0.0"], "name it with --key"),
         (["--upstream", "http://h/v1", "--model", "m", "--key-env", "UNSET_KEY"], "is not set"),
         (["--upstream", "http://h/v1", "--model", "m", "--max-turns", "-1"], "max_turns=-1"),
+        (["--upstream", "h", "--rule", "Majority", "--give-up", "0.2"], "Majority has none"),
+        (["--upstream", "h", "--threshold", "0.5", "--give-up", "0.6"], "give_up=0.6 must lie in"),
         (["--upstream", "http://h/v1", "--model", "m", "--otherwise", "escalate"], "second client"),
         (["--upstream", "http://h/v1", "--model", "m", "--certificate", "none"], "no such file"),
     ],
