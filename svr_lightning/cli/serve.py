@@ -179,6 +179,10 @@ def _upstream(
 def _in_process(options: argparse.Namespace, certificate: Certificate | None) -> EngineBackend:
     """Load the policy and start its engine."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import torch
+
+    from svr_lightning.engines.transformers import TransformersEngine
+    from svr_lightning.engines.vllm import VLLMEngine
     from svr_lightning.rollout.rendering import Renderer
     from svr_lightning.training.config import PolicyConfig
     from svr_lightning.training.policy import load_policy, stop_token_ids
@@ -194,12 +198,13 @@ def _in_process(options: argparse.Namespace, certificate: Certificate | None) ->
         "max_model_len": options.max_model_len,
     }
     config = PolicyConfig(path=options.policy, **sizes)
-    device = _device()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    engines = {"transformers": TransformersEngine, "vllm": VLLMEngine}
     model, tokenizer = load_policy(config, seed=0, device=device)
     model.to(device)
     serving = PolicyEngine(
         model,
-        _engine(options.engine),
+        engines[options.engine]() if options.engine else None,
         stop_token_ids=stop_token_ids(model, tokenizer),
         max_model_len=options.max_model_len,
         device_type=device,
@@ -207,19 +212,6 @@ def _in_process(options: argparse.Namespace, certificate: Certificate | None) ->
     renderer = Renderer(tokenizer, chat_template_kwargs=_template(options), **sizes)
     sampling: Callable[[], AbstractContextManager[Any]] = partial(serving.sampling, 0)
     return EngineBackend(serving.engine, renderer, sampling)
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _engine(name: str | None) -> Any:
-    from svr_lightning.engines.transformers import TransformersEngine
-    from svr_lightning.engines.vllm import VLLMEngine
-
-    return {"transformers": TransformersEngine, "vllm": VLLMEngine}[name]() if name else None
 
 
 def _template(options: argparse.Namespace) -> dict[str, Any]:

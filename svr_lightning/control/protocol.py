@@ -14,6 +14,7 @@ from svr_lightning.engines.base import SamplingParams
 from svr_lightning.errors import one_line
 
 N = TypeVar("N", int, float)
+T = TypeVar("T", bool, dict[str, Any])
 CONTROLS = ("rule", "threshold", "give_up", "turns", "max_tokens", "otherwise")
 """What a request may set in its body's ``svr``."""
 _READ = {
@@ -81,8 +82,11 @@ def read_request(body: bytes, model: str, longest: int) -> ChatRequest:
     candidates = max(_number(asked, "top_k", 0, -1, _LARGEST), 0)
     if temperature == 0:  # greedy whatever they say
         nucleus, candidates = 1.0, 0
-    limit = min(_number(asked, name, longest, 1, _LARGEST) for name in _LIMITS)
-    controls, options = _mapping(asked, "svr"), _mapping(asked, "stream_options")
+    limit = min(
+        _number(asked, name, longest, 1, _LARGEST)
+        for name in ("max_tokens", "max_completion_tokens")
+    )
+    controls, options = _of_type(asked, "svr", {}), _of_type(asked, "stream_options", {})
     if unknown := sorted(controls.keys() - set(CONTROLS)):
         known = ", ".join(CONTROLS)
         raise ServingError(400, f"svr.{one_line(unknown[0])} is not known; known: {known}")
@@ -96,13 +100,10 @@ def read_request(body: bytes, model: str, longest: int) -> ChatRequest:
         ),
         seed=None if asked.get("seed") is None else _number(asked, "seed", 0, -(2**63), 2**64),
         controls=controls,
-        stream=_flag(asked, "stream"),
-        include_usage=_flag(options, "include_usage"),
+        stream=_of_type(asked, "stream", False),
+        include_usage=_of_type(options, "include_usage", False),
         ignored=(*passed_over, *sorted(name[:40] for name in asked.keys() - _READ)),
     )
-
-
-_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def _question(messages: Any) -> tuple[str, list[str]]:
@@ -277,15 +278,10 @@ def _number(
     return kind(value)
 
 
-def _flag(fields: Mapping[str, Any], name: str) -> bool:
-    value = fields.get(name) or False
-    if not isinstance(value, bool):
-        raise ServingError(400, f"{name} must be true or false")
-    return value
-
-
-def _mapping(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = fields.get(name) or {}
-    if not isinstance(value, dict):
-        raise ServingError(400, f"{name} must be an object")
+def _of_type(fields: Mapping[str, Any], name: str, empty: T) -> T:
+    """A field's value, of the type of ``empty``, which stands for a missing one."""
+    value = fields.get(name) or empty
+    if not isinstance(value, type(empty)):
+        kind = "an object" if isinstance(empty, dict) else "true or false"
+        raise ServingError(400, f"{name} must be {kind}")
     return value

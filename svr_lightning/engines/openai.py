@@ -159,7 +159,9 @@ class OpenAIEngine(Engine):
             self._recalled.append(TextOutput(id=request.id, completion=known, recalled=True))
             return
         if self._portal is None:
-            self._slots, self._http = asyncio.Semaphore(self.max_batch), self._open_http()
+            self._slots = asyncio.Semaphore(self.max_batch)
+            connect = min(_CONNECT_SECONDS, self.timeout)
+            self._http = open_http(self.api_key(), self.max_batch, connect)
             self._portal = self._thread.enter_context(start_blocking_portal())
         future = self._portal.start_task_soon(self._answer, request.id, body, key)
         self._running[request.id] = future
@@ -299,9 +301,6 @@ class OpenAIEngine(Engine):
                 "of the server itself, usually ending in /v1"
             )
         return f"the server refuses it: {said}"
-
-    def _open_http(self) -> httpx.AsyncClient:
-        return open_http(self.api_key(), self.max_batch, min(_CONNECT_SECONDS, self.timeout))
 
 
 def open_http(key: str | None, connections: int, connect_seconds: float) -> httpx.AsyncClient:
