@@ -232,29 +232,29 @@ class EngineBackend:
             self._fail(typed_line(error))
             return
         self._fault = None
-        for output in outputs:
-            assert isinstance(output, Output)
-            future = self._running.pop(output.id, None)
-            if future is not None:
-                self._tell(future, output)
+        ended = [output for output in outputs if output.id in self._running]
+        self._tell([(self._running.pop(output.id), output) for output in ended])
 
     def _fail(self, why: str) -> None:
         self._fault = why
-        for future in self._running.values():
-            self._tell(future, ServingError(503, f"the engine failed: {why}"))
+        failed = f"the engine failed: {why}"  # an error each, since it is told the turns so far
+        self._tell([(one, ServingError(503, failed)) for one in self._running.values()])
         self._running.clear()
 
-    def _tell(self, future: asyncio.Future[Output], outcome: Output | ServingError) -> None:
-        self._loop.call_soon_threadsafe(_settle, future, outcome)
+    def _tell(self, outcomes: list[tuple[asyncio.Future[Output], Any]]) -> None:
+        """Hand over what a step brought, with one wake-up of the event loop for all of it."""
+        if outcomes:
+            self._loop.call_soon_threadsafe(_settle, outcomes)
 
 
 Backend = Upstream | EngineBackend
 
 
-def _settle(future: asyncio.Future[Output], outcome: Output | ServingError) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, ServingError):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
+def _settle(outcomes: list[tuple[asyncio.Future[Output], Any]]) -> None:
+    for future, outcome in outcomes:
+        if future.done():
+            continue
+        if isinstance(outcome, ServingError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
