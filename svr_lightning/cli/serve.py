@@ -74,6 +74,9 @@ def run(options: argparse.Namespace) -> int:
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=options.grace,
+        # Clients close idle connections first (httpx after 5 seconds): a request that was on its
+        # way to a closed one would fail.
+        timeout_keep_alive=75,
         server_header=False,
     )
     listening = config.bind_socket()
