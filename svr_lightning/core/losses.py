@@ -4,12 +4,13 @@ Shapes: B sequences, T completion positions (right-padded; ``mask`` is 1 on real
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 RatioLevel = Literal["token", "sequence"]
+CorrectionLevel = Literal["off", "token", "sequence"]
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: configurations read its __dict__
@@ -24,6 +25,23 @@ class LossSpec:
     """Upper clip; None means the same as ``clip_eps``."""
     beta: float = 0.08
     """KL coefficient."""
+    behaviour_correction: CorrectionLevel = "off"
+    """Weigh the loss by how much more probable the sampled tokens are under the trainer's policy
+    than under what sampled them: each ``token`` by its own ratio, or all tokens of a ``sequence``
+    by the product of theirs. Corrects for older weights (``model.carry_over``) and for an engine
+    that computes otherwise than the trainer."""
+    correction_cap: float = 2.0
+    """Largest weight; larger ones are cut to it, which bounds their variance."""
+
+
+class BehaviourWeights(NamedTuple):
+    """Importance weights of sampled tokens, before they are cut; every field is [B]."""
+
+    mean: Tensor
+    """1 in expectation."""
+    max: Tensor
+    clipped: Tensor
+    """Share of tokens whose weight is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +53,8 @@ class LossTerms:
     clipped: Tensor
     """Share of tokens whose ratio the clip held back."""
     ratio_max: Tensor
+    behaviour: BehaviourWeights | None = None
+    """None without correction."""
 
 
 def token_logprobs(logits: Tensor, token_ids: Tensor, temperature: float) -> Tensor:
@@ -56,6 +76,33 @@ def k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
     return d.exp() - d - 1.0
 
 
+def behaviour_weights(
+    old_logp: Tensor, behaviour_logp: Tensor, mask: Tensor, level: CorrectionLevel
+) -> Tensor:
+    """[B, T] importance weights pi / mu of tokens that mu sampled.
+
+    Args:
+        old_logp: [B, T] under pi, the trainer's policy at the time of the rollout.
+        behaviour_logp: [B, T] under mu, as the engine computed them when it sampled.
+        mask: [B, T] 1 on completion tokens.
+        level: ``token`` for exp(log pi - log mu) of each token, ``sequence`` for the exponential of
+            their sum, the same for all tokens of a sequence.
+    """
+    log_weight = torch.where(mask > 0, old_logp - behaviour_logp, 0.0)
+    if level == "sequence":
+        log_weight = log_weight.sum(dim=1, keepdim=True).expand_as(mask)
+    return log_weight.clamp(-20.0, 20.0).exp()
+
+
+def _summed_up(weights: Tensor, mask: Tensor, cap: float) -> BehaviourWeights:
+    tokens = mask.sum(dim=1).clamp(min=1.0)
+    return BehaviourWeights(
+        mean=(weights * mask).sum(dim=1) / tokens,
+        max=(weights * mask).max(dim=1).values,
+        clipped=((weights > cap) * mask).sum(dim=1) / tokens,
+    )
+
+
 def policy_loss(
     logp: Tensor,
     old_logp: Tensor,
@@ -63,6 +110,7 @@ def policy_loss(
     advantages: Tensor,
     mask: Tensor,
     spec: LossSpec,
+    behaviour_logp: Tensor | None = None,
 ) -> LossTerms:
     """GRPO's clipped surrogate plus ``beta * k3``, averaged over each sequence's own tokens.
 
@@ -72,7 +120,8 @@ def policy_loss(
         ref_logp: [B, T] under the reference; None only where ``spec.beta`` is 0.
         advantages: [B].
         mask: [B, T] 1 on completion tokens. Masked before any ``exp``: padding may hold anything.
-        spec: ratio level, clip range, beta.
+        spec: ratio level, clip range, beta, correction.
+        behaviour_logp: [B, T] as the engine computed them when it sampled, for the correction.
 
     Returns:
         One loss per sequence; the caller averages over all sequences of the optimizer step.
@@ -95,10 +144,18 @@ def policy_loss(
         per_token = per_token + spec.beta * kl
     else:
         kl = torch.zeros_like(per_token)
+    behaviour = None
+    if spec.behaviour_correction != "off":
+        if behaviour_logp is None:
+            raise ValueError("behaviour_correction needs the engine's log-probabilities")
+        weights = behaviour_weights(old_logp, behaviour_logp, mask, spec.behaviour_correction)
+        per_token = weights.clamp(max=spec.correction_cap) * per_token
+        behaviour = _summed_up(weights, mask, spec.correction_cap)
     held_back = (clipped < unclipped).to(logp.dtype)
     return LossTerms(
         loss=(per_token * mask).sum(dim=1) / tokens,
         kl=((kl * mask).sum(dim=1) / tokens).detach(),
         clipped=((held_back * mask).sum(dim=1) / tokens).detach(),
         ratio_max=(ratio * mask).max(dim=1).values.detach(),
+        behaviour=behaviour,
     )

@@ -52,7 +52,8 @@ class Output:
     """[L] sampled ids, the stop token included where it was sampled."""
     logprobs: tuple[float, ...]
     """[L] nats over the full vocabulary: at the sampling temperature, at 1 when greedy."""
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None
+    """None of a completion that was interrupted."""
     version: int
     """Weight version that sampled it."""
 
@@ -120,6 +121,11 @@ class Engine(ABC):
     def drop(self, request_id: int) -> None:
         """Stop working on one request, whose output nobody waits for; it may come all the same."""
         return
+
+    def interrupt(self) -> Sequence[Output]:
+        """Stop all requests and return what was drawn of them, where the engine knows it."""
+        self.cancel()
+        return ()
 
     def sleep(self) -> None:
         """Release what only sampling needs. The next sync or submit takes it back."""

@@ -82,6 +82,12 @@ class TransformersEngine(Engine):
         self._queue.clear()
         self._rows, self._cache = [], None
 
+    def interrupt(self) -> list[Output]:
+        """Stop all requests and return what was drawn of them."""
+        outputs = [self._output(row, None) for row in self._rows]
+        self.cancel()
+        return outputs
+
     @torch.no_grad()
     def drop(self, request_id: int) -> None:
         """Drop one request."""
@@ -179,18 +185,19 @@ class TransformersEngine(Engine):
             if stopped or len(row.tokens) >= row.request.sampling.max_tokens:
                 gone.add(index)
                 reason = FinishReason.STOP if stopped else FinishReason.LENGTH
-                outputs.append(
-                    Output(
-                        id=row.request.id,
-                        token_ids=tuple(row.tokens),
-                        logprobs=tuple(row.logprobs),
-                        finish_reason=reason,
-                        version=self.version,
-                    )
-                )
+                outputs.append(self._output(row, reason))
         if gone:
             self._compact(gone)
         return outputs
+
+    def _output(self, row: _Row, reason: FinishReason | None) -> Output:
+        return Output(
+            id=row.request.id,
+            token_ids=tuple(row.tokens),
+            logprobs=tuple(row.logprobs),
+            finish_reason=reason,
+            version=self.version,
+        )
 
     def _compact(self, gone: set[int]) -> None:
         """Fill the gaps with the last rows, so that no other row has to move."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import islice
-from typing import Literal
+from itertools import chain, islice
+from typing import Any, Literal
 
 from torch.profiler import record_function
 
@@ -13,6 +13,7 @@ from svr_lightning.core.types import Problem, Trajectory
 from svr_lightning.display import Progress
 from svr_lightning.engines.base import Engine
 from svr_lightning.recipes.base import Group, Recipe
+from svr_lightning.rollout.carry import Begun, CarryOver
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks.grading import GradingPool, Label, score_turns
@@ -42,6 +43,7 @@ def collect_rollout(
     fresh: FreshProblems | None = None,
     part: int = 0,
     parts: int = 1,
+    carry: CarryOver | None = None,
     show_progress: bool = False,
 ) -> list[Group]:
     """Roll out a batch of problems: sample, grade, reward and credit.
@@ -65,6 +67,8 @@ def collect_rollout(
         fresh: draws further training problems; needed unless ``resample`` is ``off``.
         part: which share of the step's problems this is, of ``parts`` in all.
         parts: shares, one for each engine that rolls out at the same time.
+        carry: what the rollout before has begun of ``problems``, and the next step's problems,
+            which this one begins where the engine has room, also while it replaces groups.
         show_progress: on the terminal, in one line.
 
     Returns:
@@ -81,7 +85,7 @@ def collect_rollout(
         progress = Progress("rollout", 0, quiet=not show_progress)
         place = {"run_seed": seed, "step": step, "attempt": attempt}
         driver = Driver(engine, renderer, progress=progress, **place)
-        share = {"attempt": attempt, "part": part, "parts": parts}
+        share: dict[str, Any] = {"attempt": attempt, "part": part, "parts": parts, "carry": carry}
         return roll_out(batch, recipe=recipe, driver=driver, decoding=sampling, **share)
 
     groups = roll(problems, 0)
@@ -97,19 +101,24 @@ def roll_out(
     attempt: int = 0,
     part: int = 0,
     parts: int = 1,
+    carry: CarryOver | None = None,
 ) -> list[Group]:
     """Run the recipe's programs for all problems at once and reward what they return.
 
     A recipe may put other problems in the place of ``problems``. The other arguments are those of
     :func:`collect_rollout`; ``attempt`` is the generation attempt under dynamic resampling.
     """
+    carry = carry or CarryOver()
     place = replace(driver.place, part=part, parts=parts)
     problems = recipe.scheduler.batch(problems, place)
-    programs = [recipe.programs(problem, place) for problem in problems]
-    jobs = [
-        Job(problem=problem, sample=index, program=program, decoding=decoding)
-        for problem, its in zip(problems, programs, strict=True)
-        for index, program in enumerate(its)
+    begun = {} if attempt else carry.begun
+    programs = [_jobs(problem, recipe, place, decoding, begun) for problem in problems]
+    jobs = list(chain.from_iterable(programs))
+    later = replace(place, step=place.step + 1, attempt=0)
+    ahead = [
+        job
+        for problem in carry.problems
+        for job in _jobs(problem, recipe, later, decoding, carry.ahead)
     ]
     labels: dict[int, list[list[Future[Label]]]] = {}
     groups = []
@@ -121,7 +130,7 @@ def roll_out(
                 for t in _trajectories(result)
             ]
 
-        results = enumerate(driver.run(jobs, on_done=grade))
+        results = enumerate(driver.run(jobs, on_done=grade, ahead=ahead))
         for problem, its in zip(problems, programs, strict=True):
             ends = list(islice(results, len(its)))
             trajectories = [t for _, result in ends for t in _trajectories(result)]
@@ -150,6 +159,15 @@ def share_of(
     ``seen`` holds the ids that this part has had.
     """
     return [problem for problem in drawn[part::parts] if problem.id not in seen][:count]
+
+
+def _jobs(
+    problem: Problem, recipe: Recipe, place: SeedContext, decoding: Decoding, begun: Begun
+) -> list[Job]:
+    return [
+        Job(problem, sample, program, decoding, place, begun.setdefault((problem.id, sample), []))
+        for sample, program in enumerate(recipe.programs(problem, place))
+    ]
 
 
 def _trajectories(result: Trajectory | list[Trajectory]) -> list[Trajectory]:

@@ -5,6 +5,9 @@ completions. A program's next prompt is submitted as soon as its previous comple
 no turn waits for the slowest sequence of another program and the engine's batch stays full. The
 same driver serves training, evaluation and every recipe, on engines in this process and on
 servers.
+
+What was drawn for a job is kept with it, as plain values. A job that was set aside is taken up
+again by running a new program through what the old one had received, also in another process.
 """
 
 import math
@@ -24,7 +27,7 @@ from svr_lightning.engines.base import (
     TextOutput,
 )
 from svr_lightning.errors import require
-from svr_lightning.recipes.dialogues import RolloutFn, limited
+from svr_lightning.recipes.dialogues import PromptRequest, RolloutFn, limited
 from svr_lightning.rollout.rendering import Renderer
 
 
@@ -38,17 +41,32 @@ class Decoding:
     top_k: int = 0
 
 
-class Job(NamedTuple):
+Rounds = list[list[list[Output]]]
+"""What was drawn for a program: for each round and each of its prompts the parts of the completion,
+of which the last one alone has a finish reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
     """A program and the place in the run that its random draws are derived from."""
 
     problem: Problem
     sample: int
     program: RolloutFn
     decoding: Decoding
+    place: SeedContext | None = None
+    """None: the driver's."""
+    begun: Rounds = field(default_factory=list)
+    """What was drawn for it before; the driver adds what it draws."""
 
 
-def draw_seed(place: SeedContext, job: Job, turn: int, position: int) -> int:
-    """The seed of one completion: the prompt at ``position`` among those of a round, from 1."""
+def draw_seed(place: SeedContext, job: Job, turn: int, position: int, drawn: int) -> int:
+    """The seed of one completion, or of what follows its first ``drawn`` tokens.
+
+    It answers the prompt at ``position`` among those of a round, from 0.
+    """
+    # A program's other prompts of the same round draw apart from every other sample.
+    purpose = f"generate {position}" if position else "generate"
     return derive_seed(
         place.run_seed,
         step=place.step,
@@ -56,8 +74,7 @@ def draw_seed(place: SeedContext, job: Job, turn: int, position: int) -> int:
         sample=job.sample,
         turn=turn,
         attempt=place.attempt,
-        # A program's other prompts of the same round draw apart from every other sample.
-        purpose=f"generate {position}" if position else "generate",
+        purpose=f"{purpose} after {drawn}" if drawn else purpose,
     )
 
 
@@ -72,6 +89,7 @@ class _Running:
     """A job that waits for completions."""
 
     index: int
+    """Among the jobs whose results are wanted; -1 for one that is only run ahead."""
     job: Job
     round: int = 0
     prompts: list[tuple[int, ...]] = field(default_factory=list)
@@ -110,13 +128,18 @@ class Driver:
         self._next_request = 0
 
     def run(
-        self, jobs: Iterable[Job], on_done: Callable[[int, Any], None] | None = None
+        self,
+        jobs: Iterable[Job],
+        on_done: Callable[[int, Any], None] | None = None,
+        ahead: Iterable[Job] = (),
     ) -> list[Any]:
         """Run all jobs to their end, all of them started at once.
 
         Args:
             jobs: what to run.
             on_done: called with a job's index and result as soon as it ends.
+            ahead: further jobs, each started where the engine has room, and set aside when the
+                last of ``jobs`` ends. What was drawn for them is in their ``begun``.
 
         Returns:
             The programs' return values, in the order of ``jobs``.
@@ -124,7 +147,7 @@ class Driver:
         jobs = list(jobs)
         self._progress.total = len(jobs)
         results: dict[int, Any] = {}
-        for index, result in self._drive(jobs, math.inf):
+        for index, result in self._drive(jobs, math.inf, ahead):
             results[index] = result
             if on_done is not None:
                 on_done(index, result)
@@ -145,9 +168,11 @@ class Driver:
         """
         return self._drive(jobs, self._engine.max_batch)
 
-    def _drive(self, jobs: Iterable[Job], room: float) -> Iterator[tuple[int, Any]]:
+    def _drive(
+        self, jobs: Iterable[Job], room: float, ahead: Iterable[Job] = ()
+    ) -> Iterator[tuple[int, Any]]:
         """Yield results as they come, with at most ``room`` jobs unfinished."""
-        waiting = enumerate(jobs)
+        waiting, spare = enumerate(jobs), iter(ahead)
         finished: list[tuple[int, Any]] = []
         unfinished = 0
         more = True
@@ -161,6 +186,10 @@ class Driver:
                         else:
                             unfinished += 1
                             self._advance(_Running(index=index, job=job), None, finished)
+                    while len(self._waiting) < self._engine.max_batch:
+                        if (job := next(spare, None)) is None:
+                            break
+                        self._advance(_Running(index=-1, job=job), None, finished)
                     self._progress.in_flight = len(self._waiting)
                     for output in self._engine.step() if self._waiting else ():
                         self._deliver(output, finished)
@@ -168,10 +197,19 @@ class Driver:
                     unfinished -= len(finished)
                     yield from finished
                     finished.clear()
+            self._set_aside()
         except BaseException:
             self._engine.cancel()
             self._waiting.clear()
             raise
+
+    def _set_aside(self) -> None:
+        """Stop what still runs ahead and keep what was drawn of it."""
+        for part in self._engine.interrupt() if self._waiting else ():
+            running, position = self._waiting[part.id]
+            if part.token_ids:
+                running.job.begun[running.round - 1][position].append(part)
+        self._waiting.clear()
 
     def _deliver(
         self, output: Output | TextOutput | Refusal, finished: list[tuple[int, Any]]
@@ -179,9 +217,14 @@ class Driver:
         """Note one completion; its program goes on when it has all that it asked for."""
         running, position = self._waiting.pop(output.id)
         running.outputs[position] = output
+        if isinstance(output, Output):
+            running.job.begun[running.round - 1][position].append(output)
         self._progress.completed(_generated_tokens(output))
-        if len(running.outputs) < len(running.prompts):
-            return
+        if len(running.outputs) == len(running.prompts):
+            self._go_on(running, finished)
+
+    def _go_on(self, running: _Running, finished: list[tuple[int, Any]]) -> None:
+        """Hand a program the completions that it asked for, if a server refused none of them."""
         outputs = [running.outputs[position] for position in range(len(running.prompts))]
         refusals = [output for output in outputs if isinstance(output, Refusal)]
         if refusals:
@@ -189,9 +232,10 @@ class Driver:
             error = RequestError(f"turn {running.round}: {refusals[0].reason}")
             self._end(running, error, finished)
             return
+        begun = running.job.begun[running.round - 1]
         completions = [
-            self._completion(prompt, output)
-            for prompt, output in zip(running.prompts, outputs, strict=True)
+            self._completion(prompt, output, parts)
+            for prompt, output, parts in zip(running.prompts, outputs, begun, strict=True)
         ]
         self._advance(running, completions, finished)
 
@@ -213,55 +257,82 @@ class Driver:
         prompts = [limited(one, running.job.decoding.max_completion_tokens) for one in asked]
         # Rendered before the first is submitted: one that cannot be rendered starts none.
         running.prompts = [self._prompt_ids(prompt.messages) for prompt in prompts]
-        for position, (prompt, ids) in enumerate(zip(prompts, running.prompts, strict=True)):
-            number = self._next_request
-            self._next_request += 1
-            self._waiting[number] = (running, position)
-            sampling = self._sampling(running, position, prompt.max_completion_tokens, len(ids))
-            self._engine.submit(
-                Request(id=number, messages=prompt.messages, prompt_ids=ids, sampling=sampling)
-            )
+        begun = running.job.begun
+        if len(begun) < running.round:
+            begun.append([[] for _ in prompts])
+        for position, prompt in enumerate(prompts):
+            parts = begun[running.round - 1][position]
+            if parts and parts[-1].finish_reason is not None:
+                running.outputs[position] = parts[-1]
+            else:
+                self._submit(running, position, prompt, parts)
+        if len(running.outputs) == len(prompts):  # all of them known
+            self._go_on(running, finished)
+
+    def _submit(
+        self, running: _Running, position: int, prompt: PromptRequest, parts: Sequence[Output]
+    ) -> None:
+        """Have a completion drawn, or the rest of it: its tokens so far become prompt."""
+        number = self._next_request
+        self._next_request += 1
+        self._waiting[number] = (running, position)
+        drawn = tuple(token for part in parts for token in part.token_ids)
+        ids = running.prompts[position]
+        limit = prompt.max_completion_tokens
+        sampling = self._sampling(running, position, limit, len(ids), len(drawn))
+        self._engine.submit(
+            Request(id=number, messages=prompt.messages, prompt_ids=ids + drawn, sampling=sampling)
+        )
 
     def _end(self, running: _Running, result: Any, finished: list[tuple[int, Any]]) -> None:
-        self._progress.done += 1
-        finished.append((running.index, result))
+        if running.index >= 0:
+            self._progress.done += 1
+            finished.append((running.index, result))
 
     def _prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return () if self._renderer is None else self._renderer.prompt_ids(messages)
 
     def _sampling(
-        self, running: _Running, position: int, limit: int, prompt_tokens: int
+        self, running: _Running, position: int, limit: int, prompt_tokens: int, drawn: int
     ) -> SamplingParams:
         decoding = running.job.decoding
         if self._renderer is not None:
             limit = min(limit, self._renderer.max_model_len - prompt_tokens)
         return SamplingParams(
-            max_tokens=limit,
+            max_tokens=limit - drawn,
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
-            seed=draw_seed(self.place, running.job, running.round, position),
+            seed=draw_seed(
+                running.job.place or self.place, running.job, running.round, position, drawn
+            ),
         )
 
     def _completion(
-        self, prompt_ids: Sequence[int], output: Output | TextOutput | Refusal
+        self,
+        prompt_ids: Sequence[int],
+        output: Output | TextOutput | Refusal,
+        parts: Sequence[Output],
     ) -> AnyCompletion:
         if isinstance(output, TextOutput):
             return output.completion
-        assert isinstance(output, Output)
         assert self._renderer is not None
-        return completion_of(self._renderer, prompt_ids, output)
+        return completion_of(self._renderer, prompt_ids, *parts)
 
 
-def completion_of(renderer: Renderer, prompt_ids: Sequence[int], output: Output) -> Completion:
-    """What an engine drew, with its text."""
+def completion_of(renderer: Renderer, prompt_ids: Sequence[int], *parts: Output) -> Completion:
+    """What an engine drew, in one part or several, with its text."""
+    *before, last = parts
+    assert last.finish_reason is not None
+    token_ids = tuple(token for part in parts for token in part.token_ids)
     return Completion(
         prompt_ids=tuple(prompt_ids),
-        token_ids=output.token_ids,
-        logprobs=output.logprobs,
-        text=renderer.completion_text(output.token_ids),
-        finish_reason=output.finish_reason,
-        policy_version=output.version,
+        token_ids=token_ids,
+        logprobs=tuple(logprob for part in parts for logprob in part.logprobs),
+        text=renderer.completion_text(token_ids),
+        finish_reason=last.finish_reason,
+        policy_version=last.version,
+        earlier=tuple(part.version for part in before for _ in part.token_ids),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig as EvaluationConfig
+from svr_lightning.recipes.base import PLACE, Recipe, Scheduler
 from svr_lightning.rollout.driver import Decoding
 
 
@@ -147,3 +148,35 @@ class ReferenceConfig:
     def __post_init__(self) -> None:
         require(0 <= self.mix <= 1, f"model.reference.mix={self.mix} must lie in [0, 1]")
         require(self.every >= 0, f"model.reference.every={self.every} must not be negative")
+
+
+def check_weighing(recipe: Recipe, sampling: SamplingConfig, updates: int, carry_over: int) -> None:
+    """Refuse what the loss cannot weigh: tokens of a cut distribution, or of older weights.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    level, top_p = recipe.loss.behaviour_correction, sampling.top_p
+    for setting, off in (
+        (f"model.updates_per_rollout={updates}", updates == 1),
+        (f"{PLACE}.loss.behaviour_correction={level}", level == "off"),
+    ):
+        require(
+            off or top_p == 1,
+            f"{setting} weighs tokens by the policy that sampled, which model.sampling.top_p="
+            f"{top_p} cuts off; set top_p to 1, or leave the other out",
+        )
+    require(
+        carry_over in (0, 1),
+        f"model.carry_over={carry_over} must be 0, or 1 to begin the next step's trajectories",
+    )
+    named = type(recipe).__name__
+    for holds, wanted in (
+        (level != "off", f"needs {PLACE}.loss.behaviour_correction; set it to token or sequence"),
+        (updates == 1, f"needs model.updates_per_rollout=1, not {updates}, to bound staleness"),
+        (
+            type(recipe.scheduler) is Scheduler,
+            f"cannot begin problems that {named} chooses after the step before; leave it out",
+        ),
+    ):
+        require(carry_over == 0 or holds, f"model.carry_over=1 {wanted}")

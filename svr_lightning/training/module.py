@@ -61,6 +61,9 @@ class SVRModule(LightningModule):
             policy.
         resample: what to do about problems whose trajectories all earn the same.
         updates_per_rollout: optimizer steps per rollout; above 1 the ratio and the clip act.
+        carry_over: 1 lets a rollout begin the next step's trajectories where the engine has room.
+            Their tokens are then up to one optimizer step old, which the loss has to correct
+            (``loss.behaviour_correction``). 0 samples every token with the present weights.
         micro_batch_size: sequences per forward and backward pass on one process, on average: a
             micro-batch of short ones may hold more, one of long ones fewer. As many micro-batches
             as an optimizer step needs are accumulated, which does not change the gradient.
@@ -86,6 +89,7 @@ class SVRModule(LightningModule):
         engine: Engine | None = None,
         resample: ResampleMode = "top_up",
         updates_per_rollout: int = 1,
+        carry_over: int = 0,
         micro_batch_size: int = 8,
         profile_steps: tuple[int, int] | None = None,
         seed: int = 42,
@@ -94,11 +98,6 @@ class SVRModule(LightningModule):
         counts = {"micro_batch_size": micro_batch_size, "updates_per_rollout": updates_per_rollout}
         for name, value in counts.items():
             require(value >= 1, f"model.{name}={value} must be at least 1")
-        require(
-            updates_per_rollout == 1 or sampling.top_p == 1,
-            f"model.updates_per_rollout={updates_per_rollout} weighs tokens by the policy that "
-            f"sampled, which model.sampling.top_p={sampling.top_p} cuts off; set one to 1",
-        )
         self.policy_config = policy
         self.strict_loading = policy.lora is None  # adapters come without their base model
         self.recipe = recipe or SVR()
@@ -110,6 +109,7 @@ class SVRModule(LightningModule):
         self.engine = engine
         self.resample = resample
         self.updates_per_rollout = updates_per_rollout
+        self.carry_over = carry_over
         self.micro_batch_size = micro_batch_size
         self.seed = seed
         self.evaluating = ModuleEvaluation(self)
@@ -303,9 +303,9 @@ class SVRModule(LightningModule):
         self.serving.start_watching()
 
     @torch.no_grad()
-    def collect(self, problems: list[Problem]) -> list[TrainBatch]:
-        """One on-policy batch: problems to groups, labels, rewards, samples, micro-batches."""
-        batches, self.groups, self._rollout_stats = self.rollouts.collect(problems)
+    def collect(self, problems: list[Problem], ahead: Sequence[Problem] = ()) -> list[TrainBatch]:
+        """One batch of micro-batches; ``ahead`` are problems that the rollout may begin."""
+        batches, self.groups, self._rollout_stats = self.rollouts.collect(problems, ahead)
         self._step_log.begin()
         return batches
 
@@ -320,17 +320,18 @@ class SVRModule(LightningModule):
         )
         if not torch.isfinite(update.loss):
             raise RuntimeError(self._not_finite("loss", batch.group_ids))
-        self._step_log.add(
-            tokens=sum(batch.lengths),
-            flops=batch_flops(self.policy, batch, reference=self.reference is not None),
-            means={
-                "train/loss": update.loss.detach(),
-                "train/kl": update.kl,
-                "train/clip_frac": update.clip_frac,
-                "engine/logprob_diff": update.logprob_diff,
-            },
-            maxima={"train/ratio_max": update.ratio_max},
-        )
+        means = {
+            "train/loss": update.loss.detach(),
+            "train/kl": update.kl,
+            "train/clip_frac": update.clip_frac,
+            "engine/logprob_diff": update.logprob_diff,
+        }
+        maxima = {"train/ratio_max": update.ratio_max}
+        if (weights := update.behaviour) is not None:
+            means |= {f"train/behaviour/{k}": getattr(weights, k) for k in ("mean", "clipped")}
+            maxima["train/behaviour/max"] = weights.max
+        flops = batch_flops(self.policy, batch, reference=self.reference is not None)
+        self._step_log.add(sum(batch.lengths), flops, means, maxima)
         return update.loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:

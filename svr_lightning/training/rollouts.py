@@ -22,8 +22,10 @@ from svr_lightning.engines.lora import acting_weights
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm import VLLMEngine
 from svr_lightning.recipes.base import Group
+from svr_lightning.rollout.carry import Begun, CarryOver
 from svr_lightning.rollout.collect import collect_rollout, share_of
 from svr_lightning.training.canary import rounding_floor
+from svr_lightning.training.config import check_weighing
 from svr_lightning.training.distributed import gather_lists
 from svr_lightning.training.logs import rollout_stats
 from svr_lightning.training.packing import can_pack
@@ -176,7 +178,7 @@ class MeteredEngine:
         self._preempted = engine.preemptions
         self.steps = 0
         self.tokens = 0
-        """Sampled tokens of completions that have ended."""
+        """Sampled tokens of completions that have ended, or were interrupted."""
         self._filled = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -193,6 +195,13 @@ class MeteredEngine:
         self._filled += min(self._running, self._engine.max_batch)
         outputs = self._engine.step()
         self._running -= len(outputs)
+        self.tokens += sum(len(output.token_ids) for output in outputs)
+        return outputs
+
+    def interrupt(self) -> Any:
+        """Stop all requests; what was drawn of them counts too."""
+        outputs = self._engine.interrupt()
+        self._running = 0
         self.tokens += sum(len(output.token_ids) for output in outputs)
         return outputs
 
@@ -222,13 +231,22 @@ class ModuleRollouts:
     """
 
     def __init__(self, module: Any) -> None:
+        check_weighing(
+            module.recipe, module.sampling, module.updates_per_rollout, module.carry_over
+        )
         self._module = module
         self._prompt_shown = False
+        self.begun: Begun = {}
+        """What the last rollout has begun of the next step's problems."""
 
     def collect(
-        self, problems: list[Problem]
+        self, problems: list[Problem], ahead: Sequence[Problem]
     ) -> tuple[list[TrainBatch], list[Group], dict[str, float]]:
-        """One on-policy batch.
+        """One batch, sampled by the present weights but for what was begun before.
+
+        Args:
+            problems: one group each.
+            ahead: the next step's problems, which are begun where the engine has room.
 
         Returns:
             The micro-batches of its optimizer steps, the groups that this process trains on, and
@@ -239,11 +257,40 @@ class ModuleRollouts:
         started = time.perf_counter()
         self._show_prompt(problems)
         self._name_too_long(problems)
+        groups, engine, sync_seconds = self._roll_out(problems, ahead)
+        # The processes of one engine all rolled out the same groups; each trains on its share.
+        own = len(groups) // module.ranks_per_engine
+        first = module.global_rank % module.ranks_per_engine * own
+        groups = groups[first : first + own]
+        samples = samples_of(groups, module.recipe.samples_per_problem)
+        module.recipe.scheduler.remember(groups, module.global_step, gather_lists)
+        stats = rollout_stats(groups)
+        stats["time/rollout"] = time.perf_counter() - started
+        stats |= engine.stats(stats["time/rollout"])
+        if sync_seconds is not None:
+            stats["time/sync"] = sync_seconds
+        judged = [s for s in samples if s is not None and s.policy_version == module.global_step]
+        # Else something was left out of the draw, or all of it was drawn a step before.
+        if module.sampling.top_p == 1 and (judged or not module.carry_over):
+            stats["engine/logprob_floor"] = self._floor(judged or [dummy_sample(groups)])
+        batches = self._batches(samples, groups)
+        if module.trainer.world_size > 1:
+            stats["time/wait"] = seconds_until(module.trainer.strategy.barrier)
+        return batches, groups, stats
+
+    def _roll_out(
+        self, problems: list[Problem], ahead: Sequence[Problem]
+    ) -> tuple[list[Group], MeteredEngine, float | None]:
+        """The groups of one engine, what it did, and the seconds of a sync if there was one."""
+        module = self._module
         # Of all processes, where single groups are replaced; whole batches are drawn from all.
         top_up = module.resample == "top_up"
         batch = frozenset(gather_lists([problem.id for problem in problems]) if top_up else [])
         engine: Any = MeteredEngine(module.serving.engine)
         part, parts = module.trainer.datamodule.place
+        if module.global_step + 1 == module.trainer.max_steps:
+            ahead = ()
+        carry = CarryOver(begun=self.begun, problems=ahead)
         with (
             module.serving.sampling(module.global_step) as sync_seconds,
             module.trainer.profiler.profile("rollout"),
@@ -261,25 +308,11 @@ class ModuleRollouts:
                 fresh=partial(self._fresh_problems, batch),
                 part=part,
                 parts=parts,
+                carry=carry,
                 show_progress=module.global_rank == 0,
             )
-        # The processes of one engine all rolled out the same groups; each trains on its share.
-        own = len(groups) // module.ranks_per_engine
-        first = module.global_rank % module.ranks_per_engine * own
-        groups = groups[first : first + own]
-        samples = samples_of(groups, module.recipe.samples_per_problem)
-        module.recipe.scheduler.remember(groups, module.global_step, gather_lists)
-        stats = rollout_stats(groups)
-        stats["time/rollout"] = time.perf_counter() - started
-        stats |= engine.stats(stats["time/rollout"])
-        if sync_seconds is not None:
-            stats["time/sync"] = sync_seconds
-        if module.sampling.top_p == 1:  # else something was left out of the draw
-            stats["engine/logprob_floor"] = self._floor(samples, groups)
-        batches = self._batches(samples, groups)
-        if module.trainer.world_size > 1:
-            stats["time/wait"] = seconds_until(module.trainer.strategy.barrier)
-        return batches, groups, stats
+        self.begun = carry.ahead
+        return groups, engine, sync_seconds
 
     def _batches(
         self, samples: Sequence[Sample | None], groups: Sequence[Group]
@@ -291,6 +324,7 @@ class ModuleRollouts:
             accumulate=int(module.trainer.accumulate_grad_batches),
             updates=module.updates_per_rollout,
             version=module.global_step,
+            staleness=module.carry_over,
             loss_tokens=module.renderer.loss_tokens,
             dummy_sample=dummy_sample(groups),
             packed=can_pack(module.policy),
@@ -310,14 +344,13 @@ class ModuleRollouts:
             old = completion_logprobs(module.policy, here, module.sampling.temperature)
         return replace(batch, old_logprobs=old.to(batch.logprobs.device))
 
-    def _floor(self, samples: Sequence[Sample | None], groups: Sequence[Group]) -> float:
+    def _floor(self, samples: Sequence[Sample]) -> float:
         """What rounding explains of the engine's distance, on one completion of the rollout."""
         module = self._module
-        learning = [s for s in samples if s is not None] or [dummy_sample(groups)]
         seed = derive_seed(
             module.seed, step=module.global_step, problem_id="", purpose="rounding floor"
         )
-        drawn = batch_of([learning[seed % len(learning)]], 1.0, module.renderer.loss_tokens)
+        drawn = batch_of([samples[seed % len(samples)]], 1.0, module.renderer.loss_tokens)
         with module.trainer.precision_plugin.train_step_context():
             return rounding_floor(
                 module.policy,

@@ -24,6 +24,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, require
+from svr_lightning.rollout.carry import from_plain, to_plain
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.distributed import (
     failing_together,
@@ -44,13 +45,15 @@ class RolloutFetcher(Fetcher):
     """
 
     def __init__(
-        self, collect: Callable[[list[Problem]], list[TrainBatch]], per_rollout: int
+        self, collect: Callable[..., list[TrainBatch]], per_rollout: int, *, ahead: bool = False
     ) -> None:
         super().__init__()
         self.pending: list[TrainBatch] = []
         self._collect = collect
         self._per_rollout = per_rollout
+        self._ahead = ahead
         self._pulled = 0
+        self._seen: list[list[Problem]] = []
 
     def __next__(self) -> tuple[TrainBatch, int, int]:
         if self.length is not None and self.fetched >= self.length:
@@ -62,7 +65,8 @@ class RolloutFetcher(Fetcher):
         while self._pulled < used + bool(partly):
             self._next_problems()
         if not self.pending:
-            self.pending = self._collect(self._next_problems())
+            problems = self._next_problems()
+            self.pending = self._collect(problems, self._look_ahead())
         batch = self.pending.pop(0)
         self.fetched += 1
         self.done = self.length is not None and self.fetched >= self.length
@@ -72,12 +76,24 @@ class RolloutFetcher(Fetcher):
         """Begin an epoch."""
         super().reset()
         self._pulled = 0
+        self._seen.clear()
         if self.length is not None:
             self.length *= self._per_rollout
 
+    def _look_ahead(self) -> Sequence[Problem]:
+        """The problems of the next rollout of this epoch, where it may be begun."""
+        last = self.length is not None and self.fetched + self._per_rollout >= self.length
+        if last or not self._ahead:
+            return ()
+        self._seen.append(self._from_data())
+        return self._seen[0]
+
     def _next_problems(self) -> list[Problem]:
-        assert self.iterator is not None
         self._pulled += 1
+        return self._seen.pop() if self._seen else self._from_data()
+
+    def _from_data(self) -> list[Problem]:
+        assert self.iterator is not None
         batch, _, _ = next(self.iterator)
         return batch  # type: ignore[no-any-return]
 
@@ -133,7 +149,9 @@ class RolloutFitLoop(FitLoop):
         stock = self.fetcher
         if stock is before or stock is None:
             return
-        fetcher = RolloutFetcher(self.trainer.lightning_module.collect, self.per_rollout)
+        module = self.trainer.lightning_module
+        ahead = module.carry_over > 0
+        fetcher = RolloutFetcher(module.collect, self.per_rollout, ahead=ahead)
         fetcher.setup(stock.combined_loader)
         iter(fetcher)
         self.fetcher = fetcher
@@ -151,6 +169,7 @@ class RolloutFitLoop(FitLoop):
         pending = getattr(self.fetcher, "pending", [])
         plain = [dict(vars(batch.to("cpu"))) for batch in pending]
         state["pending"] = gather_lists([plain])
+        state["begun"] = gather_lists([to_plain(self.trainer.lightning_module.rollouts.begun)])
         state["progress_counts"] = self._counted_in()
         return state
 
@@ -185,6 +204,15 @@ class RolloutFitLoop(FitLoop):
             f"this run has {ranks}; resume with as many",
         )
         self._restored = by_rank[self.trainer.global_rank] if any(by_rank) else ()
+        begun = state_dict["begun"]
+        if len(begun) == ranks:
+            own = begun[self.trainer.global_rank]
+            self.trainer.lightning_module.rollouts.begun = from_plain(own)
+        elif any(begun):
+            rank_zero_warn(
+                f"the checkpoint holds trajectories that {len(begun)} processes have begun, and "
+                f"this run has {ranks}: they are begun anew"
+            )
 
     def on_run_start(self) -> None:
         """Hand the rest of a restored rollout to the fetcher."""

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from svr_lightning.core.linear_logprobs import linear_logprobs
-from svr_lightning.core.losses import LossSpec, policy_loss
+from svr_lightning.core.losses import BehaviourWeights, LossSpec, policy_loss
 from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, sample_of
+from svr_lightning.rollout.carry import check_versions
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.internals import let_gradients_be_clipped
 from svr_lightning.training.packing import boundaries
@@ -42,6 +43,9 @@ class TrainBatch:
     """[B, T] 1 on the completion tokens that are in the loss, all of them as a rule."""
     logprobs: Tensor
     """[B, T] nats, under the policy that sampled, as the engine computed them."""
+    fresh: Tensor
+    """[B, T] 1 on the tokens in the loss that the present weights sampled: all of them, unless
+    earlier weights had begun the completion."""
     advantages: Tensor
     """[B]."""
     weight: float
@@ -49,6 +53,8 @@ class TrainBatch:
     optimizer step is the plain mean over its sequences however they are split."""
     mean_weight: float
     """What a sequence's numbers are multiplied by for logs: means over the sequences that learn."""
+    fresh_weight: float
+    """The same for means over the sequences with fresh tokens."""
     group_ids: tuple[str, ...]
     """[B] problem of each sequence, for messages."""
     old_logprobs: Tensor | None = None
@@ -104,6 +110,7 @@ def micro_batches(
     accumulate: int,
     updates: int,
     version: int,
+    staleness: int = 0,
     loss_tokens: LossTokens = whole_completion,
     dummy_sample: Sample | None = None,
     packed: bool = False,
@@ -120,7 +127,8 @@ def micro_batches(
             learn: in the mean over an optimizer step it counts with a loss of 0.
         accumulate: micro-batches per optimizer step.
         updates: optimizer steps per rollout.
-        version: optimizer steps behind the weights that must have sampled all of them.
+        version: optimizer steps behind the present weights.
+        staleness: how many steps earlier the weights may be that sampled a token.
         loss_tokens: which tokens of a sample the loss covers.
         dummy_sample: what micro-batches without weight are made of, where fewer sequences learn
             than there are micro-batches.
@@ -128,17 +136,12 @@ def micro_batches(
             :func:`~svr_lightning.training.packing.can_pack` is true.
 
     Raises:
-        RuntimeError: if a sample comes from other weights than the present ones.
+        RuntimeError: if a token comes from weights that are older, or newer.
         ValueError: if the samples do not divide into equal optimizer steps of at least one
             sequence per micro-batch.
     """
     learning = [sample for sample in samples if sample is not None]
-    stale = {sample.policy_version for sample in learning} - {version}
-    if stale:
-        raise RuntimeError(
-            f"the engine sampled with weights of step {sorted(stale)[0]} at step {version}; "
-            "it was not synced after the last update"
-        )
+    check_versions(learning, version, staleness)
     per_step, rest = divmod(len(samples), updates)
     if rest or per_step < accumulate:
         raise ValueError(
@@ -150,14 +153,22 @@ def micro_batches(
         places = samples[start : start + per_step]
         step = sorted((sample for sample in places if sample is not None), key=_length)
         count = min(accumulate, len(step))
-        for run in balanced_split([_length(s) for s in step], count, packed) if count else []:
-            weights = (accumulate / per_step, accumulate / len(step))
-            batches.append(batch_of(step[run], weights[0], loss_tokens, weights[1], packed=packed))
+        weight, mean = accumulate / per_step, accumulate / max(len(step), 1)
+        runs = balanced_split([_length(s) for s in step], count, packed) if count else []
+        made = [
+            batch_of(step[run], weight, loss_tokens, mean, version, packed=packed) for run in runs
+        ]
+        batches += _with_fresh_weight(made, accumulate)
         if count < accumulate:
             if dummy_sample is None:
                 raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
             batches += [batch_of([dummy_sample], 0.0)] * (accumulate - count)
     return batches
+
+
+def _with_fresh_weight(batches: Sequence[TrainBatch], accumulate: int) -> list[TrainBatch]:
+    fresh = sum(int(batch.fresh.any(dim=1).sum()) for batch in batches)
+    return [replace(batch, fresh_weight=accumulate / max(fresh, 1)) for batch in batches]
 
 
 def balanced_split(lengths: Sequence[int], count: int, packed: bool = False) -> list[slice]:
@@ -214,10 +225,13 @@ def batch_of(
     weight: float,
     loss_tokens: LossTokens = whole_completion,
     mean_weight: float | None = None,
+    version: int | None = None,
     *,
     packed: bool = False,
 ) -> TrainBatch:
-    """One micro-batch of all ``samples``; ``mean_weight`` is ``weight`` if left out.
+    """One micro-batch of all ``samples``.
+
+    ``mean_weight`` is ``weight`` if left out; without a present ``version`` all tokens are fresh.
 
     Example:
         Sequences of 5 and 4 tokens make rows of 5 and 5, padded, or one row of 9, packed.
@@ -234,16 +248,21 @@ def batch_of(
     rows, logit_positions = torch.tensor(tokens).unbind(dim=1)
     completion = max(len(s.completion_ids) for s in samples)
     in_loss = [[0] * first + [1] * (stop - first) for first, stop in spans]
+    mask = _padded(in_loss, 0, completion)
+    fresh = [[int(version in (None, one)) for one in s.versions] for s in samples]
+    mean_weight = weight if mean_weight is None else mean_weight
     return TrainBatch(
         input_ids=_padded([list(itertools.chain(*sequences))] if packed else sequences, 0),
         lengths=tuple(lengths),
         rows=rows,
         logit_positions=logit_positions,
-        mask=_padded(in_loss, 0, completion),
+        mask=mask,
         logprobs=_padded([s.logprobs for s in samples], 0.0),
+        fresh=mask * _padded(fresh, 0),
         advantages=torch.tensor([s.advantage for s in samples]),
         weight=weight,
-        mean_weight=weight if mean_weight is None else mean_weight,
+        mean_weight=mean_weight,
+        fresh_weight=mean_weight,
         group_ids=tuple(s.group_id for s in samples),
     )
 
@@ -269,8 +288,10 @@ class PolicyUpdate:
     """Share of tokens whose ratio the clip held back."""
     logprob_diff: Tensor
     """Mean absolute difference, in nats, between the trainer's and the engine's
-    log-probabilities of the sampled tokens: rounding alone, while both have the same weights."""
+    log-probabilities of the fresh tokens: rounding alone, while both have the same weights."""
     ratio_max: Tensor
+    behaviour: BehaviourWeights | None = None
+    """None without correction."""
 
 
 def policy_update_loss(
@@ -287,7 +308,7 @@ def policy_update_loss(
         policy: a transformers causal language model; the loss carries its gradient.
         reference: the same architecture; None where ``spec.beta`` is 0.
         batch: one of :func:`micro_batches`.
-        spec: ratio level, clip range, beta.
+        spec: ratio level, clip range, beta, correction.
         temperature: of the rollout; the default is that of ``model.sampling``.
 
     Examples:
@@ -301,14 +322,25 @@ def policy_update_loss(
     logp = completion_logprobs(policy, batch, temperature)
     # With one update per rollout the policy that sampled is the present one.
     old_logp = logp.detach() if batch.old_logprobs is None else batch.old_logprobs
-    terms = policy_loss(logp, old_logp, ref_logp, batch.advantages, batch.mask, spec)
-    gap = ((logp.detach() - batch.logprobs).abs() * batch.mask).sum(1) / batch.mask.sum(1)
+    terms = policy_loss(
+        logp, old_logp, ref_logp, batch.advantages, batch.mask, spec, batch.logprobs
+    )
+    gap = ((logp.detach() - batch.logprobs).abs() * batch.fresh).sum(1)
+    behaviour = terms.behaviour
+    if behaviour is not None:
+        mean, most, clipped = (values.detach() for values in behaviour)
+        behaviour = BehaviourWeights(
+            mean=mean.sum() * batch.mean_weight,
+            max=most.max(),
+            clipped=clipped.sum() * batch.mean_weight,
+        )
     return PolicyUpdate(
         loss=terms.loss.sum() * batch.weight,
         kl=terms.kl.sum() * batch.mean_weight,
         clip_frac=terms.clipped.sum() * batch.mean_weight,
-        logprob_diff=gap.sum() * batch.mean_weight,
+        logprob_diff=(gap / batch.fresh.sum(1).clamp(min=1)).sum() * batch.fresh_weight,
         ratio_max=terms.ratio_max.max(),
+        behaviour=behaviour,
     )
 
 

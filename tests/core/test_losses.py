@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from svr_lightning.core.losses import LossSpec, LossTerms, k3, policy_loss, token_logprobs
+from svr_lightning.core.losses import (
+    CorrectionLevel,
+    LossSpec,
+    LossTerms,
+    k3,
+    policy_loss,
+    token_logprobs,
+)
 from tests.tolerance import rounding
 
 LN2 = math.log(2.0)
@@ -304,3 +311,52 @@ def test_what_is_logged_carries_no_gradient() -> None:
     terms, _ = loss_of_ratios([[1.0]], [1.0])
     assert terms.loss.requires_grad
     assert not any(t.requires_grad for t in (terms.kl, terms.clipped, terms.ratio_max))
+
+
+# --- what sampled was not the policy ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "weights", "mean", "clipped"),
+    [
+        # pi / mu = 1/2, 3, 1 and 2, 2; cut at 2.5.
+        ("token", [[0.5, 2.5, 1.0], [2.0, 2.0, 0.0]], [1.5, 2.0], [1 / 3, 0.0]),
+        # The products: 3/2 and 4.
+        ("sequence", [[1.5, 1.5, 1.5], [2.5, 2.5, 0.0]], [1.5, 4.0], [0.0, 1.0]),
+    ],
+)
+def test_tokens_are_weighed_by_policy_over_sampler_and_large_weights_are_cut(
+    level: CorrectionLevel, weights: list[list[float]], mean: list[float], clipped: list[float]
+) -> None:
+    policy = torch.tensor([[0.1, 0.6, 0.5], [0.4, 0.2, 0.5]])
+    sampler = torch.tensor([[0.2, 0.2, 0.5], [0.2, 0.1, math.nan]])
+    mask, advantages = torch.tensor([[1, 1, 1], [1, 1, 0]]), torch.tensor([1.0, -3.0])
+    spec = LossSpec(beta=0.0, behaviour_correction=level, correction_cap=2.5)
+    logp = policy.log().requires_grad_()
+    terms = policy_loss(logp, logp.detach(), None, advantages, mask, spec, sampler.log())
+    (gradient,) = torch.autograd.grad(terms.loss.sum(), logp)
+    # The ratio is 1, so that d loss / d logp = -weight x advantage / tokens.
+    wanted = [[-w / 3 for w in weights[0]], [3 * w / 2 for w in weights[1]]]
+    close(gradient, wanted)
+    close(terms.loss, [sum(wanted[0]), sum(wanted[1])])
+    assert terms.behaviour is not None
+    close(terms.behaviour.mean, mean)
+    close(terms.behaviour.max, [3.0, 2.0] if level == "token" else [1.5, 4.0])
+    close(terms.behaviour.clipped, clipped)
+
+
+def test_the_penalty_is_weighed_as_its_token_is() -> None:
+    # Policy 1/4, reference 1/2: k3 = 2 - ln 2 - 1. Sampler 1/2: the weight is 1/2.
+    logp = torch.tensor([[0.25]]).log()
+    half = torch.tensor([[0.5]]).log()
+    spec = LossSpec(beta=0.1, behaviour_correction="token")
+    terms = policy_loss(logp, logp, half, torch.zeros(1), torch.ones(1, 1), spec, half)
+    close(terms.loss, [0.5 * 0.1 * (1 - LN2)])
+    close(terms.kl, [1 - LN2])
+
+
+def test_a_correction_without_what_sampled_is_refused() -> None:
+    one = torch.zeros(1, 1)
+    spec = LossSpec(beta=0.0, behaviour_correction="token")
+    with pytest.raises(ValueError, match="needs the engine's log-probabilities"):
+        policy_loss(one, one, None, torch.zeros(1), torch.ones(1, 1), spec)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 BENCHMARKS = {
+    "carry_over": "rollouts that begin the next step's trajectories against those that do not",
     "certificates": "how often certificates are wrong, simulated and on recordings",
     "graders": "where the graders 'paper' and 'symbolic' differ on real benchmark problems",
     "grading": "completions graded per second, and the cost of hostile answers",

@@ -63,12 +63,14 @@ class LongTailed:
     """An engine that counts its steps and cuts completions at lengths drawn from their seeds.
 
     Random weights never end a completion; the lengths are those of a policy that does. A request
-    has the same length whenever it is submitted.
+    has the same length whenever it is submitted, and in however many parts.
     """
 
     def __init__(self, engine: Any, median: float, spread: float = 0.7) -> None:
         self._engine, self._median, self._spread = engine, median, spread
         self.steps = 0
+        self._running: dict[int, Request] = {}
+        self._left: dict[tuple[int, ...], int] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -76,9 +78,22 @@ class LongTailed:
     def submit(self, request: Request) -> None:
         """Pass it on with a limit of its own."""
         sampling = request.sampling
-        rng = np.random.default_rng(sampling.seed)
-        limit = long_tailed(rng, self._median, sampling.max_tokens, self._spread)
-        self._engine.submit(replace(request, sampling=replace(sampling, max_tokens=limit)))
+        limit = self._left.pop(request.prompt_ids, 0)
+        if not limit:
+            rng = np.random.default_rng(sampling.seed)
+            limit = long_tailed(rng, self._median, sampling.max_tokens, self._spread)
+        request = replace(request, sampling=replace(sampling, max_tokens=limit))
+        self._running[request.id] = request
+        self._engine.submit(request)
+
+    def interrupt(self) -> list[Output]:
+        """Pass on what was drawn, and remember how long the rest is."""
+        parts = list(self._engine.interrupt())
+        for part in parts:
+            request = self._running[part.id]
+            left = request.sampling.max_tokens - len(part.token_ids)
+            self._left[request.prompt_ids + part.token_ids] = left
+        return parts
 
     def step(self) -> list[Output]:
         """Count and pass on."""
