@@ -29,6 +29,8 @@ from svr_lightning.training.kernels import CONVOLUTION, LINEAR_ATTENTION, called
 PACKING_MODELS = ("qwen3", "qwen3_5_text")
 """Architectures that hand boundaries on to every layer, as their source says."""
 _BY_SEQUENCE = "sdpa_by_sequence"
+_KINDS = ("full_attention", "linear_attention")
+"""Layers that need no mask; sliding windows do."""
 _BOUNDARIES = {LINEAR_ATTENTION: "cu_seqlens", CONVOLUTION: "seq_idx"}
 """The parameter that tells each function of linear attention where sequences end."""
 
@@ -63,14 +65,16 @@ def prepare_packing(model: Any) -> None:
 
 def can_pack(model: Any) -> bool:
     """Whether every layer of ``model`` keeps the sequences of a packed row apart."""
-    config = model.config
-    kinds = set(getattr(config, "layer_types", None) or ())
-    return (
-        config.model_type in PACKING_MODELS
-        and (config._attn_implementation == _BY_SEQUENCE or _is_flash(model))
-        and kinds <= {"full_attention", "linear_attention"}
-        and ("linear_attention" not in kinds or _linear_attention_can_pack(model))
-    )
+    linear = "linear_attention" in (getattr(model.config, "layer_types", None) or ())
+    return _attention_can_pack(model) and (not linear or _linear_attention_can_pack(model))
+
+
+def no_mask(model: Any) -> dict[str, Any]:
+    """What tells ``model`` that its rows need no mask, where it can be told.
+
+    Otherwise transformers finds out from the positions, for which a GPU has to be waited for.
+    """
+    return {"attention_mask": dict.fromkeys(_KINDS)} if _attention_can_pack(model) else {}
 
 
 def boundaries(model: Any, lengths: Sequence[int], device: torch.device) -> dict[str, Any]:
@@ -84,9 +88,7 @@ def boundaries(model: Any, lengths: Sequence[int], device: torch.device) -> dict
     ends = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
     sizes = torch.tensor(lengths, device=device)
     positions = torch.cat([torch.arange(length, device=device) for length in lengths])
-    found: dict[str, Any] = {
-        # Prepared masks: none. Else transformers would make one of L x L for the whole row.
-        "attention_mask": dict.fromkeys(("full_attention", "linear_attention")),
+    found = no_mask(model) | {
         "position_ids": positions.unsqueeze(0),
         "cu_seq_lens_q": ends,
         "seq_idx": torch.arange(len(lengths), dtype=torch.int32, device=device)
@@ -97,6 +99,15 @@ def boundaries(model: Any, lengths: Sequence[int], device: torch.device) -> dict
         longest = max(lengths)
         return found | {"cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
     return found | {"sequence_lengths": list(lengths)}
+
+
+def _attention_can_pack(model: Any) -> bool:
+    config = model.config
+    return (
+        config.model_type in PACKING_MODELS
+        and (config._attn_implementation == _BY_SEQUENCE or _is_flash(model))
+        and set(getattr(config, "layer_types", None) or ()) <= set(_KINDS)
+    )
 
 
 def _is_flash(model: Any) -> bool:

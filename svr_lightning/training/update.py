@@ -24,7 +24,7 @@ from svr_lightning.recipes.base import Group, sample_of
 from svr_lightning.rollout.carry import check_versions
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.internals import let_gradients_be_clipped
-from svr_lightning.training.packing import boundaries
+from svr_lightning.training.packing import boundaries, no_mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,8 +350,8 @@ def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Te
     Only hidden states of positions that predict them meet the output layer: no prompt, no padding.
     """
     ids, rows, positions = batch.input_ids, batch.rows, batch.logit_positions
-    ends = boundaries(model, batch.lengths, ids.device) if batch.packed else {}
-    hidden = model.base_model(input_ids=ids, use_cache=False, **ends).last_hidden_state
+    rest = boundaries(model, batch.lengths, ids.device) if batch.packed else no_mask(model)
+    hidden = model.base_model(input_ids=ids, use_cache=False, **rest).last_hidden_state
     head = model.get_output_embeddings()
     bias, token_ids = getattr(head, "bias", None), ids[rows, positions + 1]
     logp = linear_logprobs(hidden[rows, positions], head.weight, bias, token_ids, temperature)

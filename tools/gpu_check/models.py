@@ -30,6 +30,8 @@ class Shape:
     """Arguments of the architecture's configuration."""
 
 
+# The text_config of https://huggingface.co/Qwen/Qwen3.5-2B/blob/main/config.json, as public ports
+# of that model quote it; 1.88e9 parameters.
 _QWEN3_5_2B = {
     "vocab_size": 248_320,
     "hidden_size": 2048,

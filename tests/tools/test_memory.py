@@ -1,0 +1,161 @@
+"""The computed memory of a training step."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from svr_lightning.errors import ConfigError
+from tools.memory import cards
+from tools.memory.__main__ import main
+from tools.memory.plan import Plan, Zero, plan_of, resolve
+from tools.memory.step import Usage, usage
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 2**30
+
+
+def layers(*names: str) -> list[str]:
+    return [part for name in names for part in ("--config", str(ROOT / "configs" / name))]
+
+
+CPU = layers("gsm8k.yaml", "hardware/cpu_smoke.yaml")
+
+
+def tiny(**changes: object) -> Plan:
+    plan = Plan(
+        policy="random:qwen3_5",
+        device="cuda",
+        precision="bf16-true",
+        ranks=4,
+        zero=Zero(stage=2, reduce_bucket_size=1000, overlap_comm=False, offload_optimizer=False),
+        checkpointing=True,
+        sequences=2,
+        prompt=40,
+        completion=24,
+        micro_batches=2,
+        reference=True,
+        reference_dtype=None,
+        engine_share=0.4,
+        sleeps=False,
+        tensor_parallel=1,
+    )
+    return replace(plan, **changes)  # type: ignore[arg-type]
+
+
+# --- against a process ------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+@pytest.mark.parametrize("checkpointing", ["false", "true"])
+def test_the_peak_of_a_fresh_process_is_within_a_tenth_of_the_computed_one(
+    checkpointing: str,
+) -> None:
+    arguments = [*CPU, "--model.policy.gradient_checkpointing", checkpointing]
+    # The allocator returns freed memory at once, so that what is resident is what is in use.
+    trimmed = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.memory_of_a_step", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **trimmed, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    measured = int(done.stdout.split()[-1])
+    assert usage(plan_of(resolve(arguments))).training == pytest.approx(measured, rel=0.1)
+
+
+# --- what ships ------------------------------------------------------------
+
+
+def test_every_shipped_configuration_fits_its_card_and_the_page_says_so() -> None:
+    too_large = {
+        f"{run} on {layer}: {found.spare:.1f} GiB left of {card}"
+        for run, layer, plan, card in cards.shipped()
+        if not (found := cards.fit(plan, usage(plan), card)).fits
+    }
+    assert not too_large
+    page = cards.DOCS.read_text(encoding="utf-8")
+    assert cards.with_tables(page) == page, "run python -m tools.memory --docs"
+
+
+def test_a_plan_is_what_the_configuration_says() -> None:
+    plan = plan_of(resolve(layers("math.yaml", "hardware/4gpu_zero2.yaml")))
+    # 16 problems x G 8 over 4 ranks: 32 sequences in 4 micro-batches of 8.
+    assert (plan.ranks, plan.sequences, plan.micro_batches) == (4, 8, 4)
+    assert (plan.prompt, plan.completion, plan.checkpointing) == (4096, 2048, True)
+    assert plan.zero == Zero(
+        stage=2, reduce_bucket_size=200_000_000, overlap_comm=False, offload_optimizer=False
+    )
+    assert (plan.engine_share, plan.sleeps, plan.tensor_parallel) == (0.4, False, 1)
+
+
+def test_a_configuration_on_a_cpu_needs_no_card(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main([*CPU, "--data.problems_per_step", "1", "--model.policy.max_prompt_tokens", "64"]) == 0
+    )
+    printed = capsys.readouterr().out
+    assert "micro-batches of 8 sequences of 64 + 24 tokens" in printed
+    assert "24 GB" not in printed
+
+
+def test_what_cannot_be_computed_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*CPU, "--model.policy.path", "no/such-model"]) == 2
+    assert "no/such-model" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"trainer.devices=auto depends on the machine"):
+        plan_of(resolve([*CPU, "--trainer.devices", "auto"]))
+
+
+# --- worked out by hand ------------------------------------------------------------
+
+
+def test_zero_shards_masters_moments_and_gradients_over_the_ranks() -> None:
+    one, four = usage(tiny(ranks=1)), usage(tiny())
+    count = one.parameters
+    assert (one.weights, one.reference) == (2 * count, 2 * count)
+    assert (one.optimizer, four.optimizer) == (12 * count, 3 * count)
+    # bf16: the sum, those of this micro-batch, and a bucket of 1000.
+    assert (one.gradients, four.gradients) == (4 * count + 2000, count + 2000)
+    assert one.micro_batch == four.micro_batch
+
+
+def test_without_zero_weights_gradients_and_both_moments_are_in_fp32() -> None:
+    used = usage(tiny(zero=None, ranks=1, precision="bf16-mixed", reference_dtype="bfloat16"))
+    count = used.parameters
+    assert (used.weights, used.gradients, used.reference) == (4 * count, 4 * count, 2 * count)
+    steps = used.optimizer - 8 * count
+    assert 0 < steps < 4 * 100  # a counter for each of fewer than a hundred tensors
+
+
+def test_twice_the_sequences_take_twice_the_activations() -> None:
+    small, large = (usage(tiny(sequences=n, prompt=500)).micro_batch for n in (4, 8))
+    # Less what does not grow: gradients on their way, and blocks of the output layer.
+    assert 1.7 < large / small <= 2.0
+
+
+def test_keeping_all_activations_takes_more_than_computing_layers_again() -> None:
+    assert usage(tiny(checkpointing=False)).micro_batch > 1.5 * usage(tiny()).micro_batch
+
+
+def test_a_card_is_filled_by_the_higher_of_rollout_and_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cards, "CARDS", {"card": 20.0})
+    used = Usage(
+        parameters=0,
+        weights=2 * GIB,
+        reference=GIB,
+        optimizer=GIB,
+        gradients=GIB,
+        micro_batch=3 * GIB,
+        step=2 * GIB,
+    )
+    awake = cards.fit(tiny(engine_share=0.5), used, "card")
+    # At rest 4 and the engine's 10; in the update 4 + 1 + 3 and the engine's.
+    assert (awake.rollout, awake.update, awake.spare, awake.fits) == (14.0, 18.0, 2.0, False)
+    asleep = cards.fit(tiny(engine_share=0.5, sleeps=True), used, "card")
+    assert (asleep.rollout, asleep.update, asleep.spare, asleep.fits) == (14.0, 8.0, 6.0, True)

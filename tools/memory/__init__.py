@@ -1,0 +1,1 @@
+"""The memory of a training step, computed without a GPU."""
