@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from transformers import GenerationConfig
 
 from svr_lightning import __version__
+from svr_lightning.core.sharded import whole
 from svr_lightning.core.stopping import Confident, rule_as_config
 from svr_lightning.engines import lora
 from svr_lightning.evaluation.operating_point import write_operating_point
@@ -36,18 +37,31 @@ class HFExport(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Export, on one rank; not the trial of a ``fast_dev_run``."""
         fast: Any = trainer.fast_dev_run  # type: ignore[attr-defined]
-        if trainer.is_global_zero and not trainer.interrupted and not fast:
-            export_policy(pl_module, Path(trainer.default_root_dir), self.dtype)
+        if not trainer.interrupted and not fast:
+            state = exported_weights(pl_module.policy, self.dtype, keep=trainer.is_global_zero)
+            if trainer.is_global_zero:
+                export_policy(pl_module, Path(trainer.default_root_dir), state)
 
 
-def export_policy(pl_module: Any, root: Path, dtype: str) -> Path:
+def exported_weights(model: Any, dtype: str, *, keep: bool = True) -> dict[str, torch.Tensor]:
+    """The weights as exported, adapters merged; every process has to ask where they are sharded.
+
+    One tensor at a time is whole on the device; without ``keep`` none is kept.
+    """
+    state = lora.merged_state(model) if lora.is_adapted(model) else model.state_dict()
+    found = {}
+    for name, value in state.items():
+        full = whole(value)
+        if keep:
+            found[name] = full.to("cpu", getattr(torch, dtype))
+    return found
+
+
+def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) -> Path:
     """Save the policy under ``root/policy`` and return that folder."""
     folder = root / "policy"
     evaluation = pl_module.evaluation
     model = pl_module.policy
-    adapted = lora.is_adapted(model)
-    state = lora.merged_state(model) if adapted else model.state_dict()
-    state = {k: v.to(getattr(torch, dtype)) for k, v in state.items()}
     # Anew: the checkpoint's own temperature and the like would contradict greedy decoding.
     own = model.generation_config
     model.generation_config = GenerationConfig(
@@ -58,7 +72,7 @@ def export_policy(pl_module: Any, root: Path, dtype: str) -> Path:
         max_new_tokens=pl_module.sampling.max_completion_tokens,
     )
     model.save_pretrained(folder, state_dict=state)
-    if adapted:
+    if lora.is_adapted(model):
         lora.save_adapter(model, root / "adapter")
     pl_module.renderer.tokenizer.save_pretrained(folder)
     _, rule = pl_module.evaluating.protocol

@@ -4,6 +4,7 @@ Started with the environment of a distributed process, it runs every training be
 what its rank saw in ``FOLDER/<rank>.pt``.
 """
 
+import copy
 import csv
 import math
 import os
@@ -12,14 +13,19 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
+from svr_lightning.callbacks.hf_export import HFExport
+from torch.distributed.device_mesh import init_device_mesh
 
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.sharded import whole
 from svr_lightning.engines.base import Engine
+from svr_lightning.engines.lora import acting_weights
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm_process import process_named
 from svr_lightning.recipes.svr import SVR
@@ -32,12 +38,16 @@ from svr_lightning.training.config import (
     SamplingConfig,
 )
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.distributed import SVRDeepSpeedStrategy
+from svr_lightning.training.distributed import SVRDeepSpeedStrategy, gather_lists
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sharding import SVRFSDPStrategy, shard
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
+from svr_lightning.training.update import batch_of, policy_update_loss
 from tests import tolerance
+from tests.models import MODELS
+from tests.samples import rollout
 
 LR = 1e-3
 LORA = LoRAConfig(r=4, alpha=8)
@@ -89,10 +99,11 @@ def train(
         enable_model_summary=False,
     )
     trainer.fit(model, make_data(), ckpt_path=resume)
-    seen: Seen = {"rollouts": first.rollouts}
-    seen["weights"] = {k: v.clone() for k, v in model.policy.state_dict().items()}
+    seen: Seen = {"rollouts": first.rollouts, "folder": folder}
+    seen["weights"] = {k: whole(v).clone() for k, v in model.policy.state_dict().items()}
     if lora is None:
-        seen["reference"] = {k: v.clone() for k, v in model.reference.state_dict().items()}
+        reference = model.reference.state_dict()
+        seen["reference"] = {k: whole(v).clone() for k, v in reference.items()}
     if trainer.is_global_zero:
         with (folder / "metrics.csv").open(newline="") as stream:
             seen["lines"] = list(csv.reader(stream))[1:]
@@ -269,6 +280,100 @@ def ddp_and_zero2(folder: Path) -> Seen:
     }
 
 
+def saver() -> ModelCheckpoint:
+    """A checkpoint of every step."""
+    return ModelCheckpoint(
+        every_n_train_steps=1, save_top_k=0, save_last=True, enable_version_counter=False
+    )
+
+
+class CopyEngine(Engine):
+    """Samples with a whole copy of the policy, which it reads weight by weight."""
+
+    ranks = 1
+    max_batch = 64
+    dtype = torch.float32
+
+    def __init__(self) -> None:
+        self.inner = TransformersEngine()
+        self.version = -1
+
+    def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
+        self.copy = copy.deepcopy(model)
+        self.inner.start(self.copy, stop_token_ids, max_model_len)
+
+    def sync(self, model: Any, version: int) -> None:
+        own = dict(self.copy.named_parameters())
+        for name, read, _ in acting_weights(model):
+            own[name].copy_(read())
+        self.version = version
+        self.inner.sync(self.copy, version)
+
+    def submit(self, request: Any) -> None:
+        self.inner.submit(request)
+
+    def step(self) -> Any:
+        return self.inner.step()
+
+    def cancel(self) -> None:
+        self.inner.cancel()
+
+
+def sharded_weights(folder: Path) -> Seen:
+    """FSDP2: policy and reference in parts, then exported; and from a checkpoint."""
+
+    def fsdp(name: str, *callbacks: Callback, **options: Any) -> Seen:
+        strategy = SVRFSDPStrategy(processes=2)
+        return train(
+            folder / name, *callbacks, strategy=strategy, devices=2, engine=CopyEngine(), **options
+        )
+
+    seen = {
+        "fsdp2": fsdp("fsdp2", HFExport()),
+        "fsdp2 accumulated": fsdp("fsdp4", saver(), accumulate=4),
+        "fsdp2 cut": fsdp("fsdp_cut", saver(), StopAfter(2), accumulate=4),
+        "fsdp2 resumed": fsdp("fsdp_cut", saver(), resume="last", accumulate=4),
+    }
+    model = make_model()
+    model.engine = CopyEngine()
+    trainer = SVRTrainer(
+        default_root_dir=str(folder / "fsdp_validated"),
+        accelerator="cpu",
+        devices=2,
+        strategy=SVRFSDPStrategy(processes=2),
+        logger=False,
+        enable_progress_bar=False,
+    )
+    path = folder / "fsdp4" / "checkpoints" / "last.ckpt"
+    trainer.validate(model, make_data(), ckpt_path=str(path), verbose=False)
+    validated = {k: whole(v) for k, v in model.policy.state_dict().items()}
+    return seen | {"fsdp2 validated": validated, "fsdp2 gaps": gaps()}
+
+
+def gaps() -> dict[str, tuple[float, float]]:
+    """Loss and gradients under FSDP2 against those of one process, in shares of the largest."""
+    mesh = init_device_mesh("cpu", (2,))
+    samples, rank = rollout(8), torch.distributed.get_rank()
+    spec, found = LossSpec(beta=0.1), {}
+    for kind, tied in ((kind, tied) for kind in MODELS for tied in (True, False)):
+        one = [MODELS[kind](seed, tie_word_embeddings=tied) for seed in (0, 1)]
+        parts = [shard(copy.deepcopy(model), mesh) for model in one]
+        expected = policy_update_loss(*one, batch_of(samples, 1 / 8), spec).loss
+        loss = policy_update_loss(*parts, batch_of(samples[rank::2], 1 / 4), spec).loss
+        for value in (expected, loss):
+            value.backward()
+        assert (parts[0].lm_head.weight is parts[0].model.embed_tokens.weight) == tied
+        mean = fmean(gather_lists([loss.item()]))
+        pairs = zip(one[0].parameters(), parts[0].parameters(), strict=True)
+        worst = max(_furthest(p.grad, whole(part.grad)) for p, part in pairs)
+        found[f"{kind} {tied}"] = abs(mean - expected.item()), worst
+    return found
+
+
+def _furthest(expected: torch.Tensor, found: torch.Tensor) -> float:
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+
+
 def adapters(folder: Path) -> Seen:
     """Adapters in the place of all weights."""
     return {"adapters": train(folder / "adapters", strategy="ddp", devices=2, lora=LORA)}
@@ -279,13 +384,8 @@ def resumed(folder: Path) -> Seen:
     options = {"devices": 2, "steps": 4, "accumulate": 2, "updates": 2}
     whole = train(folder / "whole", strategy=zero2(), **options)
 
-    def last() -> ModelCheckpoint:
-        return ModelCheckpoint(
-            every_n_train_steps=1, save_top_k=0, save_last=True, enable_version_counter=False
-        )
-
-    train(folder / "cut", last(), StopAfter(3), strategy=zero2(), **options)
-    again = train(folder / "cut", last(), strategy=zero2(), resume="last", **options)
+    train(folder / "cut", saver(), StopAfter(3), strategy=zero2(), **options)
+    again = train(folder / "cut", saver(), strategy=zero2(), resume="last", **options)
     model = make_model()
     trainer = SVRTrainer(
         default_root_dir=str(folder / "validated"),
@@ -321,7 +421,13 @@ def infinite(folder: Path) -> Seen:
     return {"infinite": {"before": strike.before, "after": strike.after, "cause": cause}}
 
 
-TRAININGS: tuple[Callable[[Path], Seen], ...] = (ddp_and_zero2, resumed, bf16, infinite)
+TRAININGS: tuple[Callable[[Path], Seen], ...] = (
+    ddp_and_zero2,
+    sharded_weights,
+    resumed,
+    bf16,
+    infinite,
+)
 
 
 if __name__ == "__main__":

@@ -63,23 +63,39 @@ class DurableCheckpointIO(TorchCheckpointIO):
             ConfigError: if it is missing or damaged.
         """
         target = Path(path)
-        require(
-            not target.is_dir(),
-            f"checkpoint {target} was written under DeepSpeed; use its strategy, or the "
-            "exported policy/ with model.policy.path",
-        )
-        require(target.is_file(), f"checkpoint {target} does not exist; check --ckpt_path")
+        check_file(target)
         try:
-            # torch writes zip archives with a checksum per tensor, and does not compare it itself.
-            with ZipFile(target) as archive:
-                if damaged := archive.testzip():
-                    raise ValueError(f"{damaged} does not match its checksum")
             return torch.load(target, map_location=map_location, weights_only=True)
         except Exception as error:
-            raise ConfigError(
-                f"checkpoint {target} is damaged ({typed_line(error)}); "
-                "give --ckpt_path another one, or leave it out to start afresh"
-            ) from error
+            raise ConfigError(_damaged(target, error)) from error
+
+
+def check_file(target: Path) -> None:
+    """Insist on a checkpoint in one file that matches its own checksums.
+
+    Raises:
+        ConfigError: if it is missing, a folder or damaged.
+    """
+    require(
+        not target.is_dir(),
+        f"checkpoint {target} was written under DeepSpeed; use its strategy, or the "
+        "exported policy/ with model.policy.path",
+    )
+    require(target.is_file(), f"checkpoint {target} does not exist; check --ckpt_path")
+    try:
+        # torch writes zip archives with a checksum per tensor, and does not compare it itself.
+        with ZipFile(target) as archive:
+            if damaged := archive.testzip():
+                raise ValueError(f"{damaged} does not match its checksum")
+    except Exception as error:
+        raise ConfigError(_damaged(target, error)) from error
+
+
+def _damaged(target: Path, error: Exception) -> str:
+    return (
+        f"checkpoint {target} is damaged ({typed_line(error)}); "
+        "give --ckpt_path another one, or leave it out to start afresh"
+    )
 
 
 def _sync_folder(folder: Path) -> None:

@@ -23,11 +23,12 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.plugins.precision import DeepSpeedPrecision
-from lightning.pytorch.strategies import DeepSpeedStrategy, StrategyRegistry
+from lightning.pytorch.strategies import DeepSpeedStrategy, ModelParallelStrategy, StrategyRegistry
 
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.training import checkpoint as sharded
 from svr_lightning.training.internals import CPUDeepSpeed, compile_no_kernels
+from svr_lightning.training.sharding import SVRFSDPStrategy
 
 T = TypeVar("T")
 
@@ -306,4 +307,9 @@ def own_strategy(strategy: Any) -> Any:
             "accumulate_grad_batches; use the class svr_lightning.training.distributed."
             "SVRDeepSpeedStrategy"
         )
+    require(
+        not isinstance(strategy, ModelParallelStrategy) or isinstance(strategy, SVRFSDPStrategy),
+        "trainer.strategy: under Lightning's ModelParallelStrategy nothing would be sharded; use "
+        "the class svr_lightning.training.sharding.SVRFSDPStrategy",
+    )
     return strategy

@@ -37,6 +37,7 @@ from svr_lightning.training.policy import load_policy, stop_token_ids, weights_f
 from svr_lightning.training.profiling import StepTrace
 from svr_lightning.training.reference import make_reference, mix_reference
 from svr_lightning.training.rollouts import ModuleRollouts, PolicyEngine
+from svr_lightning.training.sharding import shard_for
 from svr_lightning.training.trainer import RolloutFitLoop
 from svr_lightning.training.update import (
     TrainBatch,
@@ -131,6 +132,8 @@ class SVRModule(LightningModule):
         if self.in_process and self.reference is None and self.recipe.loss.beta and self._trains:
             self.reference = make_reference(self.policy, self.reference_config, self.seed)
         if has_trainer(self):
+            if self.in_process:
+                shard_for(self.trainer.strategy, self.policy, self.reference, self.engine)
             self.evaluating.connect()
 
     @property

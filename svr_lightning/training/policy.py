@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
+from svr_lightning.core.sharded import own_part
 from svr_lightning.engines import lora
 from svr_lightning.engines.vllm_weights import VISION
 from svr_lightning.errors import ConfigError, require
@@ -196,7 +197,8 @@ def probe(tensor: Tensor) -> Tensor:
 def weights_fingerprint(state: Mapping[str, Tensor]) -> str:
     """A sha256 over names, types, shapes and a :func:`probe` of every tensor of ``state``."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(state.items()):
+    for name, shared in sorted(state.items()):
+        tensor = own_part(shared)
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(probe(tensor).contiguous().view(torch.uint8).cpu().numpy().tobytes())
     return digest.hexdigest()

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.sharded import own_part
 from svr_lightning.core.types import Problem, Sample
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
@@ -164,8 +165,9 @@ class PolicyEngine:
         return changed / max(sum(weights.numel() for weights in now), 1)
 
     def _served_sample(self) -> list[Tensor]:
-        """A probe of each trained weight, adapters merged, in the engine's type."""
-        trained = (weight for weight in acting_weights(self._policy) if weight.trains)
+        """A probe of what is here of each trained weight, adapters merged, in the engine's type."""
+        weights = acting_weights(self._policy, read=own_part)
+        trained = (weight for weight in weights if weight.trains)
         return [probe(weight.read()).to(self.engine.dtype, copy=True) for weight in trained]
 
 

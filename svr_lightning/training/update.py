@@ -19,6 +19,7 @@ from torch.profiler import record_function
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import BehaviourWeights, LossSpec, policy_loss
 from svr_lightning.core.schedule import warmup_stable_decay
+from svr_lightning.core.sharded import whole
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, sample_of
 from svr_lightning.rollout.carry import check_versions
@@ -353,8 +354,9 @@ def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Te
     rest = boundaries(model, batch.lengths, ids.device) if batch.packed else no_mask(model)
     hidden = model.base_model(input_ids=ids, use_cache=False, **rest).last_hidden_state
     head = model.get_output_embeddings()
-    bias, token_ids = getattr(head, "bias", None), ids[rows, positions + 1]
-    logp = linear_logprobs(hidden[rows, positions], head.weight, bias, token_ids, temperature)
+    weight, bias = whole(head.weight), getattr(head, "bias", None)
+    token_ids = ids[rows, positions + 1]
+    logp = linear_logprobs(hidden[rows, positions], weight, bias, token_ids, temperature)
     return logp.new_zeros(batch.mask.shape).masked_scatter(batch.mask.bool(), logp)
 
 
@@ -393,4 +395,4 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) 
 def total_norm(model: nn.Module) -> Tensor:
     """The 2-norm of all gradients together."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return torch.nn.utils.get_total_norm(gradients)
+    return whole(torch.nn.utils.get_total_norm(gradients))

@@ -51,7 +51,9 @@ def settings(value: Any, name: str = "") -> dict[str, Any]:
     return {key: found for one in inner for key, found in one.items()}
 
 
-HARDWARE = [CONFIGS / "hardware" / f"{n}.yaml" for n in ("1gpu", "4gpu_zero2", "multi_node")]
+HARDWARE = [
+    CONFIGS / "hardware" / f"{n}.yaml" for n in ("1gpu", "4gpu_zero2", "8gpu_fsdp2", "multi_node")
+]
 SCALES = [CONFIGS / "experiments" / "miniature.yaml", CONFIGS / "hardware" / "cpu_smoke.yaml"]
 
 

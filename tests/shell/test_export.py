@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from svr_lightning.callbacks.hf_export import export_policy
+from svr_lightning.callbacks.hf_export import export_policy, exported_weights
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from svr_lightning.core.stopping import Confident, RepeatedAnswer
@@ -29,7 +29,7 @@ def exported(
         do_sample=False, temperature=0.6, top_k=20, top_p=0.95, eos_token_id=[3, 7]
     )
     trained.renderer = RENDERER
-    folder = export_policy(trained, root, "float32")
+    folder = export_policy(trained, root, exported_weights(trained.policy, "float32"))
     file = folder / "operating_point.json"
     point = json.loads(file.read_text()) if file.is_file() else {}
     expected = Confident(threshold=point["threshold"]) if point else None

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy, own_strategy
+from svr_lightning.training.sharding import SVRFSDPStrategy
 from tests import forked
 from tests.faults.runs import MEASURED
-from tests.rank_trainings import CLIP, LORA, LR, train
+from tests.rank_trainings import CLIP, LORA, LR, CopyEngine, train
 from tests.tolerance import assert_same_steps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +56,7 @@ def furthest(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> f
     return max(float((left[k].float() - right[k].float()).abs().max()) for k in left)
 
 
-WAYS = ["ddp", "ddp accumulated", "zero2", "zero2 accumulated"]
+WAYS = [f"{way}{split}" for way in ("ddp", "zero2", "fsdp2") for split in ("", " accumulated")]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -112,6 +114,44 @@ def test_an_engine_is_told_its_rank_and_its_gpu_under_slurm_too(ranks: list[Seen
         assert before == after == dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK"))
         gpu = str(2 + rank)  # not the number of the process on its machine
         assert within == {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": gpu}
+
+
+def test_fsdp2_goes_on_as_if_it_had_not_stopped(ranks: list[Seen]) -> None:
+    for seen in ranks:
+        whole, resumed = seen["fsdp2 accumulated"], seen["fsdp2 resumed"]
+        assert furthest(whole["weights"], resumed["weights"]) == 0
+        assert furthest(whole["reference"], resumed["reference"]) == 0
+        assert furthest(whole["weights"], seen["fsdp2 validated"]) == 0
+
+
+def test_fsdp2_has_the_loss_and_the_gradients_of_one_process(ranks: list[Seen]) -> None:
+    for seen in ranks:
+        assert len(seen["fsdp2 gaps"]) == 4  # plain and hybrid, tied and not
+        for kind, gap in seen["fsdp2 gaps"].items():
+            assert max(gap) < 1e-5, (kind, gap)
+
+
+def test_sharded_weights_are_exported_whole(ranks: list[Seen]) -> None:
+    exported = AutoModelForCausalLM.from_pretrained(ranks[0]["fsdp2"]["folder"] / "policy")
+    assert furthest(exported.state_dict(), ranks[1]["fsdp2"]["weights"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("adapters", "engine", "message"),
+    [(True, CopyEngine(), "model.policy.lora"), (False, None, "the transformers engine")],
+)
+def test_what_sharded_weights_cannot_do_is_refused(
+    tmp_path: Path, adapters: bool, engine: Any, message: str
+) -> None:
+    if adapters:
+        pytest.importorskip("peft")
+    with pytest.raises(ConfigError, match=message):
+        train(
+            tmp_path,
+            strategy=SVRFSDPStrategy(processes=1),
+            engine=engine,
+            lora=LORA if adapters else None,
+        )
 
 
 def test_zero2_goes_on_within_a_rollout_as_if_it_had_not_stopped(ranks: list[Seen]) -> None:
