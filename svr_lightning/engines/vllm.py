@@ -124,7 +124,7 @@ class VLLMEngine(Engine):
         }
         if processes() > 1:
             arguments["distributed_executor_backend"] = "external_launcher"
-        if on_cpu:  # where compilation costs more than it saves
+        if on_cpu and arguments["enforce_eager"]:  # the default: compiling costs more than it saves
             self._eager = partial(torch.compiler.set_stance, "force_eager")
         shared = own_shared_memory() if on_cpu and self.ranks > 1 else nullcontext()
         gpu = 0 if on_cpu else torch.cuda.current_device()

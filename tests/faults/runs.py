@@ -2,6 +2,7 @@
 
 import csv
 import json
+import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -37,16 +38,29 @@ def resume(folder: Path) -> BaseProcess:
     return start(folder, "--ckpt_path", "last")
 
 
-def differences(one: Path, other: Path) -> list[str]:
-    """Everything in which the end states of two runs differ."""
+def wait_for(path: Path, process: BaseProcess, text: str = "") -> None:
+    """Wait until a running process has written a file that contains ``text``."""
+    for _ in range(6000):
+        if path.exists() and text in path.read_text(errors="replace"):
+            return
+        assert process.exitcode is None, f"the run ended with exit code {process.exitcode}"
+        time.sleep(0.05)
+    raise AssertionError(f"{path} with {text!r} never appeared")
+
+
+STATE = ("state_dict", "module", "optimizer_states", "optimizer_state_dict", "lr_schedulers")
+"""Of a checkpoint; DeepSpeed names weights and optimizer as its own."""
+
+
+def differences(one: Path, other: Path, rounded: tuple[str, ...] = ()) -> list[str]:
+    """Everything in which the end states of two runs differ, but for logged keys in ``rounded``."""
     found = []
-    states = [_checkpoint(folder) for folder in (one, other)]
-    for key in ("state_dict", "optimizer_states", "lr_schedulers", "loops", "global_step"):
-        compare(f"checkpoint {key}", states[0][key], states[1][key], found)
+    left, right = (_checkpoint(folder) for folder in (one, other))
+    compare("checkpoint", left, right, found)
     if (one / "rollouts.jsonl").read_bytes() != (other / "rollouts.jsonl").read_bytes():
         found.append("rollouts.jsonl")
-    if _metrics(one) != _metrics(other):
-        found.append("metrics.csv")
+    rows = sorted(_metrics(one) ^ _metrics(other))
+    found += [f"metrics.csv: {row}" for row in rows if row[1] not in rounded]
     samples = [sorted(f.relative_to(d) for d in (one,) for f in d.glob("eval/*/*.json*"))]
     for name in samples[0]:
         left, right = (_evaluation(folder / name) for folder in (one, other))
@@ -56,14 +70,23 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def _checkpoint(folder: Path) -> dict[str, Any]:
+    """What a resume restores, by file: DeepSpeed writes several."""
     path = folder / "checkpoints" / "last.ckpt"
-    return dict(torch.load(path, map_location="cpu", weights_only=True))
+    files = sorted(path.rglob("*.pt")) if path.is_dir() else [path]
+    assert files
+    states = [torch.load(file, map_location="cpu", weights_only=False) for file in files]
+    return {
+        file.name: {key: state[key] for key in (*STATE, "loops", "global_step") if key in state}
+        for file, state in zip(files, states, strict=True)
+    }
 
 
-def _metrics(folder: Path) -> list[tuple[str, ...]]:
+def _metrics(folder: Path) -> set[tuple[str, ...]]:
     """All logged values but times, speeds and memory."""
     with (folder / "metrics.csv").open(newline="") as stream:
-        return sorted(tuple(row) for row in csv.reader(stream) if not row[1].startswith(MEASURED))
+        rows = [tuple(row) for row in csv.reader(stream) if not row[1].startswith(MEASURED)]
+    assert len(rows) == len(set(rows))
+    return set(rows)
 
 
 def _evaluation(path: Path) -> Any:
@@ -92,5 +115,7 @@ def compare(name: str, left: Any, right: Any, found: list[str]) -> None:
             return
         for index, (a, b) in enumerate(zip(left, right, strict=True)):
             compare(f"{name}[{index}]", a, b, found)
+    elif type(left) is type(right) and hasattr(left, "__dict__"):
+        compare(name, vars(left), vars(right), found)
     elif left != right:
         found.append(f"{name}: {left!r} != {right!r}")

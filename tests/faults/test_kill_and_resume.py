@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from svr_lightning.training.logs import CSVLog
-from tests.faults.runs import differences, resume, start
+from tests.faults.runs import differences, resume, start, wait_for
 from tests.forked import wait
 
 
@@ -17,7 +17,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float
     """The end state to reach, and how long one optimizer step takes, validations included."""
     folder = tmp_path_factory.mktemp("resume") / "whole"
     process = start(folder)
-    _wait_for(folder / "metrics.csv", process)
+    wait_for(folder / "metrics.csv", process)
     began = time.monotonic()
     assert wait(process) == 0
     return folder, (time.monotonic() - began) / 5  # from the end of step 1 to that of step 6
@@ -29,7 +29,7 @@ def test_a_run_killed_and_resumed_ends_like_one_that_was_not(
     whole, step_seconds = uninterrupted
     folder = tmp_path / "killed"
     process = start(folder)
-    _wait_for(folder / "metrics.csv", process, "\n3,train/loss,")
+    wait_for(folder / "metrics.csv", process, "\n3,train/loss,")
     time.sleep(0.5 * step_seconds)  # somewhere within step 4, of 6
     process.kill()
     assert wait(process) == -signal.SIGKILL
@@ -55,16 +55,6 @@ def test_a_validation_is_made_up_for_where_a_kill_cut_it_off_and_only_there(
 
 def _kill_at(path: Path, process: BaseProcess) -> None:
     """Kill a run the moment that a file appears."""
-    _wait_for(path, process)
+    wait_for(path, process)
     process.kill()
     process.join()
-
-
-def _wait_for(path: Path, process: BaseProcess, text: str = "") -> None:
-    """Wait until a running process has written a file that contains ``text``."""
-    for _ in range(6000):
-        if path.exists() and text in path.read_text(errors="replace"):
-            return
-        assert process.exitcode is None, f"the run ended with exit code {process.exitcode}"
-        time.sleep(0.05)
-    raise AssertionError(f"{path} with {text!r} never appeared")

@@ -6,11 +6,20 @@ from typing import Any
 import pytest
 from transformers import PretrainedConfig
 
+from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.engines.vllm import MOST_SEQUENCES, config_folder, defaults
+from svr_lightning.engines.vllm import (
+    MOST_SEQUENCES,
+    VLLMEngine,
+    config_folder,
+    defaults,
+    served_config,
+)
 from svr_lightning.engines.vllm_process import prepare_environment, process_named
 from svr_lightning.errors import ConfigError
+from svr_lightning.training.config import PolicyConfig
 from tests.models import tiny_hybrid, tiny_qwen3
+from tests.requests import ask
 from tests.small_fit import data, module, trainer
 
 
@@ -83,3 +92,36 @@ def test_a_training_tells_its_engine_how_many_trajectories_a_rollout_has(tmp_pat
     assert told == [2 * 2 * 4]  # problems of a step, steps of a rollout, trajectories of a problem
     run.test(module(engine=Told()), data(test=data().sources["val"]))
     assert told == [16, None]
+
+
+@pytest.mark.parametrize("found", ["0.24.0", "0.33.0", "1.0"])
+def test_other_releases_are_refused_by_name(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: found)
+    with pytest.raises(ConfigError, match=rf"vLLM {found} is not supported; .*>=0\.25,<0\.33"):
+        VLLMEngine()
+
+
+def test_qwen3_5_is_wrapped_for_releases_that_know_it_with_its_vision_tower_only() -> None:
+    model = tiny_hybrid()
+    assert served_config(model, (0, 27), tied=True).architectures == ["Qwen3_5ForCausalLM"]
+    wrapped = served_config(model, (0, 26), tied=True)
+    assert wrapped.architectures == ["Qwen3_5ForConditionalGeneration"]
+    assert wrapped.get_text_config().hidden_size == model.config.hidden_size
+
+
+def test_the_defaults_are_the_papers() -> None:
+    engine = VLLMEngine()
+    assert (engine.gpu_memory_utilization, engine.ranks, engine.sleep_level) == (0.4, 1, 0)
+    assert PolicyConfig().max_model_len == 8192
+
+
+def test_what_the_engine_decides_is_not_an_option() -> None:
+    with pytest.raises(ConfigError, match=r"options\.load_format is not free"):
+        VLLMEngine(options={"load_format": "auto"})
+
+
+def test_an_engine_without_weights_completes_nothing() -> None:
+    engine = VLLMEngine()
+    with pytest.raises(RuntimeError, match="has to be synced first"):
+        engine.submit(ask(0))
+    assert isinstance(engine, Engine)

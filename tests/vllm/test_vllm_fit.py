@@ -4,11 +4,8 @@ import csv
 import json
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from tests import forked
-from tests.tolerance import of_logprobs
+from tests.vllm.conftest import rounding
 
 STEPS = 3
 HELD_OUT = (
@@ -35,12 +32,3 @@ def test_the_embedded_policy_trains_on_vllm(tmp_path: Path) -> None:
     steps = range(1, STEPS + 1)
     assert max(float(values["engine/logprob_diff", step]) for step in steps) < rounding(tmp_path)
     assert all(float(values["engine/changed_frac", step]) > 0.5 for step in steps)
-
-
-@torch.no_grad()
-def rounding(run: Path) -> float:
-    """What it explains in a log-probability of the trained policy."""
-    model = AutoModelForCausalLM.from_pretrained(run / "policy")
-    said = json.loads((run / "rollouts.jsonl").read_text().splitlines()[-1])["turns"][-1]["text"]
-    ids = AutoTokenizer.from_pretrained(run / "policy")(said, return_tensors="pt").input_ids
-    return of_logprobs(model, model(ids).logits[0])

@@ -1,0 +1,180 @@
+"""Two processes on vLLM, with an engine each under ZeRO-2 or with one that they share.
+
+Each training is done once by Lightning's own processes, and once by tasks of SLURM that are killed
+and put back into the queue.
+"""
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from tests import forked
+from tests.faults.runs import differences, wait_for
+from tests.models import tiny_qwen3
+from tests.scripted import TOKENIZER
+from tests.vllm.conftest import rounding, served_model
+
+STEPS = 4
+HELD_OUT = 3
+WAYS = {
+    "shared": ("--model.engine.tensor_parallel_size", "2", "--trainer.strategy", "ddp"),
+    "sharded": ("--trainer.strategy", "deepspeed_stage_2"),
+}
+"""One engine for both processes; an engine each, the optimizer sharded."""
+GAP = "engine/logprob_diff"
+"""Rounding alone, which the engine does not repeat from process to process."""
+SOURCE = "{name: train, task: countdown, path: 'embedded:countdown-tiny', limit: 16}"
+DEV = (
+    "[{name: dev, task: countdown, path: 'embedded:countdown-tiny', split: dev, "
+    f"limit: {HELD_OUT}}}]"
+)
+SAVING = "{every_n_train_steps: 1, save_top_k: 0, save_last: true, enable_version_counter: false}"
+CALLBACKS = (
+    "[{class_path: svr_lightning.callbacks.RolloutLog}, "
+    "{class_path: svr_lightning.callbacks.HFExport}, "
+    f"{{class_path: lightning.pytorch.callbacks.ModelCheckpoint, init_args: {SAVING}}}]"
+)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose heads two processes can share."""
+    folder = tmp_path_factory.mktemp("policy")
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    model = tiny_qwen3(vocab_size=len(TOKENIZER), max_position_embeddings=1024, **heads)
+    model.save_pretrained(folder)
+    TOKENIZER.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared_memory_left() -> Iterator[None]:
+    """Shared memory that a killed run left, under the name that vLLM gives that of all runs."""
+    folder = Path("/dev/shm")
+    left = {folder / f"-tp:0-[0-1]-cpushm_{rank}" for rank in (0, 1)}
+    for file in left:
+        file.touch()
+    yield
+    assert {*folder.glob("*cpushm*")} <= left
+    for file in left:
+        file.unlink(missing_ok=True)
+
+
+def start(
+    policy: Path, folder: Path, *extra: str, tasks: int = 0, processes: int = 2
+) -> list[BaseProcess]:
+    """Start a training; of as many tasks as SLURM would, or of one that starts the others."""
+    command = [
+        *("fit", "--config", "configs/countdown_tiny.yaml"),
+        *("--trainer.default_root_dir", str(folder), "--trainer.callbacks", CALLBACKS),
+        *("--model.policy.path", str(policy), "--model.resample", "off"),
+        *("--model.engine", "svr_lightning.engines.vllm.VLLMEngine"),
+        *("--model.sampling.max_completion_tokens", "12", "--model.evaluation.max_turns", "2"),
+        *("--model.evaluation.max_completion_tokens", "12", "--model.reference.every", "2"),
+        *("--trainer.max_steps", str(STEPS), "--trainer.val_check_interval", "2"),
+        *("--trainer.devices", str(processes), "--trainer.enable_progress_bar", "false"),
+        *("--data.problems_per_step", "4", "--data.train", SOURCE),
+        *("--data.val", DEV, "--data.test", "[]", *extra),
+    ]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = folder.with_suffix(".log")
+    if not tasks:
+        return [forked.start(log, *command)]
+    job = {
+        **{"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "svr", "SLURM_NODELIST": "127.0.0.1"},
+        **{"SLURM_NTASKS": str(tasks), "SLURM_NTASKS_PER_NODE": str(tasks), "SLURM_NNODES": "1"},
+        **{"SLURM_NODEID": "0", "MASTER_PORT": str(port)},
+    }
+    return [
+        forked.start(log, *command, **job, SLURM_PROCID=str(task), SLURM_LOCALID=str(task))
+        for task in range(tasks)
+    ]
+
+
+def finish(processes: list[BaseProcess], folder: Path) -> Path:
+    """Wait for the end of a training that succeeds."""
+    codes = [forked.wait(process) for process in processes]
+    assert not any(codes), (codes, folder.with_suffix(".log").read_text()[-3000:])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first step of one process."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    return finish(start(policy, folder, "--trainer.max_steps", "1", processes=1), folder)
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def whole(
+    policy: Path, way: str, shared_memory_left: None, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The uninterrupted training."""
+    folder = tmp_path_factory.mktemp(way) / "run"
+    return finish(start(policy, folder, *WAYS[way]), folder)
+
+
+def sampled(folder: Path, step: int) -> dict[tuple[str, int], list[str]]:
+    """The texts of a step's trajectories, by problem and sample."""
+    lines = [json.loads(line) for line in (folder / "rollouts.jsonl").open()]
+    return {
+        (line["id"], line["sample"]): [turn["text"] for turn in line["turns"]]
+        for line in lines
+        if line["step"] == step
+    }
+
+
+def logged(folder: Path, key: str) -> list[float]:
+    """The values of a key, one for each step."""
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    found = [float(line.split(",")[2]) for line in lines if f",{key}," in line]
+    assert len(found) == STEPS
+    return found
+
+
+def test_two_processes_roll_out_and_evaluate_what_one_would(alone: Path, whole: Path) -> None:
+    first = sampled(whole, 1)
+    assert first == sampled(alone, 1)
+    assert len(first) == 4 * 8
+    assert sampled(whole, STEPS) != first
+    for step in (2, STEPS):
+        records = whole / "eval" / f"step-{step:06d}" / "samples.jsonl"
+        assert len(records.read_text().splitlines()) == HELD_OUT
+    assert all(share > 0.5 for share in logged(whole, "engine/changed_frac"))
+    assert max(logged(whole, GAP)) < rounding(whole)
+
+
+def test_tasks_of_slurm_that_are_killed_and_queued_again_end_like_an_uninterrupted_training(
+    policy: Path, way: str, whole: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    tasks = start(policy, folder, *WAYS[way], tasks=2)
+    wait_for(folder / "metrics.csv", tasks[0], "\n3,train/loss,")
+    for task in tasks:
+        task.kill()
+    assert [forked.wait(task) for task in tasks] == [-signal.SIGKILL] * 2
+    assert not (folder / "policy").exists()
+    finish(start(policy, folder, *WAYS[way], "--ckpt_path", "last", tasks=2), folder)
+    assert differences(whole, folder, rounded=(GAP,)) == []
+    assert max(logged(folder, GAP)) < rounding(folder)
+
+
+def test_an_engine_for_more_processes_than_there_are_is_refused() -> None:
+    from svr_lightning.engines.vllm import VLLMEngine
+    from svr_lightning.errors import ConfigError
+
+    engine = VLLMEngine(tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="tensor_parallel_size=2 does not divide the 1 processes"):
+        engine.start(served_model("qwen3"), (), 512)
