@@ -32,7 +32,7 @@ from svr_lightning.core.losses import token_logprobs
 from svr_lightning.files import write_json
 from tools.bench.machine import hardware, versions
 from tools.bench.workloads import GIB, TEMPERATURE, peak_memory, wait_for
-from tools.gpu_check.settings import Emit, Settings
+from tools.gpu_check.settings import Emit
 
 VOCABULARY = 248_320
 TOKENS = 8 * 2048
@@ -41,6 +41,8 @@ MOST_MEMORY, MOST_TIME, LARGEST_ERROR = 1 / 8, 1.15, 1e-5
 """Limits of blocks / plain, and of the differences; the benchmark fails beyond them."""
 Sizes = tuple[int, int, int]
 """Tokens, vocabulary, features."""
+SMALL: Sizes = (64, 4096, 64)
+"""Of the GPU check where there is no GPU."""
 
 
 def plain(hidden: Tensor, weight: Tensor, token_ids: Tensor) -> Tensor:
@@ -153,10 +155,9 @@ def timing(device: str, sizes: Sizes, repeats: int) -> dict[str, Any]:
     return result
 
 
-def run(emit: Emit, settings: Settings) -> None:
+def run(emit: Emit, device: str) -> None:
     """The part ``memory`` of the GPU check: memory, time and differences of both paths."""
-    device = settings.device
-    sizes = (64, 4096, 64) if settings.small else (8192, VOCABULARY, FEATURES)
+    sizes = SMALL if device == "cpu" else (8192, VOCABULARY, FEATURES)
     emit("tokens", sizes[0], note=f"vocabulary {sizes[1]}, {sizes[2]} features, fp32")
     for path in PATHS:
         try:

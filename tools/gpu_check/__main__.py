@@ -1,6 +1,7 @@
-"""``python -m tools.gpu_check``: measurements that need a GPU, in under 8 minutes."""
+"""``python -m tools.gpu_check``: whether training works on a machine with GPUs, and how fast."""
 
 import argparse
+import json
 import sys
 import time
 from pathlib import Path
@@ -9,17 +10,18 @@ from typing import Any
 from svr_lightning.files import write_json
 from tools.bench.machine import hardware, versions
 from tools.gpu_check.runner import Part, run_parts
-from tools.gpu_check.settings import EngineName, Settings
 
-SECONDS = 470.0
-"""For all parts together: just under 8 minutes."""
+SECONDS = 570.0
+"""For all parts together: just under 10 minutes."""
 NO_CUDA = 2
+# What compiles comes last, so that a cold machine has told most of it before.
 PARTS = (
-    Part(name="update", module="tools.gpu_check.update", share=100),
-    Part(name="memory", module="tools.bench.update", share=30),
-    Part(name="engine", module="tools.gpu_check.parity", share=120),
-    Part(name="rollout", module="tools.gpu_check.rollouts", share=95),
-    Part(name="deepspeed", module="tools.gpu_check.training_run", share=125),
+    Part(name="update", call="tools.gpu_check.update.run", share=100),
+    Part(name="memory", call="tools.bench.update.run", share=30),
+    Part(name="parity", call="tools.gpu_check.parity.run", share=80),
+    Part(name="resume", call="tools.gpu_check.fits.resume", share=110),
+    Part(name="fit", call="tools.gpu_check.fits.run", share=170),
+    Part(name="rollout", call="tools.gpu_check.rollouts.run", share=80),
 )
 
 
@@ -33,40 +35,35 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu" and not options.small:
+    if not (options.cpu or torch.cuda.is_available()):
         print(
-            "tools.gpu_check: error: torch finds no CUDA device here; --small tries every "
+            "tools.gpu_check: error: torch finds no CUDA device here; --cpu tries every "
             "part out on a CPU, with tiny models",
             file=sys.stderr,
         )
         return NO_CUDA
-    engine: EngineName = options.engine or ("vllm" if device == "cuda" else "transformers")
-    settings = Settings(device=device, engine=engine, small=options.small)
+    device = "cpu" if options.cpu else "cuda"
+    out = options.out.resolve()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    earlier = json.loads(out.read_text(encoding="utf-8"))["parts"] if out.exists() else {}
     report: dict[str, Any] = {
-        "small": options.small,
-        "engine": engine,
+        "device": device,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": versions(),
         "hardware": hardware(device),
-        "dims": _dims(options.small),
-        "parts": {},
+        "parts": earlier,
     }
-    out = options.out.resolve()
-    out.parent.mkdir(parents=True, exist_ok=True)
     chosen = [part for part in PARTS if part.name in options.parts]
-    print(f"gpu_check: {', '.join(f'{k} {v}' for k, v in report['versions'].items() if v)}")
-    print(f"gpu_check: {', '.join(f'{k} {v}' for k, v in report['hardware'].items() if v)}")
-    print(f"gpu_check: {options.seconds:.0f} s in all for {', '.join(p.name for p in chosen)}")
+    for about in ("versions", "hardware"):
+        _say(f"gpu_check: {', '.join(f'{k} {v}' for k, v in report[about].items() if v)}")
+    _say(f"gpu_check: {options.seconds:.0f} s in all for {', '.join(p.name for p in chosen)}")
 
     def keep(parts: dict[str, Any]) -> None:
-        report["parts"] = parts
-        write_json(out, report)
+        write_json(out, report | {"parts": earlier | parts})
 
-    keep({})
-    with out.with_suffix(".log").open("w", encoding="utf-8") as log:
-        parts = run_parts(chosen, settings, seconds=options.seconds, log=log, say=_say, keep=keep)
-    print(f"gpu_check: figures in {out}, all other output in {log.name}")
+    with out.with_suffix(".log").open("a", encoding="utf-8") as log:
+        parts = run_parts(chosen, device, seconds=options.seconds, log=log, say=_say, keep=keep)
+    _say(f"gpu_check: figures in {out}, all other output in {log.name}")
     return int(any("error" in part for part in parts.values()))
 
 
@@ -79,29 +76,27 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         prog="python -m tools.gpu_check", description=__doc__, allow_abbrev=False
     )
     names = [part.name for part in PARTS]
-    parser.add_argument("--out", type=Path, default=Path("gpu_check.json"))
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("gpu_check.json"),
+        help="takes each figure as it is found; parts that it holds and that do not run stay",
+    )
     parser.add_argument(
         "--parts",
         type=lambda text: text.split(","),
         default=names,
         help=f"some of {','.join(names)}",
     )
-    parser.add_argument("--small", action="store_true", help="tiny models; runs on a CPU too")
-    parser.add_argument("--engine", choices=["vllm", "transformers"], help="default: by device")
+    parser.add_argument("--cpu", action="store_true", help="every part in small, on a CPU")
     parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help="for all parts together, default 470"
+        "--seconds", type=float, default=SECONDS, help=f"for all parts together, {SECONDS:.0f}"
     )
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.parts) - set(names))
     if unknown:
         parser.error(f"--parts: there is no {', '.join(unknown)}; known: {', '.join(names)}")
     return options
-
-
-def _dims(small: bool) -> dict[str, Any]:
-    from tools.gpu_check.models import shapes
-
-    return {name: dict(shape.dims) for name, shape in shapes(small).items()}
 
 
 if __name__ == "__main__":

@@ -12,13 +12,15 @@ FORMULA = (
     "6 x value heads x key dim x value dim per token and layer of linear attention; padding and "
     "recomputation do not count"
 )
-BANDWIDTHS = {"H200": 4.8e12, "H100": 3.35e12, "H800": 3.35e12, "A100": 2.0e12, "A800": 2.0e12}
-"""Bytes/s of device memory that NVIDIA states (SXM boards of 80 GB, where there are several)."""
-
-
-def nominal(table: dict[str, float], device_name: str) -> float | None:
-    """The value of ``table`` for a device; None for an unknown one."""
-    return next((value for name, value in table.items() if name in device_name), None)
+BANDWIDTHS = {
+    **dict.fromkeys(("NVIDIA H200", "NVIDIA H200 NVL"), 4.8e12),
+    **dict.fromkeys(("NVIDIA H100 80GB HBM3", "NVIDIA H800"), 3.35e12),
+    "NVIDIA H100 NVL": 3.9e12,
+    "NVIDIA H100 PCIe": 2.0e12,
+    **dict.fromkeys(("NVIDIA A100-SXM4-80GB", "NVIDIA A800-SXM4-80GB"), 2.04e12),
+    **dict.fromkeys(("NVIDIA A100 80GB PCIe", "NVIDIA A800 80GB PCIe"), 1.94e12),
+}
+"""Bytes/s of device memory that NVIDIA states, by the device's whole name."""
 
 
 def decode_bytes(model: Any, contexts: Sequence[int], width: int) -> float:

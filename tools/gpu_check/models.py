@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from svr_lightning.errors import typed_line
+from svr_lightning.training.policy import weights_fingerprint
 
 PAD, END, START, UNKNOWN = "<|endoftext|>", "<|im_end|>", "<|im_start|>", "<|unknown|>"
 CHAT_TEMPLATE = (
@@ -126,6 +126,35 @@ def random_model(shape: Shape, device: str, seed: int = 0) -> Any:
     return model.eval()
 
 
+VISION = {"depth": 1, "hidden_size": 64, "intermediate_size": 64, "num_heads": 2}
+"""The smallest vision tower, which a text policy leaves out."""
+
+
+def save_checkpoint(folder: Path, shape: Shape, device: str) -> str:
+    """Save a random hybrid and a tokenizer in bf16, under the names that Qwen3.5's files have.
+
+    These hold a text model within a multimodal one: ``model.language_model.layers.0`` and so on.
+
+    Returns:
+        The fingerprint that the text model has to have when it is loaded in fp32.
+    """
+    import torch
+    from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+
+    text = random_model(shape, device).to(torch.bfloat16)
+    settings = {
+        "text_config": text.config.to_dict(),
+        "vision_config": VISION | {"out_hidden_size": text.config.hidden_size},
+        "tie_word_embeddings": True,
+    }
+    with torch.device(device):
+        whole: Any = Qwen3_5ForConditionalGeneration(Qwen3_5Config(**settings)).to(torch.bfloat16)
+    whole.model.language_model.load_state_dict(text.model.state_dict())
+    whole.save_pretrained(folder)
+    build_tokenizer(shape.dims["vocab_size"]).save_pretrained(folder)
+    return weights_fingerprint(text.float().state_dict())
+
+
 def build_tokenizer(vocabulary: int) -> Any:
     """A tokenizer of ``vocabulary`` words: ``w0``, ``w1`` and so on, with a chat template.
 
@@ -148,14 +177,3 @@ def build_tokenizer(vocabulary: int) -> Any:
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
-
-
-def linear_attention_kernel(device: str) -> str:
-    """Which code computes linear attention in the update."""
-    if device != "cuda":
-        return "loop in torch"
-    try:
-        import_module("fla.ops.gated_delta_rule")
-    except Exception as error:  # transformers falls back to its own loop on any of them
-        return f"loop in torch, many times slower: flash-linear-attention ({typed_line(error)})"
-    return "flash-linear-attention"

@@ -1,5 +1,9 @@
-"""Checks that the engine serves the trainer's weights: at first, after an update, after sleep."""
+"""Checks that the engine serves the trainer's weights: at first, after an update, after sleep.
 
+The engine runs eagerly: nothing has to be compiled, so that this is known first on a cold machine.
+"""
+
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,15 +11,19 @@ import numpy as np
 import torch
 
 from svr_lightning.core.types import Sample
-from svr_lightning.engines.base import Engine, Output
+from svr_lightning.engines.base import Output
+from svr_lightning.training.canary import rounding_floor
 from svr_lightning.training.config import SamplingConfig
-from tools.bench import workloads
+from svr_lightning.training.update import batch_of
+from tools.bench.workloads import GIB, TEMPERATURE, precision, seconds, trainer_logprobs
 from tools.gpu_check.models import random_model, shapes
 from tools.gpu_check.serving import complete, start_engine
-from tools.gpu_check.settings import Emit, Settings
+from tools.gpu_check.settings import Emit
 
 CHANGE = 0.05
 """Standard deviation of each weight's relative change in the update."""
+EXACT = 4
+"""Samples that are scored once more in fp32, on the processor."""
 
 
 class Parity:
@@ -23,33 +31,33 @@ class Parity:
 
     Args:
         emit: takes the figures.
-        settings: device and size.
+        device: that of the trainer.
         model: the trainer's.
         engine: started.
     """
 
-    def __init__(self, emit: Emit, settings: Settings, model: Any, engine: Engine) -> None:
-        self._emit, self._device = emit, settings.device
+    def __init__(self, emit: Emit, device: str, model: Any, engine: Any) -> None:
+        self._emit, self._device = emit, device
         self._model, self._engine = model, engine
-        self._tokens = 8 if settings.small else 128
+        small = device == "cpu"
+        self._tokens = 8 if small else 128
         self._means: list[float] = []
         rng = np.random.default_rng(1)
-        low, high = (5, 20) if settings.small else (200, 1000)
+        low, high = (5, 20) if small else (200, 1000)
         self._prompts = [
             tuple(rng.integers(8, model.config.vocab_size, rng.integers(low, high)).tolist())
-            for _ in range(4 if settings.small else 32)
+            for _ in range(EXACT if small else 32)
         ]
 
     def look(self, label: str, version: int) -> list[Sample]:
         """Sync, sample and compare; returns what was sampled."""
-        sync = workloads.seconds(lambda: self._engine.sync(self._model, version), self._device)
+        sync = seconds(lambda: self._engine.sync(self._model, version), self._device)
         self._emit(f"{label}.sync", sync, "s")
         outputs = complete(self._engine, self._prompts, self._tokens, seed=version)
-        samples = [self._sample(p, o) for p, o in zip(self._prompts, outputs, strict=True)]
+        samples = [sample(p, o) for p, o in zip(self._prompts, outputs, strict=True)]
         engine = torch.tensor([x for s in samples for x in s.logprobs], device=self._device)
-        trainer = workloads.trainer_logprobs(self._model, samples, self._device, together=8)
         note = "engine against trainer, sampled tokens"
-        self._means.append(self.difference(label, engine, trainer, note))
+        self._means.append(self.difference(label, engine, self.scores(samples), note))
         return samples
 
     def judge(self, missed: float) -> None:
@@ -70,6 +78,10 @@ class Parity:
                 f"sync would make {missed:.3g}: it does not serve the trainer's weights"
             )
 
+    def scores(self, samples: Sequence[Sample], together: int = 8) -> torch.Tensor:
+        """[N] The trainer's log-probabilities, ``together`` sequences at a time."""
+        return trainer_logprobs(self._model, samples, self._device, together=together)
+
     def difference(self, label: str, one: torch.Tensor, other: torch.Tensor, note: str) -> float:
         """Report how far two sets of log-probabilities lie apart, in nats; returns the mean."""
         gap = (one - other).abs()
@@ -78,67 +90,60 @@ class Parity:
         self._emit(f"{label}.logprob_difference_max", gap.max().item(), "nats")
         return mean
 
-    def noise(self, samples: Sequence[Sample]) -> None:
+    def floor(self, samples: Sequence[Sample]) -> None:
         """Report how much rounding alone changes the trainer's own log-probabilities."""
-        scored = {
-            size: workloads.trainer_logprobs(self._model, samples, self._device, together=size)
-            for size in (8, 1)
-        }
-        self.difference(
-            "floor.shapes", scored[8], scored[1], note="trainer, micro-batches of 8 against 1"
-        )
-        exact = workloads.trainer_logprobs(
-            self._model, samples, self._device, together=1, exact=True
-        )
-        self.difference("floor.fp32", scored[8], exact, note="trainer, its precision against fp32")
-        self._emit("logprob_mean", exact.mean().item(), "nats", "of the sampled tokens")
-
-    def _sample(self, prompt: tuple[int, ...], output: Output) -> Sample:
-        return Sample(
-            prompt_ids=prompt,
-            completion_ids=output.token_ids,
-            logprobs=output.logprobs,
-            advantage=0.0,
-            group_id=str(output.id),
-            policy_version=output.version,
-        )
+        batch = batch_of(samples[:8], 1.0).to(self._device)
+        with precision(self._device):
+            served = self._engine.dtype
+            noise = rounding_floor(self._model, batch, TEMPERATURE, served=served, seed=0)
+        self._emit("floor.canary", noise, "nats", "what a training measures")
+        limit = SamplingConfig().max_logprob_noise * noise
+        self._emit("canary", limit, "nats", "three rollouts in a row above it stop a training")
+        note = "trainer, micro-batches of 8 against 1"
+        self.difference("floor.shapes", self.scores(samples), self.scores(samples, 1), note)
+        # On the processor: kernels of linear attention round fp32 to TF32, whatever torch is told.
+        exact = copy.deepcopy(self._model).to("cpu")
+        few = samples[:EXACT]
+        scored = self.scores(few).cpu()
+        right = trainer_logprobs(exact, few, "cpu", together=1)
+        self.difference("floor.fp32", scored, right, note="trainer, its precision against fp32")
+        self._emit("logprob_mean", right.mean().item(), "nats", "of the sampled tokens")
 
 
-def run(emit: Emit, settings: Settings) -> None:
+def sample(prompt: tuple[int, ...], output: Output) -> Sample:
+    """What an engine has completed, as the trainer takes it."""
+    return Sample(
+        prompt_ids=prompt,
+        completion_ids=output.token_ids,
+        logprobs=output.logprobs,
+        advantage=0.0,
+        group_id=str(output.id),
+        policy_version=output.version,
+    )
+
+
+def run(emit: Emit, device: str) -> None:
     """Before and after an update, then after a sleep of each level."""
-    device = settings.device
-    model = random_model(shapes(settings.small)["hybrid"], device)
-    limit = 64 if settings.small else 2048
-    sleeps = settings.engine == "vllm" and device == "cuda"
-    engine: Any = start_engine(emit, settings, model, sleep_level=int(sleeps), max_model_len=limit)
-    most = SamplingConfig().max_logprob_noise
-    emit("canary", most, "times the rounding floor", "three means above it stop a training")
-    parity = Parity(emit, settings, model, engine)
+    small = device == "cpu"
+    model = random_model(shapes(small)["hybrid"], device)
+    limit = 64 if small else 2048
+    engine = start_engine(emit, model, eager=True, sleep_level=1, max_model_len=limit)
+    parity = Parity(emit, device, model, engine)
     before = parity.look("first", version=0)
-    parity.noise(before)
-    old = workloads.trainer_logprobs(model, before, device, together=8)
+    parity.floor(before)
+    old = parity.scores(before)
     change_weights(model)
-    new = workloads.trainer_logprobs(model, before, device, together=8)
-    missed = parity.difference("missed_sync", old, new, note="what stale weights would show")
+    missed = parity.difference("missed_sync", old, parity.scores(before), "what stale ones show")
     parity.look("updated", version=1)
-    _after_sleep(emit, settings, parity, model, engine)
-    parity.judge(missed)
-
-
-def _after_sleep(emit: Emit, settings: Settings, parity: Parity, model: Any, engine: Any) -> None:
-    """Sleep, another update, sync and compare, at each level."""
-    device = settings.device
-    if settings.engine != "vllm" or device != "cuda" or not engine.sleep_level:
-        emit("sleep", None, note="only vLLM on CUDA has memory to give back")
-        return
     for level in (1, 2):
         engine.sleep_level = level
-        free = torch.cuda.mem_get_info()[0]
-        emit(f"sleep_{level}.sleep", workloads.seconds(engine.sleep, device), "s")
-        freed = (torch.cuda.mem_get_info()[0] - free) / workloads.GIB
+        free = 0 if small else torch.cuda.mem_get_info()[0]
+        emit(f"sleep_{level}.sleep", seconds(engine.sleep, device), "s")
+        freed = None if small else (torch.cuda.mem_get_info()[0] - free) / GIB
         emit(f"sleep_{level}.freed", freed, "GiB")
         change_weights(model)
         parity.look(f"sleep_{level}", version=1 + level)
+    parity.judge(missed)
 
 
 @torch.no_grad()

@@ -1,6 +1,5 @@
-"""``python -m tools.gpu_check.part MODULE SETTINGS``: run one part in its own process."""
+"""``python -m tools.gpu_check.part FUNCTION DEVICE``: run one part in its own process."""
 
-import json
 import os
 import sys
 import traceback
@@ -12,17 +11,18 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from svr_lightning.errors import typed_line
-from tools.gpu_check.settings import Settings, SkippedError, emit_line
+from tools.gpu_check.settings import SkippedError, emit_line
 
 FAILED = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Run ``MODULE.run(emit, settings)``; an early end is reported as a line."""
-    module, settings = arguments
+    """Run ``FUNCTION(emit, device)``; an early end is reported as a line."""
+    path, device = arguments
+    module, _, function = path.rpartition(".")
     warnings.filterwarnings("ignore", category=FutureWarning)
     try:
-        import_module(module).run(emit_line, Settings(**json.loads(settings)))
+        getattr(import_module(module), function)(emit_line, device)
     except SkippedError as reason:
         emit_line("skipped", str(reason))
     except Exception as error:

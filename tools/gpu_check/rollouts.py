@@ -5,36 +5,34 @@ from typing import Any
 
 import torch
 
-from svr_lightning.core.types import Problem, Sample
+from svr_lightning.core.types import Problem
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
-from tools.bench.workloads import LockStep, Rollout, roll_out, seconds, trainer_logprobs
-from tools.gpu_check.flops import BANDWIDTHS, decode_bytes, nominal
+from tools.bench.workloads import LockStep, Rollout, roll_out, seconds
+from tools.gpu_check.flops import BANDWIDTHS, decode_bytes
 from tools.gpu_check.models import END, build_tokenizer, random_model, shapes
-from tools.gpu_check.serving import MAX_SEQUENCES, start_engine
-from tools.gpu_check.settings import Emit, Settings
+from tools.gpu_check.serving import TRAJECTORIES, start_engine
+from tools.gpu_check.settings import Emit
 
 
-def run(emit: Emit, settings: Settings) -> None:
+def run(emit: Emit, device: str) -> None:
     """Roll out the same problems both ways, and compare with the bound of memory bandwidth."""
-    device, small = settings.device, settings.small
+    small = device == "cpu"
     shape = shapes(small)["hybrid"]
     tokenizer = build_tokenizer(shape.dims["vocab_size"])
     model = random_model(shape, device)
     limit = 2048 if small else 8192
     stop = (tokenizer.convert_tokens_to_ids(END),)
-    engine = start_engine(
-        emit, settings, model, sleep_level=0, stop_token_ids=stop, max_model_len=limit
-    )
+    engine = start_engine(emit, model, eager=False, max_model_len=limit, stop_token_ids=stop)
     engine.sync(model, 0)
     renderer = Renderer(tokenizer, max_prompt_tokens=limit // 2, max_model_len=limit)
-    problems = make_problems(2 if small else 16)
-    recipe = SVR(group_size=2 if small else 8, horizon=3)
+    size = 2 if small else 8
+    problems = make_problems(2 if small else TRAJECTORIES // size)
 
     def measure(way: Any, tokens: int) -> Rollout:
         decoding = Decoding(max_completion_tokens=tokens, temperature=0.9)
-        median = 8 if small else 300
+        recipe, median = SVR(group_size=size, horizon=3), 8 if small else 300
         return roll_out(way, renderer, recipe, problems, decoding, median=median, device=device)
 
     measure(engine, 8)  # first uses cost extra
@@ -43,19 +41,18 @@ def run(emit: Emit, settings: Settings) -> None:
         for name, way in (("pipelined", engine), ("lock_step", LockStep(engine)))
     }
     for name, rollout in found.items():
-        _report(emit, name, rollout)
+        _report(emit, name, rollout, engine.max_batch)
     speedup = found["lock_step"].seconds / found["pipelined"].seconds
     emit("speedup", speedup, note="pipelined over lock-step")
-    _agreement(emit, model, found["pipelined"], device)
-    _bandwidth(emit, model, found, settings)
+    _bandwidth(emit, model, found, device, engine.dtype.itemsize)
 
 
-def _report(emit: Emit, name: str, rollout: Rollout) -> None:
+def _report(emit: Emit, name: str, rollout: Rollout, most: int) -> None:
     count = len(rollout.trajectories)
     emit(f"{name}.seconds", rollout.seconds, "s", f"{count} trajectories of 3 turns")
     emit(f"{name}.tokens", rollout.tokens / rollout.seconds, "tokens/s", "sampled")
     emit(f"{name}.steps", rollout.steps, note="engine steps")
-    places = rollout.steps * min(count, MAX_SEQUENCES)
+    places = rollout.steps * min(count, most)
     emit(f"{name}.idle", 1 - rollout.tokens / places, note="share of places without a token")
 
 
@@ -72,35 +69,15 @@ def make_problems(count: int) -> list[Problem]:
     ]
 
 
-def _agreement(emit: Emit, model: Any, rollout: Rollout, device: str) -> None:
-    """Compare engine and trainer log-probabilities on the last turns of some trajectories."""
-    completions = [trajectory.turns[-1].sampled for trajectory in rollout.trajectories[:16]]
-    samples = [
-        Sample(
-            prompt_ids=completion.prompt_ids,
-            completion_ids=completion.token_ids,
-            logprobs=completion.logprobs,
-            advantage=0.0,
-            group_id=str(number),
-            policy_version=0,
-        )
-        for number, completion in enumerate(completions)
-    ]
-    engine = torch.tensor([x for s in samples for x in s.logprobs], device=device)
-    gap = (engine - trainer_logprobs(model, samples, device, together=8)).abs()
-    emit("logprob_difference_mean", gap.mean().item(), "nats", "engine against trainer, last turns")
-    emit("logprob_difference_max", gap.max().item(), "nats")
-
-
-def _bandwidth(emit: Emit, model: Any, found: Mapping[str, Rollout], settings: Settings) -> None:
-    """Compare the rollouts with the time that moving their bytes takes."""
-    device = settings.device
-    measured = copy_bandwidth(device, small=settings.small)
+def _bandwidth(
+    emit: Emit, model: Any, found: Mapping[str, Rollout], device: str, width: int
+) -> None:
+    """Compare the rollouts with the time that moving their bytes takes, ``width`` per number."""
+    measured = copy_bandwidth(device)
     emit("bandwidth", measured / 1e9, "GB/s", "of a copy: bytes read and written")
     name = torch.cuda.get_device_name(0) if device == "cuda" else "cpu"
-    stated = nominal(BANDWIDTHS, name)
-    emit("bandwidth_stated", stated / 1e9 if stated else None, "GB/s", f"for {name}")
-    width = 2 if settings.engine == "vllm" and device == "cuda" else 4
+    bandwidth = BANDWIDTHS.get(name)
+    emit("bandwidth_stated", bandwidth / 1e9 if bandwidth else None, "GB/s", f"for {name}")
     weights = width * sum(p.numel() for p in model.parameters())
     for label, rollout in found.items():
         contexts = [
@@ -115,9 +92,10 @@ def _bandwidth(emit: Emit, model: Any, found: Mapping[str, Rollout], settings: S
         emit(f"{label}.share_of_bound", bound / rollout.seconds)
 
 
-def copy_bandwidth(device: str, *, small: bool) -> float:
+def copy_bandwidth(device: str) -> float:
     """Bytes per second, read and written, of a copy within the device's memory."""
-    source = torch.zeros((2**26 if small else 2**31), dtype=torch.uint8, device=device)
+    size = 2**26 if device == "cpu" else 2**31
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     target.copy_(source)
     return 2 * source.numel() / min(seconds(lambda: target.copy_(source), device) for _ in range(5))

@@ -1,7 +1,7 @@
 """Runs the parts one after the other, each in its own process, and keeps what they found.
 
 A part can crash, hang or take the driver down with it: the others still run, and every figure is
-printed and kept the moment it is known.
+printed and written to the report the moment it is known.
 """
 
 import json
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tools.gpu_check.settings import MARK, Settings
+from tools.gpu_check.settings import MARK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +24,15 @@ class Part:
     """One thing that is measured."""
 
     name: str
-    module: str
-    """Has ``run(emit, settings)``."""
+    call: str
+    """Where the function lies that takes ``emit`` and the device."""
     share: float
     """Share of the time, relative to the other parts."""
 
 
 def run_parts(
     parts: Sequence[Part],
-    settings: Settings,
+    device: str,
     *,
     seconds: float,
     log: IO[str],
@@ -46,11 +46,11 @@ def run_parts(
 
     Args:
         parts: in order.
-        settings: handed to each of them.
+        device: ``cuda``, or ``cpu`` for a small size of everything; handed to each of them.
         seconds: for all of them together.
         log: takes what the parts print beside their figures.
         say: takes a line for each figure.
-        keep: takes all findings so far, whenever a part has ended.
+        keep: takes all findings so far, whenever there is a new one.
 
     Returns:
         For each part its ``seconds`` and ``figures``, and ``skipped`` or ``error`` with a reason.
@@ -60,22 +60,29 @@ def run_parts(
     for index, part in enumerate(parts):
         left = deadline - time.monotonic()
         limit = left * part.share / sum(other.share for other in parts[index:])
-        found[part.name] = run_part(part, settings, limit, log=log, say=say)
+        found[part.name] = result = {"limit_seconds": round(limit, 1), "figures": {}}
+        _run_part(part, device, limit, result, log=log, say=say, keep=lambda: keep(found))
         keep(found)
     return found
 
 
-def run_part(
-    part: Part, settings: Settings, limit: float, *, log: IO[str], say: Callable[[str], None]
-) -> dict[str, Any]:
-    """Run one part for at most ``limit`` seconds."""
+def _run_part(
+    part: Part,
+    device: str,
+    limit: float,
+    result: dict[str, Any],
+    *,
+    log: IO[str],
+    say: Callable[[str], None],
+    keep: Callable[[], None],
+) -> None:
+    """Run one part for at most ``limit`` seconds and add what it finds to ``result``."""
     started = time.monotonic()
-    result: dict[str, Any] = {"seconds": 0.0, "limit_seconds": round(limit, 1), "figures": {}}
     log.write(f"==== {part.name}\n")
     log.flush()
     beginning = log.tell()
     process = subprocess.Popen(
-        [sys.executable, "-m", "tools.gpu_check.part", part.module, settings.to_json()],
+        [sys.executable, "-m", "tools.gpu_check.part", part.call, device],
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
@@ -95,6 +102,7 @@ def run_part(
         for line in process.stdout:
             if line.startswith(MARK):
                 _take(json.loads(line.removeprefix(MARK)), part.name, result, say)
+                keep()
             elif line.strip():
                 log.write(line)
         code = process.wait()
@@ -112,7 +120,6 @@ def run_part(
         if ending in result:
             say(f"{part.name}: {ending.upper()}: {result[ending]}")
     say(f"{part.name}: took {result['seconds']:.0f} s")
-    return result
 
 
 def _take(

@@ -1,29 +1,10 @@
-"""Settings of every part of the check, and how a part reports its figures."""
+"""How a part of the check reports its figures."""
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 MARK = "gpu-check-figure "
 """Prefix of the output lines that carry a figure."""
-
-EngineName = Literal["vllm", "transformers"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How the check runs."""
-
-    device: str
-    """``cuda`` or ``cpu``."""
-    engine: EngineName
-    """Engine of the parts that sample."""
-    small: bool = False
-    """Tiny models and few tokens, for testing the check itself."""
-
-    def to_json(self) -> str:
-        """As the part's process reads it."""
-        return json.dumps(asdict(self))
 
 
 class Emit(Protocol):

@@ -13,22 +13,22 @@ from svr_lightning.errors import typed_line
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.flops import peak_flops, update_flops
 from svr_lightning.training.kernels import use_kernels
+from svr_lightning.training.packing import can_pack, prepare_packing
 from svr_lightning.training.update import batch_of, make_optimizer, policy_update_loss
 from tools.bench import workloads
 from tools.gpu_check.flops import FORMULA
 from tools.gpu_check.models import (
     Shape,
-    linear_attention_kernel,
     random_model,
     shapes,
 )
-from tools.gpu_check.settings import Emit, Settings
+from tools.gpu_check.settings import Emit, SkippedError
 
 MICRO_BATCHES = 16
 """Per optimizer step on one GPU: 16 problems x G 8 in micro-batches of 8."""
 CLIP = 2.0
-WAYS = ("checkpointing", "all_activations", "checkpointing_liger")
-"""Variants: what is kept for the backward pass, and which kernels run."""
+WAYS = ("checkpointing", "checkpointing_packed", "all_activations", "checkpointing_liger")
+"""Variants: what is kept for the backward pass, whether rows are packed, which kernels run."""
 ENOUGH_SECONDS = 12.0
 """A measurement that has taken this long is not repeated again."""
 REPETITIONS = 3
@@ -47,23 +47,23 @@ class Timing:
     peak_gib: float | None
 
 
-def run(emit: Emit, settings: Settings) -> None:
-    """Measure each model with and without gradient checkpointing."""
-    device, found = settings.device, shapes(settings.small)
+def run(emit: Emit, device: str) -> None:
+    """Measure each model in each way."""
     name = torch.cuda.get_device_name(0) if device == "cuda" else "cpu"
     peak = peak_flops(torch.device(device))
     emit("device", name)
     emit("peak_flops", peak, "FLOP/s", note=f"dense bf16, stated for {name}" if peak else "unknown")
     emit("flops_formula", FORMULA)
-    emit("linear_attention", linear_attention_kernel(device))
     liger = device == "cuda" and find_spec("liger_kernel") is not None
     emit("liger_kernel", liger, note="measured apart, last" if liger else "not used")
     failed = []
-    for way in WAYS if liger else WAYS[:2]:
+    for way in WAYS if liger else WAYS[:-1]:
         for model in ("dense", "hybrid"):
             label = f"{model}.{way}"
             try:
-                timing = _fitting(found[model], way, settings)
+                timing = _fitting(shapes(device == "cpu")[model], way, device)
+            except SkippedError as reason:
+                emit(f"{label}.micro_batch", None, note=str(reason))
             except Exception as error:  # measure the other variants anyway
                 emit(f"{label}.micro_batch", None, note=typed_line(error))
                 failed.append(label)
@@ -74,9 +74,9 @@ def run(emit: Emit, settings: Settings) -> None:
         raise RuntimeError(f"no figures for {', '.join(failed)}")
 
 
-def _fitting(shape: Shape, way: str, settings: Settings) -> Timing:
+def _fitting(shape: Shape, way: str, device: str) -> Timing:
     """Measure with the paper's micro-batch of 8 sequences, halved until it fits."""
-    small = settings.small
+    small = device == "cpu"
     sequences = 2 if small else 8
     while True:
         samples = workloads.make_samples(
@@ -86,8 +86,8 @@ def _fitting(shape: Shape, way: str, settings: Settings) -> Timing:
             median=8 if small else 400,
             limit=16 if small else 1200,
         )
-        timing = _measure_or_none(shape, samples, way, settings.device)
-        workloads.release(settings.device)
+        timing = _measure_or_none(shape, samples, way, device)
+        workloads.release(device)
         if timing is not None:
             return timing
         if sequences == 1:
@@ -107,12 +107,17 @@ def _measure(shape: Shape, samples: list[Sample], way: str, device: str) -> Timi
     model = random_model(shape, device)
     if way.endswith("liger"):
         use_kernels(model, True, device)
+    packed = way.endswith("packed")
+    if packed:
+        prepare_packing(model)
+        if not can_pack(model):
+            raise SkippedError("a layer does not keep the sequences of a packed row apart here")
     reference = copy.deepcopy(model).requires_grad_(False)
     if way.startswith("checkpointing"):
         model.gradient_checkpointing_enable({"use_reentrant": False})
     model.train()
     optimizer = make_optimizer(model, OptimizerConfig(lr=1e-6), total_steps=100)["optimizer"]
-    batch = batch_of(samples, weight=1.0 / len(samples)).to(device)
+    batch = batch_of(samples, 1.0 / len(samples), packed=packed).to(device)
 
     def micro_step() -> None:
         with workloads.precision(device):

@@ -1,6 +1,6 @@
-from tools.gpu_check.settings import Emit, Settings
+from tools.gpu_check.settings import Emit
 
 
-def run(emit: Emit, settings: Settings) -> None:
+def run(emit: Emit, device: str) -> None:
     print("a library that talks", end="")
-    emit("speed", 12.5, "tokens/s", note=f"on {settings.device}")
+    emit("speed", 12.5, "tokens/s", note=f"on {device}")

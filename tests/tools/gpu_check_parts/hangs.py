@@ -1,10 +1,10 @@
 import subprocess
 import time
 
-from tools.gpu_check.settings import Emit, Settings
+from tools.gpu_check.settings import Emit
 
 
-def run(emit: Emit, settings: Settings) -> None:
+def run(emit: Emit, device: str) -> None:
     child = subprocess.Popen(["sleep", "600"])
     emit("child", child.pid)
     time.sleep(600)

@@ -1,6 +1,6 @@
-from tools.gpu_check.settings import Emit, Settings
+from tools.gpu_check.settings import Emit
 
 
-def run(emit: Emit, settings: Settings) -> None:
+def run(emit: Emit, device: str) -> None:
     emit("before", 1)
     raise ValueError("nothing\nfits")

@@ -1,5 +1,5 @@
-from tools.gpu_check.settings import Emit, Settings, SkippedError
+from tools.gpu_check.settings import Emit, SkippedError
 
 
-def run(emit: Emit, settings: Settings) -> None:
+def run(emit: Emit, device: str) -> None:
     raise SkippedError("the package is not installed")
