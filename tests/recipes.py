@@ -66,8 +66,12 @@ class Actors:
         self._write = write
 
     def run(
-        self, jobs: Iterable[Job], on_done: Callable[[int, Any], None] | None = None
+        self,
+        jobs: Iterable[Job],
+        on_done: Callable[[int, Any], None] | None = None,
+        ahead: Iterable[Job] = (),
     ) -> list[Any]:
+        assert not [*ahead]
         results = []
         for index, job in enumerate(jobs):
             results.append(self._play(job))

@@ -1,4 +1,4 @@
-"""Every private name of Lightning, DeepSpeed and torch that the package uses, under a public one.
+"""Every private name of the libraries that the package trains with, under a public one.
 
 No other file touches one. ``PRIVATE`` says what each is needed for; tests/shell/test_internals.py
 fails where a new version no longer has it, or calls it with other arguments.
@@ -44,10 +44,16 @@ PRIVATE = {
         "bf16 gradients are checked for overflow"
     ),
     "torch.optim.AdamW._step_supports_amp_scaling": "gradients are clipped under mixed precision",
+    "transformers.PreTrainedConfig._attn_implementation": "which attention a model calls",
     "deepspeed.ops.__compatible_ops__": "no communication kernel is compiled on CPUs",
 }
 
 Fetcher = _DataFetcher
+
+
+def attention_of(model: Any) -> str:
+    """The name of the attention function that a transformers model calls."""
+    return str(model.config._attn_implementation)
 
 
 class EpochLoop(_TrainingEpochLoop):

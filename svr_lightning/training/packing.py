@@ -24,6 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.utils.generic import is_flash_attention_requested
 
+from svr_lightning.training.internals import attention_of
 from svr_lightning.training.kernels import CONVOLUTION, LINEAR_ATTENTION, called
 
 PACKING_MODELS = ("qwen3", "qwen3_5_text")
@@ -59,7 +60,7 @@ AttentionMaskInterface.register(_BY_SEQUENCE, sdpa_mask)
 
 def prepare_packing(model: Any) -> None:
     """Let a model with ``sdpa`` take packed rows; what it computes of others stays the same."""
-    if model.config.model_type in PACKING_MODELS and model.config._attn_implementation == "sdpa":
+    if model.config.model_type in PACKING_MODELS and attention_of(model) == "sdpa":
         model.set_attn_implementation(_BY_SEQUENCE)
 
 
@@ -105,7 +106,7 @@ def _attention_can_pack(model: Any) -> bool:
     config = model.config
     return (
         config.model_type in PACKING_MODELS
-        and (config._attn_implementation == _BY_SEQUENCE or _is_flash(model))
+        and (attention_of(model) == _BY_SEQUENCE or _is_flash(model))
         and set(getattr(config, "layer_types", None) or ()) <= set(_KINDS)
     )
 

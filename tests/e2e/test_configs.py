@@ -114,7 +114,7 @@ def test_the_real_configurations_carry_the_papers_hyperparameters(
     assert optimizer["betas"] == [0.9, 0.95]
     assert (optimizer["warmup_fraction"], optimizer["decay_fraction"]) == (0.05, 0.20)
     assert optimizer["floor"] == 0.05
-    assert model["reference"] == {"mix": 0.6, "every": mixing}
+    assert model["reference"] == {"mix": 0.6, "every": mixing, "dtype": None}
     evaluation = model["evaluation"]
     assert (evaluation["max_turns"], evaluation["stop"]) == (10, None)  # the paper's rule
     assert evaluation["temperature"] == 0.0

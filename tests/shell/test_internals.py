@@ -1,4 +1,4 @@
-"""Private names of Lightning, DeepSpeed and torch: one file uses them, and they are still there."""
+"""Private names of other libraries: one file uses them, and they are still there."""
 
 import ast
 import inspect

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch.callbacks import Callback
 from svr_lightning.callbacks import RolloutLog
 
@@ -115,9 +116,13 @@ class Optimised(Callback):
         self, trainer: Any, module: SVRModule, outputs: Any, batch: TrainBatch, batch_idx: int
     ) -> None:
         tokens = batch.input_ids[batch.rows, batch.logit_positions + 1]
+        ends = torch.tensor(batch.lengths).cumsum(0)
+        sequence = batch.rows
+        if batch.packed:
+            sequence = torch.bucketize(batch.logit_positions, ends, right=True)
         self.texts += [
-            module.renderer.completion_text(tokens[batch.rows == row].tolist())
-            for row in range(len(batch))
+            module.renderer.completion_text(tokens[sequence == index].tolist())
+            for index in range(len(batch))
         ]
 
 
