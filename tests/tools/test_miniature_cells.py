@@ -212,6 +212,9 @@ def test_the_candidate_that_is_best_on_average_over_both_tasks_is_chosen(tmp_pat
     assert tuning.chosen_candidate(outs) == "all"  # both 0.625, with fewer tokens
     tuning.write_tuned(outs[1], {}, judged({"drawn": (0.625, 400), "all": (0.75, 300)}))
     assert tuning.chosen_candidate(outs) == "drawn"
+    tuning.write_tuned(str(tmp_path / "rates"), {"svr": {"lr": 1e-3}}, {})
+    with pytest.raises(ConfigError, match="candidates are not judged"):
+        tuning.chosen_candidate([str(tmp_path / "rates")])
     with pytest.raises(ConfigError, match="no figures of the candidates"):
         tuning.chosen_candidate([str(tmp_path / "elsewhere")])
 
@@ -285,7 +288,8 @@ def test_a_training_without_tuned_rates_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(Path(__file__).resolve().parents[2])
-    assert main(["--out", str(tmp_path), "--stage", "train"]) == 2
+    nothing = ["--out", str(tmp_path), "--published", str(tmp_path), "--stage", "train"]
+    assert main(nothing) == 2
     assert "no tuned learning rates" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="no validation results; run --stage tune"):
         tuning.tuned_rates(Settings(out=str(tmp_path)), ["svr"])

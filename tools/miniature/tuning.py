@@ -105,11 +105,10 @@ def chosen_candidate(outs: Sequence[str]) -> str:
     def mean(name: str, key: str) -> float:
         return fmean(task[name][key] for task in tried)
 
-    return min(
-        (-mean(name, "accuracy"), mean(name, "avg_total_tokens"), name)
-        for name in plan.CANDIDATES
-        if all(name in task for task in tried)
-    )[2]
+    judged = [name for name in plan.CANDIDATES if all(name in task for task in tried)]
+    if not judged:
+        raise ConfigError(f"{', '.join(outs)}: candidates are not judged; run --stage tune on both")
+    return min((-mean(n, "accuracy"), mean(n, "avg_total_tokens"), n) for n in judged)[2]
 
 
 def development_scores(cell: Cell) -> Scores:
