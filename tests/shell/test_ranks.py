@@ -111,7 +111,7 @@ def test_two_processes_sample_what_one_does(ranks: list[Seen], alone: Seen) -> N
 def test_an_engine_is_told_its_rank_and_its_gpu_under_slurm_too(ranks: list[Seen]) -> None:
     for rank, seen in enumerate(ranks):
         before, within, after = seen["ddp"]["environment"]
-        assert before == after == dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        assert before == after  # whatever other libraries left there
         gpu = str(2 + rank)  # not the number of the process on its machine
         assert within == {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": gpu}
 
