@@ -184,7 +184,7 @@ def test_the_layer_of_svr_plus_is_the_candidate_that_was_chosen(
     (layer,) = plan.BY_NAME[plan.CHOSEN].layers
     held = yaml.safe_load(Path(layer).read_text())["model"]["recipe"]["init_args"]
     outs = [str(tmp_path / task) for task in plan.BEDS]
-    for name, candidate in plan.CANDIDATES.items():
+    for name, candidate in tuning.CANDIDATES.items():
         for out in outs:
             tuning.write_tuned(out, {}, judged({name: (0.9, 100)}))
         if candidate["model"]["recipe"]["init_args"].items() <= held.items():
@@ -198,7 +198,7 @@ def judged(found: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
     """Accuracy and tokens of the candidates; .1 and 100 of those that are not named."""
     return {
         name: {"accuracy": accuracy, "avg_total_tokens": tokens}
-        for name in plan.CANDIDATES
+        for name in tuning.CANDIDATES
         for accuracy, tokens in [found.get(name, (0.1, 100))]
     }
 
@@ -261,7 +261,7 @@ def test_rows_that_take_another_rows_rate_ask_for_that_row(tmp_path: Path) -> No
 
 def test_a_candidates_figures_are_means_over_its_seeds(tmp_path: Path) -> None:
     settings = Settings(out=str(tmp_path), rates={"svr": 1e-3})
-    for name in plan.CANDIDATES:
+    for name in tuning.CANDIDATES:
         for seed in plan.CANDIDATE_SEEDS:
             validated(plan.candidate_cell(name, seed, settings), seed / 100)
     mean = fmean(seed / 100 for seed in plan.CANDIDATE_SEEDS)

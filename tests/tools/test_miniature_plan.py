@@ -14,7 +14,7 @@ from jsonargparse import ArgumentParser
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.recipes.base import Recipe
 from tests.recipes import WRONG, play
-from tools.miniature import plan
+from tools.miniature import plan, tuning
 from tools.miniature.plan import ROWS, Row, Settings, Task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +95,7 @@ def test_a_row_knows_its_own_protocol(row: Row) -> None:
 def test_every_candidate_is_a_layer_that_parses() -> None:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--recipe", type=Recipe)
-    for layer in plan.CANDIDATES.values():
+    for layer in tuning.CANDIDATES.values():
         below = parser.parse_object({"recipe": parts(plan.BY_NAME["svr"])[0]["model"]["recipe"]})
         above = parser.parse_object({"recipe": layer["model"]["recipe"]}, below)
         assert isinstance(parser.instantiate_classes(above).recipe, Recipe)

@@ -230,25 +230,6 @@ TUNED_ROWS = tuple(
 )
 """Rows with a learning rate of their own."""
 
-CANDIDATES: Mapping[str, Mapping[str, Any]] = {
-    name: {
-        "model": {
-            "recipe": {
-                "class_path": "svr_lightning.recipes.svr_plus.SVRPlus",
-                "init_args": {"turns": turns, "sections": sections, "proper": proper},
-            }
-        }
-    }
-    for name, (turns, sections, proper) in {
-        "drawn": ("drawn", False, False),
-        "drawn_proper": ("drawn", False, True),
-        "drawn_sections": ("drawn", True, False),
-        "drawn_sections_proper": ("drawn", True, True),
-        "all": ("all", False, False),
-        "all_sections": ("all", True, False),
-    }.items()
-}
-"""Configuration layers among which ``svr_plus`` is chosen, on both tasks' development problems."""
 CHOSEN = "svr_plus"
 """The row whose layer is the chosen candidate."""
 

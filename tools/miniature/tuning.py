@@ -15,6 +15,25 @@ from tools.miniature import plan
 from tools.miniature.plan import Cell, Settings
 
 TUNED = "tuned.json"
+CANDIDATES: Mapping[str, Mapping[str, Any]] = {
+    name: {
+        "model": {
+            "recipe": {
+                "class_path": "svr_lightning.recipes.svr_plus.SVRPlus",
+                "init_args": {"turns": turns, "sections": sections, "proper": proper},
+            }
+        }
+    }
+    for name, (turns, sections, proper) in {
+        "drawn": ("drawn", False, False),
+        "drawn_proper": ("drawn", False, True),
+        "drawn_sections": ("drawn", True, False),
+        "drawn_sections_proper": ("drawn", True, True),
+        "all": ("all", False, False),
+        "all_sections": ("all", True, False),
+    }.items()
+}
+"""Configuration layers among which ``svr_plus`` is chosen, on both tasks' development problems."""
 _SHOWN = ("accuracy", "avg_total_tokens", "turns")
 Scores = dict[str, Any]
 T = TypeVar("T")
@@ -51,11 +70,11 @@ def rate_cells(settings: Settings, names: Sequence[str]) -> list[Cell]:
 
 def candidate_cells(settings: Settings) -> list[Cell]:
     """Trainings of each candidate. Writes the candidates' layers."""
-    for name, layer in plan.CANDIDATES.items():
+    for name, layer in CANDIDATES.items():
         write_json(plan.candidate_layer(name, settings), layer)  # JSON is YAML
     return [
         plan.candidate_cell(name, seed, settings)
-        for name in plan.CANDIDATES
+        for name in CANDIDATES
         for seed in plan.CANDIDATE_SEEDS
     ]
 
@@ -79,7 +98,7 @@ def best_rate(tried: Mapping[str, Scores]) -> float:
 def judged_candidates(settings: Settings) -> dict[str, Any]:
     """Every candidate's development figures on this task, averaged over seeds."""
     tried = {}
-    for name in plan.CANDIDATES:
+    for name in CANDIDATES:
         runs = [
             development_scores(plan.candidate_cell(name, seed, settings))
             for seed in plan.CANDIDATE_SEEDS
@@ -105,7 +124,7 @@ def chosen_candidate(outs: Sequence[str]) -> str:
     def mean(name: str, key: str) -> float:
         return fmean(task[name][key] for task in tried)
 
-    judged = [name for name in plan.CANDIDATES if all(name in task for task in tried)]
+    judged = [name for name in CANDIDATES if all(name in task for task in tried)]
     if not judged:
         raise ConfigError(f"{', '.join(outs)}: candidates are not judged; run --stage tune on both")
     return min((-mean(n, "accuracy"), mean(n, "avg_total_tokens"), n) for n in judged)[2]
@@ -160,7 +179,7 @@ def check_choice(outs: Sequence[str]) -> None:
         ConfigError: if it holds another candidate, or candidates are not judged.
     """
     name = chosen_candidate(outs)
-    wanted = plan.CANDIDATES[name]["model"]["recipe"]["init_args"]
+    wanted = CANDIDATES[name]["model"]["recipe"]["init_args"]
     (layer,) = plan.BY_NAME[plan.CHOSEN].layers
     held = yaml.safe_load(Path(layer).read_text(encoding="utf-8"))["model"]["recipe"]["init_args"]
     if any(held.get(option) != value for option, value in wanted.items()):
