@@ -14,11 +14,13 @@ from svr_lightning.files import to_json, write_json
 from tests.trajectories import record, uncensored, write_results
 from tools.miniature import plan, tuning
 from tools.miniature.__main__ import main
+from tools.miniature.budgets import options_of
 from tools.miniature.cells import inputs_digest, record_path
 from tools.miniature.outcomes import FILE, read_outcomes
 from tools.miniature.plan import Command, Settings
 from tools.miniature.reading import Seeds, recording_of
-from tools.miniature.results import answers, options_of, versus
+from tools.miniature.results import answers, versus
+from tools.miniature.summary import Frontier, stop_families
 
 ROWS = ("grpo", "grpo_mt", "oracle", "svr", "verdict_only")
 SEEDS = ("42", "43")
@@ -253,7 +255,7 @@ def test_comparisons_with_svr_are_paired(rows: dict[str, Any]) -> None:
 def test_either_is_measured_at_the_others_cost(rows: dict[str, Any]) -> None:
     """A turn costs 101 tokens or more, and SVR's own rule 2.17 turns: two fixed turns fit."""
     there = rows["grpo_mt"]["versus_svr"]["at_svrs_cost"]
-    assert set(there["options"]) <= {"1 turns", "2 turns"}
+    assert all("oracle" not in option for option in there["options"])
     assert there["tokens"] <= rows["svr"]["greedy"]["tokens"]["mean"]
     one = rows["grpo"]["versus_svr"]
     assert one["svr_at_its_cost"] is None
@@ -271,6 +273,10 @@ def seeds_of(name: str, folder: Path, records: dict[int, list[dict[str, Any]]]) 
     )
 
 
+def every_option(seeds: Seeds) -> Frontier:
+    return options_of(seeds, stop_families(seeds.tables))
+
+
 def test_a_row_with_fewer_seeds_is_compared_with_the_same_seeds_of_svr(tmp_path: Path) -> None:
     """SVR has 3 of 6 with seed 42 and none with 43; the row has 2 of 6 with 43 alone."""
     wrong = uncensored()
@@ -278,7 +284,7 @@ def test_a_row_with_fewer_seeds_is_compared_with_the_same_seeds_of_svr(tmp_path:
         turn["correct"] = False
     svr = seeds_of("svr", tmp_path, {42: uncensored(), 43: wrong})
     row = seeds_of("grpo", tmp_path, {43: single("ab")})
-    found = versus(svr, row, answers(row), options_of(svr), options_of(row))
+    found = versus(svr, row, answers(row), every_option(svr), every_option(row))
     assert found["seeds"] == [43]
     assert found["accuracy"]["seeds"] == pytest.approx([-2 / 6])
     assert found["at_svrs_cost"]["gap"]["seeds"] == pytest.approx([2 / 6])
@@ -295,4 +301,5 @@ def test_tables_commands_and_the_figure_are_published(out: Path) -> None:
     assert str(out) not in commands
     numbers = json.loads((folder / "rows.json").read_text())
     assert {row["name"]: row["kind"] for row in numbers["rows"]}["SVR"] == "reference"
-    assert "<svg" in (folder / "rows.svg").read_text()
+    assert all("<svg" in (folder / name).read_text() for name in ("rows.svg", "budgets.svg"))
+    assert "## SVR against the best pair, 2 seeds" in table

@@ -162,21 +162,6 @@ def test_the_gap_at_a_cost_is_the_option_minus_the_row() -> None:
     assert found["gap"]["difference"] == 0.75
 
 
-def test_the_frontier_holds_fixed_budgets_and_thresholds_at_every_horizon() -> None:
-    options = summary.frontier([table()], Confident())
-    found = dict(zip(options.names, options.answers, strict=True))
-    assert len(found) == 3 * 11
-    assert found["gamma 0.85, at most 3 turns"].right.mean() == EXPECTED["accuracy"]
-    assert found["2 turns"].right.tolist() == [[0, 1, 1, 0, 0, 1]]
-    assert found["2 turns"].tokens[0, 0] == 100 + 50 + 200 + 50
-
-
-def test_budgets_alone_are_what_a_row_without_a_self_check_has() -> None:
-    options = summary.budgets([table(), table()])
-    assert options.names == ("1 turns", "2 turns", "3 turns")
-    assert options.answers[1].right.tolist() == [[0, 1, 1, 0, 0, 1]] * 2
-
-
 def test_turns_that_some_problems_lack_are_no_budget() -> None:
     rows = [record("a", (True, "C", 1.0, 5)), record("b", (True, "C", 1.0, 5), (True, "C", 1.0, 5))]
     assert list(summary.budget_ratios(turn_tables(rows)["toy"])) == ["1"]

@@ -20,6 +20,7 @@ from svr_lightning.report.drawing import (
     shown,
     token_axis,
 )
+from tools.miniature.budgets import OURS
 
 _LOOK = {
     "reference": (BLUE, "o", 9.0, ""),
@@ -76,5 +77,35 @@ def rows(data: Mapping[str, Any]) -> Figure:
             handle.set_label(name.format(shown(title)))
             handles.append(handle)
     figure.legend(handles=handles, loc="outside upper left", ncols=2)
+    name_points(axes, labels, drawn)
+    return figure
+
+
+def budgets(data: Mapping[str, Any]) -> Figure:
+    """The best option of each row within a budget, against the tokens that it takes.
+
+    Args:
+        data: ``curves``: ``name``, ``title`` and ``points`` with ``tokens`` and ``accuracy``.
+    """
+    figure = new_figure(5.4)
+    axes = figure.add_subplot()
+    drawn: list[Line] = []
+    labels: list[Label] = []
+    for curve in data["curves"]:
+        ours = curve["name"] in OURS
+        tokens = [point["tokens"] for point in curve["points"]]
+        accuracy = [point["accuracy"] for point in curve["points"]]
+        if not tokens:
+            continue
+        colour = {"svr": BLUE, "svr_plus": LIGHT_BLUE}.get(curve["name"], ORANGE)
+        axes.plot(tokens, accuracy, ".-", color=colour, linewidth=2.0 if ours else 1.0)
+        drawn.append((tokens, accuracy))
+        weight = "bold" if ours else "normal"
+        end = (tokens[-1], accuracy[-1])
+        labels.append(Label(*end, shown(curve["title"], 40), colour, SMALL, weight))
+    token_axis(axes)
+    axes.set_ylabel("accuracy")
+    axes.margins(x=0.12, y=0.08)
+    axes.grid(axis="y")
     name_points(axes, labels, drawn)
     return figure

@@ -13,6 +13,7 @@ from svr_lightning.files import write_file, write_json
 from svr_lightning.report.drawing import svg
 from tools.miniature import plan, tuning
 from tools.miniature.cells import read_record
+from tools.miniature.figure import budgets as draw_budgets
 from tools.miniature.figure import rows as draw_rows
 from tools.miniature.outcomes import FILE as OUTCOMES
 from tools.miniature.outcomes import write_outcomes
@@ -27,6 +28,7 @@ FILES = (
     "commands.md",
     "rows.svg",
     "rows.json",
+    "budgets.svg",
     OUTCOMES,
     tuning.TUNED,
 )
@@ -60,19 +62,21 @@ def write_report(
     write_file(out / "commands.md", [commands_md([one.row for one in found], shown, seeds)])
     write_json(out / "times.json", _seconds(found, settings))
     missing = _missing(found, names, seeds)
-    entries = summarise(found)
+    entries, budgets = summarise(found)
     tuned = out / tuning.TUNED
     write_json(
         out / "results.json",
         {
             "rows": entries,
+            "budgets": budgets,
             "missing": missing,
             "tuned": json.loads(tuned.read_text(encoding="utf-8")) if tuned.is_file() else None,
             "versions": package_versions(),
         },
     )
-    write_file(out / "table.md", [table_md(entries, missing)])
+    write_file(out / "table.md", [table_md(entries, budgets, missing)])
     _figure(entries, out)
+    write_file(out / "budgets.svg", [svg(draw_budgets, budgets)])
     table = f"{out / 'table.md'}: {len(entries)} rows"
     return [table, *(f"not judged: {cell}" for cell in missing)]
 

@@ -10,6 +10,7 @@ from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.sweep import ORACLE
 from svr_lightning.evaluation.table import Outcome, TurnTable
 from tools.miniature import plan, summary
+from tools.miniature.budgets import Families, budget_entries, options_of
 from tools.miniature.plan import Row
 from tools.miniature.reading import Recording, Seeds, same_problems
 from tools.miniature.summary import Answers, Draws, Frontier
@@ -19,20 +20,24 @@ REFERENCE = "svr"
 Entry = dict[str, Any]
 
 
-def summarise(rows: Sequence[Seeds]) -> list[Entry]:
+def summarise(rows: Sequence[Seeds]) -> tuple[list[Entry], Entry]:
     """One entry per row in the order of the plan, majority voting behind the row it is over.
+
+    Returns:
+        The entries, and :func:`~tools.miniature.budgets.budget_entries` of all rows.
 
     Raises:
         ConfigError: if two rows were asked different problems.
     """
     reference = next((row for row in rows if row.row.name == REFERENCE), None)
-    options = options_of(reference) if reference else None
+    stops = [summary.stop_families(seeds.tables) for seeds in rows]
+    wholes = [options_of(*pair) for pair in zip(rows, stops, strict=True)]
+    options = next((w for one, w in zip(rows, wholes, strict=True) if one is reference), None)
     entries: list[Entry] = []
-    for seeds in rows:
+    for seeds, families, whole in zip(rows, stops, wholes, strict=True):
         same_problems(rows[0].tables[0].ids, seeds.tables[0].ids, seeds.row.name)
         drawn = summary.draws(summary.clusters(seeds.tables[0]), len(seeds.seeds))
-        whole = options if options and seeds is reference else options_of(seeds)
-        own = [(row_entry(seeds, drawn), answers(seeds), whole)]
+        own = [(row_entry(seeds, families, drawn), answers(seeds), whole)]
         for k, voted in seeds.votes.items():
             alone = Frontier(names=(f"{k} votes",), answers=(voted,))
             own.append((vote_entry(seeds, k, voted, drawn), voted, alone))
@@ -40,10 +45,10 @@ def summarise(rows: Sequence[Seeds]) -> list[Entry]:
             if reference and options and seeds is not reference:
                 entry[f"versus_{REFERENCE}"] = versus(reference, seeds, returned, options, theirs)
             entries.append(entry)
-    return entries
+    return entries, budget_entries(list(zip(rows, wholes, strict=True)))
 
 
-def row_entry(seeds: Seeds, drawn: Draws) -> Entry:
+def row_entry(seeds: Seeds, families: Families, drawn: Draws) -> Entry:
     """Greedy and sampled metrics of a row."""
     fixed = summary.mean_over_seeds([summary.budget_ratios(table) for table in seeds.tables], drawn)
     best = max(fixed, key=lambda k: (fixed[k]["mean"], -int(k)))
@@ -52,7 +57,7 @@ def row_entry(seeds: Seeds, drawn: Draws) -> Entry:
         "fixed": {k: fixed[k]["mean"] for k in fixed},
         "fixed_tokens": {k: _mean_tokens(seeds.tables, int(k)) for k in fixed},
         "best_fixed": {"budget": int(best), **fixed[best]},
-        "stops": stops_entry(seeds, drawn),
+        "stops": stops_entry(seeds, families, drawn),
         "sampled": sampled_entry(seeds, drawn),
     }
 
@@ -71,7 +76,7 @@ def greedy_entry(seeds: Seeds, drawn: Draws) -> Entry:
     }
 
 
-def stops_entry(seeds: Seeds, drawn: Draws) -> list[Entry]:
+def stops_entry(seeds: Seeds, families: Families, drawn: Draws) -> list[Entry]:
     """Each family of stopping rules at the row's own tokens; none for single turns.
 
     Settings are chosen on one half of the clusters and measured on the other.
@@ -85,7 +90,7 @@ def stops_entry(seeds: Seeds, drawn: Draws) -> list[Entry]:
             "reads_labels": name == ORACLE,
             "at_own_cost": summary.at_cost(options, own, cluster, drawn),
         }
-        for name, options in summary.stop_families(seeds.tables).items()
+        for name, options in families.items()
     ]
 
 
@@ -136,7 +141,7 @@ def versus(
         reference: the row to compare with.
         seeds: the other row.
         other: what that one returned.
-        options: all that the reference can be made to return.
+        options: all that the reference can return.
         others: all that the other row can.
     """
     common = seeds.seeds if seeds.row.trained else reference.seeds
@@ -154,13 +159,6 @@ def versus(
         f"{REFERENCE}_at_its_cost": summary.at_cost(_seeds(options, ours), yours, cluster, drawn),
         f"at_{REFERENCE}s_cost": summary.at_cost(_seeds(others, theirs), mine, cluster, drawn),
     }
-
-
-def options_of(seeds: Seeds) -> Frontier:
-    """All outcomes of a row: fixed budgets, and stopping rules if it has a self-check."""
-    if seeds.row.interface is None:
-        return summary.budgets(seeds.tables)
-    return summary.frontier(seeds.tables, seeds.greedy[0].gate)
 
 
 def answers(seeds: Seeds) -> Answers:

@@ -6,14 +6,13 @@ with all the targets and orders that were asked of it.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.core.metrics import SELF_CHECK_METRICS
-from svr_lightning.core.stopping import Confident
 from svr_lightning.evaluation import calibration
 from svr_lightning.evaluation.intervals import (
     level_resamples,
@@ -22,7 +21,7 @@ from svr_lightning.evaluation.intervals import (
     resample_counts,
 )
 from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.sweep import THRESHOLDS, best_of_halves, families, measured
+from svr_lightning.evaluation.sweep import best_of_halves, families, measured
 from svr_lightning.evaluation.table import Outcome, TurnTable, cluster_codes, problem_table
 from tools.miniature import plan
 
@@ -193,32 +192,9 @@ class Frontier:
     """All outcomes that one row's recorded turns can give."""
 
     names: tuple[str, ...]
-    """[O] such as ``gamma 0.85, at most 3 turns`` or ``2 turns``."""
+    """[O] a stopping rule with its number of turns, or a number of votes."""
     answers: tuple[Answers, ...]
     """[O]"""
-
-
-def frontier(tables: Sequence[TurnTable], rule: Confident) -> Frontier:
-    """Thresholds at every horizon, and every fixed budget, of [S] uncensored recordings."""
-    horizon = min(table.correct.shape[1] for table in tables)
-    options = []
-    for turns in range(1, horizon + 1):
-        for gamma in THRESHOLDS:
-            changed = replace(rule, threshold=gamma)
-            outcomes = [replay(table, changed, turns) for table in tables]
-            name = f"gamma {gamma:g}, at most {turns} turns"
-            options.append((name, answers_of(tables, outcomes)))
-        options.append(_budget(tables, turns))
-    return _frontier(options)
-
-
-def budgets(tables: Sequence[TurnTable]) -> Frontier:
-    """Every fixed budget that all problems of [S] recordings have."""
-    return _frontier([_budget(tables, int(turns)) for turns in budget_ratios(tables[0])])
-
-
-def _budget(tables: Sequence[TurnTable], turns: int) -> tuple[str, Answers]:
-    return f"{turns} turns", answers_of(tables, [replay(table, None, turns) for table in tables])
 
 
 def _frontier(options: Sequence[tuple[str, Answers]]) -> Frontier:
@@ -254,24 +230,20 @@ def answers_of(tables: Sequence[TurnTable], outcomes: Sequence[Outcome]) -> Answ
     return Answers(right=right, tokens=tokens)
 
 
-def at_cost(
-    options: Frontier, other: Answers, cluster: Ints, drawn: Draws
-) -> dict[str, Any] | None:
-    """The most accurate option at another row's cost, chosen on other problems.
+def within(options: Frontier, budget: Floats, cluster: Ints) -> tuple[Answers, list[str]] | None:
+    """The most accurate option within a budget, chosen on other problems.
 
     On each half of the clusters the option is chosen whose mean tokens there, over seeds too, are
-    within the other row's there, and it is measured on the other half: a winner's own problems
-    would flatter it.
+    within the mean of ``budget`` there ([N] tokens), and it is measured on the other half: a
+    winner's own problems would flatter it.
 
     Returns:
-        ``accuracy`` and ``tokens``, means over both halves; ``options``, the two that were chosen;
-        ``gap``, the option minus the other row, as ``accuracy`` of :func:`compare` has it. None
-        if no option is as cheap.
+        What both halves returned, and the names of the two options. None if no option is as cheap.
     """
     right = np.stack([option.right.mean(0) for option in options.answers])  # [O, N]
     tokens = np.stack([option.tokens.mean(0) for option in options.answers])
     even = cluster % 2 == 0
-    found = best_of_halves(right, tokens, other.tokens.mean(0), even)
+    found = best_of_halves(right, tokens, budget, even)
     if found is None:
         return None
     by_even, by_odd = (options.answers[option] for option in found)
@@ -279,9 +251,26 @@ def at_cost(
         right=np.where(even, by_odd.right, by_even.right),
         tokens=np.where(even, by_odd.tokens, by_even.tokens),
     )
+    return taken, [options.names[option] for option in found]
+
+
+def at_cost(
+    options: Frontier, other: Answers, cluster: Ints, drawn: Draws
+) -> dict[str, Any] | None:
+    """The most accurate option at another row's cost, as :func:`within` finds it.
+
+    Returns:
+        ``accuracy`` and ``tokens``, means over both halves; ``options``, the two that were chosen;
+        ``gap``, the option minus the other row, as ``accuracy`` of :func:`compare` has it. None
+        if no option is as cheap.
+    """
+    found = within(options, other.tokens.mean(0), cluster)
+    if found is None:
+        return None
+    taken, names = found
     return {
         "accuracy": float(taken.right.mean()),
         "tokens": float(taken.tokens.mean()),
-        "options": [options.names[option] for option in found],
+        "options": names,
         "gap": compare(taken, other, drawn)["accuracy"],
     }

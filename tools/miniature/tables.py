@@ -41,17 +41,22 @@ _VERSUS = """\
 SVR minus the row, on the same problems and seeds. Seeds ahead: on how many of them SVR is more
 accurate."""
 _COSTS = """\
-SVR at the row's cost: under the threshold and the number of turns, or the number of fixed turns,
-that are most accurate within the row's tokens, chosen on one half of the sets of numbers and
-measured on the other. The row at SVR's cost likewise, of its fixed numbers of turns, and of
-thresholds where it has a self-check. The differences are there. Their intervals hold the
-chosen settings fixed."""
+SVR at the row's cost: under the stopping rule, of all but the oracle, that is most accurate within
+the row's tokens, chosen on one half of the clusters of problems and measured on the other. The row
+at SVR's cost likewise. The differences are there. Their intervals hold the chosen rules fixed."""
+_BUDGETS = """\
+Ours against the best pair of a method without self-check and a stopping rule that needs none, or a
+number of votes, each within the budget of tokens per problem. Ours may take any threshold or rule
+as well. What either takes is chosen on one half of the clusters of problems and measured on the
+other; which pairs were chosen is in results.json. The gap is ours minus the pair, with a 95 %
+interval over seeds and clusters that holds the choice fixed."""
 _HEAD = (
     *("", "seeds", "accuracy", "sampled", "paper", "first turn", "any turn"),
     *("best fixed (turns)", "turns", "tokens", "tokens per right answer"),
     *("PSE", "ESR", "Brier", "AUROC", "overconfidence"),
 )
 _SAMPLED = ("", "turn 1", "turn 2", "turn 3", "AUROC", "Brier", "overconfidence")
+_BUDGET_HEAD = ("budget", "ours (tokens)", "best pair (tokens)", "gap", "pair, chosen on one half")
 _COMPARED = ("", "accuracy", "seeds ahead", "tokens")
 _AT_COST = (
     *("", "SVR at the row's cost (tokens)", "SVR minus the row"),
@@ -59,7 +64,7 @@ _AT_COST = (
 )
 
 
-def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
+def table_md(entries: Sequence[Entry], budgets: Entry, missing: Sequence[str]) -> str:
     """All tables with the notes that explain them."""
     parts = ["# The miniature experiment", "", _NOTES, "", *_grid(_HEAD, map(_greedy, entries))]
     if any(entry["privileged"] for entry in entries):
@@ -70,6 +75,17 @@ def table_md(entries: Sequence[Entry], missing: Sequence[str]) -> str:
         rows = (_stops(entry, names) for entry in stopped)
         parts += ["", "## Stopping rules at equal tokens", "", _STOPS, ""]
         parts += _grid(("", "own rule", *names), rows)
+    for one in budgets["pairs"]:
+        if one["points"]:
+            title = f"## {one['title']} against the best pair, {len(one['seeds'])} seeds"
+            parts += [
+                "",
+                title,
+                "",
+                _BUDGETS,
+                "",
+                *_grid(_BUDGET_HEAD, map(_budget, one["points"])),
+            ]
     parts += [
         "",
         "## Each sampled turn",
@@ -96,6 +112,13 @@ def _stops(entry: Entry, names: Sequence[str]) -> list[str]:
             "" if at_cost is None else f"{at_cost['accuracy']:.3f} ({_gap(at_cost['gap'])})"
         )
     return cells
+
+
+def _budget(point: Entry) -> list[str]:
+    ours, pair = (
+        f"{point[k]['accuracy']:.3f} ({point[k]['tokens']:.0f})" for k in ("ours", "pair")
+    )
+    return [str(point["budget"]), ours, pair, _gap(point["gap"]), point["pair"]["options"][0]]
 
 
 def commands_md(rows: Sequence[Row], settings: Settings, seeds: Sequence[int]) -> str:

@@ -1,0 +1,91 @@
+"""Rows within equal budgets of tokens, over recordings whose answers are known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from svr_lightning.evaluation.sweep import ORACLE
+from tests.trajectories import uncensored, write_results
+from tools.miniature import plan, summary
+from tools.miniature.budgets import budget_entries, is_rival, options_of, pairs_of
+from tools.miniature.reading import Seeds, recording_of
+from tools.miniature.summary import Answers, Frontier
+
+
+def seeds_of(name: str, folder: Path, seeds: tuple[int, ...] = (42, 43)) -> Seeds:
+    """Six problems, each a cluster of its own, judged with every seed."""
+    write_results(folder / name, uncensored(), {}, {})
+    recorded = (recording_of(name, folder / name),) * len(seeds)
+    return Seeds(row=plan.BY_NAME[name], seeds=seeds, greedy=recorded, sampled=(), votes={})
+
+
+def option(right: list[list[int]], tokens: float) -> Answers:
+    answers = np.array(right, dtype=float)
+    return Answers(right=answers, tokens=np.full(answers.shape, tokens))
+
+
+ALL, HALF, NONE = [1] * 6, [1, 1, 1, 0, 0, 0], [0] * 6
+
+
+def test_the_gap_to_the_best_pair_is_measured_within_each_budget(tmp_path: Path) -> None:
+    """Ours is right on all problems for 60 tokens. One rival is right on half of them for 55 with
+    the first seed and on none with the second, the other on all of them for 150."""
+    ours, chain, tutored = (seeds_of(name, tmp_path) for name in ("svr", "grpo_mt", "murphy"))
+    own = Frontier(names=("sure",), answers=(option([ALL, ALL], 60),))
+    cheap = Frontier(names=("cheap",), answers=(option([HALF, NONE], 55),))
+    dear = Frontier(names=("dear",), answers=(option([ALL, ALL], 150),))
+    found = pairs_of(ours, own, [(ours, own), (chain, cheap), (tutored, dear)])
+    assert found["seeds"] == [42, 43]
+    points = {point["budget"]: point for point in found["points"]}
+    assert 50 not in points  # ours is not as cheap
+    assert points[140]["pair"] == {"accuracy": 0.25, "tokens": 55, "options": ["cheap", "cheap"]}
+    assert points[140]["gap"]["seeds"] == pytest.approx([0.5, 1.0])
+    assert points[140]["gap"]["difference"] == pytest.approx(0.75)
+    assert points[200]["pair"]["options"] == ["dear", "dear"]
+    assert points[200]["gap"]["difference"] == 0
+
+
+def test_a_rival_is_compared_on_our_seeds_and_left_out_if_it_lacks_one(tmp_path: Path) -> None:
+    ours = seeds_of("svr", tmp_path, (43,))
+    own = Frontier(names=("sure",), answers=(option([HALF], 60),))
+    more = seeds_of("grpo_mt", tmp_path, (42, 43))
+    rival = Frontier(names=("chain",), answers=(option([NONE, ALL], 60),))
+    (first, *_) = pairs_of(ours, own, [(more, rival)])["points"]
+    assert first["gap"]["seeds"] == pytest.approx([-0.5])
+    other = seeds_of("murphy", tmp_path, (42,))
+    assert pairs_of(ours, own, [(other, rival)])["points"] == []
+
+
+def test_rivals_are_trained_without_a_self_check_and_show_no_labels() -> None:
+    def rival(name: str) -> bool:
+        row = plan.BY_NAME[name]
+        return is_rival(Seeds(row=row, seeds=(), greedy=(), sampled=(), votes={}))
+
+    assert all(map(rival, ("grpo", "grpo_mt", "igrpo", "murphy")))
+    assert not any(map(rival, ("svr", "svr_plus", "rlcr", "oracle", "warm_start_neutral")))
+
+
+def test_the_oracle_is_no_option(tmp_path: Path) -> None:
+    row = seeds_of("grpo_mt", tmp_path)
+    families = summary.stop_families(row.tables)
+    assert ORACLE in families
+    names = options_of(row, families).names
+    assert "GRPO-MT, 2 turns, at most 2 turns" in names
+    assert not any("oracle" in name for name in names)
+
+
+def test_votes_are_options_too(tmp_path: Path) -> None:
+    row = seeds_of("grpo", tmp_path)
+    voted = Seeds(
+        row=row.row,
+        seeds=row.seeds,
+        greedy=row.greedy,
+        sampled=(),
+        votes={3: option([ALL, ALL], 140)},
+    )
+    alone = Frontier(names=("GRPO, 1 turn",), answers=(option([HALF, HALF], 40),))
+    (curve,) = budget_entries([(voted, alone)])["curves"]
+    found = {point["budget"]: point["accuracy"] for point in curve["points"]}
+    assert (found[100], found[140]) == (0.5, 1.0)
+    assert curve["points"][-1]["options"] == ["GRPO Maj@3", "GRPO Maj@3"]
