@@ -5,6 +5,7 @@ same column. Works on layers with keys and values and on layers with recurrent s
 what Qwen3 and the hybrid Qwen3.5 are made of.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,10 +38,13 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
         self._buffers: tuple[Tensor, Tensor]
         self._start = self._stop = 0
 
-    def hold(self, keys: Tensor, values: Tensor) -> None:
-        """Replace all that is held by [B, H, L, D] keys and values."""
-        self._buffers = (_pad_right(keys, SPARE), _pad_right(values, SPARE))
-        self._show(rows=len(keys), start=0, stop=keys.shape[-2])
+    def hold(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        """Replace all that is held by the rows of [B, H, L, D] keys and values of any L."""
+        length = max(states.shape[-2] for states in keys)
+        if not self.is_initialized:
+            self.lazy_initialization(keys[0], values[0])
+        self._buffers = (_rows_of(keys, length), _rows_of(values, length))
+        self._show(rows=sum(map(len, keys)), start=0, stop=length)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -48,11 +52,10 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
         """Append [B, H, T, D] columns and return all of them, as transformers asks."""
         stop = self._stop + key_states.shape[-2]
         if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self.hold(key_states, value_states)
+            self.hold([key_states], [value_states])
         elif stop > self._buffers[0].shape[-2]:
             keys = torch.cat([self.keys, key_states], dim=-2)
-            self.hold(keys, torch.cat([self.values, value_states], dim=-2))
+            self.hold([keys], [torch.cat([self.values, value_states], dim=-2)])
         else:
             for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
                 buffer[: len(new), :, self._stop : stop] = new
@@ -63,7 +66,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
         """Let row i be what was row ``beam_idx[i]``; only rows that move are copied."""
         rows = beam_idx.tolist()
         if len(rows) > len(self._buffers[0]):
-            self.hold(self.keys[beam_idx], self.values[beam_idx])
+            self.hold([self.keys[beam_idx]], [self.values[beam_idx]])
             return
         places = [place for place, row in enumerate(rows) if place != row]
         moved = [rows[place] for place in places]
@@ -99,22 +102,62 @@ def new_cache(config: Any) -> DynamicCache:
     return cache
 
 
-def merge(cache: DynamicCache, other: DynamicCache) -> None:
-    """Append the rows of ``other`` to ``cache``, left-padding the shorter of the two."""
-    for mine, theirs in zip(cache.layers, other.layers, strict=True):
-        if _has_keys(mine):
-            length = max(mine.keys.shape[-2], theirs.keys.shape[-2])
-            keys = torch.cat([_pad_left(mine.keys, length), _pad_left(theirs.keys, length)])
-            values = torch.cat([_pad_left(mine.values, length), _pad_left(theirs.values, length)])
-            if isinstance(mine, RoomyLayer):
-                mine.hold(keys, values)
-            else:
-                mine.keys, mine.values = keys, values
+def can_share(cache: DynamicCache) -> bool:
+    """Whether the states of a sequence's beginning can be told from those of the rest."""
+    return all(isinstance(layer, RoomyLayer) for layer in cache.layers)
+
+
+def copy_columns(
+    source: DynamicCache,
+    cache: DynamicCache,
+    rows: list[int],
+    longer: list[int],
+    width: int,
+    new: int,
+) -> None:
+    """Begin an empty ``cache`` with columns of ``source``.
+
+    Args:
+        source: of layers that :func:`can_share` accepts.
+        cache: where they go.
+        rows: [B] row of ``source`` that row i begins like.
+        longer: [B] by how many tokens that row is longer than row i will be.
+        width: columns of ``cache`` when all of its tokens have been read.
+        new: of these, the last ones, which are not copied.
+    """
+    device = source.layers[0].keys.device
+    places = torch.tensor(rows, device=device).unsqueeze(1)
+    # Both are padded on the left: a token of row i stands as far from the end of its row, plus
+    # what the other has more.
+    moved = source.layers[0].keys.shape[-2] - width - torch.tensor(longer, device=device)
+    columns = torch.arange(width - new, device=device) + moved.unsqueeze(1)
+    columns = columns.clamp(min=0)  # of padding
+    for theirs, mine in zip(source.layers, cache.layers, strict=True):
+        keys, values = (
+            states[places, :, columns].transpose(1, 2) for states in (theirs.keys, theirs.values)
+        )
+        mine.hold([keys], [values])
+
+
+def merge(caches: Sequence[DynamicCache]) -> DynamicCache:
+    """Append the rows of all others to the first, left-padding what is shorter, and return it."""
+    first = caches[0]
+    if len(caches) == 1:
+        return first
+    for mine, *others in zip(*(cache.layers for cache in caches), strict=True):
+        layers = [mine, *others]
+        if isinstance(mine, RoomyLayer):
+            mine.hold([layer.keys for layer in layers], [layer.values for layer in layers])
+        elif _has_keys(mine):
+            length = max(layer.keys.shape[-2] for layer in layers)
+            mine.keys = torch.cat([_pad_left(layer.keys, length) for layer in layers])
+            mine.values = torch.cat([_pad_left(layer.values, length) for layer in layers])
         for states in ("conv_states", "recurrent_states"):
             for index, state in getattr(mine, states, {}).items():
                 if state is not None:
-                    joined = torch.cat([state, getattr(theirs, states)[index]])
+                    joined = torch.cat([getattr(layer, states)[index] for layer in layers])
                     getattr(mine, states)[index] = joined
+    return first
 
 
 def keep_rows(cache: DynamicCache, rows: Tensor) -> None:
@@ -140,5 +183,12 @@ def _pad_left(states: Tensor, length: int) -> Tensor:
     return functional.pad(states, (0, 0, length - states.shape[-2], 0))
 
 
-def _pad_right(states: Tensor, columns: int) -> Tensor:
-    return functional.pad(states, (0, 0, 0, columns))
+def _rows_of(parts: Sequence[Tensor], length: int) -> Tensor:
+    """[B, H, length + SPARE, D] with the rows of all parts, which end at column ``length``."""
+    _, heads, _, width = parts[0].shape
+    buffer = parts[0].new_zeros(sum(map(len, parts)), heads, length + SPARE, width)
+    row = 0
+    for states in parts:
+        buffer[row : row + len(states), :, length - states.shape[-2] : length] = states
+        row += len(states)
+    return buffer

@@ -47,7 +47,7 @@ def draw_tokens(
 
 def _invert(probs: Tensor, draws: Sequence[float]) -> Tensor:
     """[B] the first token whose cumulative probability exceeds the row's draw."""
-    cumulative = probs.double().cumsum(dim=-1)
+    cumulative = probs.cumsum(dim=-1, dtype=torch.float64)
     target = torch.tensor(draws, dtype=torch.float64, device=probs.device).unsqueeze(1)
     token = torch.searchsorted(cumulative, target * cumulative[:, -1:], right=True)
     return token.squeeze(1).clamp(max=probs.shape[-1] - 1)

@@ -4,17 +4,20 @@ It reads the very module that trains, so its weights are never stale; the versio
 match, which keeps a forgotten sync from going unnoticed.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.utils.generic import is_flash_attention_requested
 
 from svr_lightning.core.types import FinishReason
-from svr_lightning.engines import batch_cache
+from svr_lightning.engines import batch_cache, prefill
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.sampling import draw_tokens, uniforms
 
@@ -112,53 +115,52 @@ class TransformersEngine(Engine):
         self._waited = 0
         requests = [self._queue.popleft() for _ in range(room)]
         rows = [_Row(r, uniforms(r.sampling.seed, r.sampling.max_tokens)) for r in requests]
-        cache = batch_cache.new_cache(self._model.config)
-        logits = self._prefill(rows, cache)
-        if self._cache is None:
-            self._cache = cache
-        else:
-            batch_cache.merge(self._cache, cache)
+        rows, logits, cache = self._prefill(rows)
+        self._cache = cache if self._cache is None else batch_cache.merge([self._cache, cache])
         first_new = len(self._rows)
         self._rows.extend(rows)
         self._take(logits, rows)
         return self._retire(range(first_new, len(self._rows)))
 
-    def _prefill(self, rows: Sequence[_Row], cache: Any) -> Tensor:
-        """[B, V] scores of the first tokens; a prompt that several rows share is read once."""
-        places: dict[tuple[int, ...], int] = {}
-        prompt_of = [places.setdefault(row.request.prompt_ids, len(places)) for row in rows]
-        readers = [rows[prompt_of.index(place)] for place in range(len(places))]
-        width = max(row.length for row in readers)
-        ids = [[0] * (width - row.length) + list(row.request.prompt_ids) for row in readers]
-        logits = self._forward(ids, readers, cache, width)
-        if len(readers) == len(rows):
-            return logits
-        index = torch.tensor(prompt_of, device=logits.device)
-        batch_cache.keep_rows(cache, index)
-        return logits[index]
+    def _prefill(self, rows: Sequence[_Row]) -> tuple[list[_Row], Tensor, Any]:
+        """The rows in another order, [B, V] scores of their first tokens, and their cache."""
+        askers: dict[tuple[int, ...], list[_Row]] = {}
+        for row in rows:
+            askers.setdefault(row.request.prompt_ids, []).append(row)
+        new_cache = partial(batch_cache.new_cache, self._model.config)
+        order, logits, cache = prefill.read(list(askers), self._forward, new_cache)
+        ordered = [row for prompt in order for row in askers[prompt]]
+        if len(order) < len(ordered):
+            places = [place for place, prompt in enumerate(order) for _ in askers[prompt]]
+            index = torch.tensor(places, device=logits.device)
+            batch_cache.keep_rows(cache, index)
+            logits = logits[index]
+        return ordered, logits, cache
 
     def _decode(self) -> list[Output]:
         if not self._rows:
             return []
-        width = max(row.length for row in self._rows)
         last = [[row.tokens[-1]] for row in self._rows]
-        logits = self._forward(last, self._rows, self._cache, width)
+        logits = self._forward(last, [row.length for row in self._rows], self._cache)
         self._take(logits, self._rows)
         return self._retire(range(len(self._rows)))
 
-    def _forward(
-        self, ids: list[list[int]], rows: Sequence[_Row], cache: Any, width: int
-    ) -> Tensor:
-        """[B, V] scores of the next token; ``width`` is the padded length, new tokens included."""
+    def _forward(self, ids: list[list[int]], lengths: list[int], cache: Any) -> Tensor:
+        """[B, V] scores of the tokens after ``ids`` [B, T], which end rows of these lengths."""
         device = self._model.device
+        width = max(lengths)
         input_ids = torch.tensor(ids, device=device)
-        lengths = torch.tensor([row.length for row in rows], device=device).unsqueeze(1)
+        starts = width - torch.tensor(lengths, device=device).unsqueeze(1)
         columns = torch.arange(width, device=device).unsqueeze(0)
-        real = columns >= width - lengths
-        positions = (columns - (width - lengths)).clamp(min=0)[:, -input_ids.shape[1] :]
+        positions = (columns[:, -input_ids.shape[1] :] - starts).clamp(min=0)
+        mask = (columns >= starts).long()
+        if input_ids.shape[1] == 1 and not is_flash_attention_requested(self._model.config):
+            # The [B, 1, 1, L] that transformers would make of it, which costs more than a layer.
+            mask = torch.zeros_like(mask, dtype=self.dtype).masked_fill(columns < starts, -math.inf)
+            mask = mask[:, None, None]
         output = self._model(
             input_ids=input_ids,
-            attention_mask=real.long(),
+            attention_mask=mask,
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
