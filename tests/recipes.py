@@ -136,10 +136,10 @@ def advantages(samples: Sequence[Sample]) -> list[float]:
 RECIPES: dict[str, tuple[Recipe, int, int]] = {
     "svr": (SVR(), 8, 10),
     "svr_proper": (SVR(proper=True), 8, 10),
-    "svr_turns": (SVRPlus(turns="drawn", sections=False), 8, 10),
-    "svr_plus": (SVRPlus(), 48, 10),
+    "svr_turns": (SVRPlus(sections=False, proper=False), 8, 10),
+    "svr_plus": (SVRPlus(), 16, 10),
     "svr_plus_matched": (SVRPlus(optimised=8), 8, 10),
-    "svr_plus_whole": (SVRPlus(sections=False, proper=False), 24, 10),
+    "svr_plus_whole": (SVRPlus(turns="all", sections=False, proper=False), 24, 10),
     "svr_verdict": (SVR(interface="verdict"), 8, 10),
     "svr_confidence": (SVR(interface="confidence"), 8, 10),
     "grpo": (GRPO(), 24, 1),

@@ -1,7 +1,7 @@
 """SVR with credit for each turn and, if asked for, for each of a turn's two parts.
 
 Differs from GRPO in: what SVR differs in, but with reward-to-go instead of one return per
-trajectory; every turn is optimised, or one drawn turn per trajectory; solution and self-check can
+trajectory; one drawn turn per trajectory is optimised, or every turn; solution and self-check can
 be credited apart, each with what it brings about. Its defaults are the best combination that was
 found on the embedded tasks (docs/recipes.md).
 """
@@ -22,13 +22,16 @@ from svr_lightning.recipes.svr import SVR
 class SVRPlus(SVR):
     """SVR with credit for each turn and each of its two parts."""
 
-    turns: Literal["all", "drawn"] = "all"
-    """Optimise every turn, or one per trajectory, drawn uniformly, at a third of the update's
-    cost. Either way first turns learn too."""
+    turns: Literal["all", "drawn"] = "drawn"
+    """Optimise every turn, at three times the update's cost, or one per trajectory, drawn
+    uniformly: as many sequences as SVR, and first turns learn too."""
     sections: bool = True
     """Credit a solution with the solve and answer-format rewards to go, and its self-check with the
     verification and self-check-format rewards of its own turn, as two sequences. False credits
     whole turns with their total reward to go."""
+
+    proper: bool = True
+    """Score self-checks properly, as in SVR, where it is off."""
 
     optimised: int | None = None
     """Optimise a random choice of so many of a problem's sequences, with the advantages that they

@@ -42,7 +42,7 @@ class TurnOfTheProblem(SVRPlus):
 
 RECIPES = {
     "last": SVR(**SETTINGS),
-    "random": TurnOfTheProblem(**SETTINGS, turns="drawn", sections=False),
+    "random": TurnOfTheProblem(**SETTINGS, sections=False, proper=False),
 }
 
 

@@ -242,9 +242,8 @@ SAID = [
 
 
 def svr_plus(**options: Any) -> tuple[SVRPlus, Any]:
-    recipe = SVRPlus(
-        group_size=2, weights=RewardWeights(alpha=0.0), scale_rewards="none", **options
-    )
+    fixed = {"group_size": 2, "weights": RewardWeights(alpha=0.0), "scale_rewards": "none"}
+    recipe = SVRPlus(proper=False, **fixed, **options)
     ((group,), _) = play(recipe, lambda program, prompt, _: SAID[program][prompt])
     return recipe, group
 
@@ -299,7 +298,7 @@ def test_svr_plus_can_optimise_as_few_sequences_as_svr() -> None:
         assert len(indices) == 5
         places.add(tuple(indices))
     assert {index for each in places for index in each} == set(range(12))
-    assert svr_plus(optimised=99)[0].samples_per_problem == 12
+    assert svr_plus(optimised=99)[0].samples_per_problem == 4
 
 
 def test_each_trajectory_draws_its_own_turn() -> None:

@@ -57,7 +57,7 @@ def test_the_proper_reward_pays_for_correct_above_ten_thirteenths() -> None:
 def test_svr_turns_credits_a_drawn_turn_with_what_it_and_later_ones_earned() -> None:
     weights = RewardWeights(alpha=0, delta=0, keep=0, reg=0, fail=0, cal=0, fmt=0)
     recipe = SVRPlus(
-        turns="drawn", sections=False, group_size=2, weights=weights, scale_rewards="none"
+        sections=False, proper=False, group_size=2, weights=weights, scale_rewards="none"
     )
     rows = ("WWR", "RWW")
     # Reward-to-go of 0 0 1: 1/3, 1/2, 1; of 1 0 0: 1/3, 0, 0. Centred per turn:
@@ -125,7 +125,7 @@ def test_svr_plus_takes_a_turn_of_a_self_check_alone_as_one_sequence() -> None:
 
 
 def test_every_turn_is_drawn_equally_often() -> None:
-    recipe = SVRPlus(turns="drawn", sections=False, group_size=2, horizon=3)
+    recipe = SVRPlus(sections=False, group_size=2, horizon=3)
     ((group,), _) = play(recipe, scripts("RWR", "WRW"))
     draws = [
         recipe.drawn(replace(group, place=SeedContext(run_seed=7, step=step)), i)

@@ -36,8 +36,8 @@ from tests.made_up_recipe import MADE_UP
 # ScRPO compares the corrections of wrong answers, of which a problem needs two.
 SMALL: dict[str, tuple[Recipe, int, int]] = {
     "svr_proper": (SVR(group_size=2, horizon=2, proper=True), 4, 2),
-    "svr_turns": (SVRPlus(group_size=2, horizon=2, turns="drawn", sections=False), 4, 2),
-    "svr_plus": (SVRPlus(group_size=2, horizon=2), 4, 2),
+    "svr_turns": (SVRPlus(group_size=2, horizon=2, sections=False, proper=False), 4, 2),
+    "svr_plus": (SVRPlus(group_size=2, horizon=2, turns="all"), 4, 2),
     "verdict": (SVR(group_size=2, horizon=2, interface="verdict"), 4, 2),
     "confidence": (SVR(group_size=2, horizon=2, interface="confidence"), 4, 2),
     "grpo": (GRPO(group_size=4), 4, 1),

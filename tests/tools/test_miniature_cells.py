@@ -236,7 +236,8 @@ def test_the_best_rate_of_each_row_is_kept_and_the_smaller_of_equal_ones(tmp_pat
     tuning.write_tuned(settings.out, found, {})
     assert found["svr"]["tried"][f"{low:g}"]["accuracy"] == 0.4
     tuning.write_tuned(settings.out, {"grpo": {"lr": 1e-3}}, {})
-    assert tuning.read_rates(settings.out) == {"svr": middle, "grpo": 1e-3}
+    chosen = {plan.CHOSEN: plan.CANDIDATE_RATE}
+    assert tuning.read_rates(settings.out) == {"svr": middle, "grpo": 1e-3, **chosen}
 
 
 def test_a_best_rate_at_an_end_of_the_grid_asks_for_the_next_one(tmp_path: Path) -> None:

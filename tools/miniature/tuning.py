@@ -160,14 +160,15 @@ def take_over(published: Path, out: str) -> None:
 
 
 def read_rates(out: str) -> dict[str, float]:
-    """The learning rates that ``tuned.json`` holds.
+    """The learning rates that ``tuned.json`` holds, and that of SVR+.
 
     Raises:
         ConfigError: if there is no such file, or it lacks one.
     """
 
     def rates(tuned: Any) -> dict[str, float]:
-        return {name: float(found["lr"]) for name, found in tuned["rates"].items()}
+        found = {name: float(found["lr"]) for name, found in tuned["rates"].items()}
+        return {**found, plan.CHOSEN: plan.CANDIDATE_RATE}
 
     return _read_tuned(out, "tuned learning rates", rates)
 
