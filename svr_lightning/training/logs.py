@@ -236,8 +236,10 @@ WINDOW = 5
 """Rollouts whose means are compared: the first ones of the run with the latest ones."""
 INFORMATIVE_AUROC = 0.6
 """Below this, confidence hardly tells right answers from wrong ones."""
-RARE = 0.05
-"""A share of turns that would end a trajectory below which hardly any trajectory ends."""
+RARE = 0.1
+"""A policy of which fewer turns than this share would end a trajectory never stopped anyway."""
+REMAINS = 0.25
+"""Less than this part of the stops that there were at the start is hardly any."""
 
 ADVICE = (
     "self-verification has collapsed into uniform doubt: CORRECT is said of {now.says_correct:.0%} "
@@ -277,8 +279,8 @@ def has_collapsed(start: SelfVerification, now: SelfVerification) -> bool:
         (True, False)
     """
     return (
-        start.would_stop > 2 * RARE
-        and now.would_stop < RARE
+        start.would_stop > RARE
+        and now.would_stop < REMAINS * start.would_stop
         and now.says_correct < start.says_correct / 2
         and now.auroc < INFORMATIVE_AUROC
     )

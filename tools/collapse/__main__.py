@@ -41,8 +41,8 @@ def main() -> None:
     options.work.mkdir(parents=True, exist_ok=True)
     starts = {"uninformative": options.uninformative, "informative": options.informative}
     ends = time.monotonic() + 60 * options.minutes
-    for condition in CONDITIONS:
-        for seed in SEEDS:
+    for seed in SEEDS:  # outermost, so that every condition has a run early
+        for condition in CONDITIONS:
             path = run_file(options.work, condition, seed)
             start = starts[condition.start]
             if start is not None and not path.exists() and time.monotonic() < ends:

@@ -19,7 +19,7 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.logs import rollout_stats
 
-STEPS, PROBLEMS, GROUP, LENGTH_SCALE = 60, 6, 8, 256
+STEPS, PROBLEMS, GROUP, LENGTH_SCALE = 120, 6, 8, 256
 TEMPERATURE, MAX_TOKENS, MICRO_BATCH, CLIP = 0.9, 96, 24, 2.0
 RATE, BETA = 8e-4, 0.1
 KEPT = (
@@ -96,7 +96,7 @@ def train(
     )
     problems = _problems(rows, seed)
     for step in range(STEPS):
-        scale = warmup_stable_decay(step, STEPS, decay_fraction=0.5)
+        scale = warmup_stable_decay(step, STEPS)
         optimizer.param_groups[0]["lr"] = condition.rate * scale
         engine.sync(model, step)
         groups = svr.collect_rollout(
