@@ -1,22 +1,19 @@
 """A server that speaks the OpenAI chat-completions protocol, as an engine.
 
-Requests run in an event loop in a thread of its own. Answers are kept in a journal, if there is
-one, before they are used, so that an interrupted evaluation does not ask for them again.
+Answers are kept in a journal, if there is one, before they are used, so that an interrupted
+evaluation does not ask for them again.
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import json
 import os
-import queue
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from svr_lightning.core.types import RemoteCompletion
 from svr_lightning.engines.answers import AnswerJournal
@@ -31,6 +28,7 @@ from svr_lightning.engines.chat_protocol import (
     retry_delay,
     server_message,
 )
+from svr_lightning.engines.in_flight import InFlight
 from svr_lightning.errors import ConfigError, one_line, require
 
 DEFAULT_KEY = "OPENAI_API_KEY"
@@ -39,8 +37,6 @@ LARGEST_ANSWER = 8 * 2**20
 REFUSALS = 8
 """Requests that a server may refuse before it has answered one: then the run stops."""
 _CONNECT_SECONDS = 30.0
-
-_Ended = queue.SimpleQueue[tuple[int, "concurrent.futures.Future[RemoteCompletion | str]"]]
 
 
 class _Failure(NamedTuple):
@@ -106,13 +102,10 @@ class OpenAIEngine(Engine):
         self.journal: AnswerJournal | None = None
         self.chat_template_kwargs: Mapping[str, Any] = {}
         self.api_key()  # a variable that is not set is reported before any data is read
-        self._portal: BlockingPortal | None = None
-        self._thread = contextlib.ExitStack()
+        self._asked = InFlight[RemoteCompletion | str]()
         self._http: httpx.AsyncClient
         self._slots: asyncio.Semaphore
-        self._running: dict[int, concurrent.futures.Future[RemoteCompletion | str]] = {}
         self._recalled: list[TextOutput] = []
-        self._ended: _Ended = queue.SimpleQueue()
         self._tries: dict[int, int] = {}
         self._answered = self._refused = 0
 
@@ -158,15 +151,12 @@ class OpenAIEngine(Engine):
         if known is not None:
             self._recalled.append(TextOutput(id=request.id, completion=known, recalled=True))
             return
-        if self._portal is None:
+        if not self._asked.is_open:
             self._slots = asyncio.Semaphore(self.max_batch)
             connect = min(_CONNECT_SECONDS, self.timeout)
             self._http = open_http(self.api_key(), self.max_batch, connect)
-            self._portal = self._thread.enter_context(start_blocking_portal())
-        future = self._portal.start_task_soon(self._answer, request.id, body, key)
-        self._running[request.id] = future
-        ended = self._ended
-        future.add_done_callback(lambda done: ended.put((request.id, done)))
+            self._asked.open()
+        self._asked.start(request.id, self._answer, request.id, body, key)
 
     def step(self) -> list[TextOutput | Refusal]:
         """Wait until at least one request has ended.
@@ -176,28 +166,21 @@ class OpenAIEngine(Engine):
         """
         ended: list[TextOutput | Refusal] = [*self._recalled]
         self._recalled.clear()
-        while self._running and (not ended or not self._ended.empty()):
-            number, future = self._ended.get()
-            del self._running[number]
-            ended.append(self._result(number, future.result()))
-        return ended
+        answers = self._asked.take(wait=not ended)
+        return ended + [self._result(number, answer) for number, answer in answers]
 
     def cancel(self) -> None:
         """Cancel all requests and close the connections."""
-        self._ended = queue.SimpleQueue()
-        self._running.clear()
         self._recalled.clear()
         self._tries.clear()
         self.sleep()
 
     def sleep(self) -> None:
         """Close the connections; the next submit opens new ones."""
-        if self._portal is not None:
+        if self._asked.is_open:
             with contextlib.suppress(httpx.HTTPError, OSError):
-                self._portal.call(self._http.aclose)
-            self._portal.call(self._portal.stop, True)
-            self._thread.close()
-            self._portal = None
+                self._asked.call(self._http.aclose)
+            self._asked.close()
 
     def describe_wait(self) -> str:
         """The highest try among the requests in flight, such as ``try 2 of 6``."""
@@ -313,14 +296,17 @@ def open_http(key: str | None, connections: int, connect_seconds: float) -> http
     )
 
 
-async def exchange(http: httpx.AsyncClient, url: str, data: bytes) -> tuple[httpx.Response, bytes]:
-    """Send a request and read the whole answer.
+async def exchange(
+    http: httpx.AsyncClient, url: str, data: bytes | None
+) -> tuple[httpx.Response, bytes]:
+    """Send a request, POST where it has data, and read the whole answer.
 
     Raises:
         MalformedError: if it is longer than :data:`LARGEST_ANSWER`.
     """
     body = bytearray()
-    async with http.stream("POST", url, content=data) as response:
+    method = "GET" if data is None else "POST"
+    async with http.stream(method, url, content=data) as response:
         async for chunk in response.aiter_bytes():
             body += chunk
             if len(body) > LARGEST_ANSWER:

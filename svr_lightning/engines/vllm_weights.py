@@ -136,7 +136,7 @@ def routes(
     found: list[Route] = []
     lost: list[str] = []
     for name in policy:
-        if any(part in VISION for part in name.split(".")):
+        if is_vision(name):
             continue
         plain = _plain(name)
         merged = ".".join(whole.get(part, part) for part in plain.split("."))
@@ -144,7 +144,7 @@ def routes(
         if place is None:
             lost.append(name)
         else:
-            found.append(Route(name, _wrap(plain) if wrapped else plain, places[place]))
+            found.append(Route(name, wrap(name) if wrapped else plain, places[place]))
     if lost:
         raise ConfigError(f"engine: it has no place for the policy's {_listed(lost)}; {_MEND}")
     brought = {_plain(route.policy) for route in found}
@@ -167,9 +167,14 @@ def _plain(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != DECODER)
 
 
-def _wrap(plain: str) -> str:
+def is_vision(name: str) -> bool:
+    """Whether a weight belongs to a vision tower."""
+    return any(part in VISION for part in name.split("."))
+
+
+def wrap(name: str) -> str:
     """A checkpoint's name of a decoder weight in a conditional-generation class."""
-    prefix = "model."
+    prefix, plain = "model.", _plain(name)
     return f"{prefix}{DECODER}.{plain[len(prefix) :]}" if plain.startswith(prefix) else plain
 
 

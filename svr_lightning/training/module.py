@@ -268,7 +268,7 @@ class SVRModule(LightningModule):
         require(
             self.in_process,
             f"model.engine={type(self.engine).__name__} returns no token ids, which training "
-            "needs; leave model.engine out, or use TransformersEngine or VLLMEngine",
+            "needs; leave model.engine out, or use TransformersEngine, VLLMEngine or ServersEngine",
         )
         for logger in self.trainer.loggers:
             logger.log_hyperparams(hyperparameters(self))

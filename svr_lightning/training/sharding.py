@@ -63,7 +63,7 @@ def shard_for(strategy: Any, policy: Any, reference: Any, engine: Any) -> None:
     require(
         not isinstance(engine, TransformersEngine),
         "model.engine: under SVRFSDPStrategy no process has the whole policy, which the "
-        "transformers engine computes with; use VLLMEngine",
+        "transformers engine computes with; use VLLMEngine or ServersEngine",
     )
     for model in (policy, reference):
         if model is not None and not isinstance(model.base_model, FSDPModule):

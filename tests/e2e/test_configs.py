@@ -55,7 +55,7 @@ def assert_within(layer: Any, resolved: Any) -> None:
         assert resolved == layer
 
 
-@pytest.mark.parametrize("hardware", ["1gpu", "4gpu_zero2", "8gpu_fsdp2", "multi_node"])
+@pytest.mark.parametrize("hardware", ["1gpu", "4gpu_zero2", "8gpu_fsdp2", "multi_node", "servers"])
 def test_every_number_of_gpus_keeps_the_papers_batch_in_micro_batches_of_eight(
     capsys: pytest.CaptureFixture[str], hardware: str
 ) -> None:

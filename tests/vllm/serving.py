@@ -1,4 +1,4 @@
-"""A vLLM server on loopback."""
+"""vLLM servers on loopback."""
 
 import os
 import signal
@@ -9,62 +9,88 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
-@contextmanager
-def served_at(model: Path, name: str, folder: Path) -> Iterator[str]:
-    """The policy at ``model`` behind vLLM's API server, on a free port; its base URL.
+class VLLMServer:
+    """vLLM's API server in a process of its own, on a free port.
 
     Args:
         model: a checkpoint folder.
         name: what the server calls it.
-        folder: for the server's log.
+        log: a file for what it prints.
+        options: further ones of ``vllm serve``.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = folder / "server.log"
-    command = [
-        *(sys.executable, str(Path(__file__).with_name("vllm_server.py"))),
-        *("--model", str(model), "--served-model-name", name),
-        *("--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"),
-        *("--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"),
-        *("--kv-cache-memory-bytes", str(2**26), "--disable-log-stats"),
-        *("--distributed-executor-backend", "uni"),
-    ]
-    environment = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # an executor in the engine's own process
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "TORCHDYNAMO_DISABLE": "1",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, **environment},
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
+
+    def __init__(self, model: Path, name: str, log: Path, *options: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = log
+        self._command = [
+            *(sys.executable, str(Path(__file__).with_name("vllm_server.py"))),
+            *("--model", str(model), "--served-model-name", name),
+            *("--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"),
+            *("--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"),
+            *("--kv-cache-memory-bytes", str(2**26), "--disable-log-stats"),
+            *("--distributed-executor-backend", "uni", *options),
+        ]
+
+    def start(self) -> None:
+        """Begin to start."""
+        environment = {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # an executor in the engine's own process
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_NO_USAGE_STATS": "1",
+            "TORCHDYNAMO_DISABLE": "1",
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        with self._log.open("wb") as stream:
+            self._process = subprocess.Popen(
+                self._command,
+                env={**os.environ, **environment},
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Until it is healthy."""
+        for _ in range(1200):
+            assert self._process.poll() is None, self._said()
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.25)
+            else:
+                return
+        raise AssertionError(self._said())
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of its processes."""
+        os.killpg(self._process.pid, number)
+
+    def kill(self) -> None:
+        """``kill -9``, also of one that was killed before."""
+        with suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)
+        self._process.wait()
+
+    def _said(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:]
+
+
+@contextmanager
+def served_at(model: Path, name: str, folder: Path) -> Iterator[str]:
+    """The policy at ``model`` behind a server that logs to ``folder``; its base URL."""
+    server = VLLMServer(model, name, folder / "server.log")
+    server.start()
     try:
-        _wait_until_healthy(f"http://127.0.0.1:{port}/health", process, log)
-        yield f"http://127.0.0.1:{port}/v1"
+        server.wait()
+        yield f"{server.url}/v1"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(1200):
-        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.25)
-        else:
-            return
-    raise AssertionError(log.read_text(errors="replace")[-3000:])
+        server.kill()

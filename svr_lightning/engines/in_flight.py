@@ -1,0 +1,73 @@
+"""Requests to servers, in an event loop in a thread of its own."""
+
+import concurrent.futures
+import contextlib
+import queue
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+T = TypeVar("T")
+
+
+class InFlight(Generic[T]):
+    """Coroutines by number; each is taken as soon as it ends."""
+
+    def __init__(self) -> None:
+        self._portal: BlockingPortal | None = None
+        self._thread = contextlib.ExitStack()
+        self._running: dict[int, concurrent.futures.Future[T]] = {}
+        self._ended: queue.SimpleQueue[tuple[int, concurrent.futures.Future[T]]]
+        self._ended = queue.SimpleQueue()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the thread runs."""
+        return self._portal is not None
+
+    def open(self) -> None:
+        """Start the thread, if it does not run."""
+        if self._portal is None:
+            self._portal = self._thread.enter_context(start_blocking_portal())
+
+    def start(self, number: int, answer: Callable[..., Awaitable[T]], *arguments: Any) -> None:
+        """Begin ``answer(*arguments)``."""
+        assert self._portal is not None
+        future = self._portal.start_task_soon(answer, *arguments)
+        self._running[number] = future
+        ended = self._ended
+        future.add_done_callback(lambda done: ended.put((number, done)))
+
+    def take(self, *, wait: bool) -> list[tuple[int, T]]:
+        """What has ended; ``wait`` for the first of it, if anything runs."""
+        found: list[tuple[int, T]] = []
+        while self._running and (not self._ended.empty() or (wait and not found)):
+            number, future = self._ended.get()
+            if self._running.get(number) is future:
+                del self._running[number]
+                found.append((number, future.result()))
+        return found
+
+    def drop(self, number: int) -> None:
+        """Stop one of them, which is not taken then."""
+        if future := self._running.pop(number, None):
+            future.cancel()
+
+    def call(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        """What a coroutine of its own returns, waited for."""
+        self.open()
+        assert self._portal is not None
+        return self._portal.call(function, *arguments)
+
+    def close(self) -> None:
+        """Stop all of them and the thread."""
+        self._running.clear()
+        self._ended = queue.SimpleQueue()
+        if self._portal is not None:
+            self._portal.call(self._portal.stop, True)
+            self._thread.close()
+            self._portal = None

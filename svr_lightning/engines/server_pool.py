@@ -1,0 +1,221 @@
+"""The vLLM servers behind one engine: what they are told and asked, and which of them are in use.
+
+Coroutines, for one event loop. A server that dies, hangs or answers with other weights is left out
+until weights are pushed again; what it has not completed goes to the others.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from svr_lightning.engines.base import Request
+from svr_lightning.engines.chat_protocol import MalformedError, server_message
+from svr_lightning.engines.generate_protocol import (
+    Drawn,
+    Facts,
+    ServerError,
+    choose,
+    generate_body,
+    read_facts,
+    read_generation,
+)
+from svr_lightning.engines.openai import exchange
+from svr_lightning.errors import ConfigError, typed_line
+
+
+class ServerPool:
+    """Talks to vLLM servers.
+
+    Args:
+        urls: their addresses, which are also their names.
+        timeout: seconds that an answer may take.
+        health_seconds: without an answer for so long, a server is asked for its health, and has as
+            long to tell it.
+    """
+
+    def __init__(self, urls: Sequence[str], timeout: float, health_seconds: float) -> None:
+        self.urls = [*urls]
+        self.facts: dict[str, Facts] = {}
+        """Of servers that have told them."""
+        self.down: dict[str, str] = {}
+        """Servers that are not in use, and why."""
+        self.max_model_len = 0
+        self.tied = False
+        """The policy's output layer is its embedding."""
+        self._timeout, self._health_seconds = timeout, health_seconds
+        self._running: dict[str, int] = {}
+        self._http: httpx.AsyncClient
+        self._room: asyncio.Semaphore
+
+    @property
+    def in_use(self) -> list[str]:
+        """The servers that requests go to."""
+        return [url for url in self.urls if url not in self.down]
+
+    def require_one(self) -> None:
+        """Insist on a server in use.
+
+        Raises:
+            ConfigError: saying of each server why it is not.
+        """
+        if not self.in_use:
+            why = "; ".join(f"{url}: {reason}" for url, reason in self.down.items())
+            raise ConfigError(
+                f"no server of model.engine.urls is left ({why}). Start them as docs/scaling.md "
+                "says; a training then goes on with --ckpt_path last"
+            )
+
+    async def open(self, room: int) -> None:
+        """Get ready to ask, with ``room`` requests at the servers at most."""
+        self._running = dict.fromkeys(self.urls, 0)
+        self._room = asyncio.Semaphore(room)
+        self._http = httpx.AsyncClient(
+            headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
+            timeout=httpx.Timeout(None, connect=self._health_seconds),
+            # None is kept open: a server may close an idle one just when it is used again.
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    # --- what they are --------------------------------------------------------------------------
+
+    async def meet(self) -> None:
+        """Ask all servers what they are. Those that do not answer may come later.
+
+        Raises:
+            ConfigError: if one was started in a way that cannot train.
+        """
+
+        async def ask(url: str) -> bytes | str:
+            try:
+                return await self._ask(url, "/server_info?config_format=json")
+            except ServerError as error:
+                return str(error)
+
+        answers = await asyncio.gather(*(ask(url) for url in self.urls))
+        for url, answer in zip(self.urls, answers, strict=True):
+            if isinstance(answer, str):
+                self.down[url] = answer
+                continue
+            try:
+                self._note(url, answer)
+            except ServerError as error:
+                raise ConfigError(f"{url}: {error}") from error
+
+    def _note(self, url: str, answer: bytes) -> None:
+        """Keep what a server says of itself.
+
+        Raises:
+            ServerError: if it cannot serve this policy beside the others.
+        """
+        facts = read_facts(answer, self.max_model_len)
+        for other in (self.facts[url] for url in self.urls if url in self.facts):
+            if (facts.dtype, facts.wrapped) != (other.dtype, other.wrapped):
+                raise ServerError("its model is of another type or class than other servers'")
+        if facts.on_cpu and self.tied:
+            raise ServerError(
+                "the policy's output layer is its embedding, of which vLLM on a CPU keeps a copy "
+                "that no reload reaches; use a GPU, or a policy with an output layer of its own"
+            )
+        self.facts[url] = facts
+
+    # --- weights --------------------------------------------------------------------------------
+
+    async def push(self, folder: Path, weights: str) -> list[str]:
+        """Have every server load a folder and answer under a name from then on.
+
+        Returns:
+            The servers that are in use again.
+        """
+        found = await asyncio.gather(*(self._load(url, folder, weights) for url in self.urls))
+        loaded = [url for url, reason in zip(self.urls, found, strict=True) if reason is None]
+        back = [url for url in loaded if url in self.down]
+        self.down = {u: why for u, why in zip(self.urls, found, strict=True) if why is not None}
+        return back
+
+    async def _load(self, url: str, folder: Path, weights: str) -> str | None:
+        """Have a server load weights; a string says why it has not."""
+        load = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        try:
+            await self._ask(url, "/health", seconds=self._health_seconds)
+            if url in self.down:  # it may have been started anew
+                self._note(url, await self._ask(url, "/server_info?config_format=json"))
+            try:
+                await self._ask(url, "/collective_rpc", load)
+            except ServerError as error:
+                return f"it cannot load {folder}, which has to be the same folder there: {error}"
+            if json.loads(await self._ask(url, "/reset_prefix_cache", {})) != {"success": True}:
+                return "it would not forget what the old weights cached"
+            await self._ask(url, "/update_weight_version", {"new_version": weights})
+        except (ServerError, ValueError) as error:
+            return str(error)
+        return None
+
+    # --- requests -------------------------------------------------------------------------------
+
+    async def complete(self, request: Request, stop_ids: Sequence[int], weights: str) -> Drawn:
+        """Ask one server after the other, until one answers.
+
+        Raises:
+            ConfigError: if no server is left.
+        """
+        body = generate_body(request, stop_ids)
+        async with self._room:
+            while True:
+                self.require_one()
+                slots = {url: self.facts[url].slots for url in self.in_use}
+                url = choose({url: self._running[url] for url in slots}, slots)
+                self._running[url] += 1
+                try:
+                    return read_generation(await self._generate(url, body), weights)
+                except ServerError as error:
+                    self.down.setdefault(url, str(error))
+                finally:
+                    self._running[url] -= 1
+
+    async def _generate(self, url: str, body: Mapping[str, Any]) -> bytes:
+        """An answer, or a fault as soon as the server does not even tell its health."""
+        answer = asyncio.ensure_future(self._ask(url, "/inference/v1/generate", body))
+        try:
+            while True:
+                await asyncio.wait({answer}, timeout=self._health_seconds)
+                if answer.done():
+                    return answer.result()
+                await self._ask(url, "/health", seconds=self._health_seconds)
+        finally:
+            answer.cancel()
+
+    async def _ask(
+        self,
+        url: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        seconds: float | None = None,
+    ) -> bytes:
+        """What a server answers.
+
+        Raises:
+            ServerError: if it does not, or with a fault.
+        """
+        limit = seconds or self._timeout
+        data = None if body is None else json.dumps(body).encode("ascii")
+        try:
+            async with asyncio.timeout(limit):
+                response, said = await exchange(self._http, url + path, data)
+        except TimeoutError as error:
+            raise ServerError(f"no answer from {path} within {limit:.4g} seconds") from error
+        except httpx.RequestError as error:
+            raise ServerError(typed_line(error)) from error
+        except MalformedError as error:
+            raise ServerError(str(error)) from error
+        if response.status_code != 200:
+            words = server_message(said)
+            raise ServerError(f"HTTP {response.status_code} from {path}, {words}")
+        return said

@@ -1,0 +1,343 @@
+"""An engine made of several servers, each of them a real HTTP server, healthy and faulty."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from svr_lightning.core.types import FinishReason
+from svr_lightning.engines.base import Output
+from svr_lightning.engines.generate_protocol import (
+    Facts,
+    ServerError,
+    choose,
+    generate_body,
+    read_facts,
+    read_generation,
+)
+from svr_lightning.engines.servers import ServersEngine
+from svr_lightning.errors import ConfigError
+from tests import forked
+from tests.models import tiny_qwen3
+from tests.requests import ask, finish
+from tests.token_server import EOS, TokenServer, drawn
+
+# --- on plain values ----------------------------------------------------------------------------
+
+
+def answer(**changes: Any) -> bytes:
+    choice: dict[str, Any] = {
+        "token_ids": [3, 5],
+        "logprobs": {"content": [{"logprob": -0.25}, {"logprob": -1.5}]},
+        "finish_reason": "length",
+        "weight_versions": [{"version": "run-4", "start": 0, "end": 2}],
+        **changes,
+    }
+    return json.dumps({"choices": [choice]}).encode()
+
+
+def test_an_answer_is_tokens_log_probabilities_and_how_it_ended() -> None:
+    assert read_generation(answer(), "run-4") == ((3, 5), (-0.25, -1.5), FinishReason.LENGTH)
+
+
+OTHERS = {
+    "another version": [{"version": "run-3", "start": 0, "end": 2}],
+    "two versions": [
+        {"version": "run-3", "start": 0, "end": 1},
+        {"version": "run-4", "start": 1, "end": 2},
+    ],
+    "no version": None,
+}
+
+
+@pytest.mark.parametrize("spans", OTHERS.values(), ids=OTHERS)
+def test_an_answer_of_other_weights_is_refused(spans: Any) -> None:
+    with pytest.raises(ServerError, match=r"answers with the weights .* in the place of run-4"):
+        read_generation(answer(weight_versions=spans), "run-4")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>",
+        b"[" * 100_000,
+        b'{"choices": []}',
+        answer(finish_reason="abort"),
+        answer(logprobs=None),
+        answer(token_ids=["x", "y"]),
+        answer(token_ids=[3]),
+        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": -9999.0}]}),
+        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": float("nan")}]}),
+    ],
+)
+def test_an_answer_that_cannot_be_trained_on_is_refused(body: bytes) -> None:
+    with pytest.raises(ServerError):
+        read_generation(body, "run-4")
+
+
+def info(**model: Any) -> bytes:
+    said = {"logprobs_mode": "processed_logprobs", "max_model_len": 512, "dtype": "torch.bfloat16"}
+    config = {
+        "model_config": {**said, "multimodal_config": None, **model},
+        "scheduler_config": {"max_num_seqs": 128},
+        "device_config": {"device": "cuda"},
+    }
+    return json.dumps({"vllm_config": config}).encode()
+
+
+def test_a_server_says_what_it_is() -> None:
+    assert read_facts(info(), 512) == Facts("bfloat16", 128, wrapped=False, on_cpu=False)
+    assert read_facts(info(multimodal_config={}), 512).wrapped
+
+
+def test_a_server_that_cannot_train_is_refused_with_the_option_that_mends_it() -> None:
+    with pytest.raises(ServerError, match="--logprobs-mode raw_logprobs; start it with processed_"):
+        read_facts(info(logprobs_mode="raw_logprobs"), 512)
+    with pytest.raises(ServerError, match=r"--max-model-len 512, less than .*max_model_len=513"):
+        read_facts(info(), 513)
+    for body in (b"", b"{}", b'{"vllm_config": "text"}'):
+        with pytest.raises(ServerError, match="says nothing of its model"):
+            read_facts(body, 512)
+
+
+def test_the_next_request_goes_where_the_largest_share_of_places_is_free() -> None:
+    assert choose({"a": 0, "b": 0}, {"a": 4, "b": 8}) == "a"
+    assert choose({"a": 1, "b": 1}, {"a": 4, "b": 8}) == "b"  # 1/4 and 1/8
+    assert choose({"b": 9}, {"a": 4, "b": 8}) == "b"
+
+
+def test_a_request_says_how_it_is_drawn_and_what_alone_ends_it() -> None:
+    body = generate_body(ask(3, seed=2**63 - 1, top_k=5), (EOS, 9))
+    assert body["token_ids"] == list(ask(3).prompt_ids)
+    said = body["sampling_params"]
+    assert (said["seed"], said["top_k"], said["temperature"]) == (2**63 - 1, 5, 1.0)
+    assert (said["stop_token_ids"], said["ignore_eos"], said["logprobs"]) == ([EOS, 9], True, 0)
+
+
+# --- through servers ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def servers() -> Iterator[list[TokenServer]]:
+    both = [TokenServer(), TokenServer()]
+    yield both
+    for server in both:
+        server.stop()
+
+
+@pytest.fixture
+def model() -> Any:
+    return tiny_qwen3(tie_word_embeddings=False)
+
+
+def engine_of(servers: list[TokenServer], folder: Path, model: Any, **options: Any) -> Any:
+    """An engine that serves ``model`` as of step 0."""
+    engine = ServersEngine([server.url for server in servers], str(folder / "weights"), **options)
+    engine.start(model, (EOS,), 512)
+    engine.sync(model, 0)
+    return engine
+
+
+def rollout(engine: ServersEngine, count: int = 20) -> dict[int, Output]:
+    for number in range(count):
+        engine.submit(ask(number))
+    return finish(engine, count)
+
+
+def expected(version: int = 0, count: int = 20) -> dict[int, Output]:
+    return {
+        number: Output(
+            id=number,
+            token_ids=tuple(drawn(generate_body(ask(number), (EOS,)))),
+            logprobs=(-0.5,) * 5,
+            finish_reason=FinishReason.STOP,
+            version=version,
+        )
+        for number in range(count)
+    }
+
+
+def test_servers_share_a_rollout_of_the_weights_that_they_were_given(
+    servers: list[TokenServer], model: Any, tmp_path: Path
+) -> None:
+    for server in servers:
+        server.info["model_config"]["dtype"] = "torch.bfloat16"
+    engine = engine_of(servers, tmp_path, model)
+    assert (engine.max_batch, engine.dtype) == (8, torch.bfloat16)
+    assert rollout(engine) == expected()
+    counts = [len(server.bodies) for server in servers]
+    assert sum(counts) == 20
+    assert min(counts) >= 4  # its places were filled once at least
+    for server in servers:
+        state = dict(model.named_parameters())
+        assert server.weights.keys() == state.keys()
+        for name, value in server.weights.items():
+            assert torch.equal(value, state[name].to(torch.bfloat16))
+    with torch.no_grad():
+        model.model.norm.weight.fill_(2.0)
+    engine.sync(model, 1)
+    assert rollout(engine) == expected(version=1)
+    assert all((server.weights["model.norm.weight"] == 2).all() for server in servers)
+    assert list((tmp_path / "weights").iterdir()) == []
+    engine.sleep()
+
+
+def test_weights_are_named_as_the_class_that_a_server_runs_names_them(
+    model: Any, tmp_path: Path
+) -> None:
+    server = TokenServer(multimodal_config={})
+    engine_of([server], tmp_path, model).sleep()
+    names = {name.replace("model.language_model.", "model.") for name in server.weights}
+    assert names == {name for name, _ in model.named_parameters()}
+    assert "model.language_model.norm.weight" in server.weights
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("503", "HTTP 503 from /inference/v1/generate, too bad"),
+        ("drop", "RemoteProtocolError"),
+        ("garbage", "its answer is no completion"),
+        ("restarted", "it answers with the weights default in the place of"),
+        ("infinite", "not one finite number for each token"),
+        ("hang", "no answer from /health within 4 seconds"),
+    ],
+)
+def test_a_faulty_server_is_named_and_left_out_until_it_answers_again(
+    servers: list[TokenServer], model: Any, tmp_path: Path, fault: str, said: str
+) -> None:
+    seconds = {"health_seconds": 4.0} if fault == "hang" else {}
+    engine = engine_of(servers, tmp_path, model, **seconds)
+    servers[0].fault = fault
+    with pytest.warns(UserWarning, match=said) as warned:
+        assert rollout(engine) == expected()
+    named = [str(one.message) for one in warned if "left out" in str(one.message)]
+    assert len(named) == 1
+    assert named[0].startswith(f"{servers[0].url} is left out until a later sync")
+    servers[0].fault = ""
+    asked = len(servers[0].bodies)
+    assert rollout(engine) == expected()
+    assert len(servers[0].bodies) == asked  # it may have other weights
+    engine.sync(model, 1)
+    assert rollout(engine) == expected(version=1)
+    assert len(servers[0].bodies) > asked
+    engine.sleep()
+
+
+def test_without_a_server_the_run_ends_and_says_why_of_each(
+    servers: list[TokenServer], model: Any, tmp_path: Path
+) -> None:
+    engine = engine_of(servers, tmp_path, model)
+    servers[0].fault, servers[1].fault = "drop", "500"
+    first, second = (server.url for server in servers)
+    with (
+        pytest.warns(UserWarning, match="is left out"),
+        pytest.raises(ConfigError, match=f"no server .*{first}: Remote.*; {second}: HTTP 500"),
+    ):
+        rollout(engine)
+    engine.cancel()
+    for server in servers:
+        server.fault = ""
+    engine.sync(model, 0)
+    assert rollout(engine) == expected()
+    engine.sleep()
+
+
+def test_a_server_may_come_later_and_has_to_fit_then(
+    servers: list[TokenServer], model: Any, tmp_path: Path
+) -> None:
+    servers[0].fault = "gone"
+    with pytest.warns(UserWarning, match=f"{servers[0].url} is left out .*disconnected"):
+        engine = engine_of(servers, tmp_path, model)
+    assert engine.max_batch == 4
+    servers[0].fault = ""
+    servers[0].info["model_config"]["dtype"] = "torch.float16"
+    engine.sync(model, 1)
+    assert engine.max_batch == 4
+    servers[0].info["model_config"]["dtype"] = "torch.float32"
+    engine.sync(model, 2)
+    assert engine.max_batch == 8
+    assert rollout(engine) == expected(version=2)
+    engine.sleep()
+
+
+def test_a_folder_that_a_server_does_not_see_is_named(
+    servers: list[TokenServer], model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(folder: Path) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(servers[0], "_load", lost)
+    with pytest.warns(UserWarning, match=r"it cannot load /.*, which has to be the same folder"):
+        engine = engine_of(servers, tmp_path, model)
+    assert rollout(engine) == expected()
+    engine.sleep()
+
+
+def test_what_cannot_work_is_refused_at_the_start(
+    servers: list[TokenServer], model: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="give at least one server, and none twice"):
+        ServersEngine([], str(tmp_path))
+    with pytest.raises(ConfigError, match="none twice"):
+        ServersEngine(["http://a:1", "http://a:1/"], str(tmp_path))
+    with pytest.raises(ConfigError, match=r"model\.engine\.urls is no address"):
+        ServersEngine(["a"], str(tmp_path))
+    servers[1].info["model_config"]["logprobs_mode"] = "raw_logprobs"
+    with pytest.raises(ConfigError, match=f"{servers[1].url}: it runs with --logprobs-mode raw"):
+        engine_of(servers, tmp_path, model)
+    tied, on_cpu = tiny_qwen3(), TokenServer(device="cpu")
+    with pytest.raises(ConfigError, match="the policy's output layer is its embedding"):
+        engine_of([on_cpu], tmp_path, tied)
+    on_cpu.stop()
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"model\.engine\.folder=.* cannot be written"):
+        engine_of(servers[:1], tmp_path / "file", model)
+
+
+def test_a_request_can_be_dropped_and_none_is_taken_without_weights(
+    servers: list[TokenServer], model: Any, tmp_path: Path
+) -> None:
+    engine = engine_of(servers, tmp_path, model)
+    with pytest.raises(RuntimeError, match="has to be synced first"):
+        ServersEngine(["http://127.0.0.1:1"], str(tmp_path)).submit(ask(0))
+    for number in range(20):
+        engine.submit(ask(number))
+    with pytest.raises(RuntimeError, match="while it completes requests"):
+        engine.sync(model, 1)
+    engine.drop(19)
+    outputs = finish(engine, 19)
+    assert outputs == expected(count=19)
+    engine.sleep()
+
+
+def test_two_processes_push_once_and_gather_what_is_sharded(
+    servers: list[TokenServer], tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    urls = ",".join(server.url for server in servers)
+    processes = [
+        forked.start(
+            tmp_path / f"{rank}.log",
+            *(str(tmp_path / "weights"), urls),
+            module="tests.servers_rank",
+            **{"RANK": str(rank), "WORLD_SIZE": "2"},
+            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+        )
+        for rank in range(2)
+    ]
+    codes = [forked.wait(process) for process in processes]
+    assert codes == [0, 0], [(tmp_path / f"{rank}.log").read_text()[-2000:] for rank in range(2)]
+    state = dict(tiny_qwen3(tie_word_embeddings=False).named_parameters())
+    for server in servers:
+        assert server.pushes == 1
+        assert server.weights.keys() == state.keys()
+        assert all(torch.equal(value, state[name]) for name, value in server.weights.items())
+    assert sum(len(server.bodies) for server in servers) == 2 * 20

@@ -1,0 +1,180 @@
+"""Rollouts on two vLLM servers: those of vLLM in this process, also when servers hang or die."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from transformers import AutoModelForCausalLM
+
+from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
+from svr_lightning.engines.servers import ServersEngine
+from svr_lightning.engines.vllm import CPU_BATCHED_TOKENS, VLLMEngine
+from svr_lightning.training.config import PolicyConfig
+from tests import small_fit
+from tests.requests import finish
+from tests.scripted import TOKENIZER
+from tests.tolerance import of_logprobs
+from tests.vllm.conftest import kept_alive
+from tests.vllm.serving import VLLMServer
+
+STEPS = 10
+SECONDS = 4
+"""After which a server counts as hung: also a busy machine's answers sooner."""
+AS_IN_PROCESS = (
+    *("--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--max-num-seqs", "64"),
+    *("--no-enable-chunked-prefill", "--max-num-batched-tokens", str(CPU_BATCHED_TOKENS)),
+)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded policy with an output layer of its own, equal to its embedding at first."""
+    folder = tmp_path_factory.mktemp("policy")
+    model = AutoModelForCausalLM.from_pretrained(TOKENIZER.name_or_path)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(folder)
+    TOKENIZER.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def servers(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[VLLMServer]]:
+    folder = tmp_path_factory.mktemp("servers")
+    both = [VLLMServer(policy, "p", folder / f"{n}.log", *AS_IN_PROCESS) for n in range(2)]
+    for server in both:
+        server.start()
+    try:
+        for server in both:
+            server.wait()
+        yield both
+    finally:
+        for server in both:
+            server.kill()
+
+
+class Drawn(Callback):
+    """Keeps what each rollout of a training drew, in the order of problems, samples and turns."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[tuple[tuple[int, ...], tuple[float, ...]]]] = []
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        found = []
+        for group in sorted(module.groups, key=lambda group: group.problem.id):
+            for trajectory in group.trajectories:
+                drawn = [turn.sampled for turn in trajectory.turns]
+                found += [(one.token_ids, one.logprobs) for one in drawn]
+        self.steps.append(found)
+
+
+def trained(policy: Path, engine: Engine, folder: Path) -> tuple[Drawn, Any]:
+    """What the rollouts of ten steps drew, and the policy in the end."""
+    sizes: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
+    module = small_fit.module(engine=engine, policy=PolicyConfig(path=str(policy), **sizes))
+    drawn = Drawn()
+    fitting = small_fit.trainer(folder, drawn, max_epochs=-1, max_steps=STEPS)
+    fitting.fit(module, datamodule=small_fit.data())
+    assert len(drawn.steps) == STEPS
+    return drawn, module.policy
+
+
+InProcess = tuple[Drawn, Any, VLLMEngine]
+
+
+@pytest.fixture(scope="module")
+def in_process(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> InProcess:
+    """The training on vLLM in this process, and its engine."""
+    engine = kept_alive(VLLMEngine())
+    return *trained(policy, engine, tmp_path_factory.mktemp("in_process")), engine
+
+
+@torch.no_grad()
+def assert_equal(found: tuple[Drawn, Any], expected: tuple[Drawn, Any]) -> None:
+    """Every token of every step, log-probabilities but for the rounding of another batch, and the
+    trained weights in every bit, since the update does not read the engine's log-probabilities.
+    """
+    model = expected[1]
+    for there, here in zip(found[0].steps, expected[0].steps, strict=True):
+        assert [tokens for tokens, _ in there] == [tokens for tokens, _ in here]
+        longest = max((tokens for tokens, _ in here), key=len)
+        allowed = of_logprobs(model, model(torch.tensor([longest])).logits[0])
+        for (_, one), (_, other) in zip(there, here, strict=True):
+            assert (torch.tensor(one) - torch.tensor(other)).abs().max() < allowed
+    pairs = zip(found[1].parameters(), model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_ten_steps_through_two_servers_are_those_of_the_engine_in_the_process(
+    policy: Path, servers: list[VLLMServer], in_process: InProcess, tmp_path: Path
+) -> None:
+    engine = ServersEngine([server.url for server in servers], str(tmp_path / "weights"))
+    assert_equal(trained(policy, engine, tmp_path), in_process[:2])
+    assert engine.max_batch == 2 * 64
+    assert list((tmp_path / "weights").iterdir()) == []
+
+
+def test_a_request_alone_has_the_log_probabilities_of_the_process_in_every_bit(
+    policy: Path, servers: list[VLLMServer], in_process: InProcess, tmp_path: Path
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    there, here = ServersEngine([servers[0].url], str(tmp_path)), in_process[2]
+    there.start(model, (TOKENIZER.eos_token_id,), 1024)
+    there.sync(model, 0)
+    here.sync(model, 0)
+    for temperature in (0.0, 1.0):
+        drawn: list[Output] = []
+        for engine in (there, here):
+            sampling = SamplingParams(max_tokens=60, temperature=temperature, seed=2**63 - 1)
+            engine.submit(Request(id=1, prompt_ids=tuple(range(40, 60)), sampling=sampling))
+            drawn += finish(engine, 1).values()
+        assert drawn[0] == drawn[1]
+        assert len(drawn[0].token_ids) > 5
+    there.sleep()
+
+
+class Struck(ServersEngine):
+    """In step two a server hangs, which answers again in step three; in step four one dies."""
+
+    def __init__(self, servers: list[VLLMServer], folder: Path) -> None:
+        super().__init__([s.url for s in servers], str(folder), health_seconds=SECONDS)
+        self._servers = servers
+        self._begun = -1
+        self.in_use: list[int] = []
+        """Servers that have taken each step's weights."""
+
+    def sync(self, model: Any, version: int) -> None:
+        super().sync(model, version)
+        self.in_use.append(len(self._pool.in_use))
+
+    def step(self) -> list[Output]:
+        """Strike when the first requests of a rollout are at the servers."""
+        if self.version > self._begun:
+            self._begun = self.version
+            first, second = self._servers
+            match self.version + 1:
+                case 2:
+                    first.signal(signal.SIGSTOP)
+                case 3:
+                    first.signal(signal.SIGCONT)
+                case 4:
+                    second.kill()
+        return super().step()
+
+
+def test_a_server_that_hangs_comes_back_and_one_that_dies_changes_nothing(
+    policy: Path, servers: list[VLLMServer], in_process: InProcess, tmp_path: Path
+) -> None:
+    engine = Struck(servers, tmp_path / "weights")
+    with pytest.warns(UserWarning, match="is left out") as warned:
+        found = trained(policy, engine, tmp_path)
+    assert_equal(found, in_process[:2])
+    said = [str(one.message) for one in warned if "is left out" in str(one.message)]
+    assert [line.split()[0] for line in said] == [server.url for server in servers]
+    assert f"no answer from /health within {SECONDS} seconds" in said[0]
+    # Step three's weights came before the first server went on.
+    assert engine.in_use == [2, 2, 1, 2, *[1] * 6]
