@@ -28,6 +28,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -43,7 +45,10 @@ from tools.bench.machine import hardware
 ROOT = Path(__file__).resolve().parents[2]
 SIDES = {"ours": "tools.bench.step_svr", "trl": "tools.bench.step_trl"}
 TOKENS = ("prompt_tokens", "generated_tokens", "trained_tokens")
-SECONDS = ("seconds", "rollout", "update", "processor_seconds")
+SECONDS = (
+    *("seconds", "rollout", "update"),
+    *("processor_seconds", "rollout_processor", "update_processor"),
+)
 
 POLICY = "embedded:countdown-tiny"
 PROBLEMS, GROUP, TURNS, MAX_TOKENS = 12, 8, 3, 96
@@ -61,6 +66,7 @@ class Step:
     """Of the same span."""
     rollout: float = 0.0
     """Of these: prompts, generation and rewards."""
+    rollout_processor: float = 0.0
     prompt_tokens: int = 0
     """Of all prompts that were completed, without padding."""
     generated_tokens: int = 0
@@ -78,6 +84,14 @@ class Notebook:
     def _begin(self) -> None:
         self.now = Step()
         self._last, self._last_cpu = time.perf_counter(), time.process_time()
+
+    @contextmanager
+    def rolling_out(self) -> Iterator[None]:
+        """Around what belongs to the rollout."""
+        began, began_cpu = time.perf_counter(), time.process_time()
+        yield
+        self.now.rollout += time.perf_counter() - began
+        self.now.rollout_processor += time.process_time() - began_cpu
 
     def end_step(self) -> None:
         """Close one step and begin the next."""
@@ -146,7 +160,14 @@ def run(command: list[str]) -> dict[str, Any]:
 
 def figures(steps: list[dict[str, Any]]) -> dict[str, float]:
     """Median times and mean token counts of one process's steps."""
-    rows = [{**step, "update": step["seconds"] - step["rollout"]} for step in steps]
+    rows = [
+        {
+            **step,
+            "update": step["seconds"] - step["rollout"],
+            "update_processor": step["processor_seconds"] - step["rollout_processor"],
+        }
+        for step in steps
+    ]
     result = {key: median(row[key] for row in rows) for key in SECONDS}
     return result | {key: sum(row[key] for row in rows) / len(rows) for key in TOKENS}
 

@@ -1,6 +1,6 @@
 """svr_lightning's side of the benchmark ``step``: a plain fit, its optimizer steps noted."""
 
-import time
+from contextlib import ExitStack
 from importlib.metadata import version
 from typing import Any
 
@@ -25,18 +25,18 @@ class Noting(Callback):
     def __init__(self, notebook: Notebook, micro_batches: int) -> None:
         self.notebook = notebook
         self._micro_batches = micro_batches
-        self._began = 0.0
+        self._rollout = ExitStack()
 
     def on_train_start(self, *_: Any) -> None:
         """The first rollout follows."""
-        self._began = time.perf_counter()
+        self._rollout.enter_context(self.notebook.rolling_out())
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         """Before a rollout's first micro-batch: the rollout has just ended."""
         if batch_idx % self._micro_batches:
             return
+        self._rollout.close()
         now = self.notebook.now
-        now.rollout = time.perf_counter() - self._began
         for trajectory in (one for group in module.groups for one in group.trajectories):
             completions = [turn.sampled for turn in trajectory.turns]
             now.prompt_tokens += sum(len(c.prompt_ids) for c in completions)
@@ -49,7 +49,7 @@ class Noting(Callback):
         """After a rollout's last micro-batch the optimizer has stepped."""
         if (batch_idx + 1) % self._micro_batches == 0:
             self.notebook.end_step()
-            self._began = time.perf_counter()
+            self._rollout.enter_context(self.notebook.rolling_out())
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ next prompts are built from its completions by the same code as on the other sid
 the last turn.
 """
 
-import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.resources import files
@@ -30,9 +29,8 @@ class NotingTrainer(GRPOTrainer):
     notebook: Notebook
 
     def _generate(self, prompts: list[Any]) -> Any:
-        began = time.perf_counter()
-        result = super()._generate(prompts)
-        self.notebook.now.rollout += time.perf_counter() - began
+        with self.notebook.rolling_out():
+            result = super()._generate(prompts)
         self.notebook.now.trained_tokens += sum(map(len, result[1]))
         return result
 
@@ -43,10 +41,8 @@ class NotingTrainer(GRPOTrainer):
         return result
 
     def _calculate_rewards(self, *everything: Any) -> Any:
-        began = time.perf_counter()
-        result = super()._calculate_rewards(*everything)
-        self.notebook.now.rollout += time.perf_counter() - began
-        return result
+        with self.notebook.rolling_out():
+            return super()._calculate_rewards(*everything)
 
 
 class Noting(TrainerCallback):
