@@ -3,23 +3,24 @@
     python -m svr_lightning serve --task gsm8k --upstream http://127.0.0.1:8000/v1 --model svr
     python -m svr_lightning serve --task countdown --policy embedded:countdown-tiny
 
-The first stands in front of any server that speaks the protocol, the second runs the policy in this
-process. Needs pip install "svr-lightning[serve]". docs/serving.md explains it.
+The first stands in front of any server that speaks the protocol, the second runs the policy
+itself. Needs pip install "svr-lightning[serve]". docs/serving.md explains it.
 """
 
 import argparse
 import ipaddress
 import json
+import multiprocessing
 import os
 import signal
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
-from typing import Any, get_args
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, get_args
 
-from svr_lightning.control.backends import Backend, EngineBackend, Upstream
+from svr_lightning.control.backends import Backend, EngineBackend, Upstream, serve_engine
 from svr_lightning.control.controller import Controller, Otherwise, scores_of_reply
 from svr_lightning.core.stopping import RULES, Confident, StopRule
 from svr_lightning.engines.openai import check_url
@@ -27,13 +28,16 @@ from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.operating_point import Certificate
 from svr_lightning.tasks import get_task
 
+if TYPE_CHECKING:
+    from svr_lightning.training.config import PolicyConfig
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add = parser.add_argument
     add("--task", required=True, help="gsm8k, math, countdown or a class path: words the prompts")
     add("--upstream", metavar="URL", help="address of the policy's server, usually ending in /v1")
-    add("--policy", help="instead: the policy's folder, to be run in this process")
+    add("--policy", help="instead: the policy's folder, to be run here")
     add("--model", help="name of the policy at --upstream, and here (default here: svr)")
     add("--engine", choices=("transformers", "vllm"), help="of --policy (default: by device)")
     add("--certificate", help="certificate.json of certify: its rule and T_max")
@@ -64,7 +68,12 @@ def run(options: argparse.Namespace) -> int:
     for package in ("starlette", "uvicorn", "prometheus_client"):
         found = find_spec(package) is not None
         require(found, f'{package} is not installed; pip install "svr-lightning[serve]"')
-    server = make_server(options)
+    with ExitStack() as ending:
+        _listen(options, make_server(options, ending))
+    return 0
+
+
+def _listen(options: argparse.Namespace, server: Any) -> None:
     import uvicorn
 
     config = uvicorn.Config(
@@ -87,11 +96,10 @@ def run(options: argparse.Namespace) -> int:
     port = listening.getsockname()[1]
     print(f"serving {options.model or 'svr'} at http://{options.host}:{port}/v1", flush=True)
     running.run(sockets=[listening])
-    return 0
 
 
-def make_server(options: argparse.Namespace) -> Any:
-    """The server that the options describe."""
+def make_server(options: argparse.Namespace, ending: ExitStack) -> Any:
+    """The server that the options describe; ``ending`` ends the processes that it needs."""
     from svr_lightning.control.server import ChatServer, Limits
 
     key = _key(options.key_env, "--key-env")
@@ -111,7 +119,11 @@ def make_server(options: argparse.Namespace) -> Any:
         require(options.second_model is not None, "--second needs --second-model NAME")
         second = _upstream(options, "second", options.second_model)
     if options.policy is not None:
-        policy: Backend = _in_process(options, controller.certificate)
+        other = controller.certificate is not None and not controller.certificate.is_for(
+            options.policy
+        )
+        require(not other, f"{options.policy}: the certificate is for other weights")
+        policy: Backend = ending.enter_context(_own_policy(options))
     else:
         require(options.model is not None, "--upstream needs --model NAME")
         policy = _upstream(options, "upstream", options.model, controller.rule.needs_tokens)
@@ -179,42 +191,73 @@ def _upstream(
     )
 
 
-def _in_process(options: argparse.Namespace, certificate: Certificate | None) -> EngineBackend:
-    """Load the policy and start its engine."""
+@contextmanager
+def _own_policy(options: argparse.Namespace) -> Iterator[EngineBackend]:
+    """The policy of ``--policy``: its tokenizer in this process, its engine in another one."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from svr_lightning.training.config import PolicyConfig
+
+    config = PolicyConfig(
+        path=options.policy,
+        max_prompt_tokens=options.max_prompt_tokens,
+        max_model_len=options.max_model_len,
+        chat_template_kwargs=_template(options),
+    )
+    processes = multiprocessing.get_context("spawn")
+    here, there = processes.Pipe()
+    engine = processes.Process(target=_run_engine, args=(there, config, options.engine))
+    engine.start()
+    there.close()
+    try:
+        from svr_lightning.rollout.rendering import Renderer
+        from svr_lightning.training.policy import load_tokenizer
+
+        renderer = Renderer(
+            load_tokenizer(config),
+            max_prompt_tokens=config.max_prompt_tokens,
+            max_model_len=config.max_model_len,
+            chat_template_kwargs=config.chat_template_kwargs,
+        )
+        try:
+            fault = here.recv()
+        except EOFError:
+            fault = f"{config.path}: the process that loads it has ended; see its words above"
+        require(fault is None, fault)
+        yield EngineBackend(here, renderer)
+    finally:
+        here.close()  # which ends an engine that nobody has told to
+        engine.join(10)
+        engine.kill()
+
+
+def _run_engine(server: Connection, config: "PolicyConfig", name: str | None) -> None:
+    """Load the policy, say that it is there or what is wrong, and serve its engine."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server's, which lets requests end first
+        signal.signal(number, signal.SIG_IGN)
     import torch
 
     from svr_lightning.engines.transformers import TransformersEngine
     from svr_lightning.engines.vllm import VLLMEngine
-    from svr_lightning.rollout.rendering import Renderer
-    from svr_lightning.training.config import PolicyConfig
     from svr_lightning.training.policy import load_policy, stop_token_ids
     from svr_lightning.training.rollouts import PolicyEngine
 
-    if certificate is not None:
-        require(
-            certificate.is_for(options.policy),
-            f"{options.policy}: the certificate {certificate.id} is for other weights",
-        )
-    sizes = {
-        "max_prompt_tokens": options.max_prompt_tokens,
-        "max_model_len": options.max_model_len,
-    }
-    config = PolicyConfig(path=options.policy, **sizes)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     engines = {"transformers": TransformersEngine, "vllm": VLLMEngine}
-    model, tokenizer = load_policy(config, seed=0, device=device)
-    model.to(device)
-    serving = PolicyEngine(
-        model,
-        engines[options.engine]() if options.engine else None,
-        stop_token_ids=stop_token_ids(model, tokenizer),
-        max_model_len=options.max_model_len,
-        device_type=device,
-    )
-    renderer = Renderer(tokenizer, chat_template_kwargs=_template(options), **sizes)
-    sampling: Callable[[], AbstractContextManager[Any]] = partial(serving.sampling, 0)
-    return EngineBackend(serving.engine, renderer, sampling)
+    with suppress(BrokenPipeError):
+        try:
+            model, tokenizer = load_policy(config, seed=0, device=device)
+            serving = PolicyEngine(
+                model.to(device),
+                engines[name]() if name else None,
+                stop_token_ids=stop_token_ids(model, tokenizer),
+                max_model_len=config.max_model_len,
+                device_type=device,
+            )
+        except ConfigError as error:
+            server.send(str(error))
+            return
+        server.send(None)
+        serve_engine(server, serving.engine, serving.sampling(0))
 
 
 def _template(options: argparse.Namespace) -> dict[str, Any]:

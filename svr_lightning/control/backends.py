@@ -1,20 +1,21 @@
-"""Where the server gets completions from: another server, or an engine in this process.
+"""Where the server gets completions from: another server, or an engine beside this process.
 
 A backend completes one prompt at a time for each of many callers. Cancelling a call drops its
 request there.
 """
 
 import asyncio
+import contextlib
 import json
-import queue
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from itertools import count
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -127,43 +128,47 @@ class Upstream:
         raise ServingError(told, message)
 
 
-class EngineBackend:
-    """An engine in this process. One batch holds the requests of all callers.
+class Failure(NamedTuple):
+    """A step of the engine that failed, and took these requests along."""
 
-    The engine steps in a thread of its own; a request joins the batch at the next step.
+    ids: set[int]
+    why: str
+
+
+class EngineBackend:
+    """An engine in a process of its own. One batch holds the requests of all callers.
+
+    Reading requests and writing answers takes as long as sampling from a small policy does. Beside
+    the engine, in a thread, they would share its interpreter and halve its speed.
 
     Args:
-        engine: started, and synced within ``sampling``.
+        engine: leads to :func:`serve_engine`.
         renderer: for prompts and completion texts.
-        sampling: the context in which the engine serves the policy, entered in its thread.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        renderer: Renderer,
-        sampling: Callable[[], AbstractContextManager[Any]],
-    ) -> None:
-        self._engine, self._renderer, self._sampling = engine, renderer, sampling
-        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    def __init__(self, engine: Connection, renderer: Renderer) -> None:
+        self._engine, self._renderer = engine, renderer
+        # A connection takes nothing while a long step runs; the event loop must not wait for it.
+        self._sending = ThreadPoolExecutor(1, "to the engine")
+        self._hearing = threading.Thread(target=self._listen, name="from the engine", daemon=True)
         self._running: dict[int, asyncio.Future[Output]] = {}
         self._numbers = count()
-        self._fault: str | None = "the engine has not started"
-        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._fault: str | None = None
+        self._ended = False
 
     def start(self) -> None:
-        """Start the engine's thread."""
+        """Listen to the engine."""
         self._loop = asyncio.get_running_loop()
-        self._fault = None
-        self._thread.start()
+        self._hearing.start()
 
     async def stop(self) -> None:
-        """End the thread; what is still running fails."""
-        self._orders.put(None)
-        await asyncio.to_thread(self._thread.join, 10.0)
+        """Have the engine end; what is still running fails."""
+        self._end("the server is shutting down")
+        self._sending.submit(self._engine.send, None)
+        await asyncio.to_thread(self._hearing.join, 10.0)
 
     def fault(self) -> str | None:
-        """The error of the last step, or of the end of the thread."""
+        """The error of the last step, or of the end of the process."""
         return self._fault
 
     def fits(self, messages: Sequence[Message]) -> bool:
@@ -178,83 +183,87 @@ class EngineBackend:
         self, messages: Sequence[Message], sampling: SamplingParams
     ) -> AnyCompletion:
         """Join the batch and wait for the end of the completion."""
-        if not self._thread.is_alive():
+        if self._ended:
             raise ServingError(503, f"the engine is gone: {self._fault}")
         ids = self._renderer.prompt_ids(messages)
         room = self._renderer.max_model_len - len(ids)
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        request = Request(
-            id=next(self._numbers), messages=messages, prompt_ids=ids, sampling=sampling
-        )
-        future: asyncio.Future[Output] = self._loop.create_future()
-        self._orders.put(partial(self._submit, request, future))
+        request = Request(id=next(self._numbers), prompt_ids=ids, sampling=sampling)
+        future = self._running[request.id] = self._loop.create_future()
+        self._sending.submit(self._engine.send, request)
         try:
             return completion_of(self._renderer, ids, await future)
-        except asyncio.CancelledError:
-            self._orders.put(partial(self._drop, request.id))
-            raise
+        finally:
+            if self._running.pop(request.id, None) is not None:  # cancelled
+                self._sending.submit(self._engine.send, request.id)
 
-    # --- in the engine's thread ------------------------------------------------------------------
-
-    def _work(self) -> None:
-        try:
-            with self._sampling():
-                while self._take_orders():
-                    self._step()
-        except BaseException as error:
-            self._fail(typed_line(error))
-            raise
-        self._fail("the server is shutting down")
-
-    def _take_orders(self) -> bool:
-        """Carry out what was ordered, waiting if nothing runs; False to end."""
-        while not self._running or not self._orders.empty():
-            order = self._orders.get()
-            if order is None:
-                return False
-            order()
-        return True
-
-    def _submit(self, request: Request, future: asyncio.Future[Output]) -> None:
-        if not future.cancelled():
-            self._engine.submit(request)
-            self._running[request.id] = future
-
-    def _drop(self, number: int) -> None:
-        if self._running.pop(number, None) is not None:
-            self._engine.drop(number)
-
-    def _step(self) -> None:
-        try:
-            outputs = self._engine.step()
-        except Exception as error:  # out of memory, say: other requests may fit
-            self._engine.cancel()
-            self._fail(typed_line(error))
-            return
-        self._fault = None
-        ended = [output for output in outputs if output.id in self._running]
-        self._tell([(self._running.pop(output.id), output) for output in ended])
-
-    def _fail(self, why: str) -> None:
-        self._fault = why
-        failed = f"the engine failed: {why}"  # an error each, since it is told the turns so far
-        self._tell([(one, ServingError(503, failed)) for one in self._running.values()])
-        self._running.clear()
-
-    def _tell(self, outcomes: list[tuple[asyncio.Future[Output], Any]]) -> None:
+    def _listen(self) -> None:
         """Hand over what a step brought, with one wake-up of the event loop for all of it."""
-        if outcomes:
-            self._loop.call_soon_threadsafe(_settle, outcomes)
+        tell = self._loop.call_soon_threadsafe
+        try:
+            while True:
+                said: list[Output] | Failure = self._engine.recv()
+                if isinstance(said, Failure):
+                    tell(self._fail, said)
+                else:
+                    tell(self._settle, said)
+        except (EOFError, OSError):
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                tell(self._end, "its process has ended")
+
+    def _settle(self, outputs: list[Output]) -> None:
+        self._fault = None
+        for output in outputs:
+            future = self._running.pop(output.id, None)
+            if future is not None and not future.done():
+                future.set_result(output)
+
+    def _fail(self, failure: Failure) -> None:
+        self._fault = failure.why
+        for number in failure.ids & self._running.keys():
+            future = self._running.pop(number)
+            if not future.done():  # an error each, since it is told the turns so far
+                future.set_exception(ServingError(503, f"the engine failed: {failure.why}"))
+
+    def _end(self, why: str) -> None:
+        if not self._ended:
+            self._ended = True
+            self._fail(Failure(set(self._running), why))
+
+
+def serve_engine(server: Connection, engine: Engine, sampling: AbstractContextManager[Any]) -> None:
+    """Complete what an :class:`EngineBackend` asks for, until it ends.
+
+    Args:
+        server: leads to it. A request joins the batch at the next step, its number drops it, and
+            None is the end.
+        engine: started, and synced within ``sampling``.
+        sampling: the context in which the engine serves the policy.
+    """
+    running: set[int] = set()
+    gone = contextlib.suppress(EOFError, ConnectionError)  # the server was killed
+    with server, sampling, gone:
+        while True:
+            while not running or server.poll():
+                order: Request | int | None = server.recv()
+                if order is None:
+                    return
+                if isinstance(order, Request):
+                    running.add(order.id)
+                    engine.submit(order)
+                elif order in running:
+                    running.remove(order)
+                    engine.drop(order)
+            try:
+                ended = [output for output in engine.step() if output.id in running]
+            except Exception as error:  # out of memory, say: other requests may fit
+                engine.cancel()
+                server.send(Failure(running.copy(), typed_line(error)))
+                running.clear()
+                continue
+            if ended:
+                running -= {output.id for output in ended}
+                server.send(ended)
 
 
 Backend = Upstream | EngineBackend
-
-
-def _settle(outcomes: list[tuple[asyncio.Future[Output], Any]]) -> None:
-    for future, outcome in outcomes:
-        if future.done():
-            continue
-        if isinstance(outcome, ServingError):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)

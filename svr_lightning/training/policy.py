@@ -50,11 +50,11 @@ def load_policy(config: PolicyConfig, seed: int, device: str = "cpu") -> tuple[A
         ConfigError: if the checkpoint cannot be found, read, holds too short a context, is of
             an architecture that the loss does not reproduce, or cannot compute as asked.
     """
+    tokenizer = load_tokenizer(config)
     if config.path == RANDOM_HYBRID:
-        tokenizer = AutoTokenizer.from_pretrained(_embedded_folder(f"{BUILT_IN}countdown-tiny"))
         model = _random_hybrid(len(tokenizer), tokenizer.eos_token_id, seed, config.max_model_len)
     else:
-        model, tokenizer = _read(config)
+        model = _read_model(config)
     _check(model, config)
     freeze_vision(model)
     use_kernels(model, config.liger, device)
@@ -65,6 +65,19 @@ def load_policy(config: PolicyConfig, seed: int, device: str = "cpu") -> tuple[A
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()  # Layers recompute in training mode only, and Lightning leaves modes alone.
     return model, tokenizer
+
+
+def load_tokenizer(config: PolicyConfig) -> Any:
+    """The tokenizer of a policy.
+
+    Raises:
+        ConfigError: if it cannot be found or read.
+    """
+    source = _source(config)
+    try:
+        return AutoTokenizer.from_pretrained(source, revision=config.revision)
+    except Exception as error:
+        raise ConfigError(_unreadable("tokenizer", source, error)) from error
 
 
 def stop_token_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
@@ -90,9 +103,10 @@ def _embedded_folder(name: str) -> str:
     return str(files("svr_lightning.tiny") / EMBEDDED[name])
 
 
-def _read(config: PolicyConfig) -> tuple[Any, Any]:
-    """The model and the tokenizer of a folder, the hub or the package."""
-    source = _embedded_folder(config.path) if config.path.startswith(BUILT_IN) else config.path
+def _source(config: PolicyConfig) -> str:
+    """The folder or the name on the hub that transformers loads from."""
+    name = f"{BUILT_IN}countdown-tiny" if config.path == RANDOM_HYBRID else config.path
+    source = _embedded_folder(name) if name.startswith(BUILT_IN) else name
     looks_local = source.startswith((".", "/", "~")) or source.count("/") > 1
     require(
         not looks_local or Path(source).is_dir(),
@@ -103,19 +117,21 @@ def _read(config: PolicyConfig) -> tuple[Any, Any]:
         f"model.policy.path={source!r} is an adapter without its base model; give the merged "
         "policy/ beside it",
     )
+    return source
+
+
+def _read_model(config: PolicyConfig) -> Any:
+    source = _source(config)
     options: dict[str, Any] = {"revision": config.revision, "dtype": torch.float32}
     if config.attn_implementation is not None:
         options["attn_implementation"] = config.attn_implementation
-    what = "tokenizer"
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=config.revision)
-        what = "model"
         # Lightning calls this with its device as the default one, for which transformers would
         # want a package that is not needed otherwise.
         with torch.device("cpu"):
-            return AutoModelForCausalLM.from_pretrained(source, **options), tokenizer
+            return AutoModelForCausalLM.from_pretrained(source, **options)
     except Exception as error:
-        raise ConfigError(_unreadable(what, source, error)) from error
+        raise ConfigError(_unreadable("model", source, error)) from error
 
 
 def _unreadable(what: str, source: str, error: Exception) -> str:

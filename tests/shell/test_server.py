@@ -1,12 +1,14 @@
 """The server: the same answers as an evaluation, in the form that ordinary clients read."""
 
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from openai import OpenAI
 
@@ -16,7 +18,18 @@ from svr_lightning.evaluation.records import SampleRecord
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import Reply, completion, turn_of
 from tests.core.test_controller import certificate
-from tests.served import DOUBT, QUESTION, SURE, Embedded, chat, in_front_of, says, serving
+from tests.served import (
+    DOUBT,
+    EMBEDDED,
+    QUESTION,
+    SURE,
+    Embedded,
+    chat,
+    in_front_of,
+    says,
+    serving,
+    started,
+)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +100,28 @@ def test_an_engine_that_fails_is_reported_and_goes_on(
     assert httpx.get(health).status_code == 503
     assert chat(embedded).status_code == 200
     assert httpx.get(health).json() == {"status": "ok"}
+
+
+def test_a_killed_engine_is_reported_and_the_server_still_ends_well() -> None:
+    options = ["--task", "countdown", "--policy", EMBEDDED, "--max-turns", "1"]
+    sizes = ["--max-prompt-tokens", "512", "--max-model-len", "1024"]
+    with started(*options, *sizes) as (url, server):
+        assert chat(url).json()["svr"]["outcome"] == "answered"
+        engine = next(
+            process
+            for process in psutil.Process(server.pid).children()
+            if "spawn_main" in " ".join(process.cmdline())
+        )
+        engine.send_signal(signal.SIGTERM)  # as to every process of a service that is stopped
+        assert chat(url).status_code == 200
+        engine.kill()
+        assert "the engine" in chat(url).json()["error"]["message"]
+        assert httpx.get(url.removesuffix("/v1") + "/health").json() == {
+            "status": "failing",
+            "fault": "its process has ended",
+        }
+        server.terminate()
+        assert server.wait(60) == 0
 
 
 # --- in front of another server ----------------------------------------------------------------

@@ -2,7 +2,7 @@
 
     python -m tools.bench serve --out tools/bench/results/serve.json
 
-200 clients ask the server, which runs the policy in its own process, for as long as --seconds; each
+200 clients ask the server, which runs the policy, for as long as --seconds; each
 asks again as soon as it has its answer. All turns of every answer are compared with those of the
 driver on the same questions, greedy, so that a lost or swapped answer is found. The driver runs the
 same questions as long in this process. The two take turns, since other work on the machine comes
@@ -92,15 +92,31 @@ class Driven:
         }
 
 
+class Processes:
+    """The server and, if it runs a policy, the process of the engine."""
+
+    def __init__(self, server: int) -> None:
+        first = psutil.Process(server)
+        self._all = [first, *first.children()]
+
+    def busy(self) -> float:
+        """Seconds of processor time so far."""
+        return sum(sum(process.cpu_times()[:2]) for process in self._all)
+
+    def memory(self) -> float:
+        """Resident megabytes; libraries that both have loaded count twice."""
+        return sum(process.memory_info().rss for process in self._all) / 2**20
+
+
 @contextlib.contextmanager
-def served(*options: str) -> Iterator[tuple[str, psutil.Process]]:
-    """The server in a process of its own: its address, and the process."""
+def served(*options: str) -> Iterator[tuple[str, Processes]]:
+    """The server beside this process: its address, and its processes."""
     command = [sys.executable, "-m", "svr_lightning", "serve", "--task", "countdown", "--port", "0"]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             line = next(line for line in process.stdout if line.startswith("serving"))
-            yield line.split()[-1], psutil.Process(process.pid)
+            yield line.split()[-1], Processes(process.pid)
         finally:
             process.terminate()
 
@@ -108,8 +124,8 @@ def served(*options: str) -> Iterator[tuple[str, psutil.Process]]:
 class Load:
     """Clients of the server; what came back in all rounds, how fast, and the server's memory."""
 
-    def __init__(self, url: str, process: psutil.Process, expected: dict[str, Turns]) -> None:
-        self._url, self._process, self._expected = url, process, expected
+    def __init__(self, url: str, processes: Processes, expected: dict[str, Turns]) -> None:
+        self._url, self._processes, self._expected = url, processes, expected
         self._questions: Iterator[str] = iter(())
         self._seen: Counter[str] = Counter()
         self._times: list[float] = []
@@ -118,7 +134,7 @@ class Load:
 
     async def run(self, clients: int, seconds: float) -> None:
         """All clients at once until ``seconds`` are over, and each has its last answer."""
-        begun, busy = time.perf_counter(), sum(self._process.cpu_times()[:2])
+        begun, busy = time.perf_counter(), self._processes.busy()
         self._questions = itertools.cycle(list(self._expected))
         limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
         async with httpx.AsyncClient(limits=limits, timeout=120) as http:
@@ -126,7 +142,7 @@ class Load:
             await asyncio.gather(*(self._client(http, begun + seconds) for _ in range(clients)))
             watching.cancel()
         self._taken += time.perf_counter() - begun
-        self._busy += sum(self._process.cpu_times()[:2]) - busy
+        self._busy += self._processes.busy() - busy
 
     async def _client(self, http: httpx.AsyncClient, end: float) -> None:
         while (started := time.perf_counter()) < end:
@@ -144,7 +160,7 @@ class Load:
 
     async def _watch(self) -> None:
         while True:
-            self._memory.append(self._process.memory_info().rss / 2**20)
+            self._memory.append(self._processes.memory())
             await asyncio.sleep(1)
 
     def found(self) -> dict[str, Any]:
@@ -189,12 +205,12 @@ async def turn_cost(rounds: int) -> dict[str, float]:
     direct = f"http://127.0.0.1:{behind.sockets[0].getsockname()[1]}/v1"
     loop = asyncio.get_running_loop()
     context = served("--upstream", direct, "--model", "none")
-    url, process = await loop.run_in_executor(None, context.__enter__)
+    url, processes = await loop.run_in_executor(None, context.__enter__)
     async with httpx.AsyncClient(timeout=60) as http:
         alone = [await milliseconds(http, direct) for _ in range(10 * rounds)]
-        busy = sum(process.cpu_times()[:2])
+        busy = processes.busy()
         through = [await milliseconds(http, url) / 10 for _ in range(rounds)]  # T_max is 10
-        busy = sum(process.cpu_times()[:2]) - busy
+        busy = processes.busy() - busy
     await loop.run_in_executor(None, context.__exit__, None, None, None)
     behind.close()
     return {
@@ -219,8 +235,8 @@ def main() -> None:
     sizes = [f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()]
     turns = [f"--max-turns={TURNS}", f"--max-completion-tokens={LIMIT}", "--threshold=0.96"]
     own = ["--policy", EMBEDDED, "--engine", "transformers", *sizes, *turns]
-    with served(*own) as (url, process):
-        clients = Load(url, process, driven.found)
+    with served(*own) as (url, processes):
+        clients = Load(url, processes, driven.found)
         for _ in range(ROUNDS):
             driven.run(part)
             asyncio.run(clients.run(options.clients, part))
