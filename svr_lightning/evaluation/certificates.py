@@ -13,6 +13,7 @@ Shapes: C clusters, G thresholds.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -348,12 +349,10 @@ def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) 
         high = n
         while binomial_cdf(failures, high, limit) > delta:
             n, high = high + 1, 2 * high
-        while n < high:  # more labels with as many failures never certify less
-            middle = (n + high) // 2
-            if binomial_cdf(failures, middle, limit) <= delta:
-                high = middle
-            else:
-                n = middle + 1
+        # More labels with as many failures never certify less.
+        n += bisect_left(
+            range(n, high), True, key=lambda m: binomial_cdf(failures, m, limit) <= delta
+        )
         if binomial_cdf(failures, n, share) >= power:
             return n
         failures += 1
