@@ -70,7 +70,7 @@ def test_the_oracle_is_no_option(tmp_path: Path) -> None:
     row = seeds_of("grpo_mt", tmp_path)
     families = summary.stop_families(row.tables)
     assert ORACLE in families
-    names = options_of(row, families).names
+    names = options_of(row.row.title, families).names
     assert "GRPO-MT, 2 turns, at most 2 turns" in names
     assert not any("oracle" in name for name in names)
 
@@ -89,3 +89,13 @@ def test_votes_are_options_too(tmp_path: Path) -> None:
     found = {point["budget"]: point["accuracy"] for point in curve["points"]}
     assert (found[100], found[140]) == (0.5, 1.0)
     assert curve["points"][-1]["options"] == ["GRPO Maj@3", "GRPO Maj@3"]
+
+
+def test_sampled_turns_are_options_too(tmp_path: Path) -> None:
+    """Greedily the row is never right; its sampled first turns are right for a and e."""
+    row = seeds_of("grpo_mt", tmp_path)
+    both = Seeds(row=row.row, seeds=row.seeds, greedy=row.greedy, sampled=row.greedy, votes={})
+    greedy = Frontier(names=("greedy",), answers=(option([NONE, NONE], 40),))
+    (curve,) = budget_entries([(both, greedy)])["curves"]
+    assert {point["accuracy"] for point in curve["points"] if point["budget"] <= 100} == {0.0}
+    assert any("GRPO-MT sampled, " in point["options"][0] for point in curve["points"])

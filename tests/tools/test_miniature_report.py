@@ -93,7 +93,7 @@ def main_vote(command: Command) -> int:
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("miniature")
     settings = Settings(out=str(folder), rates=dict.fromkeys(plan.TUNED_ROWS, 1e-4))
-    rates = {name: {"lr": rate} for name, rate in settings.rates.items()}
+    rates = {name: {"lr": rate} for name, rate in settings.rates.items() if name != "igrpo"}
     tuning.write_tuned(settings.out, rates, {})
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
@@ -103,7 +103,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for command in cell.commands:
                     leave(command, name, seed)
         options = ["--out", str(folder), "--stage", "report", "--seeds", *SEEDS]
-        options += ["--rows", *ROWS, "svr_turns", "--published", str(folder / "published")]
+        options += ["--rows", *ROWS, "igrpo", "svr_turns"]  # one not tuned, one not judged
+        options += ["--published", str(folder / "published")]
         assert main(options) == 0
     return folder
 
@@ -111,7 +112,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def rows(out: Path) -> dict[str, Any]:
     results = json.loads((out / "results.json").read_text())
-    assert results["missing"] == ["svr_turns-42", "svr_turns-43"]
+    assert results["missing"] == ["igrpo-42", "igrpo-43", "svr_turns-42", "svr_turns-43"]
     return {row["name"]: row for row in results["rows"]}
 
 
@@ -187,7 +188,7 @@ def test_every_table_is_made_again_from_the_published_outcomes(
     monkeypatch.chdir(ROOT)
     published = out / "published"
     options = ["--published", str(published), "--out", str(tmp_path), "--seeds", *SEEDS]
-    options += ["--rows", *ROWS, "svr_turns"]
+    options += ["--rows", *ROWS, "igrpo", "svr_turns"]
     assert main([*options, "--stage", "report"]) == 0
     for name in ("table.md", "rows.json", "rows.svg"):
         assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
@@ -274,7 +275,7 @@ def seeds_of(name: str, folder: Path, records: dict[int, list[dict[str, Any]]]) 
 
 
 def every_option(seeds: Seeds) -> Frontier:
-    return options_of(seeds, stop_families(seeds.tables))
+    return options_of(seeds.row.title, stop_families(seeds.tables))
 
 
 def test_a_row_with_fewer_seeds_is_compared_with_the_same_seeds_of_svr(tmp_path: Path) -> None:
@@ -295,7 +296,7 @@ def test_tables_commands_and_the_figure_are_published(out: Path) -> None:
     table = (folder / "table.md").read_text()
     assert "| SVR | 2 | 0.500 [" in table
     assert "| Oracle-guided (+) | 2 |" in table
-    assert "Not judged: svr_turns-42, svr_turns-43." in table
+    assert "Not judged: igrpo-42, igrpo-43, svr_turns-42, svr_turns-43." in table
     commands = (folder / "commands.md").read_text()
     assert "--trainer.default_root_dir runs/miniature/verdict_only-42" in commands
     assert str(out) not in commands

@@ -25,7 +25,8 @@ def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
     """Accuracy within each budget: every row's, and the gap of ours to the best pair.
 
     Args:
-        rows: with all that each can return, see :func:`options_of`.
+        rows: with all that each can return greedily, see :func:`options_of`. Sampled turns and
+            votes are options too.
 
     Returns:
         ``curves``: title, name and ``points`` of every row that takes several turns or votes.
@@ -33,7 +34,7 @@ def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
         ``budget``, ``ours``, ``pair`` and ``gap``, ours minus the pair, paired, as ``accuracy`` of
         :func:`~tools.miniature.summary.compare` has it.
     """
-    every = [(seeds, _with_votes(seeds, options)) for seeds, options in rows]
+    every = [(seeds, _whole(seeds, options)) for seeds, options in rows]
     curves = [
         {"name": seeds.row.name, "title": seeds.row.title, "points": curve(seeds, options)}
         for seeds, options in every
@@ -43,10 +44,10 @@ def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
     return {"curves": curves, "pairs": pairs}
 
 
-def options_of(seeds: Seeds, families: Families) -> Frontier:
+def options_of(title: str, families: Families) -> Frontier:
     """All that a row can return without a label: each of its stopping rules."""
     options = [
-        (f"{seeds.row.title}, {name}", answers)
+        (f"{title}, {name}", answers)
         for family, found in families.items()
         if family != ORACLE
         for name, answers in zip(found.names, found.answers, strict=True)
@@ -99,10 +100,17 @@ def is_rival(seeds: Seeds) -> bool:
     return row.trained and row.interface is None and not row.uses_labels
 
 
-def _with_votes(seeds: Seeds, options: Frontier) -> Frontier:
-    names = tuple(f"{seeds.row.title} Maj@{k}" for k in seeds.votes)
-    answers = tuple(seeds.votes.values())
-    return Frontier(names=(*options.names, *names), answers=(*options.answers, *answers))
+def _whole(seeds: Seeds, greedy: Frontier) -> Frontier:
+    """The greedy options of a row, the same of its sampled turns, and its votes."""
+    title = seeds.row.title
+    names, answers = [*greedy.names], [*greedy.answers]
+    if seeds.sampled:
+        families = summary.stop_families([recording.table for recording in seeds.sampled])
+        sampled = options_of(f"{title} sampled", families)
+        names += sampled.names
+        answers += sampled.answers
+    names += [f"{title} Maj@{k}" for k in seeds.votes]
+    return Frontier(names=tuple(names), answers=(*answers, *seeds.votes.values()))
 
 
 def _with_seeds(seeds: Seeds, options: Frontier, wanted: Sequence[int]) -> Frontier:

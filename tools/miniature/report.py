@@ -88,7 +88,8 @@ def _judged(
     row = plan.BY_NAME[name]
     earlier = next((one for one in published if one.row is row), None)
     left = [seed for seed in seeds if not earlier or seed not in earlier.seeds]
-    here = read_row(row, left, settings)
+    tuned = not plan.trains(row) or (row.rate_of or row.name) in settings.rates
+    here = read_row(row, left, settings) if tuned else None
     return joined(earlier, here) if earlier and here else earlier or here
 
 

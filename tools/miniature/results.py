@@ -31,7 +31,7 @@ def summarise(rows: Sequence[Seeds]) -> tuple[list[Entry], Entry]:
     """
     reference = next((row for row in rows if row.row.name == REFERENCE), None)
     stops = [summary.stop_families(seeds.tables) for seeds in rows]
-    wholes = [options_of(*pair) for pair in zip(rows, stops, strict=True)]
+    wholes = [options_of(one.row.title, found) for one, found in zip(rows, stops, strict=True)]
     options = next((w for one, w in zip(rows, wholes, strict=True) if one is reference), None)
     entries: list[Entry] = []
     for seeds, families, whole in zip(rows, stops, wholes, strict=True):

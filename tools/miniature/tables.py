@@ -47,8 +47,9 @@ at SVR's cost likewise. The differences are there. Their intervals hold the chos
 _BUDGETS = """\
 Ours against the best pair of a method without self-check and a stopping rule that needs none, or a
 number of votes, each within the budget of tokens per problem. Ours may take any threshold or rule
-as well. What either takes is chosen on one half of the clusters of problems and measured on the
-other; which pairs were chosen is in results.json. The gap is ours minus the pair, with a 95 %
+as well, and both take greedy turns or turns sampled at temperature 0.9. What either takes is chosen
+on one half of the clusters of problems and measured on the other; which pairs were chosen is in
+results.json. The gap is ours minus the pair, with a 95 %
 interval over seeds and clusters that holds the choice fixed."""
 _HEAD = (
     *("", "seeds", "accuracy", "sampled", "paper", "first turn", "any turn"),
