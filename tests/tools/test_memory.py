@@ -73,6 +73,7 @@ def test_the_peak_of_a_fresh_process_is_within_a_tenth_of_the_computed_one(
 
 
 def test_every_shipped_configuration_fits_its_card_and_the_page_says_so() -> None:
+    pytest.importorskip("peft")
     too_large = {
         f"{run} on {layer}: {found.spare:.1f} GiB left of {card}"
         for run, layer, plan, card in cards.shipped()
@@ -92,6 +93,13 @@ def test_a_plan_is_what_the_configuration_says() -> None:
         stage=2, reduce_bucket_size=200_000_000, overlap_comm=False, offload_optimizer=False
     )
     assert (plan.engine_share, plan.sleeps, plan.tensor_parallel) == (0.4, False, 1)
+
+
+def test_a_plan_knows_adapters_and_shards() -> None:
+    plan = plan_of(resolve(layers("gsm8k.yaml", "hardware/1gpu_24gb.yaml")))
+    assert (plan.lora, plan.reference_follows, plan.shards) == ((32, "all-linear"), False, 1)
+    plan = plan_of(resolve(layers("gsm8k.yaml", "hardware/8gpu_fsdp2.yaml")))
+    assert (plan.lora, plan.shards, plan.ranks, plan.zero) == (None, 8, 8, None)
 
 
 def test_a_configuration_on_a_cpu_needs_no_card(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,6 +137,28 @@ def test_without_zero_weights_gradients_and_both_moments_are_in_fp32() -> None:
     assert (used.weights, used.gradients, used.reference) == (4 * count, 4 * count, 2 * count)
     steps = used.optimizer - 8 * count
     assert 0 < steps < 4 * 100  # a counter for each of fewer than a hundred tensors
+
+
+def test_fsdp2_shards_weights_reference_gradients_and_moments() -> None:
+    plain = {"zero": None, "precision": "bf16-mixed"}
+    one, four = usage(tiny(**plain, ranks=1)), usage(tiny(**plain, shards=4))
+    count = one.parameters
+    assert (four.weights, four.reference, four.gradients) == (count, count, count)
+    assert four.optimizer == 2 * count
+    eight = usage(tiny(**plain, ranks=8, shards=8))
+    assert eight.weights == count // 2
+    assert eight.micro_batch == four.micro_batch
+
+
+def test_adapters_alone_have_gradients_and_moments() -> None:
+    pytest.importorskip("peft")
+    plain = tiny(zero=None, ranks=1, precision="bf16-mixed", reference_follows=False)
+    without, adapted = usage(plain), usage(replace(plain, lora=(4, "all-linear")))
+    trained = adapted.parameters - without.parameters
+    assert 0 < trained < without.parameters
+    assert adapted.weights == without.weights + 4 * trained
+    assert (adapted.reference, adapted.gradients) == (0, 4 * trained)
+    assert 8 * trained < adapted.optimizer < 8 * trained + 4 * 200
 
 
 def test_twice_the_sequences_take_twice_the_activations() -> None:

@@ -1,7 +1,7 @@
 """What a training step leaves of a card, as text and as the tables of docs/scaling.md."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tools.memory.plan import Plan, plan_of, resolve
@@ -15,10 +15,17 @@ SPARE = 3.0
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ("countdown", "gsm8k", "math")
-HARDWARE = {"1gpu": "80 GB", "4gpu_zero2": "80 GB", "multi_node": "80 GB"}
+HARDWARE = {
+    "1gpu_24gb": "24 GB",
+    "1gpu": "80 GB",
+    "4gpu_zero2": "80 GB",
+    "multi_node": "80 GB",
+}
 """The layers for GPUs, each with the card that the runs are meant for."""
 MODELS = ("Qwen/Qwen3.5-2B", *(f"Qwen/Qwen3-{size}" for size in ("4B", "8B", "14B", "32B")))
 RANKS = (1, 4, 8, 16, 64)
+SHARDED = ("Qwen/Qwen3.5-2B", "Qwen/Qwen3-14B", "Qwen/Qwen3-32B")
+SHARDS = (8, 16, 32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +64,7 @@ def engine_weights(plan: Plan, used: Usage) -> float:
 def described(plan: Plan) -> str:
     """One line on what was computed."""
     zero = f"ZeRO-{plan.zero.stage}" if plan.zero else "no ZeRO"
+    zero = "FSDP2" if plan.shards > 1 else zero
     return (
         f"{plan.policy}, {plan.ranks} x {plan.device}, {zero}, {plan.precision}; micro-batches of "
         f"{plan.sequences} sequences of {plan.prompt} + {plan.completion} tokens"
@@ -137,8 +145,25 @@ def table_of_models() -> str:
     return "\n".join(rows)
 
 
+def table_of_shards() -> str:
+    """Markdown: what a model takes under FSDP2 in fp32, with micro-batches of one sequence."""
+    head = [f"N = {shards}" for shards in SHARDS]
+    rows = [f"| model | {' | '.join(head)} | micro-batch | engine's weights |"]
+    rows.append("|" + "---|" * (len(head) + 3))
+    paths = [ROOT / "configs" / name for name in ("gsm8k.yaml", "hardware/8gpu_fsdp2.yaml")]
+    shipped_plan = plan_of(resolve([part for path in paths for part in ("--config", str(path))]))
+    for model in SHARDED:
+        plan = replace(shipped_plan, policy=model, sequences=1)
+        found = [usage(replace(plan, shards=shards)) for shards in SHARDS]
+        sizes = [used.resting + used.gradients for used in found]
+        sizes += [found[0].micro_batch, 2 * found[0].parameters]
+        cells = " | ".join(f"{size / GIB:.1f}" for size in sizes)
+        rows.append(f"| {model.partition('/')[2]} | {cells} |")
+    return "\n".join(rows)
+
+
 DOCS = ROOT / "docs" / "scaling.md"
-TABLES = {"runs": table_of_runs, "models": table_of_models}
+TABLES = {"runs": table_of_runs, "models": table_of_models, "shards": table_of_shards}
 
 
 def with_tables(text: str) -> str:

@@ -37,6 +37,11 @@ class Plan:
     precision: str
     ranks: int
     zero: Zero | None
+    shards: int = 1
+    """Processes that share policy, reference, gradients and optimizer: FSDP2."""
+    lora: tuple[int, str | tuple[str, ...]] | None = None
+    """Rank of the adapters that train, and which layers have one."""
+    reference_follows: bool = True
     checkpointing: bool
     sequences: int
     """In one micro-batch, all as long as they may be."""
@@ -75,7 +80,6 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
     """
     trainer, model, data = (resolved[name] for name in ("trainer", "model", "data"))
     policy, recipe = model["policy"], model["recipe"]["init_args"]
-    require(not policy["lora"], "model.policy.lora: the memory of adapters is not computed")
     device = "cpu" if trainer["accelerator"] == "cpu" else "cuda"
     require(
         isinstance(trainer["devices"], int | list),
@@ -94,6 +98,9 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
         precision=str(trainer["precision"]),
         ranks=ranks,
         zero=_zero(trainer["strategy"]),
+        shards=_shards(trainer["strategy"]),
+        lora=_adapters(policy["lora"]),
+        reference_follows=model["reference"]["every"] > 0,
         checkpointing=policy["gradient_checkpointing"],
         sequences=ceil(sequences / micro_batches),
         prompt=prompt,
@@ -121,6 +128,19 @@ def _zero(strategy: Any) -> Zero | None:
         raise ConfigError("trainer.strategy: a DeepSpeed configuration of its own is not read")
     names = ("stage", "reduce_bucket_size", "overlap_comm", "offload_optimizer")
     return Zero(**{name: settings[name] for name in names})
+
+
+def _shards(strategy: Any) -> int:
+    if isinstance(strategy, str) or not strategy["class_path"].endswith("SVRFSDPStrategy"):
+        return 1
+    return int(strategy["init_args"]["processes"])
+
+
+def _adapters(lora: Any) -> tuple[int, str | tuple[str, ...]] | None:
+    if lora is None:
+        return None
+    names = lora["target_modules"]
+    return lora["r"], names if isinstance(names, str) else tuple(names)
 
 
 def _engine(engine: Any, device: str) -> tuple[float, bool, int]:

@@ -24,6 +24,7 @@ from transformers.models.qwen3_5 import modeling_qwen3_5
 from svr_lightning.core import linear_logprobs
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Sample
+from svr_lightning.engines import lora
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig
 from svr_lightning.training.packing import prepare_packing
@@ -38,7 +39,7 @@ from svr_lightning.training.update import (
 )
 from tools.bench.update import LiveBytes
 from tools.gpu_check.models import shapes
-from tools.memory.plan import Plan
+from tools.memory.plan import Plan, Zero
 
 QWEN3 = {"vocab_size": 151_936, "num_key_value_heads": 8, "head_dim": 128}
 """What Qwen3's dense models have in common, from their config.json on the hub."""
@@ -117,50 +118,83 @@ def parameters(policy: str) -> int:
 
 
 def usage(plan: Plan) -> Usage:
-    """The memory of one training step on one GPU: what was counted, and ZeRO's shards of it."""
-    found = _counted(replace(plan, ranks=1, engine_share=0.0, sleeps=False, tensor_parallel=1))
-    if plan.zero is None:
-        return found
+    """The memory of one training step on one GPU: what was counted, and its shards."""
+    one = {"ranks": 1, "engine_share": 0.0, "sleeps": False, "tensor_parallel": 1}
+    found = _counted(replace(plan, **one, shards=min(plan.shards, 2)))  # type: ignore[arg-type]
+    if plan.shards > 1:
+        return _under_fsdp2(plan, found)
+    return found if plan.zero is None else _under_zero(plan, plan.zero, found)
+
+
+def _under_zero(plan: Plan, zero: Zero, found: Usage) -> Usage:
     shard = found.parameters / plan.ranks
     # bf16: the gradients added up, those of this micro-batch, and the buffers they are reduced in.
-    own = shard if plan.zero.stage == 2 else found.parameters
-    buffers = 2 * plan.zero.reduce_bucket_size * (2 if plan.zero.overlap_comm else 1)
+    own = shard if zero.stage == 2 else found.parameters
+    buffers = 2 * zero.reduce_bucket_size * (2 if zero.overlap_comm else 1)
     return replace(
         found,
         # fp32 masters and two moments.
-        optimizer=0 if plan.zero.offload_optimizer else round(12 * shard),
+        optimizer=0 if zero.offload_optimizer else round(12 * shard),
         gradients=round(2 * 2 * own) + buffers,
         # The shard's gradient as one tensor, and in fp32.
         step=max(found.step, round((2 + 4) * shard)),
     )
 
 
+def _under_fsdp2(plan: Plan, found: Usage) -> Usage:
+    config = architecture(plan.policy)
+    outer = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
+    layer = (found.parameters - outer) / config.num_hidden_layers
+    # Whole for a time: embedding and output layer, this layer and the next one, this layer's
+    # gradient and what it is sent from.
+    whole = (outer + 4 * layer) * found.weights / found.parameters
+    return replace(
+        found,
+        weights=found.weights // plan.shards,
+        reference=found.reference // plan.shards,
+        optimizer=2 * found.weights // plan.shards,
+        gradients=found.weights // plan.shards,
+        micro_batch=found.micro_batch + round(whole),
+        step=found.step // plan.shards,
+    )
+
+
 @cache
 def _counted(plan: Plan) -> Usage:
-    """The step on tensors without data; under ZeRO without optimizer and gradients."""
+    """The step on tensors without data; sharded ones are without optimizer and gradients."""
+    sharded = plan.zero is not None or plan.shards > 1
     config, batch = architecture(plan.policy), full_batch(plan)
     with ExitStack() as scope:
         if plan.device == "cuda":
             scope.enter_context(kernels())
         scope.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         model = build(config, plan.precision == "bf16-true")
-        reference = None
-        if plan.reference:
+        reference: Any = None
+        if plan.lora is not None:
+            rank, names = plan.lora
+            # peft moves adapters to where they are, which tensors without data do not allow.
+            stay = patch.object(torch.nn.Module, "to", lambda module, *_, **__: module)
+            scope.enter_context(stay)
+            lora.attach(model, r=rank, alpha=1.0, target_modules=names, seed=0, base=plan.policy)
+        if plan.reference and plan.lora is not None:
+            reference = lora.AdapterReference(model, follows=plan.reference_follows, seed=0)
+        elif plan.reference:
             in_bf16 = plan.precision == "bf16-true" or plan.reference_dtype is not None
             reference = build(config, in_bf16).requires_grad_(False)
         if plan.checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
             model.train()
-        optimizer = None if plan.zero else ready_optimizer(model)
-        micro_batch = backward_pass(plan, model, reference, batch)
-        step = optimizer_step(model, reference, optimizer)
+        optimizer = None if sharded else ready_optimizer(model)
+        micro_batch = backward_pass(plan, model, reference, batch, sharded)
+        copied = reference if plan.lora is None else None
+        step = optimizer_step(model, copied, optimizer)
         states = [s for one in optimizer.state.values() for s in one.values()] if optimizer else []
         return Usage(
             parameters=sum(p.numel() for p in model.parameters()),
             weights=_bytes(model.parameters()),
-            reference=_bytes(reference.parameters()) if reference is not None else 0,
+            reference=_bytes(copied.parameters()) if copied is not None else 0,
             optimizer=_bytes(states),
-            gradients=0 if plan.zero else _bytes(model.parameters()),
+            gradients=0 if sharded else _bytes(p for p in model.parameters() if p.requires_grad),
             micro_batch=micro_batch,
             step=step,
         )
@@ -206,16 +240,18 @@ def hold_gradients(model: Any) -> None:
             parameter.grad = torch.empty_like(parameter)
 
 
-def backward_pass(plan: Plan, model: Any, reference: Any, batch: TrainBatch) -> int:
+def backward_pass(plan: Plan, model: Any, reference: Any, batch: TrainBatch, sharded: bool) -> int:
     """Peak bytes of a micro-batch beyond weights, optimizer and gradients."""
     model.zero_grad()
-    if plan.zero is None and plan.micro_batches > 1:
+    if not sharded and plan.micro_batches > 1:
         hold_gradients(model)
-    for parameter in model.parameters():  # ZeRO takes each gradient away when it is there
-        if plan.zero is not None:
+    for parameter in model.parameters():  # else each gradient is taken away when it is there
+        if sharded and parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(_take_gradient)
     with LiveBytes() as live:
-        with torch.autocast("cpu", torch.bfloat16, enabled=plan.precision == "bf16-mixed"):
+        mixed = plan.precision == "bf16-mixed"
+        # As Lightning does, which keeps no copies of weights until the forward pass ends.
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed, cache_enabled=False):
             spec = LossSpec(beta=0.08 if plan.reference else 0.0)
             update = policy_update_loss(model, reference, batch, spec)
         update.loss.backward()  # type: ignore[no-untyped-call]
