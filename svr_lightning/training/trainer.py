@@ -98,6 +98,9 @@ class RolloutFetcher(Fetcher):
         return batch  # type: ignore[no-any-return]
 
 
+MICRO_BATCHES = "micro-batches per optimizer step (model.micro_batch_size, processes)"
+
+
 class RolloutFitLoop(FitLoop):
     """Lightning's fit loop with rollouts between its data and its batches."""
 
@@ -175,12 +178,26 @@ class RolloutFitLoop(FitLoop):
 
     def _counted_in(self) -> dict[str, int]:
         """What the saved progress is counted in."""
-        micro_batches = "micro-batches per optimizer step (model.micro_batch_size, processes)"
         return {
             "data.problems_per_step": self.trainer.datamodule.problems_per_step,
-            micro_batches: int(self.trainer.accumulate_grad_batches),
+            MICRO_BATCHES: int(self.trainer.accumulate_grad_batches),
             "model.updates_per_rollout": self.trainer.lightning_module.updates_per_rollout,
         }
+
+    def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
+        """Restore the progress, in this run's micro-batches if the checkpoint's were others.
+
+        A checkpoint holds whole optimizer steps, so that what was begun converts without a rest.
+        """
+        super().load_state_dict(state_dict, prefix)
+        before = state_dict[f"{prefix}state_dict"]["progress_counts"][MICRO_BATCHES]
+        progress = self.epoch_loop.batch_progress
+        for counts in (progress.total, progress.current):
+            saved = vars(counts).copy()
+            steps, rest = divmod(saved["ready"], before)
+            begun = steps * int(self.trainer.accumulate_grad_batches) + rest
+            # Of the last one, some say that it has not ended: it is saved before they count it.
+            counts.load_state_dict({k: n - saved["ready"] + begun for k, n in saved.items()})
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
         """Keep the rest of the rollout until the fetcher is asked for it."""
@@ -190,19 +207,19 @@ class RolloutFitLoop(FitLoop):
             "the checkpoint holds no rollouts: it is of another trainer or an older version; "
             "give --ckpt_path one that this version has saved",
         )
-        for name, now in self._counted_in().items():
-            before = state_dict["progress_counts"].get(name)
-            require(
-                before == now,
-                f"{name}={now}, but the checkpoint was saved with {before}: the problems that "
-                f"it has seen could not be told from the others; resume with {before}",
-            )
         by_rank, ranks = state_dict["pending"], self.trainer.world_size
         require(
             not any(by_rank) or len(by_rank) == ranks,
             f"the checkpoint lies within a rollout that {len(by_rank)} processes share, and "
             f"this run has {ranks}; resume with as many",
         )
+        for name, now in self._counted_in().items():
+            before = state_dict["progress_counts"].get(name)
+            require(
+                before == now or bool(before and name == MICRO_BATCHES and not any(by_rank)),
+                f"{name}={now}, but the checkpoint was saved with {before}: the problems that "
+                f"it has seen could not be told from the others; resume with {before}",
+            )
         self._restored = by_rank[self.trainer.global_rank] if any(by_rank) else ()
         begun = state_dict["begun"]
         if len(begun) == ranks:

@@ -49,3 +49,26 @@ class FaultyRank(TransformersEngine):
         if self._fault == "config":
             raise ConfigError("data.train: what every process finds wrong")
         raise ValueError("the fault of this test")
+
+
+class KilledOnce(TransformersEngine):
+    """Kills the second rank in the middle of the third step's rollout, the first time.
+
+    Args:
+        mark: a file that says that it has happened.
+    """
+
+    def __init__(self, mark: str) -> None:
+        super().__init__(max_batch=16)
+        self._mark = Path(mark)
+        self._rollouts = 0
+
+    def sync(self, model: Any, version: int) -> None:
+        super().sync(model, version)
+        self._rollouts = version + 1
+
+    def step(self) -> list[Output]:
+        if self._rollouts == 3 and os.environ["LOCAL_RANK"] == "1" and not self._mark.exists():
+            self._mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step()

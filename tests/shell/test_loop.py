@@ -240,7 +240,6 @@ def test_a_run_resumed_in_mid_epoch_ends_with_the_same_weights(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"micro_batch_size": 4}, r"micro-batches per .*micro_batch_size.*=2, but.* with 1"),
         ({"updates_per_rollout": 2}, "model.updates_per_rollout=2, but.* with 1"),
         ({"problems_per_step": 3}, "data.problems_per_step=3, but.* with 2"),
     ],
@@ -255,6 +254,35 @@ def test_a_run_goes_on_only_with_what_its_progress_was_counted_in(
     resumed = trainer(tmp_path)
     with pytest.raises(ConfigError, match=said):
         resumed.fit(module(**of_model), data(**of_data), ckpt_path=path)
+
+
+@pytest.mark.parametrize(("before", "now"), [(8, 2), (2, 8)])
+def test_a_run_goes_on_with_the_next_problems_in_other_micro_batches(
+    tmp_path: Path, before: int, now: int
+) -> None:
+    """As it does with another number of processes."""
+    path, seen = tmp_path / "4.ckpt", []
+    options: dict[str, Any] = {"max_epochs": 2, "enable_checkpointing": True}
+    few = DataSource(name="train", task="countdown", path="embedded:countdown-tiny", limit=6)
+    for size, ends, saved in ((before, False, None), (before, True, None), (now, False, path)):
+        seen.append(watch := Watch())
+        callbacks = [watch, *([SaveAndStop(4, path)] if ends else [])]
+        run = trainer(tmp_path, *callbacks, **options)
+        run.fit(module(micro_batch_size=size), data(train=few), ckpt_path=saved)
+        assert run.global_step == (4 if ends else 6)
+    whole, cut, resumed = (list(dict(zip(w.steps, w.problems, strict=True)).items()) for w in seen)
+    assert cut + resumed == whole
+    assert len(seen[2].steps) == 2 * 8 // now
+    assert seen[2].versions == seen[2].steps
+
+
+def test_what_is_left_of_a_rollout_keeps_its_micro_batches(tmp_path: Path) -> None:
+    path = tmp_path / "1.ckpt"
+    trainer(tmp_path, SaveAndStop(1, path)).fit(module(updates_per_rollout=2), data())
+    with pytest.raises(ConfigError, match=r"micro-batches per .*=2, but.* with 1"):
+        trainer(tmp_path).fit(
+            module(updates_per_rollout=2, micro_batch_size=4), data(), ckpt_path=path
+        )
 
 
 def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:

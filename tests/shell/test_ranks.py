@@ -70,6 +70,16 @@ def test_two_processes_end_with_the_weights_of_one(
         )
 
 
+def test_one_process_goes_on_with_what_two_have_begun(
+    ranks: list[Seen], alone: Seen, tmp_path: Path
+) -> None:
+    """From eight micro-batches of one sequence per step to one of all."""
+    checkpoint = ranks[0]["ddp cut"]["folder"] / "checkpoints" / "last.ckpt"
+    resumed = train(tmp_path, resume=str(checkpoint))
+    for state in ("weights", "reference"):
+        assert_same_steps(resumed[state], alone[state], alone["sizes"], 3 * LR, alone["rounding"])
+
+
 def test_two_processes_end_with_the_adapters_of_one(ranks: list[Seen], tmp_path: Path) -> None:
     pytest.importorskip("peft")
     one = train(tmp_path, lora=LORA)
