@@ -92,7 +92,8 @@ def _listen(options: argparse.Namespace, server: Any) -> None:
     listening.listen()
     running = uvicorn.Server(config)
     # uvicorn raises the signal again once it has shut down, which would look like a crash.
-    signal.signal(signal.SIGTERM, running.handle_exit)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, running.handle_exit)
     port = listening.getsockname()[1]
     print(f"serving {options.model or 'svr'} at http://{options.host}:{port}/v1", flush=True)
     running.run(sockets=[listening])

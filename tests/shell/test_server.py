@@ -120,7 +120,7 @@ def test_a_killed_engine_is_reported_and_the_server_still_ends_well() -> None:
             "status": "failing",
             "fault": "its process has ended",
         }
-        server.terminate()
+        server.send_signal(signal.SIGINT)
         assert server.wait(60) == 0
 
 
