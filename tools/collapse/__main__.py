@@ -49,7 +49,7 @@ def main() -> None:
                 log = list(train(condition, start, generate("train"), seed))
                 path.write_text(json.dumps(log), encoding="utf-8")
                 print(condition.name, seed, summary(log), flush=True)
-            options.out.write_text(json.dumps(results(options.work), indent=1) + "\n")
+            options.out.write_text(json.dumps(results(options.work)) + "\n", encoding="utf-8")
     if options.figures:
         found = results(options.work)
         for name, draw, numbers in (

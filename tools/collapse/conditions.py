@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -47,10 +48,12 @@ class Condition:
     beta: float = BETA
 
 
+EVERY_TURN = partial(SVRPlus, turns="all", proper=False)
+"""The paper's reward, credited per turn and section."""
 CONDITIONS = (
     Condition(name="SVR", asks="the collapse itself"),
     Condition(name="SVR, informative start", asks="the start", start="informative"),
-    Condition(name="SVR+", asks="credit per section", recipe=SVRPlus),
+    Condition(name="SVR+, every turn", asks="credit per section", recipe=EVERY_TURN),
     Condition(name="SVR, a quarter of the rate", asks="the learning rate", rate=RATE / 4),
     Condition(
         name="SVR without the overconfidence term",
@@ -64,7 +67,12 @@ CONDITIONS = (
     ),
     Condition(name="SVR, ten times the KL", asks="CORRECT no longer sampled", beta=10 * BETA),
     Condition(name="SVR, one turn", asks="refinement prompts", horizon=1, group=3 * GROUP),
-    Condition(name="SVR+, a quarter of the rate", asks="both", recipe=SVRPlus, rate=RATE / 4),
+    Condition(
+        name="SVR+, every turn, a quarter of the rate",
+        asks="both",
+        recipe=EVERY_TURN,
+        rate=RATE / 4,
+    ),
 )
 """In the order in which they run: the first ones say most."""
 

@@ -1,6 +1,8 @@
 """The figures of the study: what doubt pays, and how the conditions went."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -41,7 +43,7 @@ def paid(expected: Mapping[str, Any]) -> Figure:
 
 
 def courses(conditions: Sequence[Mapping[str, Any]]) -> Figure:
-    """The mean over seeds of every step, one panel for each condition that has runs.
+    """The mean over seeds and five steps, one panel for each condition that has runs.
 
     Args:
         conditions: ``name``, ``runs`` and ``mean_log``, whose rows hold the values of a step.
@@ -49,14 +51,15 @@ def courses(conditions: Sequence[Mapping[str, Any]]) -> Figure:
     ran = [condition for condition in conditions if condition["runs"]]
     columns = min(3, len(ran))
     lines = -(-len(ran) // columns)
-    figure = new_figure(2.4 * lines)
+    figure = new_figure(2.6 * lines)
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for axes, condition in zip(panels.flat, ran, strict=False):
         for (key, label), colour in zip(SHOWN, _COLOURS, strict=True):
-            values = [row[key] for row in condition["mean_log"]]
+            values = _smooth([row[key] for row in condition["mean_log"]])
             axes.plot(range(1, len(values) + 1), values, color=colour, label=label, linewidth=1.1)
         seeds = len(condition["runs"])
-        axes.set_title(f"{condition['name']} ({seeds} seed{'s' * (seeds > 1)})", fontsize=8)
+        title = f"{fill(condition['name'], 26)}\n{seeds} seed{'s' * (seeds > 1)}"
+        axes.set_title(title, fontsize=8)
         axes.set_ylim(0, 1)
     for axes in panels.flat[len(ran) :]:
         axes.set_visible(False)
@@ -65,3 +68,12 @@ def courses(conditions: Sequence[Mapping[str, Any]]) -> Figure:
     handles, labels = panels.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
+
+
+def _smooth(values: Sequence[float | None], width: int = 5) -> list[float | None]:
+    """The mean of the last ``width`` values that are there."""
+    windows = (
+        [v for v in values[max(0, k - width + 1) : k + 1] if v is not None]
+        for k in range(len(values))
+    )
+    return [fmean(window) if window else None for window in windows]
