@@ -13,7 +13,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(\.\./([^)\s#]+)(#[^)\s]*)?\)")
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(\.\./([^)\s#]+)(#[^)\s]*)?\)")
 FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 ROLE = re.compile(r":(?:class|meth|func|attr|data|mod|exc):(?=<code>|`)")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".sh": "bash", ".ipynb": "json"}
@@ -22,9 +22,14 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".sh": "bash", "
 def on_files(files: Files, config: Any, **_: Any) -> Files:
     """Add a page for every file of the repository that a page links to."""
     pages = [file for file in files if file.src_uri.endswith(".md")]
-    targets = {target for page in pages for _, target, _ in LINK.findall(page.content_string)}
-    for target in sorted(target for target in targets if (ROOT / target).exists()):
-        files.append(File.generated(config, source_page(target), content=_content(target)))
+    links = {
+        (target, bang) for page in pages for bang, _, target, _ in LINK.findall(page.content_string)
+    }
+    for target, picture in sorted(link for link in links if (ROOT / link[0]).exists()):
+        name, content = source_page(target), _content(target)
+        if picture:
+            name, content = _picture(target), (ROOT / target).read_text(encoding="utf-8")
+        files.append(File.generated(config, name, content=content))
     return files
 
 
@@ -44,6 +49,10 @@ def on_page_content(html: str, **_: Any) -> str:
 def source_page(target: str) -> str:
     """The page of a file or folder of the repository."""
     return f"source/{posixpath.normpath(target)}.md"
+
+
+def _picture(target: str) -> str:
+    return f"source/{posixpath.normpath(target)}"
 
 
 def definition_line(target: str, name: str) -> int | None:
@@ -68,9 +77,11 @@ def _names(node: ast.stmt) -> set[str]:
 
 
 def _link(match: re.Match[str]) -> str:
-    text, target, _ = match.groups()
+    picture, text, target, _ = match.groups()
     if not (ROOT / target).exists():
         return match.group()  # MkDocs reports it
+    if picture:
+        return f"![{text}]({_picture(target)})"
     line = definition_line(target, text.strip("`"))
     fragment = f"#__span-0-{line}" if line else ""
     return f'<a href="{source_page(target).removesuffix(".md")}.html{fragment}">{text}</a>'
