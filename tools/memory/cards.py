@@ -105,22 +105,23 @@ def report(plan: Plan) -> str:
 # --- what ships -----------------------------------------------------------------------------------
 
 
+def layered_plan(run: str, layer: str) -> Plan:
+    """The plan of a shipped run on a hardware layer."""
+    paths = [ROOT / "configs" / name for name in (f"{run}.yaml", f"hardware/{layer}.yaml")]
+    return plan_of(resolve([part for path in paths for part in ("--config", str(path))]))
+
+
 def shipped() -> Iterator[tuple[str, str, Plan, str]]:
     """Each configuration for GPUs on each layer for them: names, plan, and the card it is for."""
     for run in RUNS:
         for layer, card in HARDWARE.items():
-            paths = [ROOT / "configs" / name for name in (f"{run}.yaml", f"hardware/{layer}.yaml")]
-            resolved = resolve([part for path in paths for part in ("--config", str(path))])
-            yield run, layer, plan_of(resolved), card
+            yield run, layer, layered_plan(run, layer), card
 
 
 def table_of_runs() -> str:
     """Markdown: each shipped configuration on its card."""
-    rows = [
-        "| run | layer | policy, reference | optimizer | gradients | micro-batch | engine | update "
-        "| rollout | left |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    held = ("policy, reference", "optimizer", "gradients", "micro-batch")
+    rows = _head("run", "layer", *held, "engine", "update", "rollout", "left")
     for run, layer, plan, card in shipped():
         used = usage(plan)
         on = fit(plan, used, card)
@@ -133,9 +134,7 @@ def table_of_runs() -> str:
 
 def table_of_models() -> str:
     """Markdown: what a model takes at rest under ZeRO-2 in bf16, gradients included."""
-    head = [f"N = {ranks}" for ranks in RANKS]
-    rows = [f"| model | parameters | {' | '.join(head)} | engine's weights |"]
-    rows.append("|" + "---|" * (len(head) + 3))
+    rows = _head("model", "parameters", *(f"N = {n}" for n in RANKS), "engine's weights")
     for model in MODELS:
         count = parameters(model)
         sizes = [(4 + (12 + 4) / ranks) * count / GIB for ranks in RANKS]
@@ -147,19 +146,20 @@ def table_of_models() -> str:
 
 def table_of_shards() -> str:
     """Markdown: what a model takes under FSDP2 in fp32, with micro-batches of one sequence."""
-    head = [f"N = {shards}" for shards in SHARDS]
-    rows = [f"| model | {' | '.join(head)} | micro-batch | engine's weights |"]
-    rows.append("|" + "---|" * (len(head) + 3))
-    paths = [ROOT / "configs" / name for name in ("gsm8k.yaml", "hardware/8gpu_fsdp2.yaml")]
-    shipped_plan = plan_of(resolve([part for path in paths for part in ("--config", str(path))]))
+    rows = _head("model", *(f"N = {n}" for n in SHARDS), "micro-batch", "engine's weights")
+    on_eight = layered_plan("gsm8k", "8gpu_fsdp2")
     for model in SHARDED:
-        plan = replace(shipped_plan, policy=model, sequences=1)
+        plan = replace(on_eight, policy=model, sequences=1)
         found = [usage(replace(plan, shards=shards)) for shards in SHARDS]
         sizes = [used.resting + used.gradients for used in found]
         sizes += [found[0].micro_batch, 2 * found[0].parameters]
         cells = " | ".join(f"{size / GIB:.1f}" for size in sizes)
         rows.append(f"| {model.partition('/')[2]} | {cells} |")
     return "\n".join(rows)
+
+
+def _head(*names: str) -> list[str]:
+    return [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
 
 
 DOCS = ROOT / "docs" / "scaling.md"
