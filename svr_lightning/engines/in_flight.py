@@ -6,6 +6,7 @@ import queue
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
+import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 T = TypeVar("T")
@@ -63,11 +64,14 @@ class InFlight(Generic[T]):
         assert self._portal is not None
         return self._portal.call(function, *arguments)
 
-    def close(self) -> None:
-        """Stop all of them and the thread."""
+    def close(self, hang_up: Callable[[], Awaitable[Any]]) -> None:
+        """Close the connections by ``hang_up``, and stop all coroutines and the thread."""
+        if self._portal is None:
+            return
+        with contextlib.suppress(httpx.HTTPError, OSError):
+            self._portal.call(hang_up)
         self._running.clear()
         self._ended = queue.SimpleQueue()
-        if self._portal is not None:
-            self._portal.call(self._portal.stop, True)
-            self._thread.close()
-            self._portal = None
+        self._portal.call(self._portal.stop, True)
+        self._thread.close()
+        self._portal = None

@@ -5,7 +5,6 @@ evaluation does not ask for them again.
 """
 
 import asyncio
-import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -177,10 +176,7 @@ class OpenAIEngine(Engine):
 
     def sleep(self) -> None:
         """Close the connections; the next submit opens new ones."""
-        if self._asked.is_open:
-            with contextlib.suppress(httpx.HTTPError, OSError):
-                self._asked.call(self._http.aclose)
-            self._asked.close()
+        self._asked.close(lambda: self._http.aclose())  # opened by the first submit
 
     def describe_wait(self) -> str:
         """The highest try among the requests in flight, such as ``try 2 of 6``."""

@@ -5,13 +5,11 @@ told to load it and by which name to call them. Every answer has to name these w
 to requests, so that a rollout does not depend on who completes which of them.
 """
 
-import contextlib
 import shutil
 import uuid
 from pathlib import Path
 from typing import Any
 
-import httpx
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from safetensors.torch import save_file
@@ -173,10 +171,7 @@ class ServersEngine(Engine):
 
     def sleep(self) -> None:
         """Close the connections; the next submit opens new ones."""
-        if self._asked.is_open:
-            with contextlib.suppress(httpx.HTTPError, OSError):
-                self._asked.call(self._pool.close)
-            self._asked.close()
+        self._asked.close(self._pool.close)
 
     def _open(self) -> None:
         if not self._asked.is_open:
