@@ -268,8 +268,8 @@ def _with_local_file(source: DataSource, local_files: Mapping[str, str]) -> Data
     path = local_files[source.name]
     require(
         Path(path).expanduser().exists(),
-        f"data.local_files: {path} for {source.name!r} does not exist; correct the path, or "
-        "leave the entry out to read the data set where the configuration says",
+        f"data.local_files: {path} for {source.name!r} does not exist; correct the path, or give "
+        "--data.local_files '{}' to read every data set from its own path",
     )
     return replace(source, path=path, generate=None, subset=None, revision=None, select=None)
 
