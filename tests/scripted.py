@@ -16,6 +16,7 @@ from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
+from svr_lightning.recipes.base import Recipe
 from svr_lightning.rollout.driver import Decoding, Driver
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
@@ -80,6 +81,7 @@ def evaluator(
     max_turns: int = 4,
     renderer: Renderer | None = RENDERER,
     root: Path = Path("nowhere"),
+    recipe: Recipe | None = None,
     **config: Any,
 ) -> Evaluator:
     """An evaluator that draws as :func:`driver` does; without a rule it records every turn."""
@@ -91,7 +93,9 @@ def evaluator(
     evaluation = EvaluationConfig(
         max_turns=max_turns, stop=rule, adaptive=rule is not None, **settings
     )
-    found = Evaluator(engine, evaluation, renderer=renderer, root=root, seed=RUN_SEED)
+    found = Evaluator(
+        engine, evaluation, recipe=recipe, renderer=renderer, root=root, seed=RUN_SEED
+    )
     found.step = STEP
     return found
 

@@ -30,6 +30,7 @@ from svr_lightning.errors import require
 from svr_lightning.evaluation.operating_point import Certificate
 from svr_lightning.recipes.dialogues import (
     Dialogue,
+    FreshTurns,
     RolloutFn,
     SelfVerifying,
     Signals,
@@ -189,7 +190,10 @@ class Controller:
             f"rule={self.rule}: {self.dialogue} does not ask for what it reads",
         )
         if self.certificate is not None:
-            told = {"max_completion_tokens": self.max_completion_tokens}
+            told = {
+                "max_completion_tokens": self.max_completion_tokens,
+                "turns": "fresh" if isinstance(self.dialogue, FreshTurns) else "refine",
+            }
             settings = (self.rule, self.max_turns, told, self.otherwise)
             other = self.certificate.departures(*settings)
             require(not other, f"the certificate promises nothing for {', '.join(other)}")

@@ -103,7 +103,8 @@ class Evaluator:
         )
         self.engine, self.config, self.renderer = engine, config, renderer
         self.recipe = recipe or SVR()
-        self.max_turns, self.rule = self.recipe.protocol(config.max_turns, config.rule)
+        self.dialogue = config.dialogue(self.recipe)
+        self.max_turns, self.rule = config.protocol(self.recipe, config.rule)
         self.root, self.seed, self.rank, self._shared = root, seed, rank, shared
         self.records: list[AnyRecord] = []
         self.step = 0
@@ -191,7 +192,7 @@ class Evaluator:
                 write_results(folder, samples, config or {}, package_versions())
             else:
                 write_samples(folder, samples)
-            if self.recipe.protocol(1, Confident())[1] is not None:
+            if self.dialogue.protocol(1, Confident())[1] is not None:
                 warn_of_missing_self_checks(samples)
         self._gather(())  # journals are removed after the files are written
         if self._journal is not None:
@@ -229,7 +230,7 @@ class Evaluator:
             shown = partial(on_turn, problem) if on_turn else None
             scores_of = partial(self._scores, problem)
             rule = None if problem.id in whole else self.rule
-            return [chain(self.recipe.dialogue, problem, 0, self.max_turns, rule, shown, scores_of)]
+            return [chain(self.dialogue, problem, 0, self.max_turns, rule, shown, scores_of)]
 
         def record(problem: Problem, results: Results, error: str | None) -> SampleRecord:
             if error is not None:
@@ -252,7 +253,7 @@ class Evaluator:
         """
 
         def programs(problem: Problem) -> list[RolloutFn]:
-            return [chain(self.recipe.dialogue, problem, sample, 1) for sample in range(votes)]
+            return [chain(self.dialogue, problem, sample, 1) for sample in range(votes)]
 
         def record(problem: Problem, results: Results, error: str | None) -> PoolRecord:
             return vote_record(problem, dataset, results, self.config.grader, error)
@@ -284,7 +285,7 @@ class Evaluator:
         for problem in problems:
             if problem.id in records:
                 continue
-            if self.renderer is None or self.renderer.fits(self.recipe.dialogue.first(problem)):
+            if self.renderer is None or self.renderer.fits(self.dialogue.first(problem)):
                 fitting.append(problem)
             else:
                 reason = f"the problem does not fit {self.renderer.max_prompt_tokens} prompt tokens"

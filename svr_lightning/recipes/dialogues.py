@@ -161,6 +161,34 @@ class Neutral(Dialogue):
         return neutral(style, problem.question, draft_of(turns[-1]), turns[-1].index + 1)
 
 
+@dataclass(frozen=True)
+class FreshTurns(Dialogue):
+    """Independent attempts: every turn gets the first prompt of another dialogue."""
+
+    of: Dialogue
+    """Whose first prompt and self-check these are."""
+
+    def first(self, problem: Problem) -> list[Message]:
+        """The other dialogue's."""
+        return self.of.first(problem)
+
+    def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
+        """The first prompt again; no draft is shown."""
+        return self.of.first(problem)
+
+    def read(self, text: str) -> SelfCheck | None:
+        """The other dialogue's self-check."""
+        return self.of.read(text)
+
+    def formats(self, task: Task, text: str) -> tuple[float, float]:
+        """The other dialogue's format scores."""
+        return self.of.formats(task, text)
+
+    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+        """The other dialogue's."""
+        return self.of.protocol(max_turns, rule)
+
+
 # --- the turn loop ----------------------------------------------------------------------------
 
 

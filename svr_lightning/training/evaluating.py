@@ -27,7 +27,6 @@ from svr_lightning.evaluation.results import RESULTS
 from svr_lightning.evaluation.table import problem_table, turn_tables
 from svr_lightning.files import finite
 from svr_lightning.metrics import TrajectoryMetrics
-from svr_lightning.recipes.base import Recipe
 from svr_lightning.tasks import TASKS
 from svr_lightning.training.data import Split
 from svr_lightning.training.distributed import gather_lists
@@ -86,8 +85,7 @@ class ModuleEvaluation:
     @property
     def protocol(self) -> tuple[int, StopRule | None]:
         """T_max and the rule that ends trajectories, or would if not every turn were recorded."""
-        recipe: Recipe = self._module.recipe
-        return recipe.protocol(self.config.max_turns, self.config.full_rule)
+        return self.config.protocol(self._module.recipe, self.config.full_rule)
 
     def report_operating_point(self) -> None:
         """Say that the policy's own stop is used, and which settings lose its guarantee."""

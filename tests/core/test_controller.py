@@ -18,7 +18,7 @@ from svr_lightning.control.controller import LONGEST_TEXT, Controller, Result
 from svr_lightning.core.stopping import Confident, FixedTurns, Majority, RepeatedAnswer
 from svr_lightning.core.types import FinishReason
 from svr_lightning.errors import ConfigError
-from svr_lightning.recipes.dialogues import Neutral
+from svr_lightning.recipes.dialogues import FreshTurns, Neutral, SelfVerifying
 from tests.chat_server import ChatServer, completion
 
 QUESTION = "10 4 5 = 8"
@@ -290,6 +290,14 @@ def test_a_certificate_is_in_force_under_its_own_settings_alone(tmp_path: Path) 
         Controller(Script([]), "countdown", **{**own, "max_turns": 3})
     limited = Controller(Script([reply(DOUBT, 50)]), "countdown", **own, max_tokens=50)
     assert limited.solve(QUESTION).certificate is None
+
+
+def test_a_certificate_of_refinements_is_not_in_force_for_fresh_turns(tmp_path: Path) -> None:
+    found = certificate(tmp_path, decoding={"turns": "refine"})
+    own = {"rule": found.rule, "max_turns": 4, "certificate": found}
+    assert Controller(Script([SURE]), "countdown", **own).solve(QUESTION).certificate is found
+    with pytest.raises(ConfigError, match="promises nothing for turns=fresh instead of refine"):
+        Controller(Script([]), "countdown", **own, dialogue=FreshTurns(SelfVerifying()))
 
 
 def test_a_certificate_brings_its_lower_threshold(tmp_path: Path) -> None:

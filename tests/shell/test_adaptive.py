@@ -19,6 +19,8 @@ from svr_lightning.core.stopping import (
 )
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Output
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import (
     OnTurn,
     warn_of_faults,
@@ -28,6 +30,7 @@ from svr_lightning.evaluation.printing import print_outcome
 from svr_lightning.evaluation.records import AnyRecord
 from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.results import Journal
+from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError
 from svr_lightning.tasks.messages import first_turn_messages
@@ -424,3 +427,28 @@ def test_votes_are_independent_first_turns_in_the_order_of_their_samples(
     first = {request.prompt_ids for request in engine.requests}
     assert len(first) == 2  # one prompt per problem: that of its first turn
     assert RENDERER.prompt_ids(first_turn_messages(get_task("countdown"), PROBLEMS[0])) in first
+
+
+def test_fresh_turns_are_independent_samples_of_the_first_prompt() -> None:
+    """Turn 2 doubts, turn 3 is sure. No turn sees what came before; each has its own draw."""
+    engine = at_places(opinionated)
+    (record,) = evaluator(engine, rule=Confident(), turns="fresh").solve(PROBLEMS[:1], "toy")
+    assert (record.returned_turn, record.stopped_early, len(record.turns)) == (3, True, 3)
+    first = RENDERER.prompt_ids(first_turn_messages(get_task("countdown"), PROBLEMS[0]))
+    assert [request.prompt_ids for request in engine.requests] == [first] * 3
+    assert len({request.sampling.seed for request in engine.requests}) == 3
+
+
+def test_a_single_turn_recipe_has_fresh_turns_until_a_rule_without_a_self_check_stops() -> None:
+    answers = ["8+4", "8*4", "8+4", "8+2"]
+    engine = at_places(lambda _name, _sample, turn: words(f"<answer>{answers[turn - 1]}</answer>"))
+    twice = RepeatedAnswer(in_a_row=False)
+    alone = evaluator(engine, rule=twice, recipe=GRPO())
+    assert [len(one.turns) for one in alone.solve(PROBLEMS[:1], "toy")] == [1]
+    fresh = evaluator(engine, rule=twice, recipe=GRPO(), turns="fresh")
+    assert [one.returned_turn for one in fresh.solve(PROBLEMS[:1], "toy")] == [3]
+
+
+def test_fresh_turns_need_a_temperature() -> None:
+    with pytest.raises(ConfigError, match="turns=fresh at temperature=0: all turns would be the"):
+        EvaluationConfig(turns="fresh")

@@ -8,7 +8,7 @@ import pytest
 from svr_lightning.evaluation.sweep import ORACLE
 from tests.trajectories import uncensored, write_results
 from tools.miniature import plan, summary
-from tools.miniature.budgets import budget_entries, is_rival, options_of, pairs_of
+from tools.miniature.budgets import RIVALS, budget_entries, is_rival, options_of, pairs_of
 from tools.miniature.reading import Seeds, recording_of
 from tools.miniature.summary import Answers, Frontier
 
@@ -25,6 +25,7 @@ def option(right: list[list[int]], tokens: float) -> Answers:
     return Answers(right=answers, tokens=np.full(answers.shape, tokens))
 
 
+FREE, RLCR, OWN = RIVALS
 ALL, HALF, NONE = [1] * 6, [1, 1, 1, 0, 0, 0], [0] * 6
 
 
@@ -35,7 +36,7 @@ def test_the_gap_to_the_best_pair_is_measured_within_each_budget(tmp_path: Path)
     own = Frontier(names=("sure",), answers=(option([ALL, ALL], 60),))
     cheap = Frontier(names=("cheap",), answers=(option([HALF, NONE], 55),))
     dear = Frontier(names=("dear",), answers=(option([ALL, ALL], 150),))
-    found = pairs_of(ours, own, [(ours, own), (chain, cheap), (tutored, dear)])
+    found = pairs_of(ours, own, [(ours, own), (chain, cheap), (tutored, dear)], FREE)
     assert found["seeds"] == [42, 43]
     points = {point["budget"]: point for point in found["points"]}
     assert 50 not in points  # ours is not as cheap
@@ -46,24 +47,43 @@ def test_the_gap_to_the_best_pair_is_measured_within_each_budget(tmp_path: Path)
     assert points[200]["gap"]["difference"] == 0
 
 
-def test_a_rival_is_compared_on_our_seeds_and_left_out_if_it_lacks_one(tmp_path: Path) -> None:
-    ours = seeds_of("svr", tmp_path, (43,))
-    own = Frontier(names=("sure",), answers=(option([HALF], 60),))
+def test_ours_and_its_rivals_are_compared_on_the_seeds_that_all_have(tmp_path: Path) -> None:
+    ours = seeds_of("svr", tmp_path, (43, 44))
+    own = Frontier(names=("sure",), answers=(option([HALF, ALL], 60),))
     more = seeds_of("grpo_mt", tmp_path, (42, 43))
     rival = Frontier(names=("chain",), answers=(option([NONE, ALL], 60),))
-    (first, *_) = pairs_of(ours, own, [(more, rival)])["points"]
-    assert first["gap"]["seeds"] == pytest.approx([-0.5])
+    found = pairs_of(ours, own, [(more, rival)], FREE)
+    assert found["seeds"] == [43]
+    assert found["points"][0]["gap"]["seeds"] == pytest.approx([-0.5])
     other = seeds_of("murphy", tmp_path, (42,))
-    assert pairs_of(ours, own, [(other, rival)])["points"] == []
+    assert pairs_of(ours, own, [(other, rival)], FREE)["points"] == []
 
 
 def test_rivals_are_trained_without_a_self_check_and_show_no_labels() -> None:
     def rival(name: str) -> bool:
-        row = plan.BY_NAME[name]
-        return is_rival(Seeds(row=row, seeds=(), greedy=(), sampled=(), votes={}))
+        return is_rival(plan.BY_NAME[name])
 
-    assert all(map(rival, ("grpo", "grpo_mt", "igrpo", "murphy")))
+    assert all(map(rival, ("grpo", "grpo_fresh", "grpo_mt", "igrpo", "murphy")))
     assert not any(map(rival, ("svr", "svr_plus", "rlcr", "oracle", "warm_start_neutral")))
+
+
+def test_fresh_turns_are_rivals_too_rlcrs_and_its_own(tmp_path: Path) -> None:
+    ours = seeds_of("svr_plus", tmp_path)
+    own = Frontier(names=("sure",), answers=(option([HALF, HALF], 60),))
+    rlcr = Frontier(names=("more",), answers=(option([ALL, HALF], 60),))
+    fresh = Frontier(names=("less",), answers=(option([NONE, HALF], 60),))
+    every = [
+        (ours, own),
+        (seeds_of("rlcr_fresh", tmp_path), rlcr),
+        (seeds_of("svr_plus_fresh", tmp_path), fresh),
+    ]
+    gaps = {
+        against: [p["gap"]["difference"] for p in pairs_of(ours, own, every, against)["points"]]
+        for against in RIVALS
+    }
+    assert gaps[FREE] == []
+    assert set(gaps[RLCR]) == {-0.25}
+    assert set(gaps[OWN]) == {0.25}
 
 
 def test_the_oracle_is_no_option(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_every_row_has_the_same_steps_problems_and_generations(row: Row, task: T
     assert recipe.uses_labels is row.uses_labels
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [r for r in ROWS if not r.fresh], ids=lambda row: row.name)
 def test_a_row_knows_its_own_protocol(row: Row) -> None:
     from svr_lightning.core.stopping import Confident
 
@@ -126,6 +126,14 @@ def test_a_row_can_judge_the_policies_of_another_one() -> None:
     for command in cell.commands:
         assert "--model.policy.path runs/miniature/igrpo-43/policy" in command.line
         assert "--model.recipe.init_args.evaluate fixed" in command.line
+
+
+def test_a_row_of_fresh_turns_is_greedy_for_one_turn_and_sampled_for_ten() -> None:
+    cell = plan.cell(plan.BY_NAME["rlcr_fresh"], 43, SETTINGS, ("train", "judge"))
+    greedy, sampled = (command.line for command in cell.commands)
+    assert "--model.evaluation.max_turns 1 " in greedy
+    assert "--model.evaluation.max_turns 10 --model.evaluation.turns fresh " in sampled
+    assert "--model.policy.path runs/miniature/rlcr-43/policy" in sampled
 
 
 def test_each_row_has_its_own_rate_or_that_of_the_row_it_names() -> None:

@@ -303,4 +303,5 @@ def test_tables_commands_and_the_figure_are_published(out: Path) -> None:
     numbers = json.loads((folder / "rows.json").read_text())
     assert {row["name"]: row["kind"] for row in numbers["rows"]}["SVR"] == "reference"
     assert all("<svg" in (folder / name).read_text() for name in ("rows.svg", "budgets.svg"))
-    assert "## SVR against the best pair, 2 seeds" in table
+    rivals = "the best pair of a method without self-check and a free stop"
+    assert f"### SVR against {rivals}, seeds 42, 43" in table

@@ -1,21 +1,25 @@
-"""Every row's best option within the same tokens, and ours against the best pair of the others.
+"""Every row's best option within the same tokens, and ours against the best of its rivals. Pure."""
 
-A pair is a method without a self-check and a stopping rule that needs none. Pure.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from svr_lightning.evaluation.sweep import ORACLE
 from tools.miniature import summary
+from tools.miniature.plan import Row
 from tools.miniature.reading import Seeds
 from tools.miniature.summary import Answers, Frontier
 
 BUDGETS = (50, 70, 100, 140, 200, 280, 400, 560, 800, 1120)
 """Tokens per problem, each about 1.4 times the one before."""
 OURS = ("svr", "svr_plus")
+RIVALS: Mapping[str, Callable[[Row, Row], bool]] = {
+    "the best pair of a method without self-check and a free stop": lambda row, _: is_rival(row),
+    "RLCR's fresh turns": lambda row, _: row.name == "rlcr_fresh",
+    "its own fresh turns": lambda row, ours: row.name == f"{ours.name}_fresh",
+}
+"""Whether a row, the first argument, is among the rivals of one of ours, the second."""
 Families = Mapping[str, Frontier]
 """Of one row, by the name of a stopping rule."""
 Entry = dict[str, Any]
@@ -30,8 +34,9 @@ def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
 
     Returns:
         ``curves``: title, name and ``points`` of every row that takes several turns or votes.
-        ``pairs``: of each of :data:`OURS` that is there, its seeds and ``points``; a point has
-        ``budget``, ``ours``, ``pair`` and ``gap``, ours minus the pair, paired, as ``accuracy`` of
+        ``pairs``: of each of :data:`OURS` that is there and each of :data:`RIVALS`, the common
+        seeds and ``points``; a point has ``budget``, ``ours``, ``pair`` (the rivals' best) and
+        ``gap``, ours minus the pair, paired, as ``accuracy`` of
         :func:`~tools.miniature.summary.compare` has it.
     """
     every = [(seeds, _whole(seeds, options)) for seeds, options in rows]
@@ -40,7 +45,12 @@ def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
         for seeds, options in every
         if len(options.names) > 1
     ]
-    pairs = [pairs_of(one, own, every) for one, own in every if one.row.name in OURS]
+    pairs = [
+        pairs_of(one, own, every, against)
+        for one, own in every
+        if one.row.name in OURS
+        for against in RIVALS
+    ]
     return {"curves": curves, "pairs": pairs}
 
 
@@ -67,36 +77,36 @@ def curve(seeds: Seeds, options: Frontier) -> list[Entry]:
     return points
 
 
-def pairs_of(ours: Seeds, own: Frontier, every: Sequence[tuple[Seeds, Frontier]]) -> Entry:
-    """One of our rows against the best pair of all rows that have its seeds."""
-    rivals = [
-        _with_seeds(seeds, options, ours.seeds)
-        for seeds, options in every
-        if is_rival(seeds) and set(ours.seeds) <= set(seeds.seeds)
-    ]
-    entry: Entry = {"name": ours.row.name, "title": ours.row.title, "seeds": list(ours.seeds)}
-    if not rivals:
-        return {**entry, "points": []}
+def pairs_of(
+    ours: Seeds, own: Frontier, every: Sequence[tuple[Seeds, Frontier]], against: str
+) -> Entry:
+    """One of our rows against the best option of one of :data:`RIVALS`, over common seeds."""
+    rivals = [(seeds, options) for seeds, options in every if RIVALS[against](seeds.row, ours.row)]
+    common = [seed for seed in ours.seeds if all(seed in one.seeds for one, _ in rivals)]
+    entry: Entry = {"name": ours.row.name, "title": ours.row.title, "against": against}
+    entry |= {"seeds": common, "points": []}
+    if not rivals or not common:
+        return entry
+    own = _with_seeds(ours, own, common)
+    theirs = [_with_seeds(seeds, options, common) for seeds, options in rivals]
     pool = Frontier(
-        names=tuple(name for options in rivals for name in options.names),
-        answers=tuple(answers for options in rivals for answers in options.answers),
+        names=tuple(name for options in theirs for name in options.names),
+        answers=tuple(answers for options in theirs for answers in options.answers),
     )
     cluster = summary.clusters(ours.tables[0])
-    drawn = summary.draws(cluster, len(ours.seeds))
-    points = []
+    drawn = summary.draws(cluster, len(common))
     for budget in BUDGETS:
         allowed = np.full(len(cluster), float(budget))
-        mine, theirs = (summary.within(options, allowed, cluster) for options in (own, pool))
-        if mine is not None and theirs is not None:
-            gap = summary.compare(mine[0], theirs[0], drawn)["accuracy"]
-            both = {"ours": _measured(*mine), "pair": _measured(*theirs)}
-            points.append({"budget": budget, **both, "gap": gap})
-    return {**entry, "points": points}
+        mine, best = (summary.within(options, allowed, cluster) for options in (own, pool))
+        if mine is not None and best is not None:
+            gap = summary.compare(mine[0], best[0], drawn)["accuracy"]
+            both = {"ours": _measured(*mine), "pair": _measured(*best)}
+            entry["points"].append({"budget": budget, **both, "gap": gap})
+    return entry
 
 
-def is_rival(seeds: Seeds) -> bool:
+def is_rival(row: Row) -> bool:
     """Whether a row is a trained method without labels in its prompts and without self-check."""
-    row = seeds.row
     return row.trained and row.interface is None and not row.uses_labels
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from svr_lightning.core.parsing import SelfCheckFields
 
-Group = Literal["method", "ablation", "variant", "control"]
+Group = Literal["method", "ablation", "variant", "control", "fresh"]
 PaperRow = tuple[str, str, float]
 """Table and row of the paper, and the All-7 accuracy there."""
 
@@ -95,6 +95,9 @@ class Row:
     """The row whose policies are judged under another protocol; None: the row's own."""
     single: bool = False
     """Trained and judged on one turn."""
+    fresh: bool = False
+    """Sampled turns are independent answers to the first prompt. Greedy ones would be the same, so
+    that one is judged."""
     interface: SelfCheckFields | None = None
     """Fields of its policies' self-check; None without a self-check."""
     uses_labels: bool = False
@@ -141,6 +144,21 @@ def _calibrated(name: str, title: str, **more: Any) -> Row:
     return _method(name, title, None, interface="confidence", **more)
 
 
+def _fresh(row: Row) -> Row:
+    """A row whose policies answer the question anew in each turn, instead of refining."""
+    return replace(
+        row,
+        name=f"{row.name}_fresh",
+        title=f"{row.title}, fresh turns",
+        group="fresh",
+        policy_of=row.name,
+        single=True,
+        fresh=True,
+        votes=False,
+        paper=None,
+    )
+
+
 def _longer(row: Row, steps: int) -> Row:
     """A row trained for more steps, at the learning rate of the short training."""
     flags = ("--trainer.max_steps", str(steps), "--trainer.val_check_interval", str(steps))
@@ -156,7 +174,9 @@ def _longer(row: Row, steps: int) -> Row:
     )
 
 
+_GRPO = _method("grpo", "GRPO", ("GRPO", 0.427), tasks=BOTH, single=True, votes=True)
 _GRPO_MT = _method("grpo_mt", "GRPO-MT", ("GRPO-MT", 0.464), tasks=BOTH)
+_RLCR = _calibrated("rlcr", "RLCR", tasks=BOTH, single=True)
 _SVR = _method("svr", "SVR", ("SVR (ours)", 0.563), tasks=BOTH, interface="joint")
 _SVR_PLUS = _variant("svr_plus", "SVR+", tasks=BOTH)
 ROWS = (
@@ -177,7 +197,7 @@ ROWS = (
         layers=("configs/methods/grpo_mt.yaml",),
         trained=False,
     ),
-    _method("grpo", "GRPO", ("GRPO", 0.427), tasks=BOTH, single=True, votes=True),
+    _GRPO,
     _method("gspo_published", "GSPO (published)", ("GSPO", 0.385), single=True),
     _method("gspo_matched", "GSPO (matched)", ("GSPO", 0.385), single=True),
     _GRPO_MT,
@@ -197,7 +217,7 @@ ROWS = (
     _method("mlmt_rl", "MLMT-RL", ("MLMT-RL", 0.458)),
     _method("scrpo", "ScRPO (chain)", ("ScRPO", 0.434)),
     _method("scrpo_pool", "ScRPO (pool)", ("ScRPO", 0.434), rate_of="scrpo"),
-    _calibrated("rlcr", "RLCR", tasks=BOTH, single=True),
+    _RLCR,
     _calibrated("rlcr_log", "RLCR, log score", single=True, rate_of="rlcr"),
     _calibrated("rlcr_turns", "RLCR, three turns", tasks=BOTH),
     _method("oracle", "Oracle-guided", ("Oracle-guided (fixed)", 0.519), uses_labels=True),
@@ -222,6 +242,7 @@ ROWS = (
     _variant("svr_turns", "SVR, random turn", rate_of="svr"),
     _SVR_PLUS,
     _variant("svr_plus_matched", "SVR+, 8 sequences", tasks=BOTH, rate_of="svr_plus"),
+    *(_fresh(row) for row in (_GRPO, _RLCR, _SVR_PLUS)),
     *(_longer(row, steps) for row in (_GRPO_MT, _SVR, _SVR_PLUS) for steps in (200, 400)),
 )
 BY_NAME: Mapping[str, Row] = {row.name: row for row in ROWS}
@@ -314,8 +335,11 @@ def fit(
 
 def judge(row: Row, seed: int, folder: str, policy: str, task: Task) -> tuple[Command, ...]:
     """The evaluations of one cell on held-out problems, and voting if the row has it."""
-    uncensored = ("--model.evaluation.adaptive", "false")
-    sampled = ("--model.evaluation.temperature", str(TEMPERATURE), *uncensored)
+    greedy: tuple[str, ...] = ("--model.evaluation.adaptive", "false")
+    sampled = ("--model.evaluation.temperature", str(TEMPERATURE), *greedy)
+    if row.fresh:
+        greedy += ("--model.evaluation.max_turns", "1")
+        sampled += ("--model.evaluation.max_turns", "10", "--model.evaluation.turns", "fresh")
     pools = f"{folder}/eval/votes/votes.jsonl"
 
     def test(name: str, flags: tuple[str, ...], root: str, result: str) -> Command:
@@ -326,7 +350,7 @@ def judge(row: Row, seed: int, folder: str, policy: str, task: Task) -> tuple[Co
         return Command(name=name, folder=folder, arguments=arguments, result=result)
 
     commands = [
-        test("greedy", uncensored, folder, f"{folder}/eval/test/results.json"),
+        test("greedy", greedy, folder, f"{folder}/eval/test/results.json"),
         test("sampled", sampled, f"{folder}/sampled", f"{folder}/sampled/eval/test/results.json"),
     ]
     if row.votes:

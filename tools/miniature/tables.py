@@ -45,19 +45,18 @@ SVR at the row's cost: under the stopping rule, of all but the oracle, that is m
 the row's tokens, chosen on one half of the clusters of problems and measured on the other. The row
 at SVR's cost likewise. The differences are there. Their intervals hold the chosen rules fixed."""
 _BUDGETS = """\
-Ours against the best pair of a method without self-check and a stopping rule that needs none, or a
-number of votes, each within the budget of tokens per problem. Ours may take any threshold or rule
-as well, and both take greedy turns or turns sampled at temperature 0.9. What either takes is chosen
-on one half of the clusters of problems and measured on the other; which pairs were chosen is in
-results.json. The gap is ours minus the pair, with a 95 %
-interval over seeds and clusters that holds the choice fixed."""
+Either takes the stopping rule, threshold, number of turns or votes that is best within the budget
+of tokens per problem, with greedy turns or turns sampled at temperature 0.9, chosen on one half of
+the clusters of problems and measured on the other; results.json has the choices. A free stop needs
+no self-check. Fresh turns answer the question anew and see no draft. The gap is ours minus theirs
+on common seeds, with a 95 % interval over seeds and clusters that holds the choice fixed."""
 _HEAD = (
     *("", "seeds", "accuracy", "sampled", "paper", "first turn", "any turn"),
     *("best fixed (turns)", "turns", "tokens", "tokens per right answer"),
     *("PSE", "ESR", "Brier", "AUROC", "overconfidence"),
 )
 _SAMPLED = ("", "turn 1", "turn 2", "turn 3", "AUROC", "Brier", "overconfidence")
-_BUDGET_HEAD = ("budget", "ours (tokens)", "best pair (tokens)", "gap", "pair, chosen on one half")
+_BUDGET_HEAD = ("budget", "ours (tokens)", "theirs (tokens)", "gap", "theirs, chosen on one half")
 _COMPARED = ("", "accuracy", "seeds ahead", "tokens")
 _AT_COST = (
     *("", "SVR at the row's cost (tokens)", "SVR minus the row"),
@@ -76,17 +75,12 @@ def table_md(entries: Sequence[Entry], budgets: Entry, missing: Sequence[str]) -
         rows = (_stops(entry, names) for entry in stopped)
         parts += ["", "## Stopping rules at equal tokens", "", _STOPS, ""]
         parts += _grid(("", "own rule", *names), rows)
-    for one in budgets["pairs"]:
-        if one["points"]:
-            title = f"## {one['title']} against the best pair, {len(one['seeds'])} seeds"
-            parts += [
-                "",
-                title,
-                "",
-                _BUDGETS,
-                "",
-                *_grid(_BUDGET_HEAD, map(_budget, one["points"])),
-            ]
+    if compared := [one for one in budgets["pairs"] if one["points"]]:
+        parts += ["", "## Within equal budgets", "", _BUDGETS]
+    for one in compared:
+        seeds = ", ".join(map(str, one["seeds"]))
+        parts += ["", f"### {one['title']} against {one['against']}, seeds {seeds}", ""]
+        parts += _grid(_BUDGET_HEAD, map(_budget, one["points"]))
     parts += [
         "",
         "## Each sampled turn",
