@@ -242,7 +242,7 @@ ROWS = (
     _variant("svr_turns", "SVR, random turn", rate_of="svr"),
     _SVR_PLUS,
     _variant("svr_plus_matched", "SVR+, 8 sequences", tasks=BOTH, rate_of="svr_plus"),
-    *(_fresh(row) for row in (_GRPO, _RLCR, _SVR_PLUS)),
+    *(_fresh(row) for row in (_GRPO, _RLCR, _SVR, _SVR_PLUS)),
     *(_longer(row, steps) for row in (_GRPO_MT, _SVR, _SVR_PLUS) for steps in (200, 400)),
 )
 BY_NAME: Mapping[str, Row] = {row.name: row for row in ROWS}
