@@ -46,7 +46,8 @@ def unused(*_: Any) -> Any:
 def in_front_of(url: str, *, second: str | None = None, **settings: Any) -> ChatServer:
     """A server for Countdown in front of another one; ``settings`` of controller or limits."""
     limits = {k: settings.pop(k) for k in Limits.__dataclass_fields__ if k in settings}
-    key, model = settings.pop("key", None), settings.pop("model", "svr")
+    own = {k: settings.pop(k) for k in ("key", "temperature") if k in settings}
+    model = settings.pop("model", "svr")
     controller = Controller(unused, "countdown", second=second and unused, **settings)
     return ChatServer(
         controller,
@@ -54,7 +55,7 @@ def in_front_of(url: str, *, second: str | None = None, **settings: Any) -> Chat
         model=model,
         second=Upstream(second, "large") if second else None,
         limits=Limits(**limits),
-        key=key,
+        **own,
     )
 
 

@@ -26,6 +26,7 @@ from svr_lightning.core.stopping import RULES, Confident, StopRule
 from svr_lightning.engines.openai import check_url
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.operating_point import Certificate
+from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threshold", type=float, help="of the rule Confident (default 0.85)")
     add("--give-up", type=float, help="of the rule Confident: give up below (default 0: never)")
     add("--max-turns", type=int, help="T_max (default 10); a request may ask for fewer")
+    add(
+        "--fresh-turns",
+        type=float,
+        metavar="TEMPERATURE",
+        help="ask anew in each turn instead of refining, at this temperature if a request has none",
+    )
     add("--max-completion-tokens", type=int, help="of a turn (default: the task's)")
     add("--otherwise", choices=get_args(Otherwise), default="answer", help="if no turn is accepted")
     add("--second", metavar="URL", help="server of the model that escalated questions go to")
@@ -138,6 +145,7 @@ def make_server(options: argparse.Namespace, ending: ExitStack) -> Any:
             body=options.max_body, requests=options.max_requests, seconds=options.seconds
         ),
         key=key,
+        temperature=options.fresh_turns or 0.0,
     )
 
 
@@ -156,6 +164,10 @@ def _controller(options: argparse.Namespace) -> Controller:
     if levels:
         require(isinstance(rule, Confident), f"--threshold, --give-up: {options.rule} has none")
         rule = Confident(**levels)
+    fresh = options.fresh_turns is not None
+    require(
+        not fresh or options.fresh_turns > 0, "--fresh-turns must be above 0, or all are the same"
+    )
     turns = options.max_turns or (certificate.max_turns if certificate else 10)
     client: Callable[..., Any] = _replaced
     try:
@@ -168,6 +180,7 @@ def _controller(options: argparse.Namespace) -> Controller:
             otherwise=options.otherwise,
             second=client if options.second else None,
             certificate=certificate,
+            dialogue=FreshTurns(SelfVerifying()) if fresh else SelfVerifying(),
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error

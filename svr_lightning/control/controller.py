@@ -192,7 +192,7 @@ class Controller:
         if self.certificate is not None:
             told = {
                 "max_completion_tokens": self.max_completion_tokens,
-                "turns": "fresh" if isinstance(self.dialogue, FreshTurns) else "refine",
+                "fresh_turns": isinstance(self.dialogue, FreshTurns),
             }
             settings = (self.rule, self.max_turns, told, self.otherwise)
             other = self.certificate.departures(*settings)

@@ -12,6 +12,7 @@ from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
 from svr_lightning.core.types import Turn
 from svr_lightning.engines.base import SamplingParams
 from svr_lightning.errors import one_line
+from svr_lightning.recipes.dialogues import FreshTurns
 
 N = TypeVar("N", int, float)
 T = TypeVar("T", bool, dict[str, Any])
@@ -51,13 +52,14 @@ class ChatRequest:
     """What of the request has no effect."""
 
 
-def read_request(body: bytes, model: str, longest: int) -> ChatRequest:
+def read_request(body: bytes, model: str, longest: int, usual: float = 0.0) -> ChatRequest:
     """Read a request.
 
     Args:
         body: of it.
         model: the one that is served.
         longest: completion limit of a turn, which a request may lower.
+        usual: temperature of a request that names none.
 
     Raises:
         ServingError: naming the field that is wrong.
@@ -77,7 +79,7 @@ def read_request(body: bytes, model: str, longest: int) -> ChatRequest:
         if asked.get(name) and asked[name] != {"type": "text"}:
             raise ServingError(400, f"{name} is not supported; leave it out")
     question, passed_over = _question(asked.get("messages"))
-    temperature = _number(asked, "temperature", 0.0, 0.0, 2.0)
+    temperature = _number(asked, "temperature", usual, 0.0, 2.0)
     nucleus = _number(asked, "top_p", 1.0, 1e-9, 1.0)
     candidates = max(_number(asked, "top_k", 0, -1, _LARGEST), 0)
     if temperature == 0:  # greedy whatever they say
@@ -138,6 +140,8 @@ def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controll
     """
     given, rule = asked.controls, base.rule
     try:
+        if isinstance(base.dialogue, FreshTurns) and asked.sampling.temperature == 0:
+            raise ValueError("temperature must be above 0, since turns are independent samples")
         if "rule" in given:
             rule = _rule(given["rule"])
         for name, low in (("threshold", -1e9), ("give_up", 0.0)):

@@ -92,6 +92,7 @@ class ChatServer:
         second: of escalated questions.
         limits: what it takes on.
         key: clients have to send it; None asks for none.
+        temperature: of requests that name none.
     """
 
     def __init__(
@@ -103,7 +104,9 @@ class ChatServer:
         second: Backend | None = None,
         limits: Limits | None = None,
         key: str | None = None,
+        temperature: float = 0.0,
     ) -> None:
+        self._temperature = temperature
         self._controller, self._policy, self._second = controller, policy, second
         self._model, self._limits, self._key = model, limits or Limits(), key
         self._metrics, self._numbers, self._running = Metrics(), count(), 0
@@ -189,7 +192,7 @@ class ChatServer:
         try:
             body = await self._body(request)
             longest = self._controller.completion_limit
-            asked = read_request(body, self._model, longest)
+            asked = read_request(body, self._model, longest, self._temperature)
             job = self._job(asked)
             reply = self._stream(job, answer) if asked.stream else self._reply(job, answer)
             return await _while_connected(request.receive, reply)

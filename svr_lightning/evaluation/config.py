@@ -22,9 +22,9 @@ class EvaluationConfig:
     the threshold in the policy's folder (``operating_point.json``), and without one with 0.85."""
     adaptive: bool = True
     """False runs every turn and returns the last one, so that any rule can be replayed."""
-    turns: Literal["refine", "fresh"] = "refine"
-    """``refine``: later turns as the method asks for them; ``fresh``: every turn answers the first
-    prompt again and sees no draft, so that turns are independent samples. Needs a temperature."""
+    fresh_turns: bool = False
+    """Every turn answers the first prompt again and sees no draft, so that turns are independent
+    samples. Needs a temperature."""
     validate_past_stop: int = 0
     """Of so many problems of each validation data set (and process) the turns after a stop are
     recorded too, so that ``Monitor`` can compare stopping rules. Metrics do not count them."""
@@ -64,8 +64,8 @@ class EvaluationConfig:
             "not be negative, and need a temperature above 0 to differ; the paper's is 0.6",
         )
         require(
-            self.turns == "refine" or self.temperature > 0,
-            "model.evaluation.turns=fresh at temperature=0: all turns would be the same; set "
+            self.temperature > 0 or not self.fresh_turns,
+            "model.evaluation.fresh_turns at temperature=0: all turns would be the same; set "
             "model.evaluation.temperature",
         )
 
@@ -81,11 +81,11 @@ class EvaluationConfig:
 
     def dialogue(self, recipe: Recipe) -> Dialogue:
         """What a recipe's policy is asked."""
-        return recipe.dialogue if self.turns == "refine" else FreshTurns(recipe.dialogue)
+        return FreshTurns(recipe.dialogue) if self.fresh_turns else recipe.dialogue
 
     def protocol(self, recipe: Recipe, rule: StopRule | None) -> tuple[int, StopRule | None]:
         """T_max and what ends a trajectory early; a single-turn recipe has several fresh turns."""
-        own = recipe if self.turns == "refine" else recipe.dialogue
+        own = recipe.dialogue if self.fresh_turns else recipe
         return own.protocol(self.max_turns, rule)
 
     def decoding(self, task: str, max_completion_tokens: int | None = None) -> Decoding:

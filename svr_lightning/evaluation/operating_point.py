@@ -17,7 +17,7 @@ from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
 OPERATING_POINT = "operating_point.json"
-DECODING = ("temperature", "top_p", "top_k", "max_completion_tokens", "turns")
+DECODING = ("temperature", "top_p", "top_k", "max_completion_tokens", "fresh_turns")
 """The settings of evaluation that a certificate holds for, beside rule and T_max."""
 
 

@@ -293,10 +293,10 @@ def test_a_certificate_is_in_force_under_its_own_settings_alone(tmp_path: Path) 
 
 
 def test_a_certificate_of_refinements_is_not_in_force_for_fresh_turns(tmp_path: Path) -> None:
-    found = certificate(tmp_path, decoding={"turns": "refine"})
+    found = certificate(tmp_path, decoding={"fresh_turns": False})
     own = {"rule": found.rule, "max_turns": 4, "certificate": found}
     assert Controller(Script([SURE]), "countdown", **own).solve(QUESTION).certificate is found
-    with pytest.raises(ConfigError, match="promises nothing for turns=fresh instead of refine"):
+    with pytest.raises(ConfigError, match="promises nothing for fresh_turns=True instead of False"):
         Controller(Script([]), "countdown", **own, dialogue=FreshTurns(SelfVerifying()))
 
 

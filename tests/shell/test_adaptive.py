@@ -432,7 +432,7 @@ def test_votes_are_independent_first_turns_in_the_order_of_their_samples(
 def test_fresh_turns_are_independent_samples_of_the_first_prompt() -> None:
     """Turn 2 doubts, turn 3 is sure. No turn sees what came before; each has its own draw."""
     engine = at_places(opinionated)
-    (record,) = evaluator(engine, rule=Confident(), turns="fresh").solve(PROBLEMS[:1], "toy")
+    (record,) = evaluator(engine, rule=Confident(), fresh_turns=True).solve(PROBLEMS[:1], "toy")
     assert (record.returned_turn, record.stopped_early, len(record.turns)) == (3, True, 3)
     first = RENDERER.prompt_ids(first_turn_messages(get_task("countdown"), PROBLEMS[0]))
     assert [request.prompt_ids for request in engine.requests] == [first] * 3
@@ -445,10 +445,10 @@ def test_a_single_turn_recipe_has_fresh_turns_until_a_rule_without_a_self_check_
     twice = RepeatedAnswer(in_a_row=False)
     alone = evaluator(engine, rule=twice, recipe=GRPO())
     assert [len(one.turns) for one in alone.solve(PROBLEMS[:1], "toy")] == [1]
-    fresh = evaluator(engine, rule=twice, recipe=GRPO(), turns="fresh")
+    fresh = evaluator(engine, rule=twice, recipe=GRPO(), fresh_turns=True)
     assert [one.returned_turn for one in fresh.solve(PROBLEMS[:1], "toy")] == [3]
 
 
 def test_fresh_turns_need_a_temperature() -> None:
-    with pytest.raises(ConfigError, match="turns=fresh at temperature=0: all turns would be the"):
-        EvaluationConfig(turns="fresh")
+    with pytest.raises(ConfigError, match="fresh_turns at temperature=0: all turns would be the"):
+        EvaluationConfig(fresh_turns=True)

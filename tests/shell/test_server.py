@@ -15,6 +15,7 @@ from openai import OpenAI
 import svr_lightning as svr
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.evaluation.records import SampleRecord
+from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import Reply, completion, turn_of
 from tests.core.test_controller import certificate
@@ -190,6 +191,27 @@ def test_a_request_sets_rule_threshold_turns_and_tokens(proxy: str, upstream: Sc
     chat(proxy, max_tokens=50, temperature=0.5, top_p=0.9)
     sent = upstream.bodies[-1]
     assert (sent["max_tokens"], sent["temperature"], sent["top_p"]) == (50, 0.5, 0.9)
+
+
+def test_fresh_turns_are_samples_of_the_first_prompt() -> None:
+    """The second sample is sure of its answer. No prompt shows the first one."""
+
+    def second_sample_is_sure(body: dict[str, Any], number: int) -> Reply:
+        return completion(SURE if number == 2 else DOUBT)
+
+    fresh = FreshTurns(SelfVerifying())
+    with (
+        Scripted(second_sample_is_sure) as model,
+        serving(in_front_of(model.url, dialogue=fresh, temperature=0.8)) as url,
+    ):
+        assert chat(url).json()["svr"]["returned_turn"] == 2
+        first, second = model.bodies
+        assert first["messages"] == second["messages"]
+        assert (first["temperature"], second["temperature"]) == (0.8, 0.8)
+        assert first["seed"] != second["seed"]
+        refused = chat(url, temperature=0)
+        assert refused.status_code == 400
+        assert "temperature must be above 0" in refused.json()["error"]["message"]
 
 
 def test_giving_up_and_escalating(upstream: Scripted) -> None:

@@ -132,7 +132,7 @@ def test_a_row_of_fresh_turns_is_greedy_for_one_turn_and_sampled_for_ten() -> No
     cell = plan.cell(plan.BY_NAME["rlcr_fresh"], 43, SETTINGS, ("train", "judge"))
     greedy, sampled = (command.line for command in cell.commands)
     assert "--model.evaluation.max_turns 1 " in greedy
-    assert "--model.evaluation.max_turns 10 --model.evaluation.turns fresh " in sampled
+    assert "--model.evaluation.max_turns 10 --model.evaluation.fresh_turns true " in sampled
     assert "--model.policy.path runs/miniature/rlcr-43/policy" in sampled
 
 

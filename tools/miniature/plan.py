@@ -339,7 +339,7 @@ def judge(row: Row, seed: int, folder: str, policy: str, task: Task) -> tuple[Co
     sampled = ("--model.evaluation.temperature", str(TEMPERATURE), *greedy)
     if row.fresh:
         greedy += ("--model.evaluation.max_turns", "1")
-        sampled += ("--model.evaluation.max_turns", "10", "--model.evaluation.turns", "fresh")
+        sampled += ("--model.evaluation.max_turns", "10", "--model.evaluation.fresh_turns", "true")
     pools = f"{folder}/eval/votes/votes.jsonl"
 
     def test(name: str, flags: tuple[str, ...], root: str, result: str) -> Command:
