@@ -166,7 +166,8 @@ def _controller(options: argparse.Namespace) -> Controller:
         rule = Confident(**levels)
     fresh = options.fresh_turns is not None
     require(
-        not fresh or options.fresh_turns > 0, "--fresh-turns must be above 0, or all are the same"
+        not fresh or 0 < options.fresh_turns <= 2,
+        f"--fresh-turns {options.fresh_turns}: must be above 0 and at most 2",
     )
     turns = options.max_turns or (certificate.max_turns if certificate else 10)
     client: Callable[..., Any] = _replaced
