@@ -31,7 +31,8 @@ from svr_lightning.engines.chat_protocol import (
     retry_delay,
     server_message,
 )
-from svr_lightning.engines.openai import exchange, open_http, without_key
+from svr_lightning.engines.connections import Connections
+from svr_lightning.engines.openai import without_key
 from svr_lightning.errors import typed_line
 from svr_lightning.rollout.driver import completion_of
 from svr_lightning.rollout.rendering import Renderer
@@ -68,15 +69,15 @@ class Upstream:
         self._model, self._key = model, key
         self._template, self._logprobs = chat_template_kwargs or {}, logprobs
         self._concurrency = concurrency
-        self._http: httpx.AsyncClient
+        self._http: Connections
 
     def start(self) -> None:
         """Open the connection pool."""
-        self._http = open_http(self._key, self._concurrency, _CONNECT_SECONDS)
+        self._http = Connections(self._concurrency, _CONNECT_SECONDS, key=self._key)
 
     async def stop(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._http.close()
 
     def fault(self) -> str | None:
         """Not known before it is asked."""
@@ -110,7 +111,7 @@ class Upstream:
 
     async def _once(self, data: bytes) -> AnyCompletion:
         try:
-            response, body = await exchange(self._http, self._url, data)
+            response, body = await self._http.exchange(self._url, data)
             if response.status_code == 200:
                 return read_answer(body)
         except httpx.RequestError as error:

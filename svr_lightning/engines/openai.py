@@ -27,12 +27,11 @@ from svr_lightning.engines.chat_protocol import (
     retry_delay,
     server_message,
 )
+from svr_lightning.engines.connections import Connections
 from svr_lightning.engines.in_flight import InFlight
 from svr_lightning.errors import ConfigError, one_line, require
 
 DEFAULT_KEY = "OPENAI_API_KEY"
-LARGEST_ANSWER = 8 * 2**20
-"""Bytes of one answer; a longer one is not read."""
 REFUSALS = 8
 """Requests that a server may refuse before it has answered one: then the run stops."""
 _CONNECT_SECONDS = 30.0
@@ -102,7 +101,7 @@ class OpenAIEngine(Engine):
         self.chat_template_kwargs: Mapping[str, Any] = {}
         self.api_key()  # a variable that is not set is reported before any data is read
         self._asked = InFlight[RemoteCompletion | str]()
-        self._http: httpx.AsyncClient
+        self._http: Connections
         self._slots: asyncio.Semaphore
         self._recalled: list[TextOutput] = []
         self._tries: dict[int, int] = {}
@@ -153,7 +152,7 @@ class OpenAIEngine(Engine):
         if not self._asked.is_open:
             self._slots = asyncio.Semaphore(self.max_batch)
             connect = min(_CONNECT_SECONDS, self.timeout)
-            self._http = open_http(self.api_key(), self.max_batch, connect)
+            self._http = Connections(self.max_batch, connect, key=self.api_key())
             self._asked.open()
         self._asked.start(request.id, self._answer, request.id, body, key)
 
@@ -176,7 +175,7 @@ class OpenAIEngine(Engine):
 
     def sleep(self) -> None:
         """Close the connections; the next submit opens new ones."""
-        self._asked.close(lambda: self._http.aclose())  # opened by the first submit
+        self._asked.close(lambda: self._http.close())  # opened by the first submit
 
     def describe_wait(self) -> str:
         """The highest try among the requests in flight, such as ``try 2 of 6``."""
@@ -257,7 +256,7 @@ class OpenAIEngine(Engine):
             return str(error)
 
     async def _exchange(self, data: bytes) -> RemoteCompletion | str | _Failure:
-        response, body = await exchange(self._http, f"{self.base_url}/chat/completions", data)
+        response, body = await self._http.exchange(f"{self.base_url}/chat/completions", data)
         status = response.status_code
         if status == 200:
             return read_answer(body)
@@ -280,34 +279,6 @@ class OpenAIEngine(Engine):
                 "of the server itself, usually ending in /v1"
             )
         return f"the server refuses it: {said}"
-
-
-def open_http(key: str | None, connections: int, connect_seconds: float) -> httpx.AsyncClient:
-    """A connection pool that checks certificates, follows no redirect and sends the key."""
-    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-    return httpx.AsyncClient(
-        headers=headers | ({"Authorization": f"Bearer {key}"} if key else {}),
-        timeout=httpx.Timeout(None, connect=connect_seconds),
-        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-    )
-
-
-async def exchange(
-    http: httpx.AsyncClient, url: str, data: bytes | None
-) -> tuple[httpx.Response, bytes]:
-    """Send a request, POST where it has data, and read the whole answer.
-
-    Raises:
-        MalformedError: if it is longer than :data:`LARGEST_ANSWER`.
-    """
-    body = bytearray()
-    method = "GET" if data is None else "POST"
-    async with http.stream(method, url, content=data) as response:
-        async for chunk in response.aiter_bytes():
-            body += chunk
-            if len(body) > LARGEST_ANSWER:
-                raise MalformedError(f"an answer of more than {LARGEST_ANSWER} bytes")
-    return response, bytes(body)
 
 
 def without_key(text: str, key: str | None) -> str:

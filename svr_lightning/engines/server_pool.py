@@ -14,6 +14,7 @@ import httpx
 
 from svr_lightning.engines.base import Request
 from svr_lightning.engines.chat_protocol import MalformedError, server_message
+from svr_lightning.engines.connections import Connections
 from svr_lightning.engines.generate_protocol import (
     Drawn,
     Facts,
@@ -23,7 +24,6 @@ from svr_lightning.engines.generate_protocol import (
     read_facts,
     read_generation,
 )
-from svr_lightning.engines.openai import exchange
 from svr_lightning.errors import ConfigError, typed_line
 
 
@@ -48,7 +48,7 @@ class ServerPool:
         """The policy's output layer is its embedding."""
         self._timeout, self._health_seconds = timeout, health_seconds
         self._running: dict[str, int] = {}
-        self._http: httpx.AsyncClient
+        self._http: Connections
         self._room: asyncio.Semaphore
 
     @property
@@ -73,16 +73,12 @@ class ServerPool:
         """Get ready to ask, with ``room`` requests at the servers at most."""
         self._running = dict.fromkeys(self.urls, 0)
         self._room = asyncio.Semaphore(room)
-        self._http = httpx.AsyncClient(
-            headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
-            timeout=httpx.Timeout(None, connect=self._health_seconds),
-            # None is kept open: a server may close an idle one just when it is used again.
-            limits=httpx.Limits(max_keepalive_connections=0),
-        )
+        # None is kept open: a server may close an idle one just when it is used again.
+        self._http = Connections(room, self._health_seconds, kept=False)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._http.close()
 
     # --- what they are --------------------------------------------------------------------------
 
@@ -208,7 +204,7 @@ class ServerPool:
         data = None if body is None else json.dumps(body).encode("ascii")
         try:
             async with asyncio.timeout(limit):
-                response, said = await exchange(self._http, url + path, data)
+                response, said = await self._http.exchange(url + path, data)
         except TimeoutError as error:
             raise ServerError(f"no answer from {path} within {limit:.4g} seconds") from error
         except httpx.RequestError as error:

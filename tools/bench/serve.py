@@ -136,27 +136,29 @@ class Load:
         """All clients at once until ``seconds`` are over, and each has its last answer."""
         begun, busy = time.perf_counter(), self._processes.busy()
         self._questions = itertools.cycle(list(self._expected))
-        limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
-        async with httpx.AsyncClient(limits=limits, timeout=120) as http:
-            watching = asyncio.ensure_future(self._watch())
-            await asyncio.gather(*(self._client(http, begun + seconds) for _ in range(clients)))
-            watching.cancel()
+        watching = asyncio.ensure_future(self._watch())
+        await asyncio.gather(*(self._client(begun + seconds) for _ in range(clients)))
+        watching.cancel()
         self._taken += time.perf_counter() - begun
         self._busy += self._processes.busy() - busy
 
-    async def _client(self, http: httpx.AsyncClient, end: float) -> None:
-        while (started := time.perf_counter()) < end:
-            question = next(self._questions)
-            body = {"messages": [{"role": "user", "content": question}]}
-            said = await http.post(f"{self._url}/chat/completions", json=body)
-            if said.status_code != 200:
-                self._seen[f"HTTP {said.status_code}"] += 1
-                await asyncio.sleep(0.1)
-                continue
-            turns = tuple(turn["text"] for turn in said.json()["svr"]["turns"])
-            self._times.append(time.perf_counter() - started)
-            self._seen["right" if turns == self._expected[question] else "other answers"] += 1
-            self._seen["turns"] += len(turns)
+    async def _client(self, end: float) -> None:
+        """One client, with a pool of its own: one for all is slower than the server."""
+        async with httpx.AsyncClient(
+            timeout=120, verify=False
+        ) as http:  # which reads no certificates
+            while (started := time.perf_counter()) < end:
+                question = next(self._questions)
+                body = {"messages": [{"role": "user", "content": question}]}
+                said = await http.post(f"{self._url}/chat/completions", json=body)
+                if said.status_code != 200:
+                    self._seen[f"HTTP {said.status_code}"] += 1
+                    await asyncio.sleep(0.1)
+                    continue
+                turns = tuple(turn["text"] for turn in said.json()["svr"]["turns"])
+                self._times.append(time.perf_counter() - started)
+                self._seen["right" if turns == self._expected[question] else "other answers"] += 1
+                self._seen["turns"] += len(turns)
 
     async def _watch(self) -> None:
         while True:
