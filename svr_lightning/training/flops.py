@@ -17,6 +17,8 @@ PEAKS = {
         312e12,
     ),
     "NVIDIA L40S": 362e12,
+    "NVIDIA GeForce RTX 4090": 165e12,
+    "NVIDIA RTX A6000": 155e12,
 }
 """Dense bf16 FLOP/s that NVIDIA states, by the device's whole name: boards of one chip differ."""
 

@@ -38,7 +38,7 @@ from tools.bench.rollout import (
     TYPICAL,
     make_engine,
 )
-from tools.bench.workloads import LongTailed
+from tools.bench.workloads import LongTailed, stale_tokens
 
 DECODING = Decoding(max_completion_tokens=LONGEST, temperature=0.9)
 
@@ -70,10 +70,7 @@ def steps_of(
         per_step.append(counted.steps - before)
         turns = [t.sampled for group in groups for one in group.trajectories for t in one.turns]
         tokens += sum(len(turn.token_ids) for turn in turns)
-        old += sum(
-            len(turn.token_ids) if turn.policy_version < step else len(turn.earlier)
-            for turn in turns
-        )
+        old += stale_tokens(groups, step)
     seconds = time.process_time() - started
     return {
         "engine_steps": per_step,

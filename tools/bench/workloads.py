@@ -13,6 +13,7 @@ from torch import Tensor
 
 from svr_lightning.core.types import Problem, Sample, Trajectory
 from svr_lightning.engines.base import Engine, Output, Request
+from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
@@ -99,6 +100,15 @@ class LongTailed:
         """Count and pass on."""
         self.steps += 1
         return list(self._engine.step())
+
+
+def stale_tokens(groups: Sequence[Group], version: int) -> int:
+    """Tokens of all turns that weights before ``version`` drew."""
+    turns = [t.sampled for group in groups for one in group.trajectories for t in one.turns]
+    return sum(
+        len(turn.token_ids) if turn.policy_version < version else len(turn.earlier)
+        for turn in turns
+    )
 
 
 class LockStep:

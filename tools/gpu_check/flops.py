@@ -19,6 +19,8 @@ BANDWIDTHS = {
     "NVIDIA H100 PCIe": 2.0e12,
     **dict.fromkeys(("NVIDIA A100-SXM4-80GB", "NVIDIA A800-SXM4-80GB"), 2.04e12),
     **dict.fromkeys(("NVIDIA A100 80GB PCIe", "NVIDIA A800 80GB PCIe"), 1.94e12),
+    "NVIDIA GeForce RTX 4090": 1.008e12,
+    "NVIDIA RTX A6000": 0.768e12,
 }
 """Bytes/s of device memory that NVIDIA states, by the device's whole name."""
 

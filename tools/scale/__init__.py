@@ -1,0 +1,1 @@
+"""Step time, idle places and staleness of a training, simulated without running it."""
