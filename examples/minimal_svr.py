@@ -1,4 +1,4 @@
-"""SVR in a plain PyTorch loop, made of the package's building blocks.
+"""SVR in a plain PyTorch loop, built from functions of this package.
 
 ``collect_rollout`` samples, grades, rewards and credits; ``policy_update_loss`` is the loss. The
 trainer uses both: from the same policy, problems and seed it takes the same first optimizer step
@@ -59,7 +59,7 @@ def train_step(
     step: int,
 ) -> float:
     """One on-policy optimizer step; returns the mean return R_SVR."""
-    engine.sync(policy, step)  # the engine samples from the present weights
+    engine.sync(policy, step)  # the engine samples from the current weights
     groups = svr.collect_rollout(
         engine, RECIPE, problems, renderer=renderer, sampling=SAMPLING, seed=seed, step=step
     )

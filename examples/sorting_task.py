@@ -1,4 +1,4 @@
-r"""A task of one's own whose answers are programs: each runs in a process that gives up its rights.
+r"""A task of your own whose answers are programs: each runs in a process that gives up its rights.
 
 A row of the data set::
 
@@ -29,9 +29,9 @@ MEMORY = 256 * 2**20
 MAX_PROGRAM = 10_000
 MAX_OUTPUT = 100_000
 
-# Runs a program in a fresh interpreter. Where it can, the process first becomes nobody; then it
-# gives up, for good, new files and sockets, new processes, memory and processor time. As a user
-# other than root it could still send signals to that user's processes: train in a container.
+# Runs a program in a fresh interpreter. If started by root, the process first becomes the user
+# nobody; then it permanently limits files, sockets, processes, memory and CPU time. As another user
+# it could still send signals to that user's processes: train in a container.
 SANDBOX = r"""
 import json, os, resource, sys
 request = json.load(sys.stdin)

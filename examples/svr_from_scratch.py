@@ -1,6 +1,6 @@
 """SVR from scratch: rollout, rewards, advantage, update. No Lightning, no engine, no batching.
 
-The method to read, and to check the trainer against: from the same policy, problems and
+Read this file to learn the method. It also checks the trainer: from the same policy, problems and
 seed both take the same first optimizer step (``tests/shell/test_minimal_example.py``).
 
     python examples/svr_from_scratch.py --steps 3
@@ -85,7 +85,7 @@ def rollout(
                     self_check_format=svr.self_check_format_score(text),
                 )
             )
-            messages = svr.refinement_messages(  # the policy's own words, and no label
+            messages = svr.refinement_messages(  # what the policy wrote, and no label
                 task,
                 problem,
                 previous=text,

@@ -1,6 +1,6 @@
 """A method of your own: SVR without credit for earlier turns.
 
-Differs from SVR in: the return is the reward of the last turn instead of the mean over turns.
+Difference from SVR: the return is the reward of the last turn instead of the mean over turns.
 """
 
 from collections.abc import Sequence

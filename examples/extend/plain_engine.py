@@ -27,7 +27,7 @@ class PlainEngine(Engine):
         self._stop = stop_token_ids
 
     def sync(self, model: Any, version: int) -> None:
-        """Take the present weights; every output carries their version."""
+        """Use the current weights; every output carries their version."""
         self._model, self.version = model, version
 
     def submit(self, request: Request) -> None:
@@ -45,7 +45,7 @@ class PlainEngine(Engine):
     @torch.no_grad()
     def _complete(self, request: Request) -> Output:
         draw = request.sampling
-        # A generator of its own: a completion depends on its seed, not on its neighbours.
+        # A separate generator: a completion depends on its seed, not on others in the batch.
         generator = torch.Generator().manual_seed(draw.seed % 2**63)
         ids, logprobs = list(request.prompt_ids), []
         while len(logprobs) < draw.max_tokens and (not logprobs or ids[-1] not in self._stop):

@@ -1,4 +1,4 @@
-"""A reward of your own: correctness, and a term for brevity that you choose the name of."""
+"""A reward of your own: correctness, and a term for brevity. You choose the names of the terms."""
 
 from collections.abc import Sequence
 
