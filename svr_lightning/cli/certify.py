@@ -1,4 +1,4 @@
-r"""An operating point that keeps promises about new problems, with a stated confidence.
+r"""A threshold with guaranteed error rates on new problems, at a stated confidence.
 
 The recordings hold T_max greedy turns of every problem:
 
@@ -7,17 +7,17 @@ The recordings hold T_max greedy turns of every problem:
     python -m svr_lightning certify --samples RUN/eval/validate/samples.jsonl \
         --report-on RUN/eval/test/samples.jsonl --max-pse 0.10
 
-Of the thresholds that keep all promises on new problems like the calibration ones, the one with the
-fewest tokens is chosen, and measured on problems that had no part in the choice: --report-on, or
-the rest of --samples, of which the share --calibrate-on calibrates.
+A promise is a guaranteed limit. Of the thresholds that keep all promises, the one with the fewest
+tokens is chosen. It is measured on other problems: those of --report-on, or the part of --samples
+that is not used for calibration (--calibrate-on).
 
---give-up adds thresholds below which a trajectory ends without an answer. --second holds a second
-model's answers to the same problems: those that were not accepted are escalated to it, and accuracy
-and tokens are promised of the pair. --columns reads the log of any other program: JSON lines, csv
-or parquet with a row per turn. docs/certificates.md explains all of it.
+--give-up adds thresholds below which a trajectory ends without an answer. --second has a second
+model's answers to the same problems: problems without an accepted answer are escalated to it, and
+the promises on accuracy and tokens are about the pair. --columns reads the log of another program:
+JSON lines, csv or parquet with a row per turn. Explanations: docs/certificates.md.
 
 Exit code 0: certified, or no drift was found; 1: nothing can be certified, or a promise no longer
-holds; 2: a user's fault.
+holds; 2: an error of the user.
 """
 
 import argparse
@@ -67,9 +67,9 @@ BROKEN = 1
 """Exit code where nothing can be certified, or a promise no longer holds."""
 _PROMISES = {
     "max_pse": ("pse", "share of problems that stop early with a wrong answer"),
-    "max_wrong_accepted": ("wrong_accepted", "share of wrong ones among accepted answers"),
+    "max_wrong_accepted": ("wrong_accepted", "share of wrong answers among accepted ones"),
     "max_given_up_wrongly": ("given_up_wrongly", "share given up that more turns would solve"),
-    "min_accuracy": ("wrong", "share of right answers"),
+    "min_accuracy": ("wrong", "share of correct answers"),
     "max_escalated": ("escalated", "share of problems without an accepted answer"),
     "max_tokens": ("tokens", "mean tokens per problem"),
 }
@@ -92,26 +92,26 @@ def above_zero(most: float) -> Callable[[str], float]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add, share = parser.add_argument, above_zero(1)
-    add("--samples", type=Path, nargs="+", help="samples.jsonl with every turn, or any log")
-    add("--second", type=Path, nargs="+", help="a second model's, of the same problems")
-    add("--columns", nargs="+", metavar="NAME=COLUMN", help="the samples are a log: its columns")
-    add("--report-on", type=Path, nargs="+", help="other samples, to measure the choice on")
-    add("--calibrate-on", type=share, help="share of --samples to calibrate on (default 0.5)")
+    add("--samples", type=Path, nargs="+", help="samples.jsonl with every turn, or a log")
+    add("--second", type=Path, nargs="+", help="a second model's samples of the same problems")
+    add("--columns", nargs="+", metavar="NAME=COLUMN", help="read a log: its column names")
+    add("--report-on", type=Path, nargs="+", help="other samples, on which to measure the choice")
+    add("--calibrate-on", type=share, help="share of --samples for calibration (default 0.5)")
     for option, (name, about) in _PROMISES.items():
         kind = above_zero(math.inf) if name == "tokens" else share
         most = "most" if option.startswith("max") else "least"
         add(_flag(option), type=kind, help=f"{about}, at {most}")
-    add("--token-bound", type=above_zero(math.inf), help="no problem takes more tokens")
-    add("--confidence", type=share, default=0.9, help="of all promises together (default 0.9)")
+    add("--token-bound", type=above_zero(math.inf), help="tokens that no problem can exceed")
+    add("--confidence", type=share, default=0.9, help="for all promises together (default 0.9)")
     add("--max-turns", type=int, help="T_max (default: what was recorded)")
     add("--thresholds", type=float, nargs="+", default=GRID, help="the grid to choose from")
-    add("--give-up", type=float, nargs="+", default=(0.0,), help="lower thresholds; 0 never does")
-    add("--score", choices=get_args(Score), default="confidence", help="what gamma is held to")
+    add("--give-up", type=float, nargs="+", default=(0.0,), help="lower thresholds (0: none)")
+    add("--score", choices=get_args(Score), default="confidence", help="score compared with gamma")
     add("--any-verdict", action="store_true", help="a stop does not need the verdict CORRECT")
-    add("--seed", type=int, default=0, help="of the split")
-    add("--plan", action="store_true", help="how many labels the promises need, and no more")
-    add("--check", type=Path, metavar="CERTIFICATE", help="do its promises hold on the samples?")
-    add("--write", type=Path, metavar="POLICY", help="folder whose operating_point.json to write")
+    add("--seed", type=int, default=0, help="seed of the split")
+    add("--plan", action="store_true", help="only print how many labels the promises need")
+    add("--check", type=Path, metavar="CERTIFICATE", help="test its promises on the samples")
+    add("--write", type=Path, metavar="POLICY", help="policy folder for operating_point.json")
     add("--out", type=Path, help="folder; default: certify/ beside the samples")
 
 
@@ -225,7 +225,7 @@ def _tables(paths: list[Path] | None, options: argparse.Namespace) -> Tables:
     turns = (turn for table in tables.values() for turns in table.signals for turn in turns)
     require(
         any(getattr(turn, options.score) is not None for turn in turns),
-        f"--score {options.score}: the samples hold no {options.score!r}; record it, or take "
+        f"--score {options.score}: the samples have no {options.score!r}; record it, or choose "
         "another score",
     )
     return tables
@@ -238,7 +238,7 @@ def _split(tables: Tables, options: argparse.Namespace) -> tuple[Tables, Tables]
         for name in sorted(tables.keys() & report.keys()):
             if both := set(tables[name].ids) & set(report[name].ids):
                 found = f"{name}/{min(both)}"
-                raise ConfigError(f"--report-on: {found} is in --samples too; measure on others")
+                raise ConfigError(f"--report-on: {found} is in --samples too; use other problems")
         return tables, report
     share = 0.5 if options.calibrate_on is None else options.calibrate_on
     parts: list[Tables] = [{}, {}]
@@ -259,7 +259,7 @@ def _flag(name: str) -> str:
 
 
 def _certificate(found: Certification, job: Job, options: argparse.Namespace) -> dict[str, Any]:
-    """Everything that somebody needs to trust, apply or check the choice."""
+    """Everything needed to apply and check the choice."""
     config = run_configs(options.samples)[0]
     evaluation = setting(config, "model", "evaluation") or {}
     files = [*options.samples, *(options.second or [])]
@@ -292,7 +292,7 @@ def _certificate(found: Certification, job: Job, options: argparse.Namespace) ->
 
 
 def _measure(job: Job, title: str) -> dict[str, dict[str, float]]:
-    """What the promises are about on other problems, and whether these speak against them."""
+    """The promised rates on other problems, and p-values against the promises."""
     (point,) = job.points()
     found, rows = {}, []
     for one in job.promises:
@@ -305,7 +305,7 @@ def _measure(job: Job, title: str) -> dict[str, dict[str, float]]:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """Test each promise of a certificate on new problems, whatever they are."""
+    """Test each promise of a certificate on new problems."""
     known = Certificate.read(options.check)
     options.score = known.rule.score
     require(
@@ -333,7 +333,7 @@ def _plan(promises: list[Promise], size: int, delta: float) -> int:
         needed = labels_needed(one.limit, part * one.limit, level)
         rows.append((one.name, number(one.limit), number(part * one.limit), str(needed)))
     console = Console()
-    heads = ("promise", "at most", "if it really is", "independent labels")
+    heads = ("promise", "at most", "if the true rate is", "independent labels")
     console.print(text_table(heads, rows, "labels for a certificate in nine cases of ten"))
     notes = "Variants of one problem count as one; wrong_accepted needs as many accepted answers."
     console.print(Text(f"{notes} Fewer --thresholds need fewer: each is tested at {level:.3g}."))
@@ -366,7 +366,7 @@ def _show(found: Certification, job: Job, confidence: float) -> None:
         lines.append(f"no threshold can keep the promise: {promised}")
         for name, limit in found.smallest.items():
             told = f"the smallest limit on {name} that these samples would certify is {limit:.4g}"
-            lines.append(f"{told}; promise it of new samples, or use more problems")
+            lines.append(f"{told}; to promise it, use new samples; or use more problems")
         if not found.smallest:
             lines.append("no other limit on one promise alone would help")
     else:
@@ -375,7 +375,7 @@ def _show(found: Certification, job: Job, confidence: float) -> None:
         lines.append(f"bounds, had only this threshold been tested: {told}")
         if row.rates["accepted"] == 0:
             turns = f"every problem takes all its {row.rates['turns']:.3g} turns"
-            lines.append(f"this never stops: {turns}; promise less, or give more problems")
+            lines.append(f"this never stops: {turns}; relax a limit, or use more problems")
     for line in lines:
         console.print(Text(line))
 

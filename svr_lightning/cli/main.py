@@ -15,19 +15,19 @@ USER_FAULT = 2
 """Exit code for a fault of the configuration, the data or the command line."""
 
 TRAINING = {
-    "fit": "train, validate on the way, compare before and after on held-out problems",
+    "fit": "train, with validations and a comparison before and after on held-out problems",
     "validate": "adaptive inference on the validation sets",
     "test": "adaptive inference on the test sets",
     "predict": "answer questions of your own, turn by turn",
 }
 READING = {
     "sweep": "every fixed budget, threshold and gate from one recording",
-    "certify": "a threshold that keeps promises, with a stated confidence",
+    "certify": "a threshold with guaranteed error rates on new problems",
     "vote": "majority voting from a pool of samples",
     "report": "figures, tables and a page to read",
     "regrade": "grade recorded samples with another grader",
 }
-SERVING = {"serve": "a chat-completions API that refines each answer until it may stop"}
+SERVING = {"serve": "a chat-completions server that refines each answer until a rule stops it"}
 
 
 def _listed(commands: dict[str, str]) -> str:
@@ -37,7 +37,7 @@ def _listed(commands: dict[str, str]) -> str:
 HELP = f"""usage: python -m svr_lightning [-h] [--version] COMMAND ...
 
 Self-Verifying Refinement: train policies that judge their own answers and stop when they are
-good enough.
+confident.
 
 {_listed(TRAINING)}
 
@@ -54,8 +54,8 @@ For other programs:
   python -m svr_lightning predict --config configs/countdown_tiny.yaml \\
       --question "3 5 8 = 16"
 
-validate, test and predict also ask a server that speaks the OpenAI protocol, with the key in
-OPENAI_API_KEY or the variable that --model.engine.api_key_env names:
+validate, test and predict also run a policy behind a server that speaks the OpenAI protocol. Its
+key is in OPENAI_API_KEY or in the variable that --model.engine.api_key_env names:
 
   python -m svr_lightning test --config configs/gsm8k.yaml --model.engine OpenAIEngine \\
       --model.engine.base_url http://127.0.0.1:8000/v1 --model.engine.model_name NAME
@@ -66,7 +66,7 @@ _HELP_OF_TRAINING = """usage: python -m svr_lightning {command} [--config FILE] 
 
 {about}.
 
-  --config FILE       a configuration; of several, and of flags, what comes later wins
+  --config FILE       a configuration file; may be repeated; later files and flags win
   --KEY VALUE         one key of the configuration: --trainer.max_steps 4
   --ckpt_path WHAT    {checkpoint}
 {extra}  --print_config      print the resolved configuration and stop
@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _train(command: str, arguments: list[str]) -> int:
-    """Check what can be checked at once, then import torch and Lightning, and run."""
+    """Do the quick checks, then import torch and Lightning, and run."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read when tokenizers is imported
     try:
         arguments = with_questions(command, arguments)
@@ -131,7 +131,7 @@ def _help_of(command: str) -> str:
     return _HELP_OF_TRAINING.format(
         command=command,
         about=TRAINING[command][0].upper() + TRAINING[command][1:],
-        checkpoint=f"{'go on with a run' if command == 'fit' else 'weights'}: last, best or a file",
+        checkpoint=f"{'resume a run' if command == 'fit' else 'weights'}: last, best or a file",
         extra=_QUESTIONS if command == "predict" else "",
         keys="\n".join(keys),
     )

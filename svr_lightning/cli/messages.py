@@ -26,7 +26,7 @@ _NO_GPU = re.compile(
 
 
 def explain(error: BaseException) -> str | None:
-    """One line for a fault that a user can mend, None for a fault of the program."""
+    """One line for an error that a user can fix, None for an error in the program."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ConfigError):
@@ -49,7 +49,7 @@ def explain(error: BaseException) -> str | None:
 def _of_system(error: OSError) -> str | None:
     where = f"{error.filename}: " if error.filename else ""
     if error.errno == errno.ENOSPC:
-        return f"{where}the disk is full; make room and go on with --ckpt_path last"
+        return f"{where}the disk is full; free some space and resume with --ckpt_path last"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return (
             f"{where}cannot be written or read ({os.strerror(error.errno)}); give another folder "

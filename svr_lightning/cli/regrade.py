@@ -1,10 +1,10 @@
-r"""Grade recorded turns again, with another notion of what is correct.
+r"""Grade recorded turns again with another grader.
 
     python -m svr_lightning regrade --samples RUN/eval/test/samples.jsonl \
         --grader symbolic --out RUN/eval/test-symbolic
 
-Leaves samples.jsonl and results.json in the folder --out, like an evaluation, and prints which
-turns became right or wrong. No model is run; verdicts, confidences and stopping stay as they were.
+Writes samples.jsonl and results.json to the folder --out, like an evaluation, and prints which
+turns became correct or wrong. No model is run; verdicts, confidences and stopping do not change.
 """
 
 import argparse

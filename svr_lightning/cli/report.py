@@ -3,11 +3,11 @@
     python -m svr_lightning report SVR=RUN/eval/test --out report
     python -m svr_lightning report SVR=A/eval/test SVR=B/eval/test GRPO=C/eval/test
 
-A name that comes again adds data sets that it lacks, or else is another seed of the method: values
-are then means with standard deviations. Where every turn was recorded (model.evaluation.adaptive
-false) the stopping rule of the run's configuration is replayed, and fixed budgets and thresholds
-are shown too. Leaves index.html, report.md, tables.tex, report.json, and figures/ with each
-figure's numbers beside it.
+A repeated name adds data sets that it lacks, or otherwise another seed of the method: values are
+then means with standard deviations. If every turn was recorded (model.evaluation.adaptive false),
+the stopping rule of the run's configuration is replayed, and fixed budgets and thresholds are
+shown too. Writes index.html, report.md, tables.tex, report.json, and figures/ with the numbers of
+each figure.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python -m svr_lightning serve --task gsm8k --upstream http://127.0.0.1:8000/v1 --model svr
     python -m svr_lightning serve --task countdown --policy embedded:countdown-tiny
 
-The first stands in front of any server that speaks the protocol, the second runs the policy
-itself. Needs pip install "svr-lightning[serve]". docs/serving.md explains it.
+The first command is a proxy in front of any server that speaks the protocol, the second runs the
+policy itself. Both need pip install "svr-lightning[serve]". Guide: docs/serving.md.
 """
 
 import argparse
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add = parser.add_argument
-    add("--task", required=True, help="gsm8k, math, countdown or a class path: words the prompts")
+    add("--task", required=True, help="gsm8k, math, countdown or a class path: wording of prompts")
     add("--upstream", metavar="URL", help="address of the policy's server, usually ending in /v1")
-    add("--policy", help="instead: the policy's folder, to be run here")
+    add("--policy", help="instead of --upstream: a policy folder, to run here")
     add("--model", help="name of the policy at --upstream, and here (default here: svr)")
     add("--engine", choices=("transformers", "vllm"), help="of --policy (default: by device)")
     add("--certificate", help="certificate.json of certify: its rule and T_max")
@@ -56,14 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--otherwise", choices=get_args(Otherwise), default="answer", help="if no turn is accepted")
     add("--second", metavar="URL", help="server of the model that escalated questions go to")
     add("--second-model", metavar="NAME", help="its name there")
-    add("--host", default="127.0.0.1", help="address to listen at (default: this machine alone)")
-    add("--port", type=int, default=8080, help="0 takes a free one")
-    add("--key-env", help="environment variable with the key that clients have to send")
+    add("--host", default="127.0.0.1", help="address to listen on (default: only this machine)")
+    add("--port", type=int, default=8080, help="0 chooses a free one (default 8080)")
+    add("--key-env", help="environment variable with the key that clients must send")
     add("--upstream-key-env", help="environment variable with the key for --upstream")
     add("--second-key-env", help="environment variable with the key for --second")
     add("--max-body", type=int, default=2**20, help="bytes of a request")
-    add("--max-requests", type=int, default=256, help="in progress; one more is answered with 429")
-    add("--seconds", type=float, default=600.0, help="for a request with all its turns")
+    add("--max-requests", type=int, default=256, help="in progress; further ones get 429")
+    add("--seconds", type=float, default=600.0, help="limit of a request with all turns")
     add("--grace", type=int, default=10, help="seconds for running requests after SIGTERM")
     add("--max-prompt-tokens", type=int, default=4096, help="of --policy")
     add("--max-model-len", type=int, default=8192, help="of --policy: prompt and completion")
@@ -117,7 +117,7 @@ def make_server(options: argparse.Namespace, ending: ExitStack) -> Any:
     )
     require(
         (options.upstream is None) != (options.policy is None),
-        "give --upstream URL or --policy FOLDER, one of them",
+        "give either --upstream URL or --policy FOLDER, one of them",
     )
     for name in ("max_body", "max_requests", "seconds"):
         require(getattr(options, name) > 0, f"--{name.replace('_', '-')} must be above 0")
@@ -157,7 +157,7 @@ def _controller(options: argparse.Namespace) -> Controller:
     if certificate is not None:
         require(
             options.rule == "Confident" and levels == {} and options.max_turns is None,
-            "--certificate sets rule, thresholds and T_max; leave the options for them out",
+            "--certificate sets rule, thresholds and T_max; leave out the options for them",
         )
         rule = certificate.rule
         print(f"certificate {certificate.id}: {rule}; {', '.join(certificate.promises)}")
@@ -236,18 +236,18 @@ def _own_policy(options: argparse.Namespace) -> Iterator[EngineBackend]:
         try:
             fault = here.recv()
         except EOFError:
-            fault = f"{config.path}: the process that loads it has ended; see its words above"
+            fault = f"{config.path}: the process that loads it has ended; see its messages above"
         require(fault is None, fault)
         yield EngineBackend(here, renderer)
     finally:
-        here.close()  # which ends an engine that nobody has told to
+        here.close()  # which ends an engine that was not told to stop
         engine.join(10)
         engine.kill()
 
 
 def _run_engine(server: Connection, config: "PolicyConfig", name: str | None) -> None:
-    """Load the policy, say that it is there or what is wrong, and serve its engine."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server's, which lets requests end first
+    """Load the policy, report success or the error, and serve its engine."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server handles them
         signal.signal(number, signal.SIG_IGN)
     import torch
 

@@ -5,13 +5,13 @@ The recording holds T_max greedy turns of every problem:
     python -m svr_lightning test --config ... --model.evaluation.adaptive false
     python -m svr_lightning sweep --samples RUN/eval/test/samples.jsonl
 
-Replayed are fixed budgets K = 1 to T_max, thresholds, a stop on the verdict or on the confidence
-alone, every (threshold, T_max), and how labels change from turn to turn. Leaves sweep.json,
+Evaluates fixed budgets K = 1 to T_max, thresholds, stops on the verdict alone or the confidence
+alone, every (threshold, T_max), and how labels change from turn to turn. Writes sweep.json,
 sweep.csv with a line per point and data set, and diagnostics.json with calibration and stopping at
-the operating point, intervals included. Rows that return the same are one line on the terminal.
+the operating point, with intervals. On the terminal, equal neighbouring rows are merged.
 
---compare-stops adds rules that need no self-check (docs/stopping.md) and compares all at equal
-tokens: those of the operating point, or --budget.
+--compare-stops adds rules that need no self-check (docs/stopping.md) and compares all within the
+same tokens: those of the operating point, or --budget.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Majority voting from a pool of independent samples per problem.
 
 Maj@k is the accuracy of the answer that most of k samples give; ties go to the one sampled first,
-and answers that cannot be read do not vote. From a pool of n samples it is taken over draws of k of
-them. Leaves votes.json and prints a table.
+and answers that cannot be read do not vote. It is averaged over draws of k from a pool of n
+samples. Writes votes.json and prints a table.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from svr_lightning.files import write_json
 
 RESULTS = "votes.json"
 EQUALITY = "paper"
-"""The grader whose notion of equal answers voting uses, whichever grader gave the labels."""
+"""The grader that decides which answers are equal, whichever grader gave the labels."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -38,7 +38,7 @@ from svr_lightning.rollout.driver import completion_of
 from svr_lightning.rollout.rendering import Renderer
 
 TRIES = 3
-"""Of a request to another server. One that says when to come again is not asked in between."""
+"""Attempts of a request to another server. A server's ``Retry-After`` is passed on instead."""
 _CONNECT_SECONDS = 5.0
 _FIRST_DELAY = 0.2
 
@@ -90,7 +90,7 @@ class Upstream:
     async def complete(
         self, messages: Sequence[Message], sampling: SamplingParams
     ) -> AnyCompletion:
-        """Ask, and again where it may help."""
+        """Send a request, and retry temporary failures."""
         body = request_body(
             self._model,
             messages,
@@ -124,23 +124,23 @@ class Upstream:
         message = f"the model's server answers HTTP {status}, {said}"
         if status == 429:
             raise ServingError(429, message, response.headers.get("retry-after"))
-        # What it objects to may be this request alone: a prompt that is too long.
+        # It may refuse only this request, for example because its prompt is too long.
         told = 502 if is_retried(status) else 400 if status in (400, 413, 422) else 500
         raise ServingError(told, message)
 
 
 class Failure(NamedTuple):
-    """A step of the engine that failed, and took these requests along."""
+    """A failed step of the engine, with the requests of its batch."""
 
     ids: set[int]
     why: str
 
 
 class EngineBackend:
-    """An engine in a process of its own. One batch holds the requests of all callers.
+    """An engine in a separate process. One batch holds the requests of all callers.
 
-    Reading requests and writing answers takes as long as sampling from a small policy does. Beside
-    the engine, in a thread, they would share its interpreter and halve its speed.
+    Reading requests and writing answers takes as long as sampling from a small policy. In a thread
+    beside the engine they would share its interpreter and halve its speed.
 
     Args:
         engine: leads to :func:`serve_engine`.
@@ -149,7 +149,7 @@ class EngineBackend:
 
     def __init__(self, engine: Connection, renderer: Renderer) -> None:
         self._engine, self._renderer = engine, renderer
-        # A connection takes nothing while a long step runs; the event loop must not wait for it.
+        # A connection may block during a long step; the event loop must not wait for it.
         self._sending = ThreadPoolExecutor(1, "to the engine")
         self._hearing = threading.Thread(target=self._listen, name="from the engine", daemon=True)
         self._running: dict[int, asyncio.Future[Output]] = {}
@@ -158,12 +158,12 @@ class EngineBackend:
         self._ended = False
 
     def start(self) -> None:
-        """Listen to the engine."""
+        """Start receiving from the engine."""
         self._loop = asyncio.get_running_loop()
         self._hearing.start()
 
     async def stop(self) -> None:
-        """Have the engine end; what is still running fails."""
+        """Stop the engine; running requests fail."""
         self._end("the server is shutting down")
         self._sending.submit(self._engine.send, None)
         await asyncio.to_thread(self._hearing.join, 10.0)
@@ -173,17 +173,17 @@ class EngineBackend:
         return self._fault
 
     def fits(self, messages: Sequence[Message]) -> bool:
-        """Whether the renderer would not cut it."""
+        """Whether it fits without cutting."""
         return self._renderer.fits(messages)
 
     def scores_of(self, completion: Any, answer: str | None) -> TokenScores:
-        """What rules on log-probabilities read."""
+        """The scores that some stopping rules read."""
         return self._renderer.token_scores(completion, answer)
 
     async def complete(
         self, messages: Sequence[Message], sampling: SamplingParams
     ) -> AnyCompletion:
-        """Join the batch and wait for the end of the completion."""
+        """Add a request to the batch and wait for its completion."""
         if self._ended:
             raise ServingError(503, f"the engine is gone: {self._fault}")
         ids = self._renderer.prompt_ids(messages)
@@ -199,7 +199,7 @@ class EngineBackend:
                 self._sending.submit(self._engine.send, request.id)
 
     def _listen(self) -> None:
-        """Hand over what a step brought, with one wake-up of the event loop for all of it."""
+        """Deliver the results of a step, with one wake-up of the event loop for all of them."""
         tell = self._loop.call_soon_threadsafe
         try:
             while True:
@@ -223,7 +223,7 @@ class EngineBackend:
         self._fault = failure.why
         for number in failure.ids & self._running.keys():
             future = self._running.pop(number)
-            if not future.done():  # an error each, since it is told the turns so far
+            if not future.done():  # one error each, since its turns so far are added to it
                 future.set_exception(ServingError(503, f"the engine failed: {failure.why}"))
 
     def _end(self, why: str) -> None:

@@ -1,8 +1,8 @@
 """Adaptive inference over any chat client: ask, read the self-check, then refine or stop.
 
 The turns are those of :func:`~svr_lightning.recipes.dialogues.chain`, the loop of training and
-evaluation. This file adds limits, what happens to an answer that nothing vouches for, and the two
-ways to call a client. It needs neither torch nor an HTTP library.
+evaluation. This file adds limits, the handling of answers that the rule does not accept, and
+synchronous and asynchronous clients. It needs neither torch nor an HTTP library.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ def read_reply(reply: Any) -> AnyCompletion:
     Text alone has no token counts: they are 0.
 
     Raises:
-        MalformedError: if it is nothing that :data:`Client` lists.
+        MalformedError: if it is none of the forms that :data:`Client` lists.
         UnusableError: if a chat completion does not say how it ended, or how long it is.
     """
     if isinstance(reply, str):
@@ -100,17 +100,17 @@ class Result:
     """``answered`` by the policy, ``escalated`` to the second client and answered there, or
     ``gave_up`` without an answer."""
     accepted: bool
-    """Whether the stopping rule vouches for the answer."""
+    """Whether the stopping rule accepts the answer."""
     answer: str | None
-    """As the task extracts it; None also where the completion holds none."""
+    """As the task extracts it; None if there is none."""
     returned: Turn | None
     """The turn that gave the answer; None if it gave up."""
     turns: tuple[Turn, ...]
-    """All that were paid for, one of the second client last."""
+    """All generated turns; one of the second client is the last."""
     reason: str
     """Why it ended, in a few words."""
     certificate: Certificate | None = None
-    """The certificate in force: None without one, or if its settings were not kept."""
+    """The certificate that applies; None without one, or if a limit ended the trajectory."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -124,7 +124,7 @@ class Result:
 
 
 def scores_of_reply(completion: AnyCompletion, answer: str | None) -> TokenScores:
-    """How probable the policy found a server's completion, if its log-probabilities came along."""
+    """The scores of a server's completion, if it has log-probabilities."""
     assert isinstance(completion, RemoteCompletion)
     return scores_of_tokens(completion.text, answer, completion.tokens)
 
@@ -148,7 +148,7 @@ class Controller:
 
     client: Client
     task: str | Task
-    """Extracts answers, says which are equal and, with the dialogue, words the prompts."""
+    """Extracts answers, decides which are equal and, with the dialogue, writes the prompts."""
     _: KW_ONLY
     rule: StopRule = field(default_factory=Confident)
     max_turns: int = 10
@@ -158,17 +158,17 @@ class Controller:
     max_tokens: int | None = None
     """Completion tokens of all turns together. The turn that reaches it is cut off."""
     seconds: float | None = None
-    """For all turns. :meth:`solve` does not interrupt a client but looks at the clock between."""
+    """For all turns. :meth:`solve` checks it between calls and does not interrupt a client."""
     otherwise: Otherwise = "answer"
     """If the rule accepts no turn: return the turn that the rule prefers, give up, or escalate.
-    Where the rule itself gives up (``Confident.give_up``) the first of these gives up too."""
+    If the rule itself gives up (``Confident.give_up``), ``answer`` gives up too."""
     second: Client | None = None
     """Asked once, with the first prompt, if a question is escalated."""
     dialogue: Dialogue = field(default_factory=SelfVerifying)
     """The prompts; subclass :class:`~svr_lightning.recipes.dialogues.Dialogue` for your own."""
     certificate: Certificate | None = None
     scores_of: Callable[[AnyCompletion, str | None], TokenScores] = scores_of_reply
-    """Computes what some rules read, of a completion and its answer."""
+    """Computes token scores, which some rules read, from a completion and its answer."""
 
     def __post_init__(self) -> None:
         positive = ("max_turns", "max_completion_tokens", "max_tokens", "seconds")
@@ -208,7 +208,7 @@ class Controller:
         return self.max_completion_tokens or self._task.max_completion_tokens
 
     def first_prompt(self, question: str) -> list[Message]:
-        """What a question begins with."""
+        """The first prompt of a question."""
         return self.dialogue.first(self._task.from_question(question))
 
     # --- two ways to call a client ---------------------------------------------------------------
@@ -217,7 +217,7 @@ class Controller:
         """Answer a question.
 
         Args:
-            question: as the policy is to see it.
+            question: as the policy sees it.
             on_turn: called with each turn as it ends.
         """
         turns: list[Turn] = []
@@ -233,7 +233,7 @@ class Controller:
             return step
 
     async def solve_async(self, question: str, on_turn: OnTurn | None = None) -> Result:
-        """Answer a question with a client that is asynchronous, or not; see :meth:`solve`."""
+        """Answer a question with an asynchronous or synchronous client; see :meth:`solve`."""
         turns: list[Turn] = []
         with _turns_kept(turns), closing(self._calls(question, turns, on_turn)) as calls:
             step = _advance(calls, None)
@@ -339,7 +339,7 @@ class Controller:
 def _advance(
     calls: Generator[Call, AnyCompletion | None, Result], completion: AnyCompletion | None
 ) -> Call | Result:
-    """Hand over a completion; returns the next call, or the result."""
+    """Send a completion to the program; returns the next call, or the result."""
     try:
         return calls.send(completion)
     except StopIteration as end:
@@ -348,7 +348,7 @@ def _advance(
 
 @contextmanager
 def _turns_kept(turns: list[Turn]) -> Iterator[None]:
-    """Give every exception that passes, a cancellation too, the turns so far."""
+    """Add the turns so far to every exception that passes, cancellations included."""
     try:
         yield
     except BaseException as error:

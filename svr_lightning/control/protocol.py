@@ -17,18 +17,18 @@ from svr_lightning.recipes.dialogues import FreshTurns
 N = TypeVar("N", int, float)
 T = TypeVar("T", bool, dict[str, Any])
 CONTROLS = ("rule", "threshold", "give_up", "turns", "max_tokens", "otherwise")
-"""What a request may set in its body's ``svr``."""
+"""The fields of a request body's ``svr``."""
 _READ = {
     *("model", "messages", "stream", "stream_options", "svr", "seed", "n"),
     *("temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens"),
 }
 _REFUSED = ("tools", "functions", "response_format", "logprobs", "audio", "prediction")
-"""What would need another answer than text; a server that passed over it would mislead."""
+"""Fields that ask for something else than one text; ignoring them would be misleading."""
 _LARGEST = 2**31
 
 
 class ServingError(Exception):
-    """A request that is not answered, and its HTTP status."""
+    """A refused request, with its HTTP status."""
 
     def __init__(self, status: int, message: str, retry_after: str | None = None) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class ChatRequest:
     stream: bool
     include_usage: bool
     ignored: tuple[str, ...]
-    """What of the request has no effect."""
+    """Names of fields and messages without effect."""
 
 
 def read_request(body: bytes, model: str, longest: int, usual: float = 0.0) -> ChatRequest:
@@ -109,7 +109,7 @@ def read_request(body: bytes, model: str, longest: int, usual: float = 0.0) -> C
 
 
 def _question(messages: Any) -> tuple[str, list[str]]:
-    """The text of the last user message, and the names of the others."""
+    """The text of the last user message, and the names of all other messages."""
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
         raise ServingError(400, "messages must be a list of objects with role and content")
     places = [place for place, one in enumerate(messages) if one.get("role") == "user"]
@@ -173,7 +173,7 @@ def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controll
 
 
 def uncertified(base: Controller, applied: Controller, asked: ChatRequest) -> list[str]:
-    """Which settings of a request the certificate promises nothing for."""
+    """The settings of a request that the certificate does not cover."""
     if base.certificate is None:
         return []
     drawn = {name: getattr(asked.sampling, name) for name in ("temperature", "top_p", "top_k")}
@@ -257,7 +257,7 @@ def usage_json(result: Result) -> dict[str, int]:
 
 
 def message_json(result: Result) -> tuple[dict[str, Any], str]:
-    """The message of an answer, and its finish reason. One that gave up says so as a refusal."""
+    """The message of an answer, and its finish reason. A question given up has a refusal."""
     if result.returned is None:
         return {"role": "assistant", "content": None, "refusal": result.reason}, "stop"
     completion = result.returned.completion

@@ -49,12 +49,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a server takes on."""
+    """The limits of a server."""
 
     body: int = 2**20
     """Bytes of a request."""
     requests: int = 256
-    """In progress; one more is told to come again (429)."""
+    """Requests in progress; further ones get 429."""
     seconds: float = 600.0
     """For a request with all its turns."""
     body_seconds: float = 30.0
@@ -89,8 +89,8 @@ class ChatServer:
             client is replaced.
         policy: completes the prompts.
         model: the policy's name for clients.
-        second: of escalated questions.
-        limits: what it takes on.
+        second: answers escalated questions.
+        limits: of requests.
         key: clients have to send it; None asks for none.
         temperature: of requests that name none.
     """
@@ -157,9 +157,9 @@ class ChatServer:
     # --- chat ------------------------------------------------------------------------------------
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The endpoint of chat completions: from a request's body to the last byte of its answer.
+        """The endpoint of chat completions, from a request's body to the end of its answer.
 
-        An ASGI application of its own, since Starlette notices that a client has gone only when it
+        A separate ASGI application, since Starlette notices a disconnected client only when it
         sends something.
         """
         request, outcome = Request(scope, receive), "disconnected"
@@ -176,7 +176,7 @@ class ChatServer:
         except ServingError as error:
             outcome = f"error_{error.status}"
             await answer.refuse(error)
-        except Exception as error:  # a fault of this program ends one request, not the server
+        except Exception as error:  # an error in this program ends one request, not the server
             _log.exception("a request failed")
             outcome = "error_500"
             await answer.refuse(ServingError(500, typed_line(error)))
@@ -201,7 +201,7 @@ class ChatServer:
             self._metrics.running.dec()
 
     async def _body(self, request: Request) -> bytes:
-        """A request's body; one that is too long is read to its end, but not kept."""
+        """A request's body; if too long, it is read to its end, but not kept."""
         body, size = bytearray(), 0
         try:
             async with asyncio.timeout(self._limits.body_seconds):
@@ -216,7 +216,7 @@ class ChatServer:
         return bytes(body)
 
     def _job(self, asked: ChatRequest) -> "_Job":
-        """A request with its controller, once all that it asks for is found to be possible."""
+        """A checked request with its controller."""
         number = next(self._numbers)
         controller = controlled(
             self._controller,
@@ -242,7 +242,7 @@ class ChatServer:
         return result.outcome
 
     async def _stream(self, job: "_Job", answer: "_Answer") -> str:
-        """Comments for all turns as they end, which clients pass over; then the answer's text."""
+        """A comment for each turn as it ends, which clients ignore; then the answer's text."""
         head = self._head("chat.completion.chunk")
 
         async def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> None:
@@ -288,7 +288,7 @@ def _refused(_: Request, error: ServingError) -> Response:
 
 
 class _Job(NamedTuple):
-    """A request that can be worked on."""
+    """An accepted request."""
 
     asked: ChatRequest
     controller: Controller
@@ -350,7 +350,7 @@ class _Answer:
 
 
 def _client(backend: Backend, asked: ChatRequest, number: int) -> Client:
-    """A backend as a request's controller calls it."""
+    """A backend as a controller's client."""
     turns = count(1)
 
     def ask(messages: list[Message], max_tokens: int) -> Awaitable[AnyCompletion]:

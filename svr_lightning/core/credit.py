@@ -36,7 +36,7 @@ def sibling_advantages(
     turns: Sequence[int],
     scale: RewardScale = "group",
 ) -> list[float]:
-    """[N] advantages of what nodes are credited with, among siblings: those of equal ``families``.
+    """[N] advantages of nodes among their siblings, the nodes of equal ``families``.
 
     Nodes without siblings are compared with each other, per turn.
 
@@ -58,14 +58,14 @@ def sibling_advantages(
 
 
 def is_degenerate(returns: Sequence[float]) -> bool:
-    """Whether all returns are equal, so that the group says nothing about what is better."""
+    """Whether all returns are equal, so that the group has no learning signal."""
     return all(value == returns[0] for value in returns)
 
 
 def beyond_success(parents: Sequence[int | None], correct: Sequence[bool]) -> list[bool]:
     """[N] whether an ancestor of each node of a forest is correct.
 
-    ``parents`` has the index of each node's parent, which stands before it; None for a root.
+    ``parents`` has the index of each node's parent, which comes before it; None for a root.
 
     Examples:
         >>> beyond_success([None, 0, 1, None], [True, False, False, False])
@@ -78,7 +78,7 @@ def beyond_success(parents: Sequence[int | None], correct: Sequence[bool]) -> li
 
 
 def reward_to_go(rewards: Sequence[float]) -> list[float]:
-    """[T] G_t = mean of r_s over s >= t: what each turn of a trajectory and those after it earned.
+    """[T] G_t = mean of r_s over s >= t: the reward-to-go of each turn of a trajectory.
 
     The mean instead of the sum keeps all turns on one scale.
 
@@ -90,7 +90,7 @@ def reward_to_go(rewards: Sequence[float]) -> list[float]:
 
 
 def max_to_go(rewards: Sequence[float], parents: Sequence[int | None]) -> list[float]:
-    """[N] Murphy's MaRS: R_n = max(r_n, max over children of R_c); parents stand before children.
+    """[N] Murphy's MaRS: R_n = max(r_n, max over children of R_c); parents come before children.
 
     Examples:
         >>> max_to_go([0.0, 1.0, 0.5], [None, 0, None])

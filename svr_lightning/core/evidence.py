@@ -1,4 +1,4 @@
-"""Which tokens a text is written in, and how probable the policy found its own words."""
+"""The tokens of a part of a text, and their probabilities under the policy."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -11,14 +11,14 @@ from svr_lightning.core.types import TokenScores
 
 DIGITS = 3
 """Decimals that are kept of a probability, one more of a mean log-probability. Who shares a batch
-changes the seventh (docs/numerics.md); a number that is read again after a restart, or replayed,
-has to be the same one."""
+changes the seventh (docs/numerics.md), and a number that is read again after a restart, or
+replayed, has to be the same."""
 
 
 def token_scores(
     text: str, answer: str | None, logprobs: Sequence[float], characters: Callable[[int], int]
 ) -> TokenScores:
-    """How probable the policy found its verdict, its answer and its completion.
+    """The policy's probabilities of its verdict, its answer and its completion.
 
     The verdict's probability is exp of the summed log-probabilities of the tokens that its word
     lies in, whole tokens even where one also covers a character beside the word, each given the
@@ -66,7 +66,7 @@ def scores_of_tokens(
 ) -> TokenScores:
     """:func:`token_scores` of a server's completion, whose tokens are texts.
 
-    The text may begin with what the template wrote, and lack a token that ends the turn. Where the
+    The text may begin with text of the template, and lack a token that ends the turn. If the
     tokens do not spell it, only the completion's score is known.
     """
     spelt = "".join(piece for piece, _ in tokens)
@@ -96,7 +96,7 @@ def _mean(logprobs: Sequence[float]) -> float | None:
 def token_span(
     text_span: tuple[int, int], tokens: int, characters: Callable[[int], int]
 ) -> tuple[int, int]:
-    """The tokens that some characters lie in, whole tokens even where these reach beyond.
+    """The tokens that contain some characters, including partly covered ones.
 
     Args:
         text_span: first character and the one past the last; at least one.

@@ -1,7 +1,7 @@
 """Log-probabilities of chosen tokens from hidden states, without holding all scores at once.
 
 The output layer maps H features to V scores; V is so large (248,320 in Qwen3.5) that the scores of
-one micro-batch outweigh the model. Here they exist one block of the vocabulary at a time.
+one micro-batch need more memory than the model. Here one block of the vocabulary exists at a time.
 
 Shapes: N positions, H features, V tokens of the vocabulary.
 """
@@ -128,7 +128,7 @@ def _blocks(count: int, vocabulary: int, device: str) -> Iterator[slice]:
 def _scores(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, block: slice
 ) -> Tensor:
-    """[N, block] in fp32, in memory of its own."""
+    """[N, block] in fp32, in new memory."""
     rows = weight[block].to(hidden.dtype)
     offset = None if bias is None else bias[block].to(hidden.dtype)
     return torch.nn.functional.linear(hidden, rows, offset).float().div_(temperature)
@@ -150,7 +150,7 @@ def _exp_(scores: Tensor) -> Tensor:
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """``out = left @ right``, without a copy where no rounding asks for one."""
+    """``out = left @ right``, without a copy if no rounding is needed."""
     if left.dtype == out.dtype:
         torch.mm(left, right, out=out)
     else:

@@ -26,22 +26,21 @@ class LossSpec:
     beta: float = 0.08
     """KL coefficient."""
     behaviour_correction: CorrectionLevel = "off"
-    """Weigh the loss by how much more probable the sampled tokens are under the trainer's policy
-    than under what sampled them: each ``token`` by its own ratio, or all tokens of a ``sequence``
-    by the product of theirs. Corrects for older weights (``model.carry_over``) and for an engine
-    that computes otherwise than the trainer."""
+    """Importance sampling: weight the loss by the ratio of the trainer's probability to that at
+    sampling, for each ``token``, or as the product over a ``sequence``. Corrects for older
+    weights (``model.carry_over``) and for numerical differences between engine and trainer."""
     correction_cap: float = 2.0
-    """Largest weight; larger ones are cut to it, which bounds their variance."""
+    """Largest weight; larger ones are clipped to it, which bounds their variance."""
 
 
 class BehaviourWeights(NamedTuple):
-    """Importance weights of sampled tokens, before they are cut; every field is [B]."""
+    """Importance weights of sampled tokens, before clipping; every field is [B]."""
 
     mean: Tensor
     """1 in expectation."""
     max: Tensor
     clipped: Tensor
-    """Share of tokens whose weight is cut."""
+    """Share of tokens whose weight is clipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ class LossTerms:
     loss: Tensor
     kl: Tensor
     clipped: Tensor
-    """Share of tokens whose ratio the clip held back."""
+    """Share of tokens whose ratio was clipped."""
     ratio_max: Tensor
     behaviour: BehaviourWeights | None = None
     """None without correction."""

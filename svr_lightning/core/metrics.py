@@ -2,7 +2,7 @@
 
 A metric is a sum over rows divided by another: its *terms* give the numerator and the denominator
 of each row. Terms work row by row, so that they serve per-problem tables, recorded turns and the
-gathered columns of ranks alike. AUROC is the one metric that is no such ratio.
+gathered columns of ranks. AUROC is the only metric that is not such a ratio.
 
 Rows are problems or observed turns. Labels and flags are 0 or 1, verdicts are coded by
 :data:`VERDICT_CODES`, confidences are float64 in [0, 1]. What is undefined is nan.
@@ -50,7 +50,7 @@ def premature_stop(stopped_early: Column, correct: Column) -> Terms:
 
 
 def verdict_agreement(verdict: Column, correct: Column) -> Terms:
-    """VAcc: share of right ones among the CORRECT and INCORRECT verdicts; UNSURE abstains."""
+    """VAcc: accuracy of the CORRECT and INCORRECT verdicts; UNSURE abstains."""
     committed = verdict >= 0
     return (committed & (verdict == correct)).astype(np.int64), committed.astype(np.int64)
 
@@ -61,7 +61,7 @@ def squared_error(confidence: Column, correct: Column) -> Terms:
 
 
 def overconfident(verdict: Column, correct: Column) -> Terms:
-    """Overconf: share of *all* observed turns that say CORRECT of a wrong answer."""
+    """Overconf: share of *all* observed turns with the verdict CORRECT on a wrong answer."""
     return share(((verdict == VERDICT_CODES[Verdict.CORRECT]) & (correct == 0)).astype(np.int64))
 
 
@@ -83,7 +83,7 @@ DEFINITIONS = {
 """Every metric under the name that results files give it."""
 METRIC_NAMES = tuple(DEFINITIONS)
 SELF_CHECK_METRICS = tuple(name for name, one in DEFINITIONS.items() if one.of_turns)
-"""What a method without a self-check does not have."""
+"""Metrics that a method without a self-check does not have."""
 
 
 def value_of(metric: str, *columns: Column) -> float:
@@ -112,7 +112,7 @@ def _total(values: Column) -> float:
 
 
 def auroc(confidence: Column, correct: Column) -> float:
-    """AUROC: how often a right answer has more confidence than a wrong one, ties counting 1/2.
+    """AUROC: how often a correct answer has a higher confidence than a wrong one; ties count 1/2.
 
     nan if all labels are equal.
 
@@ -127,7 +127,7 @@ def auroc(confidence: Column, correct: Column) -> float:
 
 
 def auroc_of_counts(right: Column, wrong: Column) -> NDArray[np.float64]:
-    """AUROC from [..., U] right and wrong answers at each of U ascending confidences.
+    """AUROC from [..., U] correct and wrong answers at each of U ascending confidences.
 
     Exact with ties: counts and half counts add up without rounding.
     """

@@ -1,8 +1,8 @@
 """Reading a self-check out of a completion (appendix "Self-Check Parsing and Fallback Rules").
 
 There are two readers. :func:`parse_self_check` serves the controller: it is tolerant and always
-returns a verdict and a confidence. :func:`self_check_format_score` serves the reward: it pays only
-for the exact serialization. Both take time linear in the length of the text.
+returns a verdict and a confidence. :func:`self_check_format_score` serves the reward: it accepts
+only the exact form. Both take time linear in the length of the text.
 """
 
 import re
@@ -31,7 +31,7 @@ _VERDICT_OF_WORD = {
 _WORD = "(?ai:CORRECT|INCORRECT|UNSURE|RIGHT|WRONG)"
 _VERDICT_FIELD = re.compile(r"\b(?ai:VERDICT)\b[:=\s]*")
 _VERDICT_WORD = re.compile(rf"({_WORD})\b")
-# "CORRECT, INCORRECT, or UNSURE" is the template echoed, not a judgement. A second word after
+# "CORRECT, INCORRECT, or UNSURE" is a copy of the template, not a verdict. A second word after
 # plain space counts only on the same line: prose may begin on the next one.
 _ALTERNATIVE = re.compile(
     r"(?:[ \t]+|\s*(?:[,/|&]\s*(?:(?ai:or|and)\s+)?|\b(?ai:or|and)\s+))"
@@ -88,7 +88,7 @@ def self_check_format_score(text: str, interface: SelfCheckFields = "joint") -> 
 
 
 def verdict_span(text: str) -> tuple[int, int] | None:
-    """Where the word stands that :func:`parse_self_check` took the verdict from.
+    """The position of the word from which :func:`parse_self_check` read the verdict.
 
     Returns:
         Its first character and the one after its last; None where no valid word was found.
@@ -105,7 +105,7 @@ def self_check_start(text: str) -> int:
 
 
 def first_span(text: str, open_tag: str, close_tag: str) -> str | None:
-    """Return what stands between the first opening tag and the next closing tag, or None.
+    """The text between the first opening tag and the next closing tag, or None.
 
     Tags match in any capitalization; the span may cover several lines.
     """

@@ -1,8 +1,8 @@
 r"""The policy's prompts (appendix "SVR Prompt Templates").
 
 Every prompt is ``[system, user]``. The first user message is the question alone; later ones are
-built from the question and a :class:`PolicyState`, and from nothing else: no label, reference,
-score or reward can enter.
+built only from the question and a :class:`PolicyState`, which has no label, reference, score or
+reward.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from svr_lightning.core.types import Message, PolicyState, Verdict
 TRUNCATION_MARK = "[...truncated]"
 
 EVEN = 0.5
-"""If only a confidence is asked for, this value or more counts as CORRECT in the choice of a
+"""If the self-check has no verdict, this confidence or more counts as CORRECT in the choice of a
 refinement instruction."""
 
 MATH_ROLE = "You are a careful math assistant who audits your own work."
@@ -39,7 +39,7 @@ _HONESTY: dict[SelfCheckFields, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerStyle:
-    """A task's part of the prompts: its role, how an answer is written, how much draft is kept."""
+    """A task's part of the prompts: its role, the form of an answer, the length of a draft."""
 
     role: str
     """First sentence of the system message: what the policy is."""
@@ -82,7 +82,7 @@ def refine(
 ) -> list[Message]:
     """P_ref (equation refinement-prompt): the message of turn ``turn`` >= 2.
 
-    With an ``interface`` of one field, header and instruction speak of that field alone.
+    With an ``interface`` of one field, header and instruction mention only that field.
 
     Raises:
         ValueError: if ``turn`` < 2, since the first turn has no past.
@@ -101,7 +101,7 @@ def refine(
 def refinement_text(
     style: AnswerStyle, question: str, draft: str, turn: int, *, heading: str, instruction: str
 ) -> str:
-    """The user message of a later turn: heading, question, shortened draft, what to do.
+    """The user message of a later turn: heading, question, shortened draft, instruction.
 
     Raises:
         ValueError: if ``turn`` < 2, since the first turn has no past.
@@ -169,7 +169,7 @@ _REPORTS: dict[SelfCheckFields, tuple[str, str]] = {
     "verdict": ("report VERDICT: CORRECT", "verdict"),
     "confidence": ("report a high CONFIDENCE", "confidence"),
 }
-"""What to report if the answer holds, and what to update if it does not."""
+"""What to report if the answer is kept, and what to update if it is changed."""
 
 
 def _regenerate(answer: str) -> str:

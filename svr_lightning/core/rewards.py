@@ -40,10 +40,9 @@ class RewardWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Reward:
-    """One turn's reward: a total and the named terms it is the sum of.
+    """One turn's reward: named terms and their total.
 
-    Coefficients are applied and penalties are negative. Logs and figures show whatever terms a
-    reward has.
+    Coefficients are applied and penalties are negative. Logs and figures show all terms.
 
     Raises:
         ValueError: if the terms do not sum to the total.
@@ -68,7 +67,7 @@ class Reward:
 
     @property
     def subtotals(self) -> dict[str, float]:
-        """Sums of some of the terms that are logged beside them."""
+        """Sums of some terms, logged in addition to them."""
         return {}
 
 
@@ -115,11 +114,11 @@ class TurnReward(Reward):
 
 
 CHECK_TERMS = frozenset({"cal", "over", "detect", "ready", "self_check_format"})
-"""Terms that the self-check earned; all others, a user's own included, are the solution's."""
+"""Terms of the self-check; all others, a user's own included, belong to the solution."""
 
 
 def sections(reward: Reward) -> tuple[float, float]:
-    """The parts of a turn's total that its solution and its self-check earned."""
+    """The parts of a turn's total for its solution and for its self-check."""
     own = sum(value for name, value in reward.terms.items() if name not in CHECK_TERMS)
     checked = sum(value for name, value in reward.terms.items() if name in CHECK_TERMS)
     return own, checked
@@ -154,7 +153,7 @@ def turn_rewards(
 
 
 BaselineReward = Literal["binary", "binary_fmt", "solve"]
-"""What methods without a self-check are paid for: a correct answer; that and its format; or SVR's
+"""Rewards of methods without a self-check: a correct answer; that and its format; or SVR's
 r_solve and the format, as the paper has the oracle-guided reference."""
 
 
@@ -180,7 +179,7 @@ def baseline_rewards(
 
 ScoringRule = Literal["brier", "log"]
 LOG_FLOOR = 1e-3
-"""The log score takes the probability of the outcome as no less than this, which bounds it."""
+"""Lower limit of the outcome's probability in the log score, which bounds the score."""
 
 
 def confidence_score(confidence: float, correct: bool, rule: ScoringRule = "brier") -> float:

@@ -1,6 +1,6 @@
-"""Seeds without state: a random draw depends on what it is for, never on what was drawn before.
+"""Seeds without state: a random draw depends on its purpose, never on earlier draws.
 
-A resumed run therefore equals an uninterrupted one, and checkpoints hold no generator state.
+So a resumed run equals an uninterrupted one, and checkpoints need no generator state.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ def derive_seed(
     attempt: int = 0,
     purpose: str = "generate",
 ) -> int:
-    """A 63-bit seed for one draw; ``purpose`` keeps unrelated draws at the same place apart."""
+    """A 63-bit seed for one draw; ``purpose`` separates unrelated draws at the same place."""
     key = f"{run_seed}\0{step}\0{problem_id}\0{sample}\0{turn}\0{attempt}\0{purpose}"
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 

@@ -5,9 +5,9 @@ from torch.distributed.tensor import DTensor, Partial
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, gathered; every process has to ask, in the same order.
+    """All of a tensor, gathered; every process must call it, in the same order.
 
-    A gradient goes back as the mean over the processes, as that of all other weights does.
+    Its gradient is the mean over the processes, as for all other weights.
     """
     if not isinstance(tensor, DTensor):
         return tensor
@@ -15,5 +15,5 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor."""
+    """The part of a tensor on this process."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

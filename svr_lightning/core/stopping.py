@@ -1,7 +1,7 @@
 """Stopping rules: when a trajectory ends, and which of its turns is returned.
 
-A rule is a frozen value. It sees the turns so far and nothing else, so that one definition serves
-inference, turn by turn, and replays of recorded turns: both ask :func:`ending` after each turn.
+A rule is a frozen value that sees only the turns so far. One definition serves inference, turn by
+turn, and replays of recorded turns: both call :func:`ending` after each turn.
 :class:`StopRule` is the base of the rules that need no labels; only those can be configured
 (``model.evaluation.stop``). The paper's rule (equation "stopping-time", appendix
 "app_adaptive_stop") is :class:`Confident` with its defaults. docs/stopping.md has the sources.
@@ -30,7 +30,7 @@ class StopSignals(NamedTuple):
     confidence: float | None
     truncated: bool
     answer: int = 0
-    """Equal numbers for answers of one trajectory that the task takes as equal; 0: no answer."""
+    """Equal numbers for answers of one trajectory that the task considers equal; 0: no answer."""
     verdict_probability: float | None = None
     """The three scores of :class:`~svr_lightning.core.types.TokenScores`, where they are known."""
     answer_logprob: float | None = None
@@ -41,7 +41,7 @@ class Ending(NamedTuple):
     """How a trajectory ended."""
 
     observed: int
-    """Turns that were generated and are paid for, the one that stopped included."""
+    """Turns that were generated, the one that stopped included; their tokens count."""
     returned: int
     """The turn (from 1) whose answer is returned."""
     stopped_early: bool
@@ -61,7 +61,7 @@ class Rule(ABC, Generic[T]):
         """
 
     def gives_up(self, turns: Sequence[T]) -> bool:
-        """Whether the last of ``turns`` ends the trajectory because no answer is to be expected."""
+        """Whether the last of ``turns`` ends the trajectory without an answer."""
         return False
 
     def answer_turn(self, turns: Sequence[T], max_turns: int) -> int:
@@ -118,7 +118,7 @@ class RepeatedAnswer(StopRule):
 
     times: int = 2
     in_a_row: bool = True
-    """Whether other answers, or none, must not stand between them."""
+    """Whether they must be consecutive."""
 
     def __str__(self) -> str:
         return f"an answer given {self.times} times" + " in a row" * self.in_a_row
@@ -136,7 +136,7 @@ class RepeatedAnswer(StopRule):
 
 @dataclass(frozen=True, kw_only=True)
 class Majority(StopRule):
-    """The majority of the turns' answers, ended as soon as it is settled.
+    """The majority of the turns' answers; stops as soon as it is settled.
 
     The answer that most turns gave is returned; ties go to the answer that was given first, and
     unreadable answers do not vote. If none can be read, the last turn is returned.
@@ -213,7 +213,7 @@ class Confident(StopRule):
     """What is returned if no turn stops: the last turn, or the one with the best score of those
     that are not truncated; ties go to the better verdict, then to the earlier turn."""
     give_up: float = 0.0
-    """A complete turn whose score is below ends the trajectory without an answer; 0 never does.
+    """A complete turn whose score is below this ends the trajectory without an answer; 0: never.
     Not for log-probabilities."""
 
     def __str__(self) -> str:
@@ -254,7 +254,7 @@ class Confident(StopRule):
         )
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
-        """Whether the last turn's score, and its verdict if needed, suffice."""
+        """Whether the last turn has the score, and the verdict if needed."""
         turn = turns[-1]
         if turn.truncated or (self.needs_correct and turn.verdict != Verdict.CORRECT):
             return False
@@ -269,7 +269,7 @@ class Confident(StopRule):
         return value is not None and bool(value < self.give_up)
 
     def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
-        """The last turn, or if none stopped what ``fallback`` says."""
+        """The last turn, or what ``fallback`` says if no turn stopped."""
         if self.fallback == "last" or self.stops(turns, max_turns):
             return len(turns)
         return max(range(len(turns)), key=lambda index: self._rank(turns[index])) + 1
@@ -320,7 +320,7 @@ def ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending |
 
 
 def first_ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | None:
-    """The ending of recorded turns, which may go on after it; None if too few are there."""
+    """The ending of recorded turns, which may continue after it; None if there are too few."""
     prefixes = (turns[:seen] for seen in range(1, len(turns) + 1))
     return next((end for one in prefixes if (end := ending(rule, one, max_turns))), None)
 
@@ -353,7 +353,7 @@ def rule_as_config(rule: StopRule) -> dict[str, Any]:
 
 
 def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
-    """The rule of a quoted ``model.evaluation``; the paper's if it names none.
+    """The rule of a recorded ``model.evaluation``; the paper's if it names none.
 
     Results of version 0.1 have the paper's rule alone, as ``threshold`` and ``gate``.
 

@@ -1,8 +1,8 @@
-"""The nouns of the method: problems, completions, turns, trajectories, scored turns.
+"""The data types of the method: problems, completions, turns, trajectories, scored turns.
 
-Only :class:`ScoredTurn` carries a correctness label. It is made after a rollout, and nothing
-that builds a prompt takes one: what the policy sees between turns is a :class:`PolicyState`,
-which holds the policy's own words and nothing else.
+Only :class:`ScoredTurn` carries a correctness label. It is made after a rollout, and no function
+that builds a prompt takes one: prompts are built from a :class:`PolicyState`, which holds only what
+the policy wrote.
 """
 
 from collections.abc import Mapping
@@ -47,11 +47,11 @@ class Problem:
     question: str
     """The text the policy sees."""
     reference: Any = field(hash=False)
-    """The gold answer, any JSON value. Only graders read it; ``""`` or None if there is none."""
+    """The reference answer, any JSON value, read only by graders; ``""`` or None if none."""
     payload: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What else the task's grader needs, as JSON; Countdown keeps its numbers in ``nums``."""
+    """Further data for the task's grader, as JSON; Countdown keeps its numbers in ``nums``."""
     cluster: str | None = None
-    """Problems that are variants of one problem share it, and are counted as one in intervals,
+    """Variants of one problem share it, and are counted as one in intervals,
     tests and splits. None: a cluster of its own."""
 
     @property
@@ -71,7 +71,7 @@ class SelfCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
-    """All that a refinement prompt may know of the past, every field written by the policy."""
+    """What a refinement prompt may use of the past; every field was written by the policy."""
 
     draft: str
     """The whole previous completion text; the prompt shortens it."""
@@ -82,7 +82,7 @@ class PolicyState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftState:
-    """The past of a method without a self-check: the policy's own words alone."""
+    """The past of a method without a self-check: only what the policy wrote."""
 
     draft: str
     truncated: bool
@@ -90,7 +90,7 @@ class DraftState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleState:
-    """The past with the evaluator's label in it. Only privileged recipes build one."""
+    """The past with the evaluator's label. Only privileged recipes build one."""
 
     draft: str
     truncated: bool
@@ -99,7 +99,7 @@ class OracleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """An engine's completion of one prompt, in the token ids that it read and sampled."""
+    """An engine's completion of one prompt, as the token ids that it read and sampled."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -112,7 +112,7 @@ class Completion:
     policy_version: int
     """Number of optimizer steps behind the weights that sampled it, its last token at least."""
     earlier: tuple[int, ...] = ()
-    """The version of each of its first tokens where earlier weights had begun it."""
+    """The version of each of its first tokens, if earlier weights sampled them."""
 
     @property
     def truncated(self) -> bool:
@@ -140,7 +140,7 @@ class RemoteCompletion:
     """As counted by the server, with the tokens of its chat template."""
     completion_tokens: int
     tokens: tuple[tuple[str, float], ...] = ()
-    """Text and log-probability of each sampled token; empty if the server did not tell them."""
+    """Text and log-probability of each sampled token; empty if the server gave none."""
 
     @property
     def truncated(self) -> bool:
@@ -153,7 +153,7 @@ AnyCompletion = Completion | RemoteCompletion
 
 
 class TokenScores(NamedTuple):
-    """How probable the policy found its own words; None for what is not known."""
+    """The policy's probabilities of its own text; None if not known."""
 
     verdict_probability: float | None = None
     """Of the words of its verdict, in [0, 1]."""
@@ -176,7 +176,7 @@ class Turn:
     check: SelfCheck | None
     """None for a method whose prompts ask for no self-check."""
     scores: TokenScores = NO_SCORES
-    """Not computed in training, nor known of a server that tells no log-probabilities."""
+    """Not computed in training; not known if a server gives no log-probabilities."""
 
     @property
     def sampled(self) -> Completion:
@@ -230,7 +230,7 @@ class ScoredTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One optimised sequence: the loss covers ``completion_ids``, or a part, and nothing else."""
+    """One optimised sequence: the loss covers only ``completion_ids``, or a part of them."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
@@ -244,7 +244,7 @@ class Sample:
     """Of its first tokens, as in :class:`Completion`."""
     text_span: tuple[int, int] | None = None
     """Characters of the completion's text, first and past the last, that the loss is limited to:
-    whole tokens, also those that only begin or end within. None: all of the completion."""
+    all tokens that overlap it. None: all of the completion."""
 
     @property
     def versions(self) -> tuple[int, ...]:

@@ -42,22 +42,22 @@ class Group:
     returns: tuple[float, ...]
     attempt: int
     place: SeedContext = START
-    """Seeds what credit draws."""
+    """Seeds random draws of :meth:`Recipe.credit`."""
     samples: tuple[Sample, ...] = ()
-    """The sequences that learn, with their advantages; empty until the group is credited."""
+    """The optimised sequences with their advantages; empty before :meth:`Recipe.credit`."""
     degenerate: bool = False
-    """Every sample of it has an advantage of 0, so that resampling may replace it."""
+    """All its samples have an advantage of 0, so resampling may replace it."""
 
 
 class Scheduler:
-    """Which problems a rollout is about. This one takes those of the data, and has no state.
+    """Chooses the problems of a rollout. This one takes those of the data, and has no state.
 
-    Only methods that learn from earlier rollouts have another: see
+    Methods that use earlier rollouts have another one: see
     :class:`~svr_lightning.recipes.scrpo.MistakePool`.
     """
 
     def batch(self, problems: Sequence[Problem], place: SeedContext) -> list[Problem]:
-        """The problems of a rollout, as many as the data bring."""
+        """The problems of a rollout, as many as ``problems``."""
         return list(problems)
 
     def remember(self, groups: Sequence[Group], step: int, gather: Gather[Any]) -> None:
@@ -65,7 +65,7 @@ class Scheduler:
         return
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint has to keep, in plain values."""
+        """The state for a checkpoint, in plain values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ _DATA_ORDER = Scheduler()
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
-    """A training method. A subclass says what it asks, how it rewards, and who learns."""
+    """A training method: what it asks, how it rewards, and which sequences are optimised."""
 
     group_size: int = 8
     """G, the number of trajectories per problem."""
@@ -91,16 +91,16 @@ class Recipe(ABC):
     loss: LossSpec = field(default_factory=LossSpec)
     """Ratio level, clip range and KL coefficient."""
     custom_reward: RewardFunction | None = field(default=None, repr=False)
-    """A function of your own, by its dotted path, instead of the method's reward: it takes the
+    """Dotted path of your own function, used instead of the method's reward: it takes the
     scored turns of one trajectory and returns one :class:`~svr_lightning.Reward` for each."""
     custom_dialogue: Dialogue | None = None
     """Prompts of your own, by class path, instead of the method's."""
 
     def check(self, updates_per_rollout: int = 1) -> None:
-        """Refuse options that are out of range, and a run that the method cannot be part of.
+        """Refuse options that are out of range, or do not fit the run.
 
-        Every integer option is a count. Not done on construction, since the command line would take
-        an error there for another type.
+        Every integer option is a count. Not called on construction: the command line would report
+        the error as a wrong type.
 
         Raises:
             ConfigError: naming one.
@@ -142,13 +142,13 @@ class Recipe(ABC):
 
     @property
     def uses_labels(self) -> bool:
-        """Whether its prompts show labels, in evaluation too. Results say so wherever they are."""
+        """Whether its prompts show labels, in evaluation too. Results then say so."""
         return self.dialogue.uses_labels
 
     def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """The rollout of one problem: generators that return one trajectory each, or a list.
 
-        ``place`` seeds what the generators draw themselves.
+        ``place`` seeds random draws of the generators.
         """
         return self.chains(problem, 1)
 
@@ -157,7 +157,7 @@ class Recipe(ABC):
         return [chain(self.dialogue, problem, i, turns) for i in range(self.group_size)]
 
     def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """How many turns an evaluation takes and what ends it early, given what is configured."""
+        """T_max and the stopping rule of an evaluation, from the configured ones."""
         return self.dialogue.protocol(max_turns, rule)
 
     # --- reward -------------------------------------------------------------------------------
@@ -195,16 +195,16 @@ class Recipe(ABC):
 
     @abstractmethod
     def credit(self, group: Group) -> list[Sample]:
-        """Who learns from one group, and with what advantage.
+        """The optimised sequences of one group, with their advantages.
 
         Returns:
-            At most ``samples_per_problem`` samples; where there are fewer, the rest counts in the
-            mean over an optimizer step with a loss of 0.
+            At most ``samples_per_problem`` samples; missing ones count with a loss of 0 in the
+            mean over an optimizer step.
         """
 
     @property
     def scheduler(self) -> Scheduler:
-        """Which problems its rollouts are about."""
+        """Chooses the problems of its rollouts."""
         return _DATA_ORDER
 
 
@@ -222,7 +222,7 @@ class Baseline(Recipe):
         return Neutral()
 
     def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
-        """What ``reward_kind`` says of each turn."""
+        """The reward of each turn, by ``reward_kind``."""
         return baseline_rewards(scored, self.reward_kind, self.weights, self.length_scale)
 
     def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
@@ -237,8 +237,8 @@ class MultiTurn(Baseline):
     horizon: int = 3
     """Turns per trajectory."""
     loss_turns: LossTurns = "all"
-    """Which turns are optimised: ``all`` that the method lets learn, each as a sequence of its own,
-    or of these the ``final`` one."""
+    """Which turns are optimised: ``all`` turns, each as a separate sequence, or the ``final`` one.
+    The method may leave some out."""
 
     @property
     def samples_per_problem(self) -> int:
@@ -289,7 +289,7 @@ def last_turn_samples(group: Group, advantages: Sequence[float]) -> list[Sample]
 
 
 def drawn_samples(group: Group, samples: list[Sample], count: int) -> list[Sample]:
-    """``count`` of a group's samples, drawn by the run's seed, in their order; all if no more."""
+    """``count`` of a group's samples, drawn by the run's seed, in order; all if no more."""
     if len(samples) <= count:
         return samples
     rng = group.place.generator(group.problem.id, "optimised")

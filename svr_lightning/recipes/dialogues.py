@@ -1,4 +1,4 @@
-"""Dialogues: every prompt of a method, how a completion is read, and the turn loop for all of them.
+"""Dialogues: every prompt of a method, how completions are read, and the shared turn loop.
 
 A rollout is a generator that yields prompts and receives their completions. It knows nothing of
 engines, so a test can drive it with a list of texts. :func:`ask` is the only place where a prompt
@@ -44,7 +44,7 @@ class PromptRequest(NamedTuple):
 
 Prompt = list[Message] | PromptRequest
 PromptRequests = Sequence[Prompt]
-"""Prompts that a rollout wants completed before it goes on."""
+"""Prompts that a rollout needs completed before it continues."""
 
 RolloutFn = Generator[PromptRequests, Sequence[AnyCompletion], Any]
 """A running rollout: yields prompts, receives their completions in order, and returns a
@@ -102,10 +102,10 @@ class Dialogue(ABC):
 
 @dataclass(frozen=True)
 class SelfVerifying(Dialogue):
-    """SVR: solve, check oneself, refine from draft and self-check, stop when sure.
+    """SVR: solve with a self-check, refine from draft and self-check, stop when confident.
 
-    Its later prompts are built from the policy's own draft, verdict, confidence and truncation,
-    which :func:`~svr_lightning.tasks.messages.refinement_messages` takes and nothing else.
+    Its later prompts are built only from the policy's draft, verdict, confidence and truncation:
+    :func:`~svr_lightning.tasks.messages.refinement_messages` takes nothing else.
     """
 
     interface: SelfCheckFields = "joint"
@@ -116,7 +116,7 @@ class SelfVerifying(Dialogue):
         return first_turn_messages(get_task(problem.task), problem, self.interface)
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
-        """The question, the draft, the self-check, and what to do about it."""
+        """The question, the draft, its self-check and an instruction."""
         completion = turns[-1].completion
         check = turns[-1].check or self.read(completion.text)
         return refinement_messages(
@@ -131,15 +131,15 @@ class SelfVerifying(Dialogue):
         )
 
     def read(self, text: str) -> SelfCheck:
-        """The verdict and the confidence, of which one has its default if not asked for."""
+        """The verdict and the confidence; a field that is not asked for has its default."""
         return parse_self_check(text, self.interface)
 
     def formats(self, task: Task, text: str) -> tuple[float, float]:
-        """The task's format score, and that of the self-check as ``interface`` wants it."""
+        """The format scores of the answer and of the self-check for this ``interface``."""
         return task.format_score(text), self_check_format_score(text, self.interface)
 
     def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """Adaptive stopping; a policy that states one field is stopped by that field."""
+        """Adaptive stopping; with one field, that field alone stops."""
         if isinstance(rule, Confident):
             if self.interface == "verdict" and rule.score == "confidence":
                 rule = replace(rule, threshold=0.0, give_up=0.0, needs_correct=True)
@@ -149,7 +149,7 @@ class SelfVerifying(Dialogue):
 
 
 class Neutral(Dialogue):
-    """No self-check; later prompts ask for a review and claim nothing about the draft."""
+    """No self-check; later prompts ask for a review and do not judge the draft."""
 
     def first(self, problem: Problem) -> list[Message]:
         """The question, under a system message that asks for no self-check."""
@@ -198,7 +198,7 @@ def ask(
     pasts: Sequence[Sequence[Turn]],
     scores_of: ScoresOf | None = None,
 ) -> Generator[PromptRequests, Sequence[AnyCompletion], list[Turn]]:
-    """[P] the turns that follow [P] pasts, all asked for at once; a first turn's past is empty.
+    """[P] the turns after [P] pasts, requested together; a first turn's past is empty.
 
     ``scores_of`` fills in :attr:`Turn.scores`, which training does not need.
     """
@@ -225,7 +225,7 @@ def chain(
     on_turn: Callable[[Turn], None] | None = None,
     scores_of: ScoresOf | None = None,
 ) -> Generator[PromptRequests, Sequence[AnyCompletion], Trajectory]:
-    """One trajectory, turn after turn: what SVR trains on, and what every evaluation runs.
+    """One trajectory, turn by turn, as used in SVR's training and in every evaluation.
 
     Args:
         dialogue: writes the prompts and reads the completions.
@@ -256,7 +256,7 @@ def tree(
     horizon: int,
     expands: Callable[[Turn], bool],
 ) -> Generator[PromptRequests, Sequence[AnyCompletion], list[Trajectory]]:
-    """``width`` attempts at each turn, dealt in turn to those of the turn before that ``expands``.
+    """``width`` attempts per turn, distributed over those of the previous turn that ``expands``.
 
     Ends early if none does. Returns the tree's nodes, parents before their children: trajectories
     of one turn each.
@@ -276,7 +276,7 @@ def tree(
 
 
 def node(problem: Problem, sample: int, turn: Turn, parent: Trajectory | None = None) -> Trajectory:
-    """A tree's node: a trajectory of one turn that goes on from ``parent``."""
+    """A tree's node: a trajectory of one turn that continues ``parent``."""
     number = None if parent is None else parent.sample
     return Trajectory(problem=problem, sample=sample, turns=(turn,), parent=number)
 
@@ -308,7 +308,7 @@ class Signals:
 
 
 def draft_of(turn: Turn) -> DraftState:
-    """What the next prompt of a method without a self-check may know of a turn."""
+    """What the next prompt of a method without a self-check may use of a turn."""
     return DraftState(draft=turn.completion.text, truncated=turn.completion.truncated)
 
 
@@ -344,7 +344,7 @@ def later_turn(
 
 
 def neutral(style: AnswerStyle, question: str, state: DraftState, turn: int) -> list[Message]:
-    """Refinement that claims nothing about the draft; turn ``turn`` >= 2."""
+    """Refinement without a judgement of the draft; turn ``turn`` >= 2."""
     review = (
         "Review your previous solution step by step. If you find an error, correct it; otherwise "
         "keep the same final answer. Give a complete solution with the final answer in "

@@ -20,8 +20,8 @@ class GRPO(Baseline):
     group_size: int = 24
     """G, completions per problem."""
     optimised: int | None = None
-    """Optimise a random choice of so many completions, with the advantages that they have among
-    all: 8 costs the update of SVR. None optimises all."""
+    """Optimise a random choice of this many completions, with the advantages that they have among
+    all: 8 costs as much as SVR's update. None optimises all."""
 
     @property
     def samples_per_problem(self) -> int:

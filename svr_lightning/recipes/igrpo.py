@@ -1,8 +1,8 @@
 """iGRPO (Hatamizadeh et al. 2026, arXiv 2602.09000): GRPO on refinements of the best draft.
 
 Differs from GRPO in: half of the completions are drafts without gradient; the other half refines
-the draft with the highest reward, and is compared within itself. The prompt does not say that the
-draft is the best. Evaluation is single-shot on the bare question, or fixed-budget.
+the draft with the highest reward, and is a group of its own. The prompt does not say that the
+draft is the best. Evaluation is single-turn or fixed-budget.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from svr_lightning.recipes.labels import score
 
 @dataclass(frozen=True, kw_only=True)
 class IGRPO(Baseline):
-    """Two stages: explore, then learn to refine the best of it."""
+    """Two stages: sample drafts, then learn to refine the best one."""
 
     group_size: int = 12
     """G, refinements per problem."""
@@ -30,7 +30,7 @@ class IGRPO(Baseline):
     """``single``: the answer to the question; ``fixed``: the last of all turns."""
 
     def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
-        """One program, since the refinements wait for all drafts."""
+        """One program, since the refinements need all drafts."""
         return [self._two_stages(problem, place)]
 
     def _two_stages(self, problem: Problem, place: SeedContext) -> RolloutFn:
@@ -42,7 +42,7 @@ class IGRPO(Baseline):
         return [*drafts, *refined]
 
     def _best(self, drafts: Sequence[Trajectory], place: SeedContext) -> Trajectory:
-        """The draft with the highest reward; of several, one drawn at random."""
+        """The draft with the highest reward; among equal ones, one drawn at random."""
         problem = drafts[0].problem
         scored = [score(self.dialogue, problem, draft.turns[0]) for draft in drafts]
         rewards = [self.reward([turn])[0].total for turn in scored]

@@ -1,4 +1,4 @@
-"""Labels before a rollout is over. Only a recipe that imports this file can know one that early.
+"""Labels during a rollout. Only recipes that import this file can read a label before its end.
 
 Privileged dialogues show them in prompts, in evaluation too: the oracle-guided reference, Murphy
 with ``feedback: binary`` and ScRPO with ``oracle_free: false``. iGRPO and Murphy's tree choose by
@@ -24,7 +24,7 @@ class ScoreShown(Neutral):
         return True
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
-        """The score of the previous answer, and an instruction that follows from it."""
+        """The score of the previous answer, and an instruction that depends on it."""
         state = oracle_state(self, problem, turns[-1])
         style = get_task(problem.task).style
         return scored(style, problem.question, state, turns[-1].index + 1)
@@ -46,7 +46,7 @@ def score(dialogue: Dialogue, problem: Problem, turn: Turn) -> ScoredTurn:
 
 
 def oracle_state(dialogue: Dialogue, problem: Problem, turn: Turn) -> OracleState:
-    """What a privileged prompt knows of a turn."""
+    """What a privileged prompt shows of a turn."""
     return OracleState(
         draft=turn.completion.text,
         truncated=turn.completion.truncated,

@@ -1,8 +1,8 @@
 """MLMT-RL (Singh et al. 2026): a solver and a tutor take turns, here both played by one policy.
 
-Differs from GRPO in: episodes of three turns, where turn 2 is feedback under a tutor's prompt and
+Differs from GRPO in: episodes of three turns, where turn 2 is feedback with a tutor's prompt and
 turn 3 solves again with attempt and feedback; all three turns share the last one's reward. The
-group's mean stands for the value model of the original; the value shaping of its tutor is left out.
+group's mean replaces the original's value model; the value shaping of its tutor is left out.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class SolverAndTutor(Neutral):
         return guided(style, problem.question, attempt, hints, len(turns) + 1)
 
     def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """An odd number of turns: an even one would end with feedback that nobody reads."""
+        """An odd number of turns: an even one would end with unused feedback."""
         return max_turns - (max_turns % 2 == 0), None
 
 
@@ -61,7 +61,7 @@ class MLMTRL(GRPOMT):
         return SolverAndTutor(self.feedback_tokens)
 
     def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
-        """Of ``reward_kind``; an answer's progress is that since the answer before it."""
+        """As ``reward_kind`` says; an answer's progress is measured from the previous answer."""
         rewards = list(super().method_reward(scored))
         rewards[::2] = super().method_reward(scored[::2])
         return rewards
@@ -87,7 +87,7 @@ def feedback(style: AnswerStyle, question: str, attempt: str) -> list[Message]:
 
 
 def guided(style: AnswerStyle, question: str, attempt: str, hints: str, turn: int) -> list[Message]:
-    """Solve again with a tutor's hints, all of them, on the attempt at hand."""
+    """Solve again with all hints of a tutor on the attempt."""
     instruction = (
         f"A tutor's feedback on it:\n{hints}\n\n"
         "Think about the feedback, then give a complete solution with the final answer in "

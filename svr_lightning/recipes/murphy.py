@@ -1,8 +1,8 @@
 """Murphy (Ekbote et al. 2025, arXiv 2511.07833): later success credits the failed turns before it.
 
 Differs from GRPO in: failed answers are tried again, as chains or as a tree; a node's credit is its
-own reward or what its descendants made of it (MaRS, MeRS); nodes are compared with their siblings,
-or where they have none with the others of their turn; every node is optimised. The original's
+own reward combined with its descendants' (MaRS, MeRS); nodes are compared with their siblings, or,
+without siblings, with the others of their turn; every node is optimised. The original's
 executor feedback is left out unless ``feedback: binary`` asks for it, which makes it privileged.
 """
 
@@ -24,16 +24,16 @@ class Node(NamedTuple):
     reward: float
     correct: bool
     parent: int | None
-    """Its place among the nodes; None for a first turn."""
+    """The parent's index among the nodes; None for a first turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Murphy(MultiTurn):
-    """Credit that flows back along chains or trees of attempts."""
+    """Credit is propagated back along chains or trees of attempts."""
 
     shape: Literal["chain", "tree"] = "chain"
-    """``chain``: G trajectories of S turns. ``tree``: the G attempts of a turn are dealt in turn to
-    the failed attempts of the turn before; a problem that nobody fails ends there."""
+    """``chain``: G trajectories of S turns. ``tree``: the G attempts of a turn are distributed over
+    the failed attempts of the previous turn; a problem without failed attempts ends there."""
     propagate: Literal["max", "mean"] = "max"
     """MaRS, the best of a node and its descendants, or MeRS, a discounted mean."""
     discount: float = 0.9
@@ -62,12 +62,12 @@ class Murphy(MultiTurn):
         return [tree(dialogue, problem, self.group_size, self.horizon, failed)]
 
     def credit(self, group: Group) -> list[Sample]:
-        """Every node that is not beyond a solution, with its advantage among its siblings."""
+        """Every node without a solved ancestor, with its advantage among its siblings."""
         nodes = nodes_of(group)
         rewards = [n.reward for n in nodes]
         turns = [n.turn.index for n in nodes]
         solved = beyond_success([n.parent for n in nodes], [n.correct for n in nodes])
-        # A solved node keeps its own reward: what a chain does after it is not an attempt at it.
+        # A solved node keeps its own reward: later turns of its chain do not count.
         parents = [
             n.parent if n.parent is None or not nodes[n.parent].correct else None for n in nodes
         ]

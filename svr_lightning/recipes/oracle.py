@@ -20,9 +20,9 @@ class Oracle(GRPOMT):
     reward_kind: BaselineReward = "solve"
     """SVR's solve reward and the answer's format; see :class:`Baseline`."""
     loss_turns: LossTurns = "final"
-    """Which turns are optimised: the ``final`` one, as SVR's, or ``all``."""
+    """Which turns are optimised: the ``final`` one, as in SVR, or ``all``."""
     return_of: ReturnOf = "mean"
-    """A trajectory's return: the mean over its turns, as SVR's, or the ``final`` turn's reward."""
+    """A trajectory's return: the mean over its turns, as in SVR, or the ``final`` turn's reward."""
 
     def method_dialogue(self) -> Dialogue:
         """The previous answer's score in each later prompt."""

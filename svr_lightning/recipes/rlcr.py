@@ -1,6 +1,6 @@
 """RLCR (Damani et al. 2025, arXiv 2507.16806): correctness plus a proper score of the confidence.
 
-Differs from GRPO in: each answer states the probability that it is correct, and is paid for a
+Differs from GRPO in: each answer states the probability that it is correct, and is rewarded by a
 proper score of that too. The published method has one turn and the Brier score; ``score: log``
 takes a bounded log score. With a ``horizon`` of several turns, answers are refined as in SVR, and
 the confidence decides when to stop.
@@ -16,7 +16,7 @@ from svr_lightning.recipes.svr import SelfChecked
 
 
 def published_weights() -> RewardWeights:
-    """Correctness and the score of the confidence count alike."""
+    """Correctness and the score of the confidence have equal weight."""
     return RewardWeights(cal=1.0)
 
 
@@ -31,7 +31,7 @@ class RLCR(SelfChecked):
     interface: SelfCheckFields = "confidence"
     """What a self-check consists of; the paper asks for a confidence alone."""
     weights: RewardWeights = field(default_factory=published_weights)
-    """``abs``, ``cal`` and ``fmt`` weigh correctness, score and format; the others are not used."""
+    """``abs``, ``cal`` and ``fmt`` weight correctness, score and format; others are not used."""
     score: ScoringRule = "brier"
     """How a confidence is scored: ``brier`` or ``log``, both in [0, 1]."""
 

@@ -1,12 +1,11 @@
-"""ScRPO (Li et al. 2025, arXiv 2511.06065) as chains: learn from analysing one's wrong answers.
+"""ScRPO (Li et al. 2025, arXiv 2511.06065) as chains: learn by analysing wrong answers.
 
 Differs from GRPO in: trajectories of several turns, whose later turns analyse the previous answer
-before they solve again; they are optimised only after a wrong answer to a problem that is neither
-always nor never solved, only where they earn more than their group's mean, and only in the tokens
-of the analysis.
+before they solve again; they are optimised only after a wrong answer to a problem that is solved
+sometimes, only if they earn more than their group's mean, and only on the tokens of the analysis.
 
 :class:`ScRPOPool` is closer to the source: wrong answers go into a pool, and in every
-(``period`` + 1)-th step G corrections of a pooled answer take the place of each problem's answers.
+(``period`` + 1)-th step, G corrections of a pooled answer replace each problem's answers.
 The pool is part of the checkpoint and the same on all processes.
 """
 
@@ -56,7 +55,7 @@ class Analysing(Neutral):
     """Later turns analyse the previous answer, then solve again."""
 
     oracle_free: bool = True
-    """Whether prompts know no label; see :class:`ScRPO`."""
+    """Whether prompts show no label; see :class:`ScRPO`."""
 
     @property
     def uses_labels(self) -> bool:
@@ -74,17 +73,17 @@ class Analysing(Neutral):
         return wrong_draft(style, problem.question, state, turn)
 
     def formats(self, task: Task, text: str) -> tuple[float, float]:
-        """The task's format score of what is left without the analysis."""
+        """The task's format score of the text without the analysis."""
         return task.format_score(without_analysis(text)), 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScRPO(MultiTurn):
-    """Self-correction relative policy optimisation, one trajectory after another."""
+    """Self-correction relative policy optimisation on chains."""
 
     oracle_free: bool = True
-    """Say of every draft that it may be wrong. False says of wrong ones that they are, which shows
-    labels, in evaluation too, and gives right ones the neutral prompt."""
+    """Prompts say of every draft that it may be wrong. False names the wrong ones and shows labels,
+    in evaluation too; correct drafts then have the neutral prompt."""
     min_variance: float = 0.05
     """tau: corrections are optimised where p (1 - p) is at least this, p being the share of right
     first answers."""
@@ -116,7 +115,7 @@ class ScRPO(MultiTurn):
         return samples
 
     def hard_enough(self, group: Group) -> bool:
-        """Whether first answers are right neither nearly always nor nearly never."""
+        """Whether the share of correct first answers is neither near 0 nor near 1."""
         solved = fmean(scored[0].correct for scored in group.scored)
         return solved * (1 - solved) >= self.min_variance
 
@@ -134,7 +133,7 @@ class ScRPO(MultiTurn):
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """A wrong answer and the optimizer step that it was given at."""
+    """A wrong answer and the optimizer step at which it was sampled."""
 
     problem: Problem
     draft: str
@@ -142,7 +141,7 @@ class Mistake:
     step: int
 
     def as_turn(self) -> Turn:
-        """The answer as the first turn of its correction. Nothing trains on it."""
+        """The answer as the first turn of its correction. It is not trained on."""
         completion = RemoteCompletion(
             text=self.draft,
             finish_reason=FinishReason.LENGTH if self.truncated else FinishReason.STOP,
@@ -153,19 +152,19 @@ class Mistake:
 
 
 class MistakePool(Scheduler):
-    """A queue of wrong answers, the oldest first, whose problems replace the data's at times."""
+    """A queue of wrong answers, oldest first. In some steps its problems replace the data's."""
 
     def __init__(self, recipe: "ScRPOPool") -> None:
         self._recipe = recipe
         self._queue: deque[Mistake] = deque()
         self.chosen: dict[str, Mistake] = {}
-        """The answers that the present rollout corrects, by problem id."""
+        """The answers that the current rollout corrects, by problem id."""
         self._taken: set[str] = set()
 
     def batch(self, problems: Sequence[Problem], place: SeedContext) -> list[Problem]:
-        """In the second stage, problems of the pool, one wrong answer each, as far as they go.
+        """In the second stage, problems of the pool with one wrong answer each, if any.
 
-        Resampling goes on where the attempt before stopped, so that no answer is taken twice.
+        Resampling continues after the previous attempt, so that no answer is used twice.
         """
         self.chosen.clear()
         if place.attempt == 0:
@@ -183,7 +182,7 @@ class MistakePool(Scheduler):
         return [newest[name].problem for name in own] + rest[: len(problems) - len(own)]
 
     def remember(self, groups: Sequence[Group], step: int, gather: Gather[Any]) -> None:
-        """Add the wrong answers of the first stage; drop the oldest of too many, and old ones."""
+        """Add the wrong answers of the first stage; drop answers that are too old or too many."""
         self._queue.extend(
             gather([m for g in groups if self._recipe.pools(g) for m in mistakes_of(g, step)])
         )
@@ -213,7 +212,7 @@ class ScRPOPool(ScRPO):
     period: int = 4
     """M, steps of the first stage before one of the second."""
     capacity: int = 4096
-    """Wrong answers that the pool holds; the oldest leave first. None is older than M steps."""
+    """Size of the pool; the oldest answers are dropped first. None is older than M steps."""
     _pool: MistakePool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -225,7 +224,7 @@ class ScRPOPool(ScRPO):
         return self._pool
 
     def check(self, updates_per_rollout: int = 1) -> None:
-        """Refuse several steps per rollout, since stages are told apart by the step."""
+        """Refuse several steps per rollout, since the step determines the stage."""
         super().check(updates_per_rollout)
         require(
             updates_per_rollout == 1,
@@ -235,7 +234,7 @@ class ScRPOPool(ScRPO):
 
     @property
     def samples_per_problem(self) -> int:
-        """Every answer, or every correction that is not left out."""
+        """Every answer, or every correction that is optimised."""
         return self.group_size
 
     def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
@@ -315,7 +314,7 @@ def without_analysis(text: str) -> str:
 
 
 def analysis_span(text: str) -> tuple[int, int] | None:
-    """The analysis of a completion, else what stands before its answer, else None for all of it.
+    """The analysis of a completion, else the text before its answer, else None for all of it.
 
     Examples:
         >>> analysis_span("<analysis>a</analysis> <answer>1</answer>")

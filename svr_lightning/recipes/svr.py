@@ -25,10 +25,10 @@ class SelfChecked(Recipe):
     """T_tr, turns per trajectory; adaptive stopping is off in training."""
     interface: SelfCheckFields = "joint"
     """What a self-check consists of. ``verdict`` and ``confidence`` ask for one field, read it
-    alone, score its form, and stop on it; the weights of the other's rewards are to be set to 0."""
+    only, score its form, and stop on it; set the reward weights of the other field to 0."""
 
     def method_dialogue(self) -> Dialogue:
-        """Solve, check oneself, refine."""
+        """The prompts for a solution with a self-check, and for its refinement."""
         return SelfVerifying(self.interface)
 
     def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
@@ -49,7 +49,7 @@ class SVR(SelfChecked):
     """The paper's method (sections 3.3 and 3.4)."""
 
     proper: bool = False
-    """Score self-checks properly: overconfidence and readiness then judge the verdict alone, and
+    """Use a proper score: overconfidence and readiness then depend on the verdict alone, and
     the best confidence is the probability of being correct (docs/recipes.md), not 2.1 p - 0.8."""
 
     def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:

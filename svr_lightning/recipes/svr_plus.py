@@ -1,8 +1,8 @@
 """SVR with credit for each turn and, if asked for, for each of a turn's two parts.
 
-Differs from GRPO in: what SVR differs in, but with reward-to-go instead of one return per
+Differs from GRPO in: as SVR, but with reward-to-go instead of one return per
 trajectory; one drawn turn per trajectory is optimised, or every turn; solution and self-check can
-be credited apart, each with what it brings about. Its defaults are the best combination that was
+be credited separately, each with its own rewards. The defaults are the best combination that was
 found on the embedded tasks (docs/recipes.md).
 """
 
@@ -23,19 +23,19 @@ class SVRPlus(SVR):
     """SVR with credit for each turn and each of its two parts."""
 
     turns: Literal["all", "drawn"] = "drawn"
-    """Optimise every turn, at three times the update's cost, or one per trajectory, drawn
-    uniformly: as many sequences as SVR, and first turns learn too."""
+    """``all`` optimises every turn, at three times the cost; ``drawn`` one per trajectory, drawn
+    uniformly: as many sequences as SVR, and first turns are trained too."""
     sections: bool = True
     """Credit a solution with the solve and answer-format rewards to go, and its self-check with the
     verification and self-check-format rewards of its own turn, as two sequences. False credits
     whole turns with their total reward to go."""
 
     proper: bool = True
-    """Score self-checks properly, as in SVR, where it is off."""
+    """Use a proper score; see SVR, where it is off."""
 
     optimised: int | None = None
-    """Optimise a random choice of so many of a problem's sequences, with the advantages that they
-    have among all: 8 costs the update of SVR. None optimises all."""
+    """Optimise a random choice of this many sequences per problem, with the advantages that they
+    have among all: 8 costs as much as SVR's update. None optimises all."""
 
     @property
     def samples_per_problem(self) -> int:
@@ -82,5 +82,5 @@ class SVRPlus(SVR):
         check = self_check_start(turn.completion.text)
         if check > 0:
             yield sample_of(turn, group.problem, advantages[0], (0, check))
-        # Without a self-check, the turn's last token answers for the missing one.
+        # Without a self-check, its advantage goes to the turn's last token.
         yield sample_of(turn, group.problem, advantages[1], (check, end + 1))

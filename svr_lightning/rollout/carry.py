@@ -1,13 +1,13 @@
-"""Work that a rollout hands on to the next one, as plain values.
+"""Unfinished work that a rollout passes to the next one, as plain values.
 
-A step's rollout ends with its longest trajectory, and the slots of those that ended before are
-free. With carry-over they take up the next step's trajectories. When the rollout ends, these are
-set aside, in the middle of a completion too; the next rollout goes on from the very tokens, which
+A step's rollout ends with its longest trajectory, and the engine slots of those that ended before
+are free. With carry-over they begin the next step's trajectories. When the rollout ends, these are
+suspended, even within a completion; the next rollout continues from the same tokens, which
 it reads as part of the prompt. So every token has the log-probability under the weights that drew
 it, and no cached state of other weights is ever used.
 
-What a step trains on does not depend on which trajectories end first: it is all trajectories of
-the problems that the data bring to it.
+What a step trains on does not depend on which trajectories end first: it is always all trajectories
+of the step's problems.
 """
 
 from collections.abc import Sequence
@@ -19,23 +19,23 @@ from svr_lightning.engines.base import Output
 from svr_lightning.rollout.driver import Rounds
 
 Begun = dict[tuple[str, int], Rounds]
-"""By problem id and sample, what was drawn for a trajectory. The driver adds to it."""
+"""By problem id and sample, the tokens sampled for a trajectory. The driver adds to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CarryOver:
-    """What a rollout takes over, and what it may begin."""
+    """Work that a rollout continues, and work that it may begin."""
 
     begun: Begun = field(default_factory=dict)
     """Of this step's problems."""
     problems: Sequence[Problem] = ()
     """Of the next step."""
     ahead: Begun = field(default_factory=dict)
-    """Of the next step's problems: what the rollout has begun of them."""
+    """Work begun on the next step's problems."""
 
 
 def check_versions(samples: Sequence[Sample], version: int, staleness: int) -> None:
-    """Refuse tokens of weights that are newer than ``version``, or older by too much.
+    """Refuse tokens of weights that are newer than ``version``, or too old.
 
     Raises:
         RuntimeError: naming the version.
@@ -52,7 +52,7 @@ def check_versions(samples: Sequence[Sample], version: int, staleness: int) -> N
 
 
 def to_plain(begun: Begun) -> list[Any]:
-    """Lists, strings and numbers alone, for a checkpoint."""
+    """Only lists, strings and numbers, for a checkpoint."""
     return [
         [problem, sample, [[[_plain(part) for part in p] for p in prompts] for prompts in rounds]]
         for (problem, sample), rounds in begun.items()
@@ -61,7 +61,7 @@ def to_plain(begun: Begun) -> list[Any]:
 
 
 def from_plain(plain: Sequence[Any]) -> Begun:
-    """What :func:`to_plain` was given."""
+    """The inverse of :func:`to_plain`."""
     return {
         (problem, sample): [[[_part(part) for part in p] for p in prompts] for prompts in rounds]
         for problem, sample, rounds in plain

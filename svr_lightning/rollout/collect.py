@@ -52,9 +52,9 @@ def collect_rollout(
     not depend on the order in which completions end.
 
     Args:
-        engine: started, and synced to the weights of ``step`` optimizer steps.
+        engine: started, and with the weights after ``step`` optimizer steps.
         recipe: the training method.
-        problems: one group each.
+        problems: each gets one group.
         renderer: turns messages into prompt ids.
         sampling: temperature, top-p and completion limit of every turn.
         seed: of the run.
@@ -65,15 +65,15 @@ def collect_rollout(
             whole fresh batches until one batch is full, else fall back to the original batch.
             ``off`` keeps the batch.
         fresh: draws further training problems; needed unless ``resample`` is ``off``.
-        part: which share of the step's problems this is, of ``parts`` in all.
+        part: index of this share of the step's problems, of ``parts`` shares.
         parts: shares, one for each engine that rolls out at the same time.
-        carry: what the rollout before has begun of ``problems``, and the next step's problems,
-            which this one begins where the engine has room, also while it replaces groups.
+        carry: work that the previous rollout began on ``problems``, and the next step's problems,
+            which this one begins when the engine has room, also while it replaces groups.
         show_progress: on the terminal, in one line.
 
     Returns:
         One group per problem with its trajectories, labels (``scored``), rewards, returns, and
-        ``samples``, the sequences that learn with their advantages.
+        ``samples``, the optimised sequences with their advantages.
 
     Raises:
         ValueError: if ``resample`` needs ``fresh`` and it is None.
@@ -105,7 +105,7 @@ def roll_out(
 ) -> list[Group]:
     """Run the recipe's programs for all problems at once and reward what they return.
 
-    A recipe may put other problems in the place of ``problems``. The other arguments are those of
+    A recipe may replace some of ``problems``. The other arguments are those of
     :func:`collect_rollout`; ``attempt`` is the generation attempt under dynamic resampling.
     """
     carry = carry or CarryOver()
@@ -143,7 +143,7 @@ def roll_out(
 def replace_degenerate(
     groups: list[Group], roll: RollOut, fresh: FreshProblems, mode: ResampleMode
 ) -> list[Group]:
-    """Replace the groups that teach nothing, as ``mode`` of :func:`collect_rollout` says."""
+    """Replace degenerate groups, by ``resample`` of :func:`collect_rollout`."""
     if mode == "top_up":
         return _top_up(groups, roll, fresh)
     if mode == "batch":
@@ -154,7 +154,7 @@ def replace_degenerate(
 def share_of(
     drawn: Sequence[Problem], count: int, seen: frozenset[str], part: int, parts: int
 ) -> list[Problem]:
-    """At most ``count`` of the problems that all parts drew, none of them another part's.
+    """At most ``count`` of the problems drawn for all parts, none of them another part's.
 
     ``seen`` holds the ids that this part has had.
     """

@@ -1,13 +1,13 @@
 """Runs many rollout programs at once on one engine.
 
 A program is a generator: it yields the prompts that it wants completed and receives the
-completions. A program's next prompt is submitted as soon as its previous completions are there, so
+completions. A program's next prompt is submitted as soon as its previous completions arrive, so
 no turn waits for the slowest sequence of another program and the engine's batch stays full. The
 same driver serves training, evaluation and every recipe, on engines in this process and on
 servers.
 
-What was drawn for a job is kept with it, as plain values. A job that was set aside is taken up
-again by running a new program through what the old one had received, also in another process.
+The tokens sampled for a job are kept with it, as plain values. A suspended job is resumed by
+feeding them to a new program, in another process if need be.
 """
 
 import math
@@ -42,13 +42,13 @@ class Decoding:
 
 
 Rounds = list[list[list[Output]]]
-"""What was drawn for a program: for each round and each of its prompts the parts of the completion,
-of which the last one alone has a finish reason."""
+"""The tokens sampled for a program: for each round and each of its prompts the parts of the
+completion, of which only the last one has a finish reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program and the place in the run that its random draws are derived from."""
+    """A program and the place in the run that seeds its random draws."""
 
     problem: Problem
     sample: int
@@ -57,7 +57,7 @@ class Job:
     place: SeedContext | None = None
     """None: the driver's."""
     begun: Rounds = field(default_factory=list)
-    """What was drawn for it before; the driver adds what it draws."""
+    """The tokens sampled for it so far; the driver adds to it."""
 
 
 def draw_seed(place: SeedContext, job: Job, turn: int, position: int, drawn: int) -> int:
@@ -65,7 +65,7 @@ def draw_seed(place: SeedContext, job: Job, turn: int, position: int, drawn: int
 
     It answers the prompt at ``position`` among those of a round, from 0.
     """
-    # A program's other prompts of the same round draw apart from every other sample.
+    # A program's other prompts of the same round have their own seeds too.
     purpose = f"generate {position}" if position else "generate"
     return derive_seed(
         place.run_seed,
@@ -89,7 +89,7 @@ class _Running:
     """A job that waits for completions."""
 
     index: int
-    """Among the jobs whose results are wanted; -1 for one that is only run ahead."""
+    """Index among the requested jobs; -1 for one that is only run ahead."""
     job: Job
     round: int = 0
     prompts: list[tuple[int, ...]] = field(default_factory=list)
@@ -102,8 +102,8 @@ class Driver:
     Args:
         engine: synced to the weights that are to be sampled.
         renderer: for prompts and completion texts; None if the engine reads messages.
-        run_seed, step, attempt: with the problem, the sample and the turn, they seed each draw.
-        progress: told of completions and of jobs that end.
+        run_seed, step, attempt: seed each draw, with the problem, the sample and the turn.
+        progress: counts completions and finished jobs.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class Driver:
         Args:
             jobs: what to run.
             on_done: called with a job's index and result as soon as it ends.
-            ahead: further jobs, each started where the engine has room, and set aside when the
-                last of ``jobs`` ends. What was drawn for them is in their ``begun``.
+            ahead: further jobs, each started when the engine has room, and suspended when the
+                last of ``jobs`` ends. Their tokens are in their ``begun``.
 
         Returns:
             The programs' return values, in the order of ``jobs``.
@@ -156,8 +156,8 @@ class Driver:
     def stream(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Any]]:
         """Run all jobs to their end, each started when the engine has room for it.
 
-        The batch is as full as that of :meth:`run`, but jobs end from the beginning on, whereas
-        there each job waits for the first turn of all others; and no result is kept.
+        The batch is as full as in :meth:`run`, but the first jobs end early, whereas there each
+        job waits for the first turn of all others; and no result is kept.
 
         Args:
             jobs: what to run; read as it is needed.
@@ -204,7 +204,7 @@ class Driver:
             raise
 
     def _set_aside(self) -> None:
-        """Stop what still runs ahead and keep what was drawn of it."""
+        """Stop jobs that run ahead and keep their tokens."""
         for part in self._engine.interrupt() if self._waiting else ():
             running, position = self._waiting[part.id]
             if part.token_ids:
@@ -214,7 +214,7 @@ class Driver:
     def _deliver(
         self, output: Output | TextOutput | Refusal, finished: list[tuple[int, Any]]
     ) -> None:
-        """Note one completion; its program goes on when it has all that it asked for."""
+        """Record one completion; its program continues when it has all that it asked for."""
         running, position = self._waiting.pop(output.id)
         running.outputs[position] = output
         if isinstance(output, Output):
@@ -224,7 +224,7 @@ class Driver:
             self._go_on(running, finished)
 
     def _go_on(self, running: _Running, finished: list[tuple[int, Any]]) -> None:
-        """Hand a program the completions that it asked for, if a server refused none of them."""
+        """Give a program the completions that it asked for, if a server refused none of them."""
         outputs = [running.outputs[position] for position in range(len(running.prompts))]
         refusals = [output for output in outputs if isinstance(output, Refusal)]
         if refusals:
@@ -245,7 +245,7 @@ class Driver:
         completions: list[AnyCompletion] | None,
         finished: list[tuple[int, Any]],
     ) -> None:
-        """Hand a program its completions and submit what it asks for next, or note its end."""
+        """Give a program its completions and submit its next requests, or record its end."""
         program = running.job.program
         try:
             asked = next(program) if completions is None else program.send(completions)
@@ -272,7 +272,7 @@ class Driver:
     def _submit(
         self, running: _Running, position: int, prompt: PromptRequest, parts: Sequence[Output]
     ) -> None:
-        """Have a completion drawn, or the rest of it: its tokens so far become prompt."""
+        """Request a completion, or the rest of it: its tokens so far become prompt."""
         number = self._next_request
         self._next_request += 1
         self._waiting[number] = (running, position)
@@ -321,7 +321,7 @@ class Driver:
 
 
 def completion_of(renderer: Renderer, prompt_ids: Sequence[int], *parts: Output) -> Completion:
-    """What an engine drew, in one part or several, with its text."""
+    """The tokens that an engine sampled, in one or several parts, with their text."""
     *before, last = parts
     assert last.finish_reason is not None
     token_ids = tuple(token for part in parts for token in part.token_ids)
@@ -337,7 +337,7 @@ def completion_of(renderer: Renderer, prompt_ids: Sequence[int], *parts: Output)
 
 
 def _generated_tokens(output: Output | TextOutput | Refusal) -> int:
-    """How many tokens were sampled for it now; those of a journal took no time."""
+    """How many tokens were sampled now; those of a journal took no time."""
     if isinstance(output, Output):
         return len(output.token_ids)
     if isinstance(output, TextOutput) and not output.recalled:

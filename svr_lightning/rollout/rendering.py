@@ -1,7 +1,7 @@
 """Messages to token ids and token ids to text, through the tokenizer's own chat template.
 
-A message's content is text and nothing else. Where it spells out a control token, as a draft
-ending its turn with a forged ``<|im_end|>`` does, the letters are encoded and not the token.
+A message's content is only text. If it spells a control token, as a draft with a forged
+``<|im_end|>`` does, the characters are encoded and not the token.
 """
 
 import re
@@ -17,7 +17,7 @@ from svr_lightning.errors import ConfigError
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 _METHOD_TAGS = {THINK_OPEN, THINK_CLOSE, "<answer>", "</answer>", OPEN_TAG, CLOSE_TAG}
-"""What completions are written in, and therefore text even where a tokenizer calls it special."""
+"""Tags of completions, which are text even if a tokenizer calls them special."""
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
 
 
@@ -55,7 +55,7 @@ class Renderer:
         self._control_ids = frozenset(control.values())
         self._spelt_out = _at_any_of(control)
         self.text_prefix = self._open_think()
-        # All trajectories of a group begin with one prompt, which is also looked at beforehand.
+        # All trajectories of a group begin with the same prompt, which is also checked in advance.
         self._encode_once = lru_cache(maxsize=1024)(self._encode_rendered)
 
     def text(self, messages: Sequence[Message]) -> str:
@@ -68,10 +68,10 @@ class Renderer:
         return len(self._encode(messages)) <= limit
 
     def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of a prompt, the user content cut from its left until the budget holds.
+        """Token ids of a prompt, its user content cut from the left until it fits the budget.
 
         The system message, the end of the user content (the refinement instruction) and the
-        generation prompt survive.
+        generation prompt are kept.
 
         Raises:
             ConfigError: if the budget is too small even for an empty user content.
@@ -91,7 +91,7 @@ class Renderer:
         return ids
 
     def completion_text(self, token_ids: Sequence[int]) -> str:
-        """Decode a completion as parsers and drafts see it: without control tokens."""
+        """Decode a completion without control tokens, as parsers and drafts see it."""
         written = [token for token in token_ids if token not in self._control_ids]
         return self.text_prefix + self._decode(written)
 
@@ -116,9 +116,9 @@ class Renderer:
         return self._encode_once(tuple((m["role"], m["content"]) for m in messages))
 
     def _encode_rendered(self, said: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
-        """Render and encode, cutting the text within every control token that content spells out.
+        """Render and encode, splitting every control token that the content spells.
 
-        The rest is encoded as ever: a tokenizer splits the text at such places anyway.
+        The rest is encoded as usual: a tokenizer splits the text at such places anyway.
         """
         messages = [{"role": role, "content": content} for role, content in said]
         contents = [content for _, content in said]
@@ -155,7 +155,7 @@ class Renderer:
         return content[len(content) - kept :]
 
     def _open_think(self) -> str:
-        """``<think>`` and a newline where the template leaves one open before the completion."""
+        """``<think>`` and a newline if the template leaves one open before the completion."""
         probe = [{"role": "user", "content": "x"}]
         prompt = self._template(probe, add_generation_prompt=True)
         suffix = prompt.removeprefix(self._template(probe, add_generation_prompt=False))

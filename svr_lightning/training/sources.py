@@ -107,7 +107,7 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
 
     Raises:
         ConfigError: one line that names the source, what was tried or which rows are bad, and
-            how to mend it.
+            how to fix it.
     """
     source.check()
     try:
@@ -253,7 +253,7 @@ def _hub_rows(
 ) -> list[RawRow]:
     """Rows of a hub data set, or of the hub's cache. Never runs a data set's own code."""
     if not is_hub_id(path):
-        raise ValueError(f"there is no such file or folder (looked from {Path.cwd()}); mend path")
+        raise ValueError(f"there is no such file or folder (looked from {Path.cwd()}); fix path")
     import datasets
 
     where = {"name": source.subset, "split": source.split, "revision": source.revision}
