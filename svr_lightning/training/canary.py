@@ -1,7 +1,7 @@
-"""The canary: trainer and engine have to agree on how likely the sampled tokens were.
+"""The canary: trainer and engine must agree on the probabilities of the sampled tokens.
 
-They compute the same numbers with other kernels, so that they never agree exactly. How far rounding
-alone takes them apart depends on precision, depth and architecture; the run measures it.
+They compute the same numbers with different kernels, so they never agree exactly. The difference by
+rounding alone depends on precision, depth and architecture; the run measures it.
 """
 
 import math
@@ -28,7 +28,7 @@ PATIENCE = 3
 def rounding_floor(
     policy: Any, batch: TrainBatch, temperature: float, *, served: torch.dtype, seed: int
 ) -> float:
-    """How far rounding alone moves the log-probabilities of a batch, in nats per token.
+    """The change of a batch's log-probabilities by rounding alone, in nats per token.
 
     The mean absolute difference between the log-probabilities of the policy and those of the same
     policy whose layers each make a rounding error (:func:`roundings`).
@@ -53,7 +53,7 @@ def rounding_floor(
 
 @contextmanager
 def roundings(model: nn.Module, dtype: torch.dtype, seed: int) -> Iterator[None]:
-    """Within it, each layer with weights returns its output off by a rounding error of ``dtype``.
+    """Within it, a rounding error of ``dtype`` is added to the output of each layer with weights.
 
     An output y becomes y (1 + e), with e uniform in [-eps / 2, eps / 2] for each element: what
     storing y in ``dtype`` does to it.
@@ -76,10 +76,10 @@ def roundings(model: nn.Module, dtype: torch.dtype, seed: int) -> Iterator[None]
 
 
 class Canary:
-    """Judges the agreement of each rollout, and ends a run that disagrees several times in a row.
+    """Checks the agreement of each rollout, and ends a run that fails several times in a row.
 
     Args:
-        most: times the rounding floor that trainer and engine may differ on average.
+        most: largest allowed mean difference, as a multiple of the rounding floor.
     """
 
     def __init__(self, most: float) -> None:
@@ -88,7 +88,7 @@ class Canary:
         self._floors: deque[float] = deque(maxlen=WINDOW)
 
     def judge(self, gap: float, floor: float, step: int) -> str | None:
-        """A warning where ``gap`` is above the limit.
+        """A warning if ``gap`` is above the limit.
 
         Args:
             gap: mean absolute difference of trainer's and engine's log-probabilities, in nats.

@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or not there, and are checked before they are read.
+"""Checkpoints that are complete or absent, and are checked before they are read.
 
-A single file is written aside, flushed, then renamed into place. DeepSpeed writes a folder with a
-file per process: ``last.ckpt`` is a symbolic link to ``.last.ckpt.0`` or ``.last.ckpt.1``. A save
-fills the one that the link does not name and then moves the link, which the file system does in
-one piece: at every moment the link names a checkpoint that all processes have written to its end.
+A single file is written under another name, flushed, then renamed. DeepSpeed writes a folder with
+a file per process: ``last.ckpt`` is a symbolic link to ``.last.ckpt.0`` or ``.last.ckpt.1``. A save
+fills the one that the link does not name and then moves the link, which is atomic: the link always
+names a checkpoint that all processes have written completely.
 """
 
 import os
@@ -42,7 +42,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
             os.replace(aside, target)
         except BaseException as error:
             aside.unlink(missing_ok=True)
-            # torch.save reports a write that failed as a RuntimeError of its own.
+            # torch.save reports a failed write as its own RuntimeError.
             fault = error if isinstance(error, OSError) else error.__context__
             if not isinstance(fault, OSError):
                 raise
@@ -71,7 +71,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
 
 
 def check_file(target: Path) -> None:
-    """Insist on a checkpoint in one file that matches its own checksums.
+    """Require a checkpoint in one file that matches its own checksums.
 
     Raises:
         ConfigError: if it is missing, a folder or damaged.
@@ -99,7 +99,7 @@ def _damaged(target: Path, error: Exception) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have a folder's entries on the disk, not only in memory."""
+    """Flush a folder's entries to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -112,7 +112,7 @@ TAG = "checkpoint"
 
 
 def make_durable(engine: Any) -> None:
-    """Let DeepSpeed's checkpoint engine flush its files, check them, and run no code in them."""
+    """Make DeepSpeed's checkpoint engine flush and check its files, and load them without code."""
     files = DurableCheckpointIO()
 
     def save(state_dict: dict[str, Any], path: str) -> None:
@@ -126,7 +126,7 @@ def make_durable(engine: Any) -> None:
 
 
 def free_slot(target: Path) -> Path:
-    """The folder that the next save to ``target`` fills: the one that is not in use, emptied."""
+    """The folder for the next save to ``target``: the one that is not in use, emptied."""
     slots = _slots(target)
     used = target.resolve() if target.is_symlink() else None
     folder = slots[1] if used == slots[0].resolve() else slots[0]
@@ -137,7 +137,7 @@ def free_slot(target: Path) -> Path:
 
 
 def point(target: Path, folder: Path) -> None:
-    """Let ``target`` name ``folder``, of which every file is on the disk, and drop the other."""
+    """Let ``target`` link to ``folder``, whose files are all on the disk, and remove the other."""
     _sync_folder(folder / TAG)
     _sync_folder(folder)
     if target.is_dir() and not target.is_symlink():  # a copy in which links became folders
@@ -163,10 +163,10 @@ def remove(target: Path) -> None:
 
 
 def check(folder: Path, ranks: int | None) -> None:
-    """Insist on a folder that DeepSpeed wrote, by ``ranks`` processes unless that is None.
+    """Require a folder that DeepSpeed wrote, by ``ranks`` processes unless that is None.
 
     Raises:
-        ConfigError: if it is none, or was written by another number of processes.
+        ConfigError: if it is not one, or was written by another number of processes.
     """
     require(folder.exists(), f"checkpoint {folder} does not exist; check --ckpt_path")
     require(
@@ -184,18 +184,18 @@ def check(folder: Path, ranks: int | None) -> None:
 
 
 def without_reference(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights for a module that evaluates: it has no use for the reference among them.
+    """The weights for a module that evaluates, without the reference.
 
-    ``reference`` begins a name, or is that of an adapter in it.
+    ``reference`` is the prefix of a name, or an adapter's name in it.
     """
     return {k: v for k, v in weights.items() if "reference" not in k.split(".")}
 
 
 def check_weights(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuse those of another model, or a reference where there is none and the reverse.
+    """Refuse weights of another model, a missing reference and an unexpected one.
 
     Raises:
-        ConfigError: naming a weight that only one of both has, or has in this shape.
+        ConfigError: naming a weight that only one of them has, or that differs in shape.
     """
     shapes = [{name: value.shape for name, value in weights.items()} for weights in (own, saved)]
     odd = sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
@@ -208,7 +208,7 @@ def check_weights(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
 
 
 def _harmless_classes() -> list[Any]:
-    """What DeepSpeed's files hold besides tensors and plain values: plain values in classes."""
+    """Classes in DeepSpeed's files besides tensors and plain values; they hold plain values."""
     from deepspeed.runtime.fp16.loss_scaler import LossScaler
     from deepspeed.utils.tensor_fragment import fragment_address
 
@@ -216,7 +216,7 @@ def _harmless_classes() -> list[Any]:
 
 
 def _without_enums(value: Any) -> Any:
-    """Values in the place of their names in DeepSpeed: some Pythons store a name as a call."""
+    """Values instead of DeepSpeed's names for them: some Pythons store a name as a call."""
     if isinstance(value, Enum):
         return value.value
     if type(value) is dict:

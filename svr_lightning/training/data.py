@@ -78,10 +78,10 @@ class SVRDataModule(LightningDataModule):
         problems_per_step: problems of one optimizer step, over all processes together. A rollout
             has ``model.updates_per_rollout`` times as many.
         eval_batch_size: problems of a data set that one process hands to its engine together;
-            None hands over all, so that the engine runs out of work at the very end only. How
-            many it completes at a time is its own setting.
-        local_files: for data sets of the hub named here, a local file or folder that stands for
-            them: it is read whole, so ``split``, ``subset``, ``revision`` and ``select`` do not
+            None hands over all, so that the engine's batch stays full until the end. The engine's
+            own setting limits how many it completes at a time.
+        local_files: by the name of a hub data set, a local file or folder to read instead. It is
+            read completely, so ``split``, ``subset``, ``revision`` and ``select`` do not
             apply. A data set whose own ``path`` is local keeps that path.
         seed: with the epoch, decides the order of training problems.
         on_bad_row: ``error`` ends the run when a row of any data set cannot be used; ``skip``
@@ -136,16 +136,16 @@ class SVRDataModule(LightningDataModule):
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
-        """Problems stay where they are; only micro-batches of tensors move."""
+        """Problems are not moved to a device; only micro-batches of tensors are."""
         if isinstance(batch, list):
             return batch
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def setup(self, stage: str | None = None) -> None:
-        """Read and validate what a stage needs, so that every fault shows before the work.
+        """Read and validate the data of a stage, so that errors are found before the work begins.
 
         Raises:
-            ConfigError: for faulty data, or where a setting does not fit the data.
+            ConfigError: for faulty data, or if a setting does not fit the data.
         """
         if stage == "fit":
             if getattr(self.trainer, "limit_val_batches", None) != 0:
@@ -165,7 +165,7 @@ class SVRDataModule(LightningDataModule):
     def fresh_problems(
         self, seed: int, count: int, exclude_ids: Collection[str] = ()
     ) -> list[Problem]:
-        """Draw training problems without replacement, from nothing but the arguments.
+        """Draw training problems without replacement; the draw depends only on the arguments.
 
         Args:
             seed: of this draw; the same on every rank gives the same problems on every rank.
@@ -236,14 +236,14 @@ class SVRDataModule(LightningDataModule):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Which share of the problems this process sees, of how many: one for each engine."""
+        """This process's share of the problems and the number of shares, one for each engine."""
         if self.trainer is None:
             return 0, 1
         shared = getattr(self.trainer.lightning_module, "ranks_per_engine", 1)
         return self.trainer.global_rank // shared, self.trainer.world_size // shared
 
     def _training(self) -> list[Problem]:
-        """The training problems, if they suffice for one rollout that all processes share."""
+        """The training problems, if they are enough for one rollout of all processes."""
         require(bool(self.sources["train"]), "nothing to train on: set data.train")
         (source,), (problems,) = self.sources["train"], self.problems("train")
         ranks = 1 if self.trainer is None else self.trainer.world_size
@@ -264,7 +264,7 @@ class SVRDataModule(LightningDataModule):
 
 def _with_local_file(source: DataSource, local_files: Mapping[str, str]) -> DataSource:
     if source.name not in local_files or not (source.path is None or is_hub_id(source.path)):
-        return source  # a path of its own wins over a file that stands for the hub's
+        return source  # a local path of its own wins over local_files
     path = local_files[source.name]
     require(
         Path(path).expanduser().exists(),

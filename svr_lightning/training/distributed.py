@@ -1,7 +1,7 @@
-"""Several processes: what they tell each other, how they fail together, and DeepSpeed's ZeRO.
+"""Several processes: communication, common failure, and DeepSpeed's ZeRO.
 
-Stage 2 of ZeRO keeps every process's weights whole, which rollouts need, and shards gradients and
-the optimizer, its fp32 master weights among them.
+Stage 2 of ZeRO keeps complete weights on every process, which rollouts need, and shards gradients
+and the optimizer with its fp32 master weights.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def gather_lists(values: Sequence[T]) -> list[T]:
-    """The values of all ranks, those of the first rank first; every rank has to call it."""
+    """The values of all ranks, in the order of ranks; every rank must call it."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return list(values)
     gathered: list[Any] = [None] * torch.distributed.get_world_size()
@@ -58,14 +58,14 @@ _LAUNCHER = "SVR_LAUNCHER_PID"
 
 
 def note_launcher() -> None:
-    """Let processes that Lightning starts from this one, ranks above 0, know which one it is."""
+    """Tell the processes that Lightning starts from this one, ranks above 0, its id."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         os.environ[_LAUNCHER] = str(os.getpid())
 
 
 @contextmanager
 def failing_together(trainer: Any) -> Iterator[None]:
-    """Within it, an error of one process becomes the end of all.
+    """Within it, an error of one process ends all.
 
     Raises:
         SystemExit: 1, in place of an error that was reported here with the rank's number.
@@ -96,17 +96,17 @@ def failing_together(trainer: Any) -> Iterator[None]:
 
 
 def _end_all(trainer: Any) -> None:
-    """From the first process, end the others at once. This one has a while to clean up."""
+    """From the first process, end the others at once. This one has some time to clean up."""
     launcher = trainer.strategy.launcher
     if trainer.global_rank == 0 and launcher is not None:
         launcher.kill(signal.SIGKILL)  # without effect where something else started them
-    # The system ends this process, should a callback or a collective keep it.
+    # The system ends this process if a callback or a collective blocks it.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(CLEANING_UP)
 
 
 def _follow_launcher() -> None:
-    """Have the system end this process with the one that started it, whatever keeps either."""
+    """Make the system end this process together with the one that started it."""
     launcher = os.environ.get(_LAUNCHER)
     if sys.platform != "linux" or launcher != str(os.getppid()):
         return
@@ -120,7 +120,7 @@ FP16 = "leaves updates out until its loss scale fits, which is here an error"
 
 
 def check_precision(precision: str, learning_rate: float) -> None:
-    """Refuse what cannot train outside DeepSpeed, whose optimizer brings masters of its own.
+    """Refuse precisions that can train only under DeepSpeed, whose optimizer has fp32 masters.
 
     Raises:
         ConfigError: for weights without fp32 masters, and for fp16.
@@ -134,7 +134,7 @@ def check_precision(precision: str, learning_rate: float) -> None:
 
 
 class WeightsOnlyPrecision(DeepSpeedPrecision):
-    """Lightning's precision for DeepSpeed, without the casts that cost more than they save."""
+    """Lightning's precision for DeepSpeed, without casts that are not needed."""
 
     def convert_input(self, data: Any) -> Any:
         """Advantages and the engine's log-probabilities stay in fp32."""
@@ -241,7 +241,7 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
         sharded.make_durable(self.deepspeed_engine.checkpoint_engine)
 
     def backward(self, closure_loss: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Lightning has divided the loss by the accumulated micro-batches; once is enough."""
+        """Do not divide the loss again by the accumulated micro-batches: Lightning has done so."""
         return super().backward(closure_loss, optimizer, *args, scale_wrt_gas=False, **kwargs)
 
     def gradient_norm(self) -> float:
@@ -251,7 +251,7 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
     ) -> None:
-        """Write a folder beside the previous one, then let the name point to it."""
+        """Write a folder beside the previous one, then move the link to it."""
         target = Path(self.broadcast(filepath))
         # The first process empties a folder and tells the others which.
         folder = self.broadcast(sharded.free_slot(target) if self.is_global_zero else target)
@@ -287,10 +287,10 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
 
 
 def own_strategy(strategy: Any) -> Any:
-    """What ``trainer.strategy`` asks for, Lightning's own DeepSpeed replaced or refused.
+    """The strategy of ``trainer.strategy``; Lightning's own DeepSpeed is replaced or refused.
 
-    Lightning 2.6.6 divides gradients twice by the accumulated micro-batches, which AdamW hides
-    and clipping does not.
+    Lightning 2.6.6 divides gradients twice by the accumulated micro-batches. AdamW is invariant
+    to this factor, clipping is not.
 
     Raises:
         ConfigError: for an object of Lightning's class.

@@ -49,7 +49,7 @@ class ModuleEvaluation:
         self._module = module
 
     def connect(self) -> None:
-        """Make the evaluator, now that the engine has started and the trainer is known."""
+        """Create the evaluator; the engine has started and the trainer is known."""
         module, trainer, here = self._module, self._module.trainer, self._module.in_process
         self.evaluator = Evaluator(
             module.engine,
@@ -67,7 +67,7 @@ class ModuleEvaluation:
 
     @cached_property
     def operating_point(self) -> Confident | Certificate | None:
-        """That in the policy's folder; None without one, and for a server."""
+        """The certificate in the policy's folder; None without one, and for a server."""
         path = self._module.policy_config.path
         return read_operating_point(path) if self._module.in_process else None
 
@@ -75,7 +75,7 @@ class ModuleEvaluation:
     def config(self) -> EvaluationConfig:
         """The configured evaluation, with the stopping rule that applies.
 
-        That is the configured one, else the policy's own, else the paper's.
+        This is the configured one, else the policy's own, else the paper's.
         """
         configured: EvaluationConfig = self._module.evaluation
         own = self.operating_point
@@ -84,11 +84,11 @@ class ModuleEvaluation:
 
     @property
     def protocol(self) -> tuple[int, StopRule | None]:
-        """T_max and the rule that ends trajectories, or would if not every turn were recorded."""
+        """T_max and the stopping rule, also if every turn is recorded."""
         return self.config.protocol(self._module.recipe, self.config.full_rule)
 
     def report_operating_point(self) -> None:
-        """Say that the policy's own stop is used, and which settings lose its guarantee."""
+        """Log that the policy's own rule is used, and which settings void its guarantee."""
         own, folder = self.operating_point, self._module.policy_config.path
         if self._module.evaluation.stop is not None or own is None:
             return
@@ -106,10 +106,10 @@ class ModuleEvaluation:
             rank_zero_warn(f"{file} promises nothing for {', '.join(other)}")
 
     def quoted_config(self) -> dict[str, Any]:
-        """The configuration for results files, with the stopping rule that is really used."""
+        """The configuration for results files, with the stopping rule that is used."""
         module = self._module
         model: dict[str, Any] = dict(module.run_config.get("model", {}))
-        if not module.in_process:  # of the policy this side knows only what the server is asked
+        if not module.in_process:  # of a server's policy only the requests are known here
             template = module.policy_config.chat_template_kwargs
             model = {key: model[key] for key in ("engine", "recipe", "evaluation") if key in model}
             model["policy"] = {"chat_template_kwargs": template}
@@ -128,7 +128,7 @@ class ModuleEvaluation:
         }
 
     def begin(self, name: str, split: Split, past_stop: int = 0) -> None:
-        """Begin ``eval/<name>/``, or go on with that of a killed process.
+        """Begin ``eval/<name>/``, or continue that of a killed process.
 
         Of the first ``past_stop`` problems of each data set, the turns after a stop are recorded.
         """
@@ -169,7 +169,7 @@ class ModuleEvaluation:
             self._log(stage, self._reduced(stage) if results else {})
 
     def _reduced(self, stage: Split) -> dict[str, Any]:
-        """The metrics of the problems of all processes, reduced over them by torchmetrics."""
+        """The metrics over the problems of all processes, reduced by torchmetrics."""
         tables = turn_tables(self.evaluator.samples)
         datasets = {}
         for source in self._data.sources[stage]:
@@ -182,7 +182,7 @@ class ModuleEvaluation:
         return {"datasets": datasets, "macro": macro_averages(datasets)}
 
     def run_test_sets(self, name: str, past_stop: int = 0) -> None:
-        """A whole evaluation outside of Lightning's loops, under their limit on batches."""
+        """A complete evaluation outside Lightning's loops, with their limit on batches."""
         self.begin(name, "test", past_stop)
         limit, loaders = self._module.trainer.limit_test_batches, self._data.test_dataloader()
         for source, loader in zip(self._data.sources["test"], loaders, strict=True):
@@ -197,7 +197,7 @@ class ModuleEvaluation:
         return self._step_name if self._module.trainer.state.fn == "fit" else "validate"
 
     def fingerprint(self, split: Split) -> str | None:
-        """Of everything that a record follows from; None if the engine journals its answers."""
+        """A digest of all that determines a record; None if the engine has its own journal."""
         module, policy = self._module, self._module.policy_config
         if not module.in_process:
             return None
@@ -220,7 +220,7 @@ class ModuleEvaluation:
     def log_finished_validation(self) -> bool:
         """Whether the present step's validation was finished before an interruption.
 
-        Its results may be on disk and not, or not all, in the log: they are logged again.
+        Its results may be on disk but not completely in the log: they are logged again.
         """
         self._forget("val")
         path = self.evaluator.folder(self._step_name) / RESULTS
@@ -242,7 +242,7 @@ class ModuleEvaluation:
         return self._module.trainer.datamodule
 
     def _log(self, stage: str, results: Mapping[str, Any]) -> None:
-        self._forget(stage)  # of the same command before, or of what a kill cut off
+        self._forget(stage)  # of an earlier run of the same command, or of an interrupted one
         module, values = self._module, named_metrics(stage, results)
         # Equal on all ranks already. Lightning writes them to the loggers at "step" and returns
         # them from validate() and test(). In float64, as results.json.

@@ -1,4 +1,4 @@
-"""Every private name of the libraries that the package trains with, under a public one.
+"""Every private name of other libraries that the package uses, under a public one.
 
 No other file touches one. ``PRIVATE`` says what each is needed for; tests/shell/test_internals.py
 fails where a new version no longer has it, or calls it with other arguments.
@@ -59,7 +59,7 @@ def attention_of(model: Any) -> str:
 class EpochLoop(_TrainingEpochLoop):
     """Lightning's epoch loop, which ends and validates between optimizer steps only.
 
-    A limit of time, say, would end it at any micro-batch, and the step's gradient would be lost.
+    A time limit would otherwise end it at any micro-batch, and lose the step's gradient.
     """
 
     @property
@@ -76,7 +76,7 @@ class EpochLoop(_TrainingEpochLoop):
 
 
 class FitLoop(_FitLoop):
-    """Lightning's fit loop, whose place it takes, with a fetcher that can be replaced."""
+    """Lightning's fit loop with a replaceable fetcher; used in its place."""
 
     epoch_loop: EpochLoop
 
@@ -130,7 +130,7 @@ class CPUDeepSpeed(DeepSpeedStrategy):
     def _format_config(self) -> None:
         super()._format_config()
         if isinstance(self.config, dict) and "bf16" in self.config:
-            # Without it an update with gradients that are not finite is not left out.
+            # Without it an update with gradients that are not finite is applied.
             self.config["bf16"].setdefault("check_grad_overflow", True)
 
 
@@ -142,7 +142,7 @@ def compile_no_kernels() -> None:
 
 
 def save_at_the_end(callback: ModelCheckpoint, step: int) -> None:
-    """Have ``last`` saved when the run ends: Lightning is content with any earlier save."""
+    """Save ``last`` when the run ends: Lightning would keep any earlier save."""
     if callback._last_global_step_saved != step:
         callback._last_checkpoint_saved = ""
 

@@ -1,4 +1,4 @@
-"""Which kernels compute a policy, said in the log; on CUDA what would crawl or fail is refused."""
+"""Selects and logs the kernels of a policy; on CUDA refuses slow or wrong ones."""
 
 import inspect
 from collections.abc import Iterator

@@ -32,8 +32,8 @@ from svr_lightning.training.flops import peak_flops, utilization
 class CSVLog(Logger):
     """Writes every logged value as ``step,key,value`` lines, flushed at once.
 
-    Long format: columns never change, so a row once written stays as it is, and a run killed and
-    resumed only drops what lies after the checkpoint (:meth:`rewind`).
+    Long format: columns never change, so written rows are never changed, and a resumed run only
+    drops the rows after its checkpoint (:meth:`rewind`).
 
     Args:
         folder: where ``metrics.csv`` goes.
@@ -70,7 +70,7 @@ class CSVLog(Logger):
                 writer.writerow([step, key, "" if math.isnan(value) else repr(float(value))])
 
     def rewind(self, step: int) -> None:
-        """Drop what was logged after ``step``: the resumed run logs it again."""
+        """Drop rows after ``step``: the resumed run logs them again."""
         self._keep(lambda at, _: at <= step)
 
     def forget(self, step: int, prefix: str) -> None:
@@ -118,7 +118,7 @@ class StepLog:
         self.begin()
 
     def begin(self) -> None:
-        """An update begins now."""
+        """Note that an update begins."""
         self._sums: dict[str, float] = {}
         self._maxima: dict[str, float] = {}
         self._count = self._tokens = 0
@@ -142,7 +142,7 @@ class StepLog:
             self._maxima[name] = max(self._maxima.get(name, value.item()), value.item())
 
     def take(self, device: torch.device) -> dict[str, float]:
-        """What is logged of the update that ends now; the next one begins."""
+        """The logged values of the update that ends now; the next one begins."""
         seconds = time.perf_counter() - self._began
         values = {name: total / self._count for name, total in self._sums.items()} | self._maxima
         values["time/update"] = seconds
@@ -172,7 +172,7 @@ def rollout_stats(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _reward_terms(rewards: Sequence[Reward]) -> dict[str, float]:
-    """Means of every term and subtotal; 0 stands for a term that a turn's reward does not have."""
+    """Means of every term and subtotal; a term that a turn's reward lacks counts as 0."""
     named = [{**reward.subtotals, **reward.terms} for reward in rewards]
     names = dict.fromkeys(name for terms in named for name in terms)
     return {
@@ -190,7 +190,7 @@ def _per_turn(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _self_checks(turns: Sequence[ScoredTurn]) -> dict[str, float]:
-    """What turns with a self-check say of themselves; nothing where no turn has one."""
+    """Statistics of the self-checks; nothing if no turn has one."""
     checked = [
         (turn.verdict, turn.confidence, turn.correct)
         for turn in turns
@@ -225,7 +225,7 @@ def _share(flags: Iterable[bool]) -> float:
 
 
 def _peak_memory(device: torch.device) -> float:
-    """GiB that this process has held at most: of the GPU's memory, else of the machine's."""
+    """Peak memory of this process in GiB: on a GPU its tensors, else the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -235,11 +235,11 @@ def _peak_memory(device: torch.device) -> float:
 WINDOW = 5
 """Rollouts whose means are compared: the first ones of the run with the latest ones."""
 INFORMATIVE_AUROC = 0.6
-"""Below this, confidence hardly tells right answers from wrong ones."""
+"""Below this, confidence hardly separates correct from wrong answers."""
 RARE = 0.1
-"""A policy of which fewer turns than this share would end a trajectory never stopped anyway."""
+"""With a smaller share of turns that would stop, a policy hardly ever stopped before."""
 REMAINS = 0.25
-"""Less than this part of the stops that there were at the start is hardly any."""
+"""Stops below this part of their initial share count as lost."""
 
 ADVICE = (
     "self-verification has collapsed into uniform doubt: CORRECT is said of {now.says_correct:.0%} "
@@ -252,7 +252,7 @@ ADVICE = (
 
 
 class SelfVerification(NamedTuple):
-    """What a rollout's turns say of themselves."""
+    """Statistics of a rollout's self-checks."""
 
     says_correct: float
     """Share of turns with the verdict CORRECT."""
@@ -261,14 +261,14 @@ class SelfVerification(NamedTuple):
     spread: float
     """Standard deviation of the confidence."""
     auroc: float
-    """How well the confidence ranks right answers above wrong ones."""
+    """How well the confidence ranks correct answers above wrong ones."""
 
 
 def has_collapsed(start: SelfVerification, now: SelfVerification) -> bool:
-    """Whether a policy that could stop has come to doubt right and wrong answers alike.
+    """Whether a policy that used to stop now doubts correct and wrong answers equally.
 
-    A policy that never says CORRECT from the start has not collapsed, nor has one whose confidence
-    tells right from wrong on a lower level: a lower threshold makes it stop.
+    A policy that never said CORRECT has not collapsed, nor has one whose confidence separates
+    correct from wrong answers at a lower level: a lower threshold makes it stop.
 
     Examples:
         >>> overconfident = SelfVerification(
@@ -287,11 +287,11 @@ def has_collapsed(start: SelfVerification, now: SelfVerification) -> bool:
 
 
 class CollapseWatch:
-    """Compares the latest rollouts with the first ones that it saw, and speaks once.
+    """Compares the latest rollouts with the first ones, and warns once.
 
-    A policy that is wrong more often than right, and whose self-check says nothing about which
-    answers are right, is paid for uniform doubt. It then never stops, and nothing teaches it to
-    use CORRECT again, while its falling Brier score looks like success. See docs/collapse.md.
+    A policy that is wrong more often than correct, and whose self-check is uninformative, is
+    rewarded for uniform doubt. It then never stops and has no reason to say CORRECT again,
+    while its falling Brier score looks like success. See docs/collapse.md.
     """
 
     def __init__(self) -> None:
@@ -299,9 +299,9 @@ class CollapseWatch:
         self._said = False
 
     def note(self, stats: Mapping[str, float]) -> str | None:
-        """Take the logged values of a rollout; the warning, the first time that it is due.
+        """Add the logged values of a rollout; returns the warning at its first occurrence.
 
-        Rollouts without self-checks, or with right or wrong answers alone, say nothing.
+        Rollouts without self-checks, or with only correct or only wrong answers, are ignored.
         """
         if "train/auroc" not in stats:
             return None

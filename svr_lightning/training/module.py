@@ -60,11 +60,11 @@ class SVRModule(LightningModule):
         engine: what samples; None chooses vLLM if the policy is on a GPU and vLLM is installed,
             else the transformers engine. With a server's the module evaluates only, and loads no
             policy.
-        resample: what to do about problems whose trajectories all earn the same.
-        updates_per_rollout: optimizer steps per rollout; above 1 the ratio and the clip act.
-        carry_over: 1 lets a rollout begin the next step's trajectories where the engine has room.
+        resample: what to do about problems whose trajectories have equal returns.
+        updates_per_rollout: optimizer steps per rollout; above 1 ratio and clip have an effect.
+        carry_over: 1 lets a rollout begin the next step's trajectories in free engine slots.
             Their tokens are then up to one optimizer step old, which the loss has to correct
-            (``loss.behaviour_correction``). 0 samples every token with the present weights.
+            (``loss.behaviour_correction``). 0 samples every token with the current weights.
         micro_batch_size: sequences per forward and backward pass on one process, on average: a
             micro-batch of short ones may hold more, one of long ones fewer. As many micro-batches
             as an optimizer step needs are accumulated, which does not change the gradient.
@@ -74,10 +74,10 @@ class SVRModule(LightningModule):
 
     policy: torch.nn.Module
     reference: Any
-    """A model, or what stands for one beside adapters; None where the loss needs none."""
+    """A model, or with adapters a substitute for one; None if the loss needs none."""
     renderer: Renderer
     serving: PolicyEngine
-    """Keeps the engine on the policy's weights. A module whose engine is a server has neither."""
+    """Keeps the policy's weights in the engine. With a server there are neither."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class SVRModule(LightningModule):
             data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
             problems = data.problems_per_rollout * self.ranks_per_engine // self.trainer.world_size
             trajectories = problems * self.recipe.group_size
-        # Before there is an optimizer: an engine may measure what memory is left for its cache.
+        # Before there is an optimizer: an engine may measure the free memory for its KV cache.
         self.serving = PolicyEngine(
             self.policy,
             self.engine,
@@ -172,7 +172,7 @@ class SVRModule(LightningModule):
         self.engine = self.serving.engine
 
     def on_validation_epoch_start(self) -> None:
-        """Begin, or go on with, the records of a validation."""
+        """Begin or continue the records of a validation."""
         self.evaluating.begin(self.evaluating.validation_name, "val")
 
     def validation_step(
@@ -186,7 +186,7 @@ class SVRModule(LightningModule):
         self.evaluating.finish("val")
 
     def on_test_epoch_start(self) -> None:
-        """Begin, or go on with, the records of a test."""
+        """Begin or continue the records of a test."""
         self.evaluating.begin("votes" if self.evaluation.votes else "test", "test")
 
     def test_step(self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -198,7 +198,7 @@ class SVRModule(LightningModule):
         self.evaluating.finish("test")
 
     def on_predict_epoch_start(self) -> None:
-        """Begin, or go on with, the answers to the user's questions."""
+        """Begin or continue the answers to the user's questions."""
         self.evaluating.begin("predict", "predict")
 
     def predict_step(self, batch: list[Problem], batch_idx: int) -> list[dict[str, Any]]:
@@ -210,7 +210,7 @@ class SVRModule(LightningModule):
         self.evaluating.finish()
 
     def write_metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Log at a step; Lightning's own counter lags by one after a resume."""
+        """Log at a step; Lightning's own counter is one behind after a resume."""
         for logger in self.trainer.loggers:
             logger.log_metrics(dict(values), step=step)
 
@@ -220,24 +220,24 @@ class SVRModule(LightningModule):
         return self.engine.ranks if self.engine is not None else 1
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """All weights, or of adapters nothing else: their base model never changes."""
+        """All weights; with adapters only these, since their base model never changes."""
         state = super().state_dict(*args, **kwargs)
         return state if self.policy_config.lora is None else lora.adapters_of(state)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what the recipe remembers of earlier rollouts, and the adapters' base model."""
+        """Add the recipe's state and the fingerprint of the adapters' base model."""
         if self.policy_config.lora is not None:
             checkpoint["base"] = weights_fingerprint(lora.base_of(self.policy.state_dict()))
         if state := self.recipe.scheduler.state_dict():
             checkpoint["recipe"] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Hand the recipe its memory; what does not train has no use for the reference."""
+        """Restore the recipe's state; drop the reference if the run does not train."""
         if "recipe" in checkpoint:
             self.recipe.scheduler.load_state_dict(checkpoint["recipe"])
         self.serving.weights_replaced()
         if "state_dict" not in checkpoint:
-            return  # DeepSpeed has its own way
+            return  # DeepSpeed loads weights itself
         if self.reference is None and not self._trains:
             checkpoint["state_dict"] = without_reference(checkpoint["state_dict"])
         check_weights(self.state_dict(), checkpoint["state_dict"])
@@ -250,7 +250,7 @@ class SVRModule(LightningModule):
             )
 
     def setup(self, stage: str) -> None:
-        """Set the gradient accumulation, which follows from data, recipe and processes."""
+        """Set the gradient accumulation, computed from data, recipe and processes."""
         data: Any = getattr(self.trainer, "datamodule", None)
         require(
             isinstance(data, SVRDataModule),
@@ -285,7 +285,7 @@ class SVRModule(LightningModule):
         self.trainer.accumulate_grad_batches = math.ceil(sequences / self.micro_batch_size)
 
     def configure_callbacks(self) -> list[Callback]:
-        """What traces the steps that a configuration names."""
+        """The profiler of the configured steps."""
         return [self.trace]
 
     def configure_optimizers(self) -> Any:
@@ -299,7 +299,7 @@ class SVRModule(LightningModule):
         return make_optimizer(self.policy, self.optimizer_config, int(total))
 
     def on_train_start(self) -> None:
-        """Let the logs of a resumed run forget what the checkpoint does not vouch for."""
+        """Cut the logs of a resumed run back to the checkpoint."""
         for logger in self.trainer.loggers:
             if isinstance(logger, CSVLog):
                 logger.rewind(self.global_step)

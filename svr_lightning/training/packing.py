@@ -1,4 +1,4 @@
-"""Several sequences in one row, where a model's layers can keep them apart.
+"""Several sequences in one row, if a model's layers can separate them.
 
 A row that holds all sequences of a micro-batch needs no padding. Each layer must then know where
 one sequence ends:
@@ -59,27 +59,27 @@ AttentionMaskInterface.register(_BY_SEQUENCE, sdpa_mask)
 
 
 def prepare_packing(model: Any) -> None:
-    """Let a model with ``sdpa`` take packed rows; what it computes of others stays the same."""
+    """Let a model with ``sdpa`` take packed rows; other rows are computed as before."""
     if model.config.model_type in PACKING_MODELS and attention_of(model) == "sdpa":
         model.set_attn_implementation(_BY_SEQUENCE)
 
 
 def can_pack(model: Any) -> bool:
-    """Whether every layer of ``model`` keeps the sequences of a packed row apart."""
+    """Whether every layer of ``model`` separates the sequences of a packed row."""
     linear = "linear_attention" in (getattr(model.config, "layer_types", None) or ())
     return _attention_can_pack(model) and (not linear or _linear_attention_can_pack(model))
 
 
 def no_mask(model: Any) -> dict[str, Any]:
-    """What tells ``model`` that its rows need no mask, where it can be told.
+    """Arguments that tell ``model`` that its rows need no mask, if it supports them.
 
-    Otherwise transformers finds out from the positions, for which a GPU has to be waited for.
+    Otherwise transformers derives it from the positions, which waits for the GPU.
     """
     return {"attention_mask": dict.fromkeys(_KINDS)} if _attention_can_pack(model) else {}
 
 
 def boundaries(model: Any, lengths: Sequence[int], device: torch.device) -> dict[str, Any]:
-    """What ``model`` needs to know of a row that holds sequences of these ``lengths``.
+    """Arguments of ``model`` for a row with sequences of these ``lengths``.
 
     Raises:
         ValueError: if a layer of the model would mix them.
@@ -116,7 +116,7 @@ def _is_flash(model: Any) -> bool:
 
 
 def _linear_attention_can_pack(model: Any) -> bool:
-    """Whether the functions that its linear attention really calls take boundaries."""
+    """Whether the functions that its linear attention calls take boundaries."""
     functions = {called(model, name): boundary for name, boundary in _BOUNDARIES.items()}
     return all(
         function is not None and boundary in inspect.signature(function).parameters

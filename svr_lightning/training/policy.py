@@ -24,7 +24,7 @@ from svr_lightning.training.kernels import use_kernels
 from svr_lightning.training.packing import prepare_packing
 
 BUILT_IN = "embedded:"
-"""Begins the name of a checkpoint that ships with the package."""
+"""Prefix of the name of a checkpoint that ships with the package."""
 EMBEDDED = {
     f"{BUILT_IN}countdown-tiny": "countdown_policy",
     f"{BUILT_IN}arithmetic-tiny": "arithmetic_policy",
@@ -40,15 +40,15 @@ _SCORE_SHAPING = (
     "logits_scaling",
     "output_multiplier",
 )
-"""What some architectures do to the output layer's scores, as their configurations name it."""
+"""Changes of the output layer's scores, as configurations of some architectures name them."""
 
 
 def load_policy(config: PolicyConfig, seed: int, device: str = "cpu") -> tuple[Any, Any]:
     """Load a model with fp32 weights and its tokenizer, for a ``device`` of this type.
 
     Raises:
-        ConfigError: if the checkpoint cannot be found, read, holds too short a context, is of
-            an architecture that the loss does not reproduce, or cannot compute as asked.
+        ConfigError: if the checkpoint cannot be found or read, its context is too short, the loss
+            does not support its architecture, or it cannot compute as configured.
     """
     tokenizer = load_tokenizer(config)
     if config.path == RANDOM_HYBRID:
@@ -63,7 +63,7 @@ def load_policy(config: PolicyConfig, seed: int, device: str = "cpu") -> tuple[A
         lora.attach(model, **asdict(config.lora), seed=seed, base=config.path)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.train()  # Layers recompute in training mode only, and Lightning leaves modes alone.
+        model.train()  # Layers recompute in training mode only; Lightning keeps the mode.
     return model, tokenizer
 
 
@@ -127,7 +127,7 @@ def _read_model(config: PolicyConfig) -> Any:
         options["attn_implementation"] = config.attn_implementation
     try:
         # Lightning calls this with its device as the default one, for which transformers would
-        # want a package that is not needed otherwise.
+        # need a further package.
         with torch.device("cpu"):
             return AutoModelForCausalLM.from_pretrained(source, **options)
     except Exception as error:
@@ -148,7 +148,7 @@ def _unreadable(what: str, source: str, error: Exception) -> str:
 
 
 def _check(model: Any, config: PolicyConfig) -> None:
-    """Refuse a model of which the loss, or this run, would compute something else than it does."""
+    """Refuse a model whose scores the loss, or this run, would not compute correctly."""
     text_config = model.config.get_text_config()
     context = getattr(text_config, "max_position_embeddings", None)
     require(
@@ -164,7 +164,7 @@ def _check(model: Any, config: PolicyConfig) -> None:
             f"model.policy.path={config.path!r}: its scores are changed after the output layer "
             f"({name}={value}), which the loss does not do; use another architecture",
         )
-    # Training mode would switch dropout on: another policy than the one that sampled.
+    # Training mode would enable dropout: another policy than the one that sampled.
     for name, value in text_config.to_dict().items() if config.gradient_checkpointing else ():
         require(
             not (value and ("dropout" in name or name.endswith("pdrop"))),
@@ -174,7 +174,7 @@ def _check(model: Any, config: PolicyConfig) -> None:
 
 
 def _random_hybrid(vocab: int, eos: int, seed: int, context: int) -> Any:
-    """A Qwen3.5 text model of the smallest useful size, to try a configuration out on a CPU."""
+    """A Qwen3.5 text model of the smallest useful size, to test a configuration on a CPU."""
     config = Qwen3_5TextConfig(
         vocab_size=vocab,
         hidden_size=64,
@@ -204,7 +204,7 @@ def probe(tensor: Tensor) -> Tensor:
     """Some evenly spaced elements, at least :data:`PROBE` if there are as many.
 
     Reading all of a large model would take as long as its first batches. A sample is enough to
-    tell policies apart: an optimizer step, a mix or another seed changes nearly every element.
+    distinguish policies: an optimizer step, a mix or another seed changes almost every element.
     """
     flat = tensor.detach().reshape(-1)
     return flat[:: max(1, flat.numel() // PROBE)]

@@ -22,7 +22,7 @@ class StepTrace(Callback):
         steps: first and last optimizer step, counted from 1; None traces nothing.
 
     Raises:
-        ConfigError: if these are no two steps in their order.
+        ConfigError: if these are not two steps in order.
     """
 
     def __init__(self, steps: tuple[int, int] | None) -> None:
@@ -36,7 +36,7 @@ class StepTrace(Callback):
         self._update = ExitStack()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse a second profiler of torch, which it does not allow."""
+        """Refuse a second torch profiler: only one can run."""
         require(
             self._steps is None or not isinstance(trainer.profiler, PyTorchProfiler),
             "model.profile_steps and trainer.profiler=pytorch both use torch's profiler; leave "

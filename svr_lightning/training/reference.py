@@ -1,4 +1,4 @@
-"""The reference policy: made of the policy, and following it."""
+"""The reference policy: created from the policy, and updated towards it."""
 
 import copy
 from typing import Any
@@ -13,12 +13,12 @@ from svr_lightning.training.config import ReferenceConfig
 
 
 def make_reference(policy: Any, config: ReferenceConfig, seed: int) -> Any:
-    """A copy of the policy that does not train; of an adapted one, its base model without a copy.
+    """A frozen copy of the policy; with adapters, its base model without a copy.
 
     Buffers of a copy keep their type: rotary frequencies need fp32.
 
     Raises:
-        ConfigError: if a copy is to be narrower where there is none.
+        ConfigError: if a type is set for a copy that does not exist.
     """
     if is_adapted(policy):
         require(

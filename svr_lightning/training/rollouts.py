@@ -41,11 +41,11 @@ from svr_lightning.training.update import (
 )
 
 PATIENCE = 5
-"""Steps without any change before it is worth a warning."""
+"""Steps without any change after which a warning is given."""
 
 
 def choose_engine(device_type: str) -> tuple[Engine, str]:
-    """The engine of a configuration that names none, and why this one in a few words.
+    """The default engine, and why it was chosen, in a few words.
 
     Args:
         device_type: where the policy trains, ``cuda`` or ``cpu``.
@@ -65,7 +65,7 @@ def plain_tensors() -> Iterator[None]:
     """Outside of every ambient mode: default device and dtype, autocast, inference mode.
 
     Lightning loads models under a default device and dtype, and validates under autocast and
-    inference mode. An engine that makes tensors of its own would take them over.
+    inference mode. They would apply to tensors that an engine creates.
     """
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
@@ -83,7 +83,7 @@ def plain_tensors() -> Iterator[None]:
 
 
 class PolicyEngine:
-    """Keeps one engine on the present weights of one policy.
+    """Keeps the current weights of one policy in one engine.
 
     Args:
         policy: a transformers causal language model.
@@ -117,12 +117,12 @@ class PolicyEngine:
         self._still = 0
 
     def weights_replaced(self) -> None:
-        """The policy's weights are others now, though no optimizer step was taken."""
+        """The policy's weights changed without an optimizer step."""
         self._replaced = True
 
     @contextmanager
     def sampling(self, version: int) -> Iterator[float | None]:
-        """The policy in eval mode, the engine awake and on its weights of ``version`` steps.
+        """The policy in eval mode, the engine awake and with its weights of ``version`` steps.
 
         Yields the seconds that a sync took; None if the engine had these weights.
         """
@@ -142,15 +142,15 @@ class PolicyEngine:
             self._policy.train(training)
 
     def start_watching(self) -> None:
-        """Take the present weights as those that the next optimizer step changes."""
+        """Remember the current weights, to compare with those after the next optimizer step."""
         self._watched = self._served_sample()
 
     def changed_share(self) -> float:
         """The share of the served weights that the last optimizer step changed, in [0, 1].
 
-        A learning rate of 4e-8 moves an fp32 weight by far less than bf16 can show, so that many
-        steps may pass before a weight that is served in bf16 changes. Several steps in a row that
-        change none give a warning.
+        A learning rate of 4e-8 changes an fp32 weight by far less than bf16 can represent, so many
+        steps may pass before a weight served in bf16 changes. Several steps in a row without any
+        change give a warning.
         """
         now = self._served_sample()
         pairs = zip(now, self._watched, strict=True)
@@ -165,14 +165,14 @@ class PolicyEngine:
         return changed / max(sum(weights.numel() for weights in now), 1)
 
     def _served_sample(self) -> list[Tensor]:
-        """A probe of what is here of each trained weight, adapters merged, in the engine's type."""
+        """A probe of each trained weight's part here, adapters merged, in the engine's type."""
         weights = acting_weights(self._policy, read=own_part)
         trained = (weight for weight in weights if weight.trains)
         return [probe(weight.read()).to(self.engine.dtype, copy=True) for weight in trained]
 
 
 class MeteredEngine:
-    """Counts what an engine does, which is started and synced."""
+    """Counts the work of an engine that is started and synced."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -201,14 +201,14 @@ class MeteredEngine:
         return outputs
 
     def interrupt(self) -> Any:
-        """Stop all requests; what was drawn of them counts too."""
+        """Stop all requests; their tokens so far count too."""
         outputs = self._engine.interrupt()
         self._running = 0
         self.tokens += sum(len(output.token_ids) for output in outputs)
         return outputs
 
     def stats(self, seconds: float) -> dict[str, float]:
-        """What is logged of the ``seconds`` that this engine has worked for."""
+        """The logged values for ``seconds`` of this engine's work."""
         stats = {
             "speed/rollout": self.tokens / seconds,
             "engine/steps": float(self.steps),
@@ -239,16 +239,16 @@ class ModuleRollouts:
         self._module = module
         self._prompt_shown = False
         self.begun: Begun = {}
-        """What the last rollout has begun of the next step's problems."""
+        """Work that the last rollout began on the next step's problems."""
 
     def collect(
         self, problems: list[Problem], ahead: Sequence[Problem]
     ) -> tuple[list[TrainBatch], list[Group], dict[str, float]]:
-        """One batch, sampled by the present weights but for what was begun before.
+        """One batch, sampled by the current weights except for completions begun earlier.
 
         Args:
             problems: one group each.
-            ahead: the next step's problems, which are begun where the engine has room.
+            ahead: the next step's problems, which are begun when the engine has room.
 
         Returns:
             The micro-batches of its optimizer steps, the groups that this process trains on, and
@@ -272,7 +272,7 @@ class ModuleRollouts:
         if sync_seconds is not None:
             stats["time/sync"] = sync_seconds
         judged = [s for s in samples if s is not None and s.policy_version == module.global_step]
-        # Else something was left out of the draw, or all of it was drawn a step before.
+        # Else top_p cut the distribution, or all of it was sampled one step earlier.
         if module.sampling.top_p == 1 and (judged or not module.carry_over):
             stats["engine/logprob_floor"] = self._floor(judged or [dummy_sample(groups)])
         batches = self._batches(samples, groups)
@@ -285,7 +285,7 @@ class ModuleRollouts:
     ) -> tuple[list[Group], MeteredEngine, float | None]:
         """The groups of one engine, what it did, and the seconds of a sync if there was one."""
         module = self._module
-        # Of all processes, where single groups are replaced; whole batches are drawn from all.
+        # Of all processes if single groups are replaced; whole batches are drawn from all problems.
         top_up = module.resample == "top_up"
         batch = frozenset(gather_lists([problem.id for problem in problems]) if top_up else [])
         engine: Any = MeteredEngine(module.serving.engine)
@@ -334,9 +334,9 @@ class ModuleRollouts:
         return [self._with_old_logprobs(batch) for batch in batches]
 
     def _with_old_logprobs(self, batch: TrainBatch) -> TrainBatch:
-        """Where several updates share a rollout, note what their ratios start from.
+        """If several updates share a rollout, store the log-probabilities that ratios start from.
 
-        The engine's log-probabilities would not do: its rounding can be wider than the clip range.
+        The engine's log-probabilities are unsuitable: their rounding can exceed the clip range.
         """
         module = self._module
         if module.updates_per_rollout == 1:
@@ -347,7 +347,7 @@ class ModuleRollouts:
         return replace(batch, old_logprobs=old.to(batch.logprobs.device))
 
     def _floor(self, samples: Sequence[Sample]) -> float:
-        """What rounding explains of the engine's distance, on one completion of the rollout."""
+        """The part of the engine's difference that rounding explains, on one completion."""
         module = self._module
         seed = derive_seed(
             module.seed, step=module.global_step, problem_id="", purpose="rounding floor"
@@ -365,7 +365,7 @@ class ModuleRollouts:
     def _fresh_problems(
         self, batch: frozenset[str], attempt: int, count: int, exclude: frozenset[str]
     ) -> list[Problem]:
-        """This engine's share of a draw that all make alike, none of them in ``batch``."""
+        """This engine's share of a draw, equal on all processes, without problems of ``batch``."""
         module = self._module
         seed = derive_seed(
             module.seed, step=module.global_step, problem_id="", attempt=attempt, purpose="resample"
@@ -386,7 +386,7 @@ class ModuleRollouts:
             self._prompt_shown = True
 
     def _name_too_long(self, problems: Sequence[Problem]) -> None:
-        """Name problems that a prompt cannot hold; each process knows of its own alone."""
+        """Name problems that do not fit a prompt; each process knows only its own."""
         renderer, dialogue = self._module.renderer, self._module.recipe.dialogue
         unfit = [p.id for p in problems if not renderer.fits(dialogue.first(p))]
         if unfit:

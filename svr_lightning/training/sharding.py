@@ -1,7 +1,7 @@
 """FSDP2: every process holds a part of policy, reference, gradients and optimizer.
 
-A layer is whole only while it computes. The output layer's weight is gathered for the blockwise
-log-probabilities, and each weight for as long as an engine takes to load it.
+A layer is complete only while it computes. The output layer's weight is gathered for the blockwise
+log-probabilities, and each weight while an engine loads it.
 """
 
 from pathlib import Path

@@ -1,9 +1,9 @@
 """A Lightning Trainer whose fit loop turns one batch of problems into one rollout.
 
-Only the data fetcher differs from Lightning's loop. It hands automatic optimisation the
+Only the data fetcher differs from Lightning's loop. It gives automatic optimisation the
 micro-batches of a rollout and generates the next rollout when they are used up, which is after
 the optimizer step. Accumulation, clipping, precision, strategies, callbacks, checkpoints,
-``max_steps``, ``limit_train_batches`` and validation therefore work as they always do.
+``max_steps``, ``limit_train_batches`` and validation therefore work as usual.
 """
 
 import math
@@ -81,7 +81,7 @@ class RolloutFetcher(Fetcher):
             self.length *= self._per_rollout
 
     def _look_ahead(self) -> Sequence[Problem]:
-        """The problems of the next rollout of this epoch, where it may be begun."""
+        """The problems of the epoch's next rollout, if it may be begun."""
         last = self.length is not None and self.fetched + self._per_rollout >= self.length
         if last or not self._ahead:
             return ()
@@ -116,16 +116,16 @@ class RolloutFitLoop(FitLoop):
 
     @property
     def within_step(self) -> bool:
-        """Whether micro-batches were begun for an optimizer step that has not been taken."""
+        """Whether an optimizer step has begun and not ended."""
         begun = self.epoch_loop.batch_progress.total.ready
         taken = self.epoch_loop.global_step * self.trainer.accumulate_grad_batches
         return bool(begun != taken)
 
     def run(self) -> None:
-        """Train; a resumed run first makes up for a validation that an interruption cost it.
+        """Train; a resumed run first repeats a validation that was interrupted.
 
-        Checkpoints are saved before the validation of their step, and Lightning takes that
-        validation for done.
+        Checkpoints are saved before the validation of their step, and Lightning considers that
+        validation done.
         """
         self.setup_data()
         module = self.trainer.lightning_module
@@ -138,12 +138,12 @@ class RolloutFitLoop(FitLoop):
             self.trainer.validating = True
             val_loop.run()
             self.trainer.training = True
-            # Lightning counts this validation itself when it goes on.
+            # Lightning counts this validation itself when it continues.
             val_loop.batch_progress.load_state_dict(progress)
         super().run()
 
     def setup_data(self) -> None:
-        """Wrap the problems' fetcher and count in micro-batches from here on."""
+        """Wrap the fetcher of problems; from here on counts are in micro-batches."""
         before = self.fetcher
         try:
             super().setup_data()
@@ -161,13 +161,13 @@ class RolloutFitLoop(FitLoop):
         self.max_batches *= self.per_rollout
         trainer = self.trainer
         if trainer.val_check_batch is not None and not math.isinf(trainer.val_check_batch):
-            # A whole number counts optimizer steps, a fraction is one of the epoch's rollouts.
+            # An integer counts optimizer steps, a fraction is a share of the epoch's rollouts.
             steps = isinstance(trainer.val_check_interval, int)
             each = int(trainer.accumulate_grad_batches) if steps else self.per_rollout
             trainer.val_check_batch = int(trainer.val_check_batch) * each
 
     def on_save_checkpoint(self) -> dict[str, Any]:
-        """Add what every process has left of a rollout that several optimizer steps share."""
+        """Add each process's rest of a rollout that several optimizer steps share."""
         state = super().on_save_checkpoint()
         pending = getattr(self.fetcher, "pending", [])
         plain = [dict(vars(batch.to("cpu"))) for batch in pending]
@@ -177,7 +177,7 @@ class RolloutFitLoop(FitLoop):
         return state
 
     def _counted_in(self) -> dict[str, int]:
-        """What the saved progress is counted in."""
+        """The unit of the saved progress."""
         return {
             "data.problems_per_step": self.trainer.datamodule.problems_per_step,
             MICRO_BATCHES: int(self.trainer.accumulate_grad_batches),
@@ -185,9 +185,9 @@ class RolloutFitLoop(FitLoop):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
-        """Restore the progress, in this run's micro-batches if the checkpoint's were others.
+        """Restore the progress, converted to this run's micro-batches.
 
-        A checkpoint holds whole optimizer steps, so that what was begun converts without a rest.
+        A checkpoint contains only complete optimizer steps, so the conversion has no remainder.
         """
         super().load_state_dict(state_dict, prefix)
         before = state_dict[f"{prefix}state_dict"]["progress_counts"][MICRO_BATCHES]
@@ -232,7 +232,7 @@ class RolloutFitLoop(FitLoop):
             )
 
     def on_run_start(self) -> None:
-        """Hand the rest of a restored rollout to the fetcher."""
+        """Give the rest of a restored rollout to the fetcher."""
         super().on_run_start()
         if self.within_step:
             raise ConfigError(
@@ -244,7 +244,7 @@ class RolloutFitLoop(FitLoop):
             self._restored = ()
 
     def on_run_end(self) -> None:
-        """Make ``last`` the end of the run: Lightning is content with any earlier save."""
+        """Save ``last`` at the end of the run: Lightning would keep any earlier save."""
         for saver in self.trainer.savers:
             save_at_the_end(saver, self.trainer.global_step)
         super().on_run_end()
@@ -253,9 +253,9 @@ class RolloutFitLoop(FitLoop):
 class SVRTrainer(HookedTrainer):
     """Lightning's Trainer, with three defaults of its own.
 
-    Everything of a run lies under ``default_root_dir``: ``logs/`` for TensorBoard,
-    ``metrics.csv``, ``checkpoints/``. Ranks take their share of each batch themselves, so that
-    batches on several processes are those of a run on one; resampling is each process's own.
+    All files of a run are under ``default_root_dir``: ``logs/`` for TensorBoard,
+    ``metrics.csv``, ``checkpoints/``. Ranks select their share of each batch themselves, so
+    batches do not depend on the number of processes; each process resamples its own share.
     """
 
     fit_loop: RolloutFitLoop
@@ -310,7 +310,7 @@ class SVRTrainer(HookedTrainer):
         for saver in self.savers:
             if saver.dirpath is None:
                 saver.dirpath = str(Path(root).absolute() / "checkpoints")
-            # A resumed run, or one that saves by the clock, would save within a step.
+            # A resumed run, or one that saves at time intervals, would save within a step.
             at_end = self._after_whole_steps(saver.on_train_batch_end)
             saver.on_train_batch_end = at_end  # type: ignore[method-assign]
 
@@ -320,9 +320,9 @@ class SVRTrainer(HookedTrainer):
         return [c for c in self.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
 
     def save_checkpoint(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """Save, unless in a ``fast_dev_run`` or within a step, whose gradient no checkpoint holds.
+        """Save, unless in a ``fast_dev_run`` or within a step: checkpoints have no gradient.
 
-        What saves at any moment, such as a job's last signal, keeps the checkpoint before.
+        A save at any moment, such as at a job's last signal, then keeps the previous checkpoint.
         """
         if self.fast_dev_run:  # type: ignore[attr-defined]
             return
@@ -340,7 +340,7 @@ class SVRTrainer(HookedTrainer):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Errors of one process end all of them; an interrupted training says how to go on."""
+        """Errors of one process end all; an interrupted training says how to resume."""
         try:
             with failing_together(self):
                 yield

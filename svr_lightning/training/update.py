@@ -1,7 +1,7 @@
 """The update: samples to micro-batches, their loss, the optimizer.
 
-The sequences of a micro-batch are packed into one row where the model keeps them apart, else padded
-on the right; the losses of micro-batches add up to one plain mean.
+The sequences of a micro-batch are packed into one row if the model can separate them, else padded
+on the right. The mean over micro-batches of the losses is the plain mean over sequences.
 
 Shapes: B sequences in R rows (1 if packed, else B), L positions of a row, T completion positions, N
 tokens in the loss.
@@ -41,26 +41,26 @@ class TrainBatch:
     logit_positions: Tensor
     """[N] position in L whose hidden state predicts it: the one before its own."""
     mask: Tensor
-    """[B, T] 1 on the completion tokens that are in the loss, all of them as a rule."""
+    """[B, T] 1 on the completion tokens that are in the loss, usually all."""
     logprobs: Tensor
     """[B, T] nats, under the policy that sampled, as the engine computed them."""
     fresh: Tensor
-    """[B, T] 1 on the tokens in the loss that the present weights sampled: all of them, unless
-    earlier weights had begun the completion."""
+    """[B, T] 1 on the tokens in the loss that the current weights sampled: all of them, unless
+    earlier weights began the completion."""
     advantages: Tensor
     """[B]."""
     weight: float
-    """Multiplies the sum of the sequences' losses: B-independent, so that the mean over an
-    optimizer step is the plain mean over its sequences however they are split."""
+    """Factor of the sum of the sequences' losses, so that the mean over the micro-batches of an
+    optimizer step is the plain mean over its sequences, however they are split."""
     mean_weight: float
-    """What a sequence's numbers are multiplied by for logs: means over the sequences that learn."""
+    """The same factor for logs, whose means are over the sequences with a loss."""
     fresh_weight: float
     """The same for means over the sequences with fresh tokens."""
     group_ids: tuple[str, ...]
     """[B] problem of each sequence, for messages."""
     old_logprobs: Tensor | None = None
-    """[B, T] nats, under the policy that sampled, as the trainer computes them; None where it is
-    the present one, since one update is all that its rollout serves."""
+    """[B, T] nats, under the policy that sampled, by the trainer; None with one update per
+    rollout, where this policy is the current one."""
 
     def to(self, *args: Any, **kwargs: Any) -> "TrainBatch":
         """Move every tensor, as Lightning does with a batch."""
@@ -81,7 +81,7 @@ class TrainBatch:
 
 
 def samples_of(groups: Sequence[Group], per_problem: int) -> list[Sample | None]:
-    """The samples of all groups, ``per_problem`` places each; None where a place stays empty."""
+    """The samples of all groups, ``per_problem`` for each; None for a missing one."""
     samples: list[Sample | None] = []
     for group in groups:
         samples += [*group.samples, *[None] * (per_problem - len(group.samples))]
@@ -89,7 +89,7 @@ def samples_of(groups: Sequence[Group], per_problem: int) -> list[Sample | None]
 
 
 def dummy_sample(groups: Sequence[Group]) -> Sample:
-    """Some completion of a rollout, for micro-batches that weigh nothing."""
+    """Some completion of a rollout, for micro-batches with weight 0."""
     turns = [turn for group in groups for t in group.trajectories for turn in t.turns]
     shortest = min(turns, key=lambda turn: turn.completion.completion_tokens)
     return sample_of(shortest, groups[0].problem, 0.0)
@@ -118,21 +118,21 @@ def micro_batches(
 ) -> list[TrainBatch]:
     """Split one rollout's samples into the micro-batches of its optimizer steps.
 
-    Groups go to the ``updates`` optimizer steps in turn, whole ones where the problems divide into
-    as many parts; else a group may be split between two. Within one step sequences are sorted by
-    length and cut where the largest micro-batch comes out smallest, padding included; each
-    sequence weighs the same, so that this changes no gradient.
+    Groups are assigned to the ``updates`` optimizer steps in order, as whole groups if the problems
+    divide into as many parts; else a group may be split between two. Within one step sequences
+    are sorted by length and split so that the largest micro-batch, with padding, is as small as
+    possible. Each sequence has the same weight, so this does not change the gradient.
 
     Args:
-        samples: one rank's share of the rollout. None holds the place of a sequence that does not
-            learn: in the mean over an optimizer step it counts with a loss of 0.
+        samples: one rank's share of the rollout. None stands for a missing sequence, which counts
+            with a loss of 0 in the mean over an optimizer step.
         accumulate: micro-batches per optimizer step.
         updates: optimizer steps per rollout.
-        version: optimizer steps behind the present weights.
-        staleness: how many steps earlier the weights may be that sampled a token.
+        version: optimizer steps of the current weights.
+        staleness: by how many steps the weights that sampled a token may be older.
         loss_tokens: which tokens of a sample the loss covers.
-        dummy_sample: what micro-batches without weight are made of, where fewer sequences learn
-            than there are micro-batches.
+        dummy_sample: content of micro-batches with weight 0, if there are fewer sequences than
+            micro-batches.
         packed: one row per micro-batch, for a model of which
             :func:`~svr_lightning.training.packing.can_pack` is true.
 
@@ -175,9 +175,9 @@ def _with_fresh_weight(batches: Sequence[TrainBatch], accumulate: int) -> list[T
 def balanced_split(lengths: Sequence[int], count: int, packed: bool = False) -> list[slice]:
     """Cut ascending ``lengths`` into ``count`` runs so that the largest run is smallest.
 
-    The size of a run is what goes through the model: its number of sequences times its last length
-    if padded, their sum if packed. A bound on it is enough if taking as many sequences as it
-    allows, run after run, leaves none over; the smallest such bound is found by bisection.
+    The size of a run is its number of tokens in the model: its number of sequences times its last
+    length if padded, the sum of the lengths if packed. A bound is feasible if runs filled up to
+    it in order hold all sequences; the smallest feasible bound is found by bisection.
 
     Args:
         lengths: ascending, at least ``count`` of them.
@@ -232,7 +232,7 @@ def batch_of(
 ) -> TrainBatch:
     """One micro-batch of all ``samples``.
 
-    ``mean_weight`` is ``weight`` if left out; without a present ``version`` all tokens are fresh.
+    ``mean_weight`` defaults to ``weight``; without a ``version`` all tokens are fresh.
 
     Example:
         Sequences of 5 and 4 tokens make rows of 5 and 5, padded, or one row of 9, packed.
@@ -286,7 +286,7 @@ class PolicyUpdate:
     """With gradient. The loss of an optimizer step is the mean over its micro-batches."""
     kl: Tensor
     clip_frac: Tensor
-    """Share of tokens whose ratio the clip held back."""
+    """Share of tokens whose ratio was clipped."""
     logprob_diff: Tensor
     """Mean absolute difference, in nats, between the trainer's and the engine's
     log-probabilities of the fresh tokens: rounding alone, while both have the same weights."""
@@ -321,7 +321,7 @@ def policy_update_loss(
         with torch.no_grad(), record_function("reference"):
             ref_logp = completion_logprobs(reference, batch, temperature)
     logp = completion_logprobs(policy, batch, temperature)
-    # With one update per rollout the policy that sampled is the present one.
+    # With one update per rollout the policy that sampled is the current one.
     old_logp = logp.detach() if batch.old_logprobs is None else batch.old_logprobs
     terms = policy_loss(
         logp, old_logp, ref_logp, batch.advantages, batch.mask, spec, batch.logprobs
@@ -348,7 +348,7 @@ def policy_update_loss(
 def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Tensor:
     """[B, T] nats of the completion tokens under a transformers model, 0 outside of the mask.
 
-    Only hidden states of positions that predict them meet the output layer: no prompt, no padding.
+    The output layer is applied only to positions that predict them: no prompt, no padding.
     """
     ids, rows, positions = batch.input_ids, batch.rows, batch.logit_positions
     rest = boundaries(model, batch.lengths, ids.device) if batch.packed else no_mask(model)
