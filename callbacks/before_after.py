@@ -31,7 +31,7 @@ ROWS = (
 class BeforeAfter(Callback):
     """Runs the test sets at the start and at the end of ``fit`` and prints both side by side.
 
-    Leaves ``eval/before/`` and ``eval/after/``. A resumed run keeps the ``before`` it has.
+    Writes ``eval/before/`` and ``eval/after/``. A resumed run keeps its ``before``.
     ``trainer.limit_test_batches`` applies; ``trainer.fast_dev_run`` leaves the comparison out.
 
     Args:

@@ -27,8 +27,8 @@ class HFExport(Callback):
     """Writes ``policy/`` at the end of ``fit``: weights, tokenizer, chat template, card.
 
     Args:
-        dtype: of the exported weights. fp32 by default, since small learning rates move weights
-            by less than bf16 can hold.
+        dtype: of the exported weights. fp32 by default, since small learning rates change weights
+            by less than bf16 can represent.
     """
 
     def __init__(self, dtype: str = "float32") -> None:
@@ -62,7 +62,7 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
     folder = root / "policy"
     evaluation = pl_module.evaluation
     model = pl_module.policy
-    # Anew: the checkpoint's own temperature and the like would contradict greedy decoding.
+    # New: the checkpoint's own temperature and similar settings contradict greedy decoding.
     own = model.generation_config
     model.generation_config = GenerationConfig(
         bos_token_id=own.bos_token_id,
@@ -77,7 +77,7 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
     pl_module.renderer.tokenizer.save_pretrained(folder)
     _, rule = pl_module.evaluating.protocol
     if isinstance(rule, Confident) and rule.score == "confidence":
-        # Anew even where the folder had one: what was certified of it held of other weights.
+        # New even if the folder had one: its certificate was for other weights.
         write_operating_point(folder, rule.threshold, {"max_turns": evaluation.max_turns})
     after = root / "eval" / "after" / "results.json"
     datasets = json.loads(after.read_text())["datasets"] if after.is_file() else {}
@@ -117,7 +117,7 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
 
 
 def _usage(pl_module: Any) -> list[str]:
-    """How the policy is to be asked, and the command that does so."""
+    """How to prompt the policy, and the command for it."""
     max_turns, rule = pl_module.evaluating.protocol
     if rule is not None:
         checked = (
@@ -137,7 +137,7 @@ def _usage(pl_module: Any) -> list[str]:
 
 
 def _command(pl_module: Any) -> list[str]:
-    """A command that asks the policy with the settings of its training."""
+    """A command that runs the policy with the settings of its training."""
     task = pl_module.run_config.get("data", {}).get("questions_task")
     stop = pl_module.evaluation.stop
     settings = {

@@ -1,4 +1,4 @@
-"""What a validation looked like, in TensorBoard and Weights & Biases."""
+"""Images and texts of each validation, in TensorBoard and Weights & Biases."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -88,7 +88,7 @@ def _pictures(run: Run) -> list[tuple[str, Draw, Numbers]]:
 
 
 def _texts(run: Run, count: int) -> Iterable[tuple[str, str]]:
-    """Trajectories as plain text: the most confident right answers, and the most confident wrong.
+    """Trajectories as plain text: the most confident correct and the most confident wrong answers.
 
     Of equals, those with fewer turns.
     """

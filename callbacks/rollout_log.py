@@ -31,7 +31,7 @@ class RolloutLog(Callback):
         self._resumed = False
 
     def state_dict(self) -> dict[str, Any]:
-        """How much of the file the checkpoint vouches for."""
+        """The length of the file at the checkpoint."""
         return {"bytes": self._bytes}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ class RolloutLog(Callback):
         self._bytes = int(state_dict["bytes"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Cut the file back to what the present step has seen."""
+        """Cut the file back to the current step."""
         if not trainer.is_global_zero:
             return
         path = _path(trainer)

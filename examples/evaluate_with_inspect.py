@@ -1,6 +1,6 @@
 """SVR in Inspect, on any model that Inspect reaches.
 
-    pip install "svr-lightning[inspect]"
+    pip install -e ".[inspect]"
     python examples/evaluate_with_inspect.py --model openai-api/mine/policy --model-base-url http://127.0.0.1:8000/v1
     inspect view
 

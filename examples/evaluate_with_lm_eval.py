@@ -1,6 +1,6 @@
 r"""SVR in lm-evaluation-harness, through the server that refines answers.
 
-    pip install "svr-lightning[lm-eval,serve]"
+    pip install -e ".[lm-eval,serve]"
     python -m svr_lightning serve --task countdown --policy embedded:countdown-tiny \
         --max-model-len 1024
     python examples/evaluate_with_lm_eval.py --url http://127.0.0.1:8080/v1

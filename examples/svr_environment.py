@@ -1,6 +1,6 @@
-"""SVR as an environment of verifiers, whose name is that of this file.
+"""SVR as an environment of verifiers, named like this file.
 
-pip install "svr-lightning[verifiers]"        # in an environment of its own: docs/adapters.md
+pip install -e ".[verifiers]"        # in a separate environment: docs/adapters.md
 PYTHONPATH=examples vf-eval svr-environment --model policy --no-push \
         --client.base-url http://127.0.0.1:8000/v1 --env.taskset.split dev
 """

@@ -1,6 +1,6 @@
 """SVR with TRL's GRPOTrainer, on the policy that ships with this package.
 
-    pip install "svr-lightning[trl]"
+    pip install -e ".[trl]"
     python examples/train_with_trl.py --steps 20 [--turn random]
 
 Replace the policy by any chat model and the problems by your own: docs/adapters.md.

@@ -1,4 +1,4 @@
-"""Self-Verifying Refinement: policies that know when their answer is good enough.
+"""Self-Verifying Refinement: policies that judge their own answers.
 
 ::
 
@@ -7,9 +7,9 @@
        |                    '---- PolicyState(draft, v, c, q) <--------'   (no label enters here)
        '--graders--> y_t --rewards--> R --credit--> Sample(advantage) --losses--> loss --> logs
 
-Floors, imports running downwards only: ``cli`` - ``training`` - ``rollout``, ``evaluation`` -
-``engines``, ``tasks``, ``recipes``, ``metrics`` - ``core``. The names below are the stable
-public surface; importing them needs neither torch nor a GPU nor a network.
+Layers, which import only from those to their right (docs/architecture.md has all): ``cli`` -
+``training`` - ``rollout``, ``evaluation`` - ``engines``, ``tasks``, ``recipes`` - ``core``.
+The names below are the stable public surface; importing them needs no torch, GPU or network.
 """
 
 from importlib import import_module

@@ -1,14 +1,14 @@
 """The paper's metrics as ``torchmetrics.Metric`` classes.
 
-The classes only collect rows and reduce them over ranks; what a metric is, is defined once in
+The classes only collect rows and reduce them over ranks; each metric is defined once, in
 :mod:`svr_lightning.core.metrics`. A class keeps its rows, not running sums: a distributed sampler
-may hand an example to two ranks, which only shows once the ranks' rows lie side by side. Rows that
+may give an example to two ranks, which shows only when all ranks' rows are gathered. Rows that
 carry the same ``example_ids`` entry are counted once (the first, in rank order), rows without one
 (-1, or no ids given) are all counted. :func:`example_key` makes keys that are equal on every rank:
 of the example for metrics of examples, of the example and the turn for metrics of turns.
 
-States are named for what they hold, so that a ``MetricCollection`` never takes two different
-metrics for one compute group. Nothing seen, or a value that is not defined, is nan.
+State names differ between metrics, so that a ``MetricCollection`` never puts two different
+metrics into one compute group. The value is nan without rows, or if it is undefined.
 """
 
 import hashlib
@@ -83,7 +83,7 @@ _COLUMNS = {
     "confidence": (torch.float64, 0, 1),
     "example_ids": (torch.int64, -1, 2**63 - 1),
 }
-"""The type of a column, and the least and greatest value that it may hold."""
+"""The type of a column, and its smallest and largest allowed value."""
 
 
 class ColumnMetric(Metric):
@@ -125,7 +125,7 @@ class ColumnMetric(Metric):
         super().sync(*args, **kwargs)
 
     def compute(self) -> Tensor:
-        """The metric over all rows seen: a float64 scalar, nan where it is undefined."""
+        """The metric over all rows: a float64 scalar, nan if it is undefined."""
         kept = keep_first(self._rows("example_ids"))
         rows = [self._rows(name)[kept].numpy() for name in self.columns]
         return torch.tensor(self.value(*rows), dtype=torch.float64, device=self.device)
@@ -288,7 +288,7 @@ class PrematureStopError(ColumnMetric):
 
 
 class VerdictAccuracy(_OfVerdict):
-    """VAcc: share of right ones among committed verdicts of observed turns; UNSURE is left out."""
+    """VAcc: accuracy of the verdicts CORRECT and INCORRECT of observed turns."""
 
     name = "verdict_accuracy"
     higher_is_better = True
@@ -309,7 +309,7 @@ class ConfidenceAUROC(_OfConfidence):
 
 
 class Overconfidence(_OfVerdict):
-    """Overconf: share of all observed turns that say CORRECT of a wrong answer."""
+    """Overconf: share of all observed turns with the verdict CORRECT on a wrong answer."""
 
     name = "overconfidence"
     higher_is_better = False
@@ -326,8 +326,8 @@ _CLASSES: Sequence[type[ColumnMetric]] = (
 class TrajectoryMetrics(nn.Module):
     """All metrics of one data set, from per-problem tables.
 
-    Keep one per data set, on every rank: ``compute`` gathers over all ranks, so a rank that has
-    no problem of the data set calls it too.
+    Keep one per data set, on every rank: ``compute`` gathers over all ranks, so a rank without
+    problems of the data set must call it too.
     """
 
     def __init__(self) -> None:

@@ -2,8 +2,8 @@
 # A training on one or several nodes. Run the same line on every node:
 #   NODES=2 GPUS=4 MASTER=host-of-one-of-them:29500 configs/hardware/torchrun.sh \
 #     --config configs/gsm8k.yaml --config configs/hardware/multi_node.yaml
-# On one node the defaults do. A run that was interrupted goes on where its last checkpoint is. With RESTARTS=3
-# it does so by itself, up to three times, when a process is lost.
+# On one node the defaults are enough. An interrupted run resumes from its last checkpoint; with RESTARTS=3
+# automatically, up to three times, when a process is lost.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 NODES="${NODES:-1}"
@@ -11,7 +11,7 @@ GPUS="${GPUS:-4}"
 MASTER="${MASTER:-localhost:29500}"
 # Without it every process takes all cores.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
-# With one store for all starts, a process that is early finds the addresses of those that were lost.
+# With one store for all restarts, an early process would find the addresses of lost ones.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 exec python -m torch.distributed.run \
   --nnodes "$NODES" --nproc-per-node "$GPUS" \

@@ -1,4 +1,4 @@
-"""A journal of a server's answers, so that an interrupted evaluation asks nothing twice."""
+"""A journal of a server's answers, so that an interrupted evaluation repeats no request."""
 
 import json
 
@@ -38,5 +38,5 @@ class AnswerJournal(LineJournal[str, RemoteCompletion]):
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(
                 f"{self.path}, line {number}: no answer of a server; remove the line, or the file "
-                "to ask everything anew"
+                "to start over"
             ) from error

@@ -2,7 +2,7 @@
 
 A caller submits requests at any time, also between steps, so that a trajectory's next turn enters
 the batch as soon as its previous turn ends. Engines in this process read token ids and serve the
-policy's weights; a server reads messages and has weights of its own.
+policy's weights; a server reads messages and has its own weights.
 """
 
 from abc import ABC, abstractmethod
@@ -51,7 +51,7 @@ class Output:
     token_ids: tuple[int, ...]
     """[L] sampled ids, the stop token included where it was sampled."""
     logprobs: tuple[float, ...]
-    """[L] nats over the full vocabulary: at the sampling temperature, at 1 when greedy."""
+    """[L] nats over the full vocabulary: at the sampling temperature, at 1 if greedy."""
     finish_reason: FinishReason | None
     """None of a completion that was interrupted."""
     version: int
@@ -65,12 +65,12 @@ class TextOutput:
     id: int
     completion: RemoteCompletion
     recalled: bool = False
-    """Taken from a journal: it cost no generation now."""
+    """Taken from a journal, without generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A request that a server does not complete, however often it is asked."""
+    """A request that a server will never complete."""
 
     id: int
     reason: str
@@ -83,7 +83,7 @@ class Engine(ABC):
     """Whether requests need ``prompt_ids``. If so, it serves the weights that :meth:`sync` hands
     it and returns :class:`Output`; else it returns :class:`TextOutput` and cannot be trained on."""
     version: int
-    """Optimizer steps behind the weights served now; -1 before the first sync."""
+    """Optimizer steps of the weights served now; -1 before the first sync."""
     dtype: Optional["torch.dtype"]
     """In which the weights are served, known from :meth:`start` on; None if it has none."""
     max_batch: int
@@ -93,8 +93,8 @@ class Engine(ABC):
     order and step together."""
 
     preemptions: int | None = None
-    """How often it took a request's cache for another one, to compute it again later; None for an
-    engine that never does."""
+    """How often it evicted a request's KV cache, to compute it again later; None for an engine
+    that never does."""
     trajectories: int | None = None
     """Trajectories of one rollout that use this engine, set before :meth:`start` in a training."""
 
@@ -104,7 +104,7 @@ class Engine(ABC):
 
     @abstractmethod
     def sync(self, model: Any, version: int) -> None:
-        """Serve exactly ``model``'s present weights under the number ``version``."""
+        """Serve exactly ``model``'s current weights under the number ``version``."""
 
     @abstractmethod
     def submit(self, request: Request) -> None:
@@ -112,21 +112,21 @@ class Engine(ABC):
 
     @abstractmethod
     def step(self) -> Sequence[Output | TextOutput | Refusal]:
-        """Work on all requests and return what ended: one token each, or wait for an answer."""
+        """Work on all requests and return finished ones: one token each, or wait for an answer."""
 
     @abstractmethod
     def cancel(self) -> None:
         """Drop everything queued or running."""
 
     def drop(self, request_id: int) -> None:
-        """Stop working on one request, whose output nobody waits for; it may come all the same."""
+        """Stop working on one request whose output is not needed; it may still be returned."""
         return
 
     def interrupt(self) -> Sequence[Output]:
-        """Stop all requests and return what was drawn of them, where the engine knows it."""
+        """Stop all requests and return their tokens so far, if the engine has them."""
         self.cancel()
         return ()
 
     def sleep(self) -> None:
-        """Release what only sampling needs. The next sync or submit takes it back."""
+        """Release memory that only sampling needs. The next sync or submit allocates it again."""
         return

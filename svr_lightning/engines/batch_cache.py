@@ -1,4 +1,4 @@
-"""A transformers cache whose rows come and go: merge two batches, drop rows, trim padding.
+"""A transformers cache with changing rows: merge two batches, drop rows, trim padding.
 
 Sequences are left-padded to a common length, so that the next token of every row lies in the
 same column. Works on layers with keys and values and on layers with recurrent states, which is
@@ -21,7 +21,7 @@ from transformers.cache_utils import (
 from svr_lightning.errors import ConfigError
 
 SPARE = 64
-"""Columns that a layer of full attention allocates ahead."""
+"""Columns that a layer of full attention allocates in advance."""
 
 _SERVED = (DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
 
@@ -29,8 +29,8 @@ _SERVED = (DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLa
 class RoomyLayer(DynamicLayer):  # type: ignore[misc]
     """Keys and values as views of larger buffers.
 
-    A new token is written into a spare column, and a row that is kept into the place of one that
-    is not, where the stock layer copies everything for either.
+    A new token is written into a spare column, and a kept row is moved to the place of a dropped
+    one; transformers' own layer copies everything for either.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
         self._start = self._stop = 0
 
     def hold(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-        """Replace all that is held by the rows of [B, H, L, D] keys and values of any L."""
+        """Replace the content by the rows of [B, H, L, D] keys and values of any L."""
         length = max(states.shape[-2] for states in keys)
         if not self.is_initialized:
             self.lazy_initialization(keys[0], values[0])
@@ -63,7 +63,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let row i be what was row ``beam_idx[i]``; only rows that move are copied."""
+        """Move row ``beam_idx[i]`` to row i; only rows that move are copied."""
         rows = beam_idx.tolist()
         if len(rows) > len(self._buffers[0]):
             self.hold([self.keys[beam_idx]], [self.values[beam_idx]])
@@ -103,7 +103,7 @@ def new_cache(config: Any) -> DynamicCache:
 
 
 def can_share(cache: DynamicCache) -> bool:
-    """Whether the states of a sequence's beginning can be told from those of the rest."""
+    """Whether the states of a prefix can be separated from those of the rest."""
     return all(isinstance(layer, RoomyLayer) for layer in cache.layers)
 
 
@@ -115,7 +115,7 @@ def copy_columns(
     width: int,
     new: int,
 ) -> None:
-    """Begin an empty ``cache`` with columns of ``source``.
+    """Fill an empty ``cache`` with columns of ``source``.
 
     Args:
         source: of layers that :func:`can_share` accepts.

@@ -11,18 +11,18 @@ from svr_lightning.engines.base import SamplingParams
 from svr_lightning.errors import one_line
 
 RETRIED = frozenset({408, 409, 429})
-"""Statuses below 500 that may go away by themselves."""
+"""Statuses below 500 that are temporary."""
 LONGEST_WAIT = 60.0
-"""Seconds between two tries at most, whatever the server asks for."""
+"""Longest wait between two tries, in seconds, whatever the server asks for."""
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 
 
 class MalformedError(ValueError):
-    """An answer that is no chat completion; asking again may help."""
+    """An answer that is not a chat completion; a retry may help."""
 
 
 class UnusableError(ValueError):
-    """An answer that is a chat completion but not one that can be counted; it would come again."""
+    """A chat completion that cannot be counted; a retry would give it again."""
 
 
 def request_body(
@@ -52,7 +52,7 @@ def request_body(
 
 
 def request_key(body: Mapping[str, Any]) -> str:
-    """A name for a request that says all of it: model, messages, sampling and seed."""
+    """A key of a request with all its content: model, messages, sampling and seed."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode("ascii")).hexdigest()
 
 
@@ -113,7 +113,7 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def _text(message: Mapping[str, Any], ended: Any) -> str:
-    """The completion as the policy wrote it, reasoning that the server split off included.
+    """The completion as the policy wrote it, with reasoning that the server separated.
 
     SPEC rule 1: a ``<think>`` that the template opened belongs to the text.
     """

@@ -1,4 +1,4 @@
-"""Requests to servers, in an event loop in a thread of its own."""
+"""Requests to servers, in an event loop in a separate thread."""
 
 import concurrent.futures
 import contextlib
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class InFlight(Generic[T]):
-    """Coroutines by number; each is taken as soon as it ends."""
+    """Numbered coroutines; each result is taken as soon as it is there."""
 
     def __init__(self) -> None:
         self._portal: BlockingPortal | None = None
@@ -44,7 +44,7 @@ class InFlight(Generic[T]):
         future.add_done_callback(lambda done: ended.put((number, done)))
 
     def take(self, *, wait: bool) -> list[tuple[int, T]]:
-        """What has ended; ``wait`` for the first of it, if anything runs."""
+        """Finished results; ``wait`` for the first one, if anything runs."""
         found: list[tuple[int, T]] = []
         while self._running and (not self._ended.empty() or (wait and not found)):
             number, future = self._ended.get()

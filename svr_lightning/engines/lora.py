@@ -2,7 +2,7 @@
 
 An adapted matrix W of the policy acts as ``W + (alpha / r) B A``, of which only A [r, in] and
 B [out, r] train, and B begins at 0. Other files see a transformers model of the same class; those
-that load, save, serve or follow its weights ask this one. peft is imported only for an adapter.
+that load, save, serve or mix its weights call this one. peft is imported only for an adapter.
 """
 
 import math
@@ -40,7 +40,7 @@ def attach(
     Args:
         model: a transformers causal language model.
         r: rank.
-        alpha: B A counts ``alpha / r`` times.
+        alpha: B A is scaled by ``alpha / r``.
         target_modules: ``all-linear``, a regular expression of whole names, or ends of names.
         seed: of the initial A.
         base: what an exported adapter names as its model.
@@ -108,12 +108,12 @@ def _layers(model: Any) -> dict[str, Any]:
 
 
 class Weight(NamedTuple):
-    """One weight of the model that acts, adapter included."""
+    """One effective weight of the model, adapter included."""
 
     name: str
     """As in the model without an adapter."""
     read: Callable[[], Tensor]
-    """Makes it, in fp32 and in memory of its own, where it has an adapter."""
+    """Computes it, in fp32 and in new memory if it has an adapter."""
     trains: bool
 
 
@@ -177,12 +177,12 @@ def save_adapter(model: Any, folder: Path) -> None:
 class AdapterReference:
     """The reference of an adapted policy: the same weights without, or with another, adapter.
 
-    Stands where a model would in the loss. Without ``follows`` it stays the base model.
+    Replaces a model in the loss. Without ``follows`` it stays the base model.
 
     Args:
         policy: an adapted model.
         follows: whether :meth:`follow` will be called.
-        seed: of what an adapter's first factor begins with.
+        seed: of the initial first factor of an adapter.
     """
 
     def __init__(self, policy: Any, *, follows: bool, seed: int) -> None:
@@ -200,7 +200,7 @@ class AdapterReference:
             return self._policy.base_model(**inputs)
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the policy's: its configuration, its output layer."""
+        """All other attributes are the policy's: its configuration, its output layer."""
         return getattr(self._policy, name)
 
     @contextmanager
@@ -222,12 +222,12 @@ class AdapterReference:
     def follow(self, mix: float) -> float:
         """Mix the policy's deltas into the reference's: D_ref = (1 - mix) D_ref + mix D_policy.
 
-        The sum of two products of low rank is the product of their factors side by side. It is
-        exact while its rank fits into the reference's adapter, as the first :data:`REFERENCE_RANKS`
-        mixes of a run do; then it becomes the nearest matrix of that rank, by its singular values.
+        The sum of two products of low rank is the product of their concatenated factors. It is
+        exact while its rank fits into the reference's adapter, as for the first
+        :data:`REFERENCE_RANKS` mixes; then it becomes the nearest matrix of that rank (SVD).
 
         Returns:
-            What was left out, as a share of the exact mix: Frobenius norms over all layers.
+            The lost part, as a share of the exact mix: Frobenius norms over all layers.
         """
         lost = whole = 0.0
         for layer in _layers(self._policy).values():

@@ -33,12 +33,12 @@ from svr_lightning.errors import ConfigError, one_line, require
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 REFUSALS = 8
-"""Requests that a server may refuse before it has answered one: then the run stops."""
+"""Number of refused requests before the first answer that stops the run."""
 _CONNECT_SECONDS = 30.0
 
 
 class _Failure(NamedTuple):
-    """A try that may be worth repeating."""
+    """A failed try that may be repeated."""
 
     reason: str
     retry_after: str | None = None
@@ -47,14 +47,14 @@ class _Failure(NamedTuple):
 
 
 class OpenAIEngine(Engine):
-    """Asks a server for completions. It evaluates; it cannot train, since it has no token ids.
+    """Asks a server for completions. For evaluation only: it returns no token ids.
 
     Args:
         base_url: address up to the version, such as ``http://127.0.0.1:8000/v1``.
         model_name: what the server calls the policy.
         api_key_env: environment variable that holds the key; None reads ``OPENAI_API_KEY`` if it
-            is set. The key itself is kept nowhere.
-        concurrency: requests in flight at most.
+            is set. The key itself is not stored.
+        concurrency: maximum number of requests in flight.
         timeout: seconds that one try may take, waiting in the server's queue included.
         tries: how often one request is sent before the run stops.
         patience: seconds that one request may take with all its tries and the waits between them.
@@ -133,7 +133,7 @@ class OpenAIEngine(Engine):
         """The server has the model."""
 
     def sync(self, model: Any, version: int) -> None:
-        """The server has weights of its own."""
+        """The server has its own weights."""
 
     def submit(self, request: Request) -> None:
         """Send a request as soon as fewer than ``concurrency`` are in flight."""
@@ -186,7 +186,7 @@ class OpenAIEngine(Engine):
             self._answered += 1
             return TextOutput(id=number, completion=answer)
         self._refused += 1
-        # One prompt may be too long. A server that refuses all of them is asked wrongly.
+        # One prompt may be too long. If all are refused, the requests are wrong.
         answered = self._answered + (0 if self.journal is None else len(self.journal.entries))
         if self._refused >= REFUSALS and not answered:
             raise ConfigError(
@@ -204,7 +204,7 @@ class OpenAIEngine(Engine):
         return answer
 
     async def _complete(self, number: int, body: Mapping[str, Any]) -> RemoteCompletion | str:
-        """Send a request until it is answered; a string says why it never will be.
+        """Send a request until it is answered; a string is the reason why it cannot be.
 
         Raises:
             ConfigError: if the server does not answer in all tries, or rejects every request.
@@ -282,12 +282,12 @@ class OpenAIEngine(Engine):
 
 
 def without_key(text: str, key: str | None) -> str:
-    """What a server says, in case that it repeats the key."""
+    """A server's message with the key removed, should it repeat it."""
     return text.replace(key, "[key]") if key else text
 
 
 def check_url(url: str, option: str) -> None:
-    """Refuse what is no plain address. The message names the option, and repeats no password.
+    """Refuse what is not a plain address. The message names the option and shows no password.
 
     Raises:
         ConfigError: if it is none, or ends in the place that requests go to.

@@ -1,8 +1,8 @@
-"""Reads prompts: what several begin with once, and those of similar length together.
+"""Computes prompts: common prefixes once, and prompts of similar length together.
 
-The prompts of a rollout begin alike: all with the same instructions, and those of one group with
-the same question. What a cache holds of a beginning does not depend on what follows, so that
-another prompt takes a copy of these columns and only its end goes through the model.
+The prompts of a rollout share prefixes: all have the same instructions, and those of one group the
+same question. The cache of a prefix does not depend on what follows, so another prompt copies these
+columns and only its end goes through the model.
 
 Shapes: B prompts, V tokens of the vocabulary.
 """
@@ -19,7 +19,7 @@ from svr_lightning.engines import batch_cache
 CHUNK = 4096
 """Tokens that go through the model at once, padding included; a single prompt may be longer."""
 SHARED = 16
-"""Tokens that a prompt has to begin with like another one before it copies their columns."""
+"""Shortest shared prefix, in tokens, whose columns are copied."""
 
 Tokens = tuple[int, ...]
 Forward = Callable[[list[list[int]], list[int], DynamicCache], Tensor]
@@ -28,21 +28,21 @@ before them, to which they are added, to [B, V] scores of the next tokens."""
 
 
 class _End(NamedTuple):
-    """What has to be read of a prompt: its last tokens."""
+    """The part of a prompt to be computed: its last tokens."""
 
     size: int
     prompt: Tokens
     like: Tokens = ()
-    """The prompt that begins like it; empty if all of it has to be read."""
+    """The prompt with the same prefix; empty if all of it is computed."""
 
 
 def read(
     prompts: Sequence[Tokens], forward: Forward, new_cache: Callable[[], DynamicCache]
 ) -> tuple[list[Tokens], Tensor, DynamicCache]:
-    """Read prompts of which no two are equal.
+    """Compute prompts of which no two are equal.
 
     Returns:
-        The prompts in the order in which they were read, [B, V] scores of the tokens that follow
+        The prompts in the order of computation, [B, V] scores of the tokens that follow
         them, and the cache of all.
     """
     whole, rest = _plan(prompts) if batch_cache.can_share(new_cache()) else (prompts, [])
@@ -71,20 +71,20 @@ def read(
 
 
 def _plan(prompts: Iterable[Tokens]) -> tuple[list[Tokens], list[_End]]:
-    """Which prompts are read whole, and the ends of those that begin like one of them."""
+    """The prompts that are computed completely, and the ends of those that share a prefix."""
     whole: list[Tokens] = []
     rest: list[_End] = []
-    for prompt in sorted(prompts):  # so that prompts that begin alike are neighbours
+    for prompt in sorted(prompts):  # so that prompts with shared prefixes are neighbours
         shared = _shared(prompt, whole[-1]) if whole else 0
         if shared < SHARED:
             whole.append(prompt)
-        else:  # it goes on behind what they share, since it sorts after the other
+        else:  # it is longer than the shared prefix, since it sorts after the other
             rest.append(_End(len(prompt) - shared, prompt, whole[-1]))
     return whole, rest
 
 
 def _shared(one: Tokens, other: Tokens) -> int:
-    """How many tokens both begin with."""
+    """The length of the shared prefix, in tokens."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 

@@ -1,7 +1,7 @@
-"""The vLLM servers behind one engine: what they are told and asked, and which of them are in use.
+"""The vLLM servers behind one engine: requests to them, and which of them are in use.
 
 Coroutines, for one event loop. A server that dies, hangs or answers with other weights is left out
-until weights are pushed again; what it has not completed goes to the others.
+until weights are pushed again; its unfinished requests go to the others.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class ServerPool:
         self.facts: dict[str, Facts] = {}
         """Of servers that have told them."""
         self.down: dict[str, str] = {}
-        """Servers that are not in use, and why."""
+        """Servers that are not in use, with the reason."""
         self.max_model_len = 0
         self.tied = False
         """The policy's output layer is its embedding."""
@@ -57,10 +57,10 @@ class ServerPool:
         return [url for url in self.urls if url not in self.down]
 
     def require_one(self) -> None:
-        """Insist on a server in use.
+        """Require a server in use.
 
         Raises:
-            ConfigError: saying of each server why it is not.
+            ConfigError: with the reason for each server.
         """
         if not self.in_use:
             why = "; ".join(f"{url}: {reason}" for url, reason in self.down.items())
@@ -70,7 +70,7 @@ class ServerPool:
             )
 
     async def open(self, room: int) -> None:
-        """Get ready to ask, with ``room`` requests at the servers at most."""
+        """Get ready, for at most ``room`` requests at the servers."""
         self._running = dict.fromkeys(self.urls, 0)
         self._room = asyncio.Semaphore(room)
         # None is kept open: a server may close an idle one just when it is used again.
@@ -83,7 +83,7 @@ class ServerPool:
     # --- what they are --------------------------------------------------------------------------
 
     async def meet(self) -> None:
-        """Ask all servers what they are. Those that do not answer may come later.
+        """Ask all servers for their options. Those that do not answer may be used later.
 
         Raises:
             ConfigError: if one was started in a way that cannot train.
@@ -106,7 +106,7 @@ class ServerPool:
                 raise ConfigError(f"{url}: {error}") from error
 
     def _note(self, url: str, answer: bytes) -> None:
-        """Keep what a server says of itself.
+        """Store a server's options.
 
         Raises:
             ServerError: if it cannot serve this policy beside the others.
@@ -125,7 +125,7 @@ class ServerPool:
     # --- weights --------------------------------------------------------------------------------
 
     async def push(self, folder: Path, weights: str) -> list[str]:
-        """Have every server load a folder and answer under a name from then on.
+        """Make every server load a folder and use a name for these weights from then on.
 
         Returns:
             The servers that are in use again.
@@ -137,11 +137,11 @@ class ServerPool:
         return back
 
     async def _load(self, url: str, folder: Path, weights: str) -> str | None:
-        """Have a server load weights; a string says why it has not."""
+        """Make a server load weights; a string is the reason why it has not."""
         load = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         try:
             await self._ask(url, "/health", seconds=self._health_seconds)
-            if url in self.down:  # it may have been started anew
+            if url in self.down:  # it may have been restarted
                 self._note(url, await self._ask(url, "/server_info?config_format=json"))
             try:
                 await self._ask(url, "/collective_rpc", load)
@@ -177,7 +177,7 @@ class ServerPool:
                     self._running[url] -= 1
 
     async def _generate(self, url: str, body: Mapping[str, Any]) -> bytes:
-        """An answer, or a fault as soon as the server does not even tell its health."""
+        """An answer, or an error as soon as the server does not answer a health check."""
         answer = asyncio.ensure_future(self._ask(url, "/inference/v1/generate", body))
         try:
             while True:

@@ -1,8 +1,8 @@
 """Several vLLM servers, on this machine or others, as one engine.
 
-At every sync the policy's weights go into a folder that the servers see too, and each of them is
-told to load it and by which name to call them. Every answer has to name these weights. Seeds belong
-to requests, so that a rollout does not depend on who completes which of them.
+At every sync the policy's weights are written to a folder that the servers share. Each server loads
+it under a new name, and every answer must have this name. Seeds belong to requests, so a rollout
+does not depend on which server completes which request.
 """
 
 import shutil
@@ -24,18 +24,18 @@ from svr_lightning.engines.vllm_weights import is_tied, is_vision, wrap
 from svr_lightning.errors import ConfigError, require
 
 FILE_BYTES = 2**30
-"""Weights are written in files of about this size; so much is held beside the policy."""
+"""Weights are written in files of about this size, which is the additional memory needed."""
 
 
 class ServersEngine(Engine):
-    """Hands requests to vLLM servers that serve the policy.
+    """Sends requests to vLLM servers that serve the policy.
 
     Each is started with ``VLLM_SERVER_DEV_MODE=1``, ``--enable-scale-out`` and ``--logprobs-mode
     processed_logprobs``; see docs/scaling.md.
 
     Args:
         urls: addresses of the servers, such as ``http://10.0.0.7:8000``.
-        folder: where weights are handed over; the same path here and on every server.
+        folder: for the weights; the same path here and on every server.
         timeout: seconds that an answer may take, waiting in a server's queue included.
         health_seconds: without an answer for so long, a server is asked for its health, and has as
             long to tell it.
@@ -69,7 +69,7 @@ class ServersEngine(Engine):
         self._asked = InFlight[Output]()
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
-        """Ask all servers what they are; those that do not answer may come later.
+        """Ask all servers for their options; those that do not answer may be used later.
 
         Raises:
             ConfigError: if none answers, or one was started in a way that cannot train.
@@ -82,7 +82,7 @@ class ServersEngine(Engine):
         self.dtype = getattr(torch, next(iter(self._pool.facts.values())).dtype)
 
     def sync(self, model: Any, version: int) -> None:
-        """Write the weights, have every server load them, and take back those that answer again.
+        """Write the weights, make every server load them, and use those again that answer.
 
         Raises:
             ConfigError: if the folder cannot be written to, or no server has loaded them.
@@ -96,7 +96,7 @@ class ServersEngine(Engine):
         try:
             self._save(model, folder)
             if processes() > 1:
-                torch.distributed.barrier()  # none of them draws with the old weights any more
+                torch.distributed.barrier()  # none of them samples with the old weights any more
             if _is_first():
                 for url in self._call(self._pool.push, folder, self._weights):
                     rank_zero_info(f"{url} is in use again")
@@ -130,7 +130,7 @@ class ServersEngine(Engine):
             ) from error
 
     def _agree(self) -> None:
-        """Take over what the first process knows of the servers."""
+        """Copy the first process's information on the servers."""
         pool = self._pool
         pool.facts, pool.down = _of_first((pool.facts, pool.down))
         self._tell()
@@ -140,7 +140,7 @@ class ServersEngine(Engine):
         self.sleep()  # what is opened next has room for so many
 
     def submit(self, request: Request) -> None:
-        """Queue a request; it goes to the emptiest server once there is room."""
+        """Queue a request; it goes to the least loaded server once there is room."""
         if self.version < 0:
             raise RuntimeError("the servers have no weights; the engine has to be synced first")
         self._open()
@@ -183,7 +183,7 @@ class ServersEngine(Engine):
         return self._asked.call(coroutine, *arguments)
 
     def _tell(self) -> None:
-        """Name the servers that have gone; here, since the loop has a thread of its own."""
+        """Name lost servers; here, since the loop has a separate thread."""
         down = dict(self._pool.down)
         for url in down.keys() - self._told:
             rank_zero_warn(

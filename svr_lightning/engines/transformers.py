@@ -1,7 +1,7 @@
 """The in-process engine: any transformers causal language model, on CPU or GPU, batches kept full.
 
-It reads the very module that trains, so its weights are never stale; the version still has to
-match, which keeps a forgotten sync from going unnoticed.
+It uses the module that is trained, so its weights are never outdated; the version must still
+match, which detects a missing sync.
 """
 
 import math
@@ -22,7 +22,7 @@ from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.sampling import draw_tokens, uniforms
 
 MAX_WAIT = 8
-"""Steps that a request waits at most, where there is room, for others to be prefilled with it."""
+"""Longest wait, in steps, of a request in a free slot for others to be prefilled with it."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class TransformersEngine(Engine):
         self._rows, self._cache = [], None
 
     def interrupt(self) -> list[Output]:
-        """Stop all requests and return what was drawn of them."""
+        """Stop all requests and return their tokens so far."""
         outputs = [self._output(row, None) for row in self._rows]
         self.cancel()
         return outputs
@@ -101,12 +101,12 @@ class TransformersEngine(Engine):
 
     @torch.no_grad()
     def step(self) -> list[Output]:
-        """Admit what has room, then draw one token for every row. The model is in eval mode."""
+        """Admit requests into free slots, then sample a token for every row, in eval mode."""
         with _autocast(self._model):
             return self._admit() + self._decode()
 
     def _admit(self) -> list[Output]:
-        """Prefill queued requests, several at a time: one costs nearly as much as many."""
+        """Prefill queued requests together: one costs nearly as much as many."""
         room = min(self.max_batch - len(self._rows), len(self._queue))
         worthwhile = not self._rows or room >= max(1, self.max_batch // 8)
         self._waited = self._waited + 1 if room else 0
@@ -170,7 +170,7 @@ class TransformersEngine(Engine):
         return logits[:, -1]
 
     def _take(self, logits: Tensor, rows: Sequence[_Row]) -> None:
-        """Draw a token for each row and write it down."""
+        """Sample a token for each row and append it."""
         params = [row.request.sampling for row in rows]
         draws = [row.draws[len(row.tokens)] for row in rows]
         tokens, logprobs = draw_tokens(logits, params, draws)
@@ -216,7 +216,7 @@ class TransformersEngine(Engine):
 
 
 def _autocast(model: Any) -> AbstractContextManager[Any]:
-    """bf16 compute over fp32 masters on an accelerator, as the update does; fp32 on a CPU."""
+    """bf16 compute over fp32 masters on an accelerator, as in the update; fp32 on a CPU."""
     if _computes_in_bf16(model):
         return torch.autocast(model.device.type, torch.bfloat16)
     return nullcontext()

@@ -1,4 +1,4 @@
-"""Records of evaluated problems, graded as they are made."""
+"""Graded records of evaluated problems."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,14 +24,14 @@ def trajectory_record(
     rule: StopRule | None,
     grader: str = "paper",
 ) -> SampleRecord:
-    """Grade a trajectory's turns and write it down. Without a reference ``correct`` is null.
+    """Grade a trajectory's turns and make its record. Without a reference ``correct`` is null.
 
     Args:
         trajectory: up to its end under ``rule``, or with later turns.
         dataset: its name in the record.
         max_turns: T_max.
         rule: the stopping rule; None for a fixed budget.
-        grader: name of the notion of correctness.
+        grader: name of the grader.
     """
     problem = trajectory.problem
     signals = Signals(get_task(problem.task))

@@ -1,13 +1,13 @@
-"""Operating points that keep promises about new problems, with a stated confidence.
+"""Operating points with guaranteed limits on new problems, at a stated confidence.
 
 Learn then test (Angelopoulos, Bates, Candes, Jordan, Lei 2021): every threshold of a grid that was
-fixed before looking at the samples is a null hypothesis "it breaks a promise", with a p-value that
-is valid for any sample size and any distribution. A procedure that controls the family-wise error
+fixed before looking at the samples is a null hypothesis "it violates a promise", with a p-value
+that is valid for any sample size and distribution. A procedure that controls the family-wise error
 at delta = 1 - confidence rejects some of them. With probability at least 1 - delta every certified
 threshold keeps every promise; any may be chosen. docs/certificates.md has the proofs.
 
 The unit is the cluster: the mean over variants of one problem. Assumed: clusters are independent
-draws from one distribution; policy, decoding and T_max stay as they are.
+draws from one distribution; policy, decoding and T_max do not change.
 
 Shapes: C clusters, G thresholds.
 """
@@ -29,7 +29,7 @@ from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.table import TurnTable, pool, problem_table
 
 STARTS = 4
-"""Thresholds, evenly spaced over the grid, among which delta is shared at first."""
+"""Number of thresholds, evenly spaced over the grid, among which delta is divided at first."""
 _HALVINGS = 50
 
 Floats = NDArray[np.float64]
@@ -46,9 +46,9 @@ class OperatingPoint:
     rule: Confident
     columns: Mapping[str, Floats]
     """[C] means over each cluster's problems: ``accepted``, answers whose turn reached the
-    threshold; ``pse`` and ``wrong_accepted``, wrong ones of those accepted before T_max and of all
-    accepted; ``gave_up``, and ``given_up_wrongly`` where more turns would have led to a right
-    answer; ``wrong``, problems without a right answer; ``tokens`` and ``turns``."""
+    threshold; ``pse`` and ``wrong_accepted``, wrong answers accepted before T_max and at any turn;
+    ``gave_up``, and ``given_up_wrongly`` if more turns would have led to a correct answer;
+    ``wrong``, problems without a correct answer; ``tokens`` and ``turns``."""
     single: bool
     """Whether every cluster is one problem, so that losses are 0 or 1."""
 
@@ -85,8 +85,8 @@ def replayed_points(
         tables: the recorded turns.
         rules: each gives a point.
         max_turns: T_max.
-        second: turns of a second model on the same problems. Its first answer stands for each that
-            was not accepted: ``wrong`` and ``tokens`` are then those of the pair.
+        second: turns of a second model on the same problems. Its first answer is used if
+            none was accepted: ``wrong`` and ``tokens`` are then those of the pair.
 
     Raises:
         ValueError: if turns are missing for a rule, or a problem of the second model.
@@ -121,7 +121,7 @@ def replayed_points(
 
 
 def _first_answers(table: TurnTable, ids: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """[N] whether the first answer to each problem is right, and its tokens."""
+    """[N] whether the first answer to each problem is correct, and its tokens."""
     rows = {name: row for row, name in enumerate(table.ids)}
     for name in ids:
         require(name in rows, f"--second: there is no problem {name!r}; record the same problems")
@@ -137,16 +137,16 @@ class Promise:
 
     name: str
     """``pse``: share of problems that stop before T_max with a wrong answer. ``wrong_accepted``:
-    share of wrong ones among accepted answers. ``given_up_wrongly``: share of problems that were
-    given up though more turns would have led to a right answer. ``wrong``: share of wrong answers.
+    share of wrong answers among accepted ones. ``given_up_wrongly``: share of problems given up
+    although more turns would have led to a correct answer. ``wrong``: share of wrong answers.
     ``escalated``: share of problems without an accepted answer. ``tokens``: mean of prompts and
     completions."""
     limit: float
     bound: float = 1.0
-    """No problem's loss is larger, known beforehand: for tokens T_max times the model's length."""
+    """Upper bound of a problem's loss, known in advance: for tokens, T_max x model length."""
 
     def losses(self, point: OperatingPoint) -> Floats:
-        """[C] losses in [0, bound], whose mean is above the limit where the promise is broken.
+        """[C] losses in [0, bound], whose mean is above the limit if the promise is violated.
 
         For ``wrong_accepted``, a ratio of two means, these are wrong + limit (1 - accepted):
         E wrong <= limit E accepted is the promise.
@@ -159,13 +159,13 @@ class Promise:
         return point.columns[self.name]
 
     def p_value(self, point: OperatingPoint) -> float:
-        """Of "the promise is broken": exact for single problems, a betting test for clusters."""
+        """P-value of "the promise is violated": exact for problems, a betting test for clusters."""
         if counts := self._counts(point):
             return share_p_value(*counts, self.limit)
         return mean_p_value(self.losses(point), self.limit, self.bound)
 
     def drift_p_value(self, point: OperatingPoint) -> float:
-        """Of "the promise still holds" on new problems: small where they break it."""
+        """P-value of "the promise still holds" on new problems: small if they violate it."""
         if counts := self._counts(point):
             failures, n = counts
             return share_p_value(n - failures, n, 1 - self.limit)
@@ -173,14 +173,14 @@ class Promise:
         return mean_p_value(kept, self.bound - self.limit, self.bound)
 
     def upper_bound(self, point: OperatingPoint, level: float) -> float:
-        """The smallest limit that would be granted at ``level``; valid for this point alone.
+        """The smallest limit that would be certified at ``level``; valid for this point alone.
 
-        Of a share of single problems it is the one-sided bound of Clopper and Pearson.
+        For a share of single problems it is the one-sided Clopper-Pearson bound.
         """
         return _smallest(lambda x: replace(self, limit=x).p_value(point) <= level, self.bound)
 
     def _counts(self, point: OperatingPoint) -> tuple[int, int] | None:
-        """Failures and trials, where a binomial law holds for them."""
+        """Failures and trials, if they follow a binomial distribution."""
         if not point.single or self.name == "tokens":
             return None
         if self.name == "wrong_accepted":  # given which answers are accepted
@@ -200,9 +200,9 @@ class Candidate:
     threshold: float
     give_up: float
     rates: dict[str, float]
-    """What was seen, see :class:`OperatingPoint`."""
+    """Observed rates, see :class:`OperatingPoint`."""
     level: float
-    """Share of delta it was tested at; 0 where no test was left for it."""
+    """Level at which it was tested; 0 if it was not tested."""
     p_values: dict[str, float]
     """By promise."""
     certified: bool
@@ -218,15 +218,15 @@ class Certification:
     """Every threshold, and the choice."""
 
     candidates: tuple[Candidate, ...]
-    """From the strictest threshold down."""
+    """In decreasing order of thresholds."""
     choice: Candidate | None
     """The certified one with the fewest tokens."""
     bounds: dict[str, float]
     """By promise, the one-sided bound of the choice at its level. It would hold for a threshold
-    that was named beforehand; only the promises hold for the one that was chosen."""
+    fixed in advance; for the chosen one only the promises hold."""
     smallest: dict[str, float]
-    """Without a choice, by promise: the least limit with which these samples would have certified
-    a threshold, the other promises as they are; a promise that does not help is left out."""
+    """Without a choice, by promise: the smallest limit with which these samples would certify a
+    threshold, with the other promises unchanged; promises for which no limit helps are left out."""
 
 
 def certify(
@@ -236,7 +236,7 @@ def certify(
 
     Args:
         points: of a grid that was chosen without looking at the samples.
-        promises: all of them have to hold; the p-value of a point is the largest of theirs.
+        promises: all must hold; the p-value of a point is the largest of theirs.
         delta: 1 - confidence.
     """
     points = _in_order(points)
@@ -255,7 +255,7 @@ def certify(
 def tested(
     points: Sequence[OperatingPoint], promises: Sequence[Promise], delta: float
 ) -> tuple[Candidate, ...]:
-    """Each point, from the strictest threshold down, of equal ones from the least give-up up.
+    """Each point, by decreasing threshold and, among equal ones, increasing give-up.
 
     The arguments are those of :func:`certify`.
     """
@@ -287,30 +287,30 @@ def cheapest(candidates: Sequence[Candidate]) -> Candidate | None:
 
 
 def starts_of(promises: Sequence[Promise], size: int) -> int:
-    """Among how many of ``size`` thresholds delta is shared at first.
+    """The number of ``size`` thresholds among which delta is divided at first.
 
-    A promise on premature stops alone is kept most easily by the strictest thresholds, so that a
-    few starts do. Others may be kept in the middle of the grid alone: then every threshold is a
-    start, which certifies all that Bonferroni's correction would, and more.
+    A promise on premature stops alone is satisfied most easily by the strictest thresholds, so a
+    few starts are enough. Others may hold only in the middle of the grid: then every threshold is
+    a start, which certifies everything that Bonferroni's correction would, and more.
     """
     return min(STARTS, size) if all(one.name == "pse" for one in promises) else size
 
 
 def start_levels(size: int, delta: float, starts: int) -> Floats:
-    """[size] how delta is shared: evenly among ``starts`` places, the first of them place 0."""
+    """[size] shares of delta: equal at ``starts`` places, the first of them place 0."""
     levels = np.zeros(size)
     levels[np.arange(starts) * size // starts] = delta / starts
     return levels
 
 
 def sequential_test(p_values: Iterable[float], levels: Floats) -> tuple[Bools, Floats]:
-    """Fixed-sequence testing with several starts, each handing on what it has kept.
+    """Fixed-sequence testing with several starts, each passing on its level if certified.
 
-    A threshold is certified where its p-value is at most its own share of delta plus, if the one
-    before was certified, the level that this one was tested at (the fallback procedure, Wiens
-    2003; with one start it is plain fixed-sequence testing). The family-wise error is at most
-    delta = sum(levels), whether or not the losses are monotone in the threshold: monotony only
-    decides how far down one comes.
+    A threshold is certified if its p-value is at most its own share of delta plus, if the
+    previous one was certified, the level of that one (the fallback procedure, Wiens 2003; with
+    one start it is plain fixed-sequence testing). The family-wise error is at most
+    delta = sum(levels), whether or not the losses are monotone in the threshold; monotony only
+    affects how many are certified.
 
     Args:
         p_values: [G] from the strictest threshold down.
@@ -329,11 +329,11 @@ def sequential_test(p_values: Iterable[float], levels: Floats) -> tuple[Bools, F
 
 
 def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) -> int:
-    """The fewest independent labels with which a promise on a share can be expected to be kept.
+    """The smallest number of independent labels for which a promise on a share is likely certified.
 
     With n of them and at most k failures the exact test certifies ``limit`` at ``delta``; the
-    chance of at most k failures is ``power`` if their share is really ``share``. For a promise on
-    accepted answers labels are accepted ones.
+    chance of at most k failures is ``power`` if their true share is ``share``. For a promise on
+    accepted answers, only accepted answers count as labels.
 
     Raises:
         ValueError: if ``share`` is not below ``limit``, so that no number suffices.
@@ -349,7 +349,7 @@ def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) 
         high = n
         while binomial_cdf(failures, high, limit) > delta:
             n, high = high + 1, 2 * high
-        # More labels with as many failures never certify less.
+        # More labels with the same number of failures never certify less.
         n += bisect_left(
             range(n, high), True, key=lambda m: binomial_cdf(failures, m, limit) <= delta
         )
@@ -359,7 +359,7 @@ def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) 
 
 
 def _cost(row: Candidate) -> tuple[float, float, float]:
-    """Fewest tokens first; of equals more right answers, then the stricter threshold."""
+    """Fewest tokens first; among equals more correct answers, then the stricter threshold."""
     return row.rates["tokens"], row.rates["wrong"], -row.threshold
 
 

@@ -61,8 +61,8 @@ class Evaluator:
     """Adaptive inference and vote pools, from problems to files.
 
     An evaluation is :meth:`begin`, then :meth:`solve` or :meth:`vote` for each data set, then
-    :meth:`finish`. Interrupted and begun again, it does not repeat what was finished: engines in
-    this process journal whole records, a server's engine its answers.
+    :meth:`finish`. After an interruption it does not repeat finished work: with a local engine
+    records are journaled, with a server its answers.
 
     Args:
         engine: samples completions.
@@ -129,25 +129,25 @@ class Evaluator:
         fingerprint: str | None = None,
         past_stop: int = 0,
     ) -> str | None:
-        """Begin an evaluation, or go on with an interrupted one.
+        """Begin an evaluation, or continue an interrupted one.
 
         Args:
             name: of its folder.
             step: the optimizer step of the weights, which seeds the draws.
-            fingerprint: equal if and only if the same records would come of it; None keeps no
-                journal of records.
+            fingerprint: equal if and only if the records would be equal; None keeps no journal of
+                records.
             past_stop: of so many problems of each data set, also record the turns after a stop, for
                 replays of other rules. Results do not count them.
 
         Returns:
-            One line about what an earlier start left; None if there is nothing.
+            One line about the work of an earlier start; None if there is none.
         """
         self.records, self._name, self.step, self._past_stop = [], name, step, past_stop
         if isinstance(self.engine, OpenAIEngine):
             path = self.folder(name) / ANSWERS
             self._journal = self.engine.journal = AnswerJournal(path)
             kept = len(self._journal.entries)
-            found = f"going on with the {kept} answers in {path}; remove it to ask anew"
+            found = f"going on with the {kept} answers in {path}; remove it to start over"
             return found if kept else None
         if fingerprint is None:
             return None
@@ -202,7 +202,7 @@ class Evaluator:
 
     @property
     def samples(self) -> list[SampleRecord]:
-        """The trajectories that this process recorded in the present evaluation."""
+        """The trajectories that this process recorded in the current evaluation."""
         return [record for record in self.records if isinstance(record, SampleRecord)]
 
     # --- one data set --------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Evaluator:
         max_completion_tokens: int | None = None,
         on_turn: OnTurn | None = None,
     ) -> list[SampleRecord]:
-        """Adaptive inference: trajectories that end when the stopping rule says so.
+        """Adaptive inference: trajectories that end by the stopping rule.
 
         ``problems`` are of one data set, whose completion limit is ``max_completion_tokens``, or
         else the task's. ``on_turn`` is told of each turn as it ends.
@@ -344,7 +344,7 @@ class Evaluator:
 
 
 def warn_of_faults(records: Sequence[AnyRecord]) -> None:
-    """Name, in one line, the problems that count as wrong since they could not be run or graded."""
+    """Name, in one line, the problems counted as wrong since they could not be run or graded."""
     errors = {"/".join(record.key): record.error for record in records if record.error is not None}
     not_run = f"could not be run ({next(iter(errors.values()), '')})"
     ungraded = ["/".join(r.key) for r in records if any(c.grading_error for c in r.completions)]
@@ -360,7 +360,7 @@ def warn_of_faults(records: Sequence[AnyRecord]) -> None:
 
 
 def warn_of_missing_self_checks(records: Sequence[SampleRecord]) -> None:
-    """Say so if no turn states a self-check: the policy was probably not trained to."""
+    """Warn if no turn has a self-check: the policy was probably not trained to write one."""
     texts = [turn.text for record in records for turn in record.turns]
     if texts and not any(self_check_format_score(text) >= 0 for text in texts):
         warnings.warn(

@@ -1,8 +1,8 @@
 """Intervals of metrics, over clusters of problems.
 
 Variants of one problem are not independent: every resample and split here takes a cluster
-whole. A problem's turns stay together for the same reason. Nothing here speaks of another decoding
-seed or another training run.
+whole. A problem's turns stay together for the same reason. Intervals do not include the variation
+between decoding seeds or training runs.
 
 Shapes: N problems, C clusters, R resamples. ``cluster`` is [N] codes 0..C-1.
 """
@@ -41,7 +41,7 @@ def wilson_interval(proportion: float, n: float) -> list[float] | None:
 
 
 def effective_size(values: NDArray[Any], cluster: Ints) -> float:
-    """How many independent problems the mean of [N] ``values`` is worth, at most N.
+    """The effective number of independent problems in the mean of [N] ``values``, at most N.
 
     N divided by the design effect, the ratio of the mean's variance over clusters to that over
     problems; C if all values are equal.

@@ -1,4 +1,4 @@
-"""All metrics of data sets and their macro averages, in the form that results files have."""
+"""All metrics of data sets and their macro averages, as in results files."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ DIAGNOSTICS = "diagnostics.json"
 
 
 def summarize(records: Sequence[SampleRecord]) -> dict[str, Any]:
-    """:func:`measure_all` of what was recorded, a repeated record counting once.
+    """:func:`measure_all` of records; a repeated record counts once.
 
     Raises:
         ValueError: naming a record with a turn without a label.
@@ -54,7 +54,7 @@ def measure_all(tables: Mapping[str, TurnTable]) -> dict[str, dict[str, Any]]:
 def measure(table: TurnTable) -> dict[str, Any]:
     """Every metric that the method has, ``n`` problems and ``accuracy_ci95``; None if undefined.
 
-    The interval is the 95 % Wilson interval of as many problems as the clusters are worth.
+    The interval is the 95 % Wilson interval for the effective number of independent problems.
     """
     problems = problem_table(table, table.outcome)
     values: dict[str, Any] = {name: finite(value) for name, value in problems.values().items()}
@@ -144,7 +144,7 @@ def macro_average(
     names: Sequence[str],
     metrics: Sequence[str] = METRIC_NAMES,
 ) -> dict[str, Any]:
-    """The unweighted mean of each metric over the named data sets that are there.
+    """The unweighted mean of each metric over the named data sets that are present.
 
     Args:
         datasets: values by data set, None if undefined.

@@ -1,4 +1,4 @@
-"""Where a policy stops, and what is promised of it: files that ``certify`` and exports write.
+"""A policy's stopping rule and its certificate: files that ``certify`` and exports write.
 
 ``operating_point.json`` in a policy's folder holds its threshold, and all of a certificate if there
 is one.

@@ -79,7 +79,7 @@ def _read_lines(path: Path, kind: type[Record]) -> Iterator[Record]:
             if first_line.setdefault(record.key, number) != number:
                 raise ValueError(f"repeats {'/'.join(record.key)} of line {first_line[record.key]}")
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}, line {number}: {error}; mend or remove the line") from error
+            raise ConfigError(f"{path}, line {number}: {error}; fix or remove the line") from error
         yield record
 
 
@@ -132,9 +132,9 @@ def write_results(
 def write_samples(
     folder: str | os.PathLike[str], records: Sequence[SampleRecord]
 ) -> list[SampleRecord]:
-    """Write ``samples.jsonl`` alone, for records without labels; returns what was written.
+    """Write only ``samples.jsonl``, for records without labels; returns the records written.
 
-    A results file never stands beside other samples than its own: it is removed.
+    A results file of other samples is removed.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def write_samples(
 
 
 def read_results(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a results file holds; empty if there is none.
+    """The content of a results file; empty if there is none.
 
     Raises:
         ConfigError: if it cannot be read.
@@ -157,7 +157,7 @@ def read_results(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: no results file ({error}); mend or remove it") from error
+        raise ConfigError(f"{path}: no results file ({error}); correct or remove it") from error
     return results if isinstance(results, dict) else {}
 
 
@@ -193,11 +193,11 @@ class Journal(LineJournal[tuple[str, str], AnyRecord]):
 
     The first line of the file is a fingerprint of all that decides a record; every other line is
     the record of one problem, by data set and id. A journal of another fingerprint starts over, and
-    a line that is no record ends what is trusted.
+    everything from the first line that is not a record is ignored.
 
     Args:
         path: of the file.
-        fingerprint: equal if and only if the same evaluation would leave the same records.
+        fingerprint: equal if and only if the same evaluation would give the same records.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:

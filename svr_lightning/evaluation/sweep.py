@@ -1,4 +1,4 @@
-"""Every operating point of a policy, read off one uncensored recording.
+"""Every operating point of a policy, from one recording of all turns.
 
 Rows are plain dictionaries: which point it is, then the metrics of each data set and of the macro
 averages, as results files have them.
@@ -53,7 +53,7 @@ def sweep(tables: Tables, rule: Confident, max_turns: int, thresholds: Sequence[
 
     Args:
         tables: with ``max_turns`` turns of every problem that could be run.
-        rule: the operating point; curves change one thing of it at a time.
+        rule: the operating point; each curve changes one of its settings.
         max_turns: T_max, and the largest fixed budget.
         thresholds: gamma of the curves.
 
@@ -108,7 +108,7 @@ def compare_stops(
 
     Each family has a grid of settings, T_max up to ``max_turns`` among them. Of the settings within
     the budget on half of the clusters, the most accurate one there is measured on the other half,
-    and the reverse, since a choice looks better than it is on its own problems. ``budget`` is in
+    and the reverse, since a choice is optimistic on its own problems. ``budget`` is in
     mean tokens per problem, over all turns that were generated; None takes what ``rule`` takes.
     ``seed`` splits and resamples clusters. Every problem that ran needs ``max_turns`` turns.
 
@@ -163,8 +163,8 @@ def _outcomes(
 ) -> Iterator[Outcome]:
     """The outcome of each rule of :func:`families` with its T_max.
 
-    Only a majority looks at the turns that are left. The others return the turn that they stop at,
-    so that one replay of all turns, cut off, serves every T_max.
+    Only a majority depends on the number of remaining turns. The others return the turn at which
+    they stop, so one replay of all turns, cut at T_max, gives every T_max.
     """
     whole: dict[StopRule | Oracle, Outcome] = {}
     for rule, turns in rules:
@@ -181,7 +181,7 @@ def _outcomes(
 
 
 def measured(table: TurnTable, outcome: Outcome) -> tuple[Floats, Floats]:
-    """[N] whether the returned answer is right, and the tokens of all turns up to the stop."""
+    """[N] whether the returned answer is correct, and the tokens of all turns up to the stop."""
     problems = problem_table(table, outcome).problems
     return problems["final_correct"].astype(float), problems["total_tokens"].astype(float)
 
@@ -189,7 +189,7 @@ def measured(table: TurnTable, outcome: Outcome) -> tuple[Floats, Floats]:
 def best_of_halves(right: Floats, tokens: Floats, budget: Floats, half: Bools) -> list[int] | None:
     """:func:`best_option` of the problems in ``half`` and of the others; None if one has none.
 
-    Each is to be measured on the other half: a winner's own problems would flatter it.
+    Each is to be measured on the other half: on its own problems a winner is optimistic.
     """
     found = [best_option(right[:, h], tokens[:, h], budget[h]) for h in (half, ~half)]
     best = [option for option in found if option is not None]
@@ -197,7 +197,7 @@ def best_of_halves(right: Floats, tokens: Floats, budget: Floats, half: Bools) -
 
 
 def best_option(right: Floats, tokens: Floats, budget: Floats) -> int | None:
-    """The most accurate of K options within a budget, the cheaper one of equals.
+    """The most accurate of K options within a budget; among equals the cheaper one.
 
     Args:
         right: [K, N] accuracy of each option on each problem.
@@ -219,7 +219,7 @@ def families(
 ) -> dict[str, list[tuple[StopRule | Oracle, int]]]:
     """By name, rules with each T_max of ``horizons``.
 
-    Scores that were not recorded are left out, and repetition in a single turn. Thresholds are
+    Scores that were not recorded, and repetition in a single turn, are left out. Thresholds are
     quantiles of the table's scores. Without ``horizons``: 1 to ``max_turns``.
     """
     counts = range(2, max_turns + 1)
@@ -251,7 +251,7 @@ def families(
 
 
 def _frontier(settings: Sequence[str], tokens: Floats, accuracy: Floats) -> list[Row]:
-    """The points that no cheaper one equals, from the cheapest on."""
+    """The points that no cheaper one equals, by increasing cost."""
     points: list[Row] = []
     for index in np.lexsort((-accuracy, tokens)):
         if not points or accuracy[index] > points[-1]["accuracy"]:

@@ -1,4 +1,4 @@
-"""Recorded trajectories as columns, and the one per-problem table that all numbers come from.
+"""Recorded trajectories as columns, and the per-problem table from which all numbers are computed.
 
 From records to numbers::
 
@@ -48,8 +48,8 @@ class Outcome:
     returned: Ints
     """[N] the turn (from 1) whose answer is returned; 0 for a problem that could not be run."""
     observed: Ints
-    """[N] turns that were generated, and are paid for; ``returned`` unless an earlier turn is
-    returned than the last one."""
+    """[N] generated turns, whose tokens count; ``returned`` unless a turn before the last one is
+    returned."""
     stopped_early: Bools
     """[N] whether a turn before T_max ended the trajectory."""
 
@@ -74,7 +74,7 @@ class TurnTable:
     confidence: Floats
     """[N, T] stated confidence in [0, 1]; nan without a self-check."""
     signals: tuple[tuple[StopSignals, ...], ...]
-    """[N] of each problem's turns, what stopping rules may read."""
+    """[N] the signals of each problem's turns that stopping rules may read."""
     prompt_tokens: Ints
     """[N, T]"""
     completion_tokens: Ints
@@ -228,7 +228,7 @@ def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemTable:
-    """One row per problem of what an outcome is worth."""
+    """One row per problem with the values of an outcome."""
 
     dataset: str
     ids: tuple[str, ...]

@@ -1,6 +1,6 @@
 """Majority voting over pools of independent samples.
 
-Maj@k returns the answer that most of k samples give. Ties go to the answer that was sampled first;
+Maj@k returns the most frequent answer of k samples. Ties go to the answer that was sampled first;
 samples whose answer cannot be read do not vote, and where none can be read the result is wrong.
 From a pool of n samples per problem, Maj@k for every k up to n follows by drawing k of the n.
 
@@ -50,7 +50,7 @@ def metric_names(ks: Sequence[int]) -> tuple[str, ...]:
     """``mean@1``, then for each k ``maj@k``, ``pass@k`` and ``tokens@k``.
 
     ``mean@1`` is the accuracy of one sample, ``pass@k`` how often one of k is correct, ``tokens@k``
-    what the prompts and completions of k samples of a problem cost.
+    the tokens of the prompts and completions of k samples of a problem.
     """
     return ("mean@1", *(f"{kind}@{k}" for k in ks for kind in ("maj", "pass", "tokens")))
 
@@ -136,8 +136,8 @@ def majority_outcomes(
 ) -> list[Bools]:
     """[N, R] for each k, whether the majority of k samples drawn without replacement is right.
 
-    For different k the draws lie within each other, so that differences between them are less
-    noisy than each.
+    Draws for a smaller k are part of those for a larger one, so differences between them have
+    less noise.
     """
     n, size = pools.answer.shape
     outcomes = [np.zeros((n, resamples), dtype=np.bool_) for _ in ks]
@@ -198,7 +198,7 @@ def pools_of(records: Sequence[PoolRecord]) -> Iterator[Pools]:
 
 
 def answer_classes(task: Task, answers: Sequence[str | None]) -> list[int]:
-    """Equal numbers for answers that the task's evaluator takes for one; -1 where it reads none."""
+    """Equal numbers for answers that the task considers equal; -1 for unreadable ones."""
     numbers = AnswerNumbers(task.answer_form)
     return [numbers.number(answer) - 1 for answer in answers]
 

@@ -1,4 +1,4 @@
-"""What a task is: how its rows read, how an answer is written, extracted and graded."""
+"""The interface of a task: reads rows, defines the form of an answer, extracts and grades it."""
 
 import inspect
 import json
@@ -43,7 +43,7 @@ class AnswerForm:
 
 
 class AnswerNumbers:
-    """Numbers the answers to one problem: equal numbers for answers that the task takes as equal.
+    """Numbers the answers to one problem: equal numbers for answers that the task considers equal.
 
     An answer has the number of the first one that it equals, from 1; 0 if the task reads none.
 
@@ -98,11 +98,11 @@ class Task(ABC):
     max_completion_tokens: int = 2048
     """L_gen: completion limit of an evaluation whose configuration sets none."""
     grading_workers: int = 0
-    """Threads in which :meth:`grade` runs while the engine generates. 0 grades in line: right for
-    a grader that costs less than a millisecond. A task that starts a process per answer, or asks a
+    """Threads in which :meth:`grade` runs while the engine generates. 0 grades directly, for a
+    grader that takes less than a millisecond. A task that starts a process per answer, or asks a
     sandbox, sets a number; its :meth:`grade` must then be thread-safe."""
     grader: str = "paper"
-    """Which notion of correctness :meth:`grade` applies; results name it."""
+    """The name of :meth:`grade`'s rule in results."""
     mathematical: bool = False
     """Whether answers and references are LaTeX, which the grader ``symbolic`` can compare."""
 
@@ -131,17 +131,17 @@ class Task(ABC):
         """
 
     def from_question(self, question: str) -> Problem:
-        """A problem from a user's own words. It has no reference, so it is not graded."""
+        """A problem from a user's question. It has no reference, so it is not graded."""
         return Problem(id="", task=self.name, question=question, reference="")
 
     @abstractmethod
     def extract_answer(self, completion: str) -> str | None:
-        """The candidate answer as written, or None where none can be read."""
+        """The answer as written, or None if none can be read."""
 
     def answer_form(self, answer: str) -> AnswerForm | None:
-        """What :meth:`extract_answer` found, as the evaluator compares it; None where it cannot.
+        """The extracted answer in the form that the evaluator compares; None if it has none.
 
-        Majority voting counts answers as one whose forms are the same. By default the text itself,
+        Majority voting counts answers with the same form as equal. By default the form is the text
         with white space reduced to single spaces.
         """
         text = " ".join(answer.split())
@@ -158,20 +158,20 @@ class Task(ABC):
     def format_score(self, completion: str) -> float:
         """r_taskfmt in [0, 1]: whether the answer follows the task's output convention.
 
-        By default 1.0 where :meth:`extract_answer` finds an answer, else 0.0.
+        By default 1.0 if :meth:`extract_answer` finds an answer, else 0.0.
         """
         return 0.0 if self.extract_answer(completion) is None else 1.0
 
 
 def first_answer(text: str) -> str | None:
-    """What stands between the first opening tag and the next closing tag, or None."""
+    """The text between the first opening tag and the next closing tag, or None."""
     start = text.find(OPEN_TAG)
     end = text.find(CLOSE_TAG, start + len(OPEN_TAG))
     return None if start < 0 or end < 0 else text[start + len(OPEN_TAG) : end]
 
 
 def last_answer(text: str) -> str | None:
-    """What stands between the last opening tag that is closed and the next closing tag, or None."""
+    """The text between the last opening tag that is closed and its closing tag, or None."""
     start = text.rfind(OPEN_TAG, 0, max(text.rfind(CLOSE_TAG), 0))
     return None if start < 0 else text[start + len(OPEN_TAG) : text.find(CLOSE_TAG, start)]
 

@@ -1,4 +1,4 @@
-"""Labels of completions, by the paper's rule or another notion of correctness.
+"""Labels of completions, by the paper's rule or another grader.
 
 Training rewards are always the paper's. Evaluation and ``regrade`` can choose a grader. Nothing
 that builds an SVR prompt imports this.
@@ -29,7 +29,7 @@ class Grader:
         """Whether the completion's answer is correct.
 
         Raises:
-            GradingError: if it could not be found out within the bounds of time and memory.
+            GradingError: if it could not be decided within the limits of time and memory.
         """
         return task.grade(completion, problem)
 
@@ -46,7 +46,7 @@ class SymbolicGrader(Grader):
         self._compare = compare
 
     def grade(self, task: Task, completion: str, problem: Problem) -> bool:
-        """Compare in the worker process what the paper's rule tells apart.
+        """Compare in the worker process two answers that differ by the paper's rule.
 
         Raises:
             GradingError: if the worker ran out of time or memory, died or did not start.
@@ -62,7 +62,7 @@ class SymbolicGrader(Grader):
 
 
 def _are_plain_numbers(answer: str, reference: str) -> bool:
-    """Whether the paper's rule has read both as numbers, so that nothing is left to find out."""
+    """Whether the paper's rule has read both as numbers, so that its answer is final."""
     both = (answer, reference)
     percent = any("%" in text or "percent" in text for text in both)
     return not percent and all(read_number(normalise(text)) is not None for text in both)
@@ -136,8 +136,8 @@ def score_turns(
 class GradingPool(AbstractContextManager["GradingPool"]):
     """Grades finished turns while the engine generates, in as many threads as their task asks for.
 
-    A label depends on its completion and problem alone, and is asked for by its handle, so that the
-    order in which threads finish changes nothing.
+    A label depends only on its completion and problem, and is fetched by its handle, so the
+    order in which threads finish does not matter.
     """
 
     def __init__(self) -> None:

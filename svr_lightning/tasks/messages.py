@@ -24,7 +24,7 @@ def refinement_messages(
     turn: int,
     interface: SelfCheckFields = "joint",
 ) -> list[Message]:
-    """The messages of turn ``turn`` >= 2, from the policy's own previous completion and check.
+    """The messages of turn ``turn`` >= 2, from the policy's previous completion and self-check.
 
     Only the question of ``problem`` is read.
     """
