@@ -225,7 +225,7 @@ def _tables(paths: list[Path] | None, options: argparse.Namespace) -> Tables:
     turns = (turn for table in tables.values() for turns in table.signals for turn in turns)
     require(
         any(getattr(turn, options.score) is not None for turn in turns),
-        f"--score {options.score}: the samples have no {options.score!r}; record it, or choose "
+        f"--score {options.score}: the samples hold no {options.score!r}; record it, or take "
         "another score",
     )
     return tables
