@@ -47,7 +47,7 @@ def test_the_gap_to_the_best_pair_is_measured_within_each_budget(tmp_path: Path)
     assert points[200]["gap"]["difference"] == 0
 
 
-def test_ours_and_its_rivals_are_compared_on_the_seeds_that_all_have(tmp_path: Path) -> None:
+def test_rivals_without_some_seeds_count_only_where_none_has_all(tmp_path: Path) -> None:
     ours = seeds_of("svr", tmp_path, (43, 44))
     own = Frontier(names=("sure",), answers=(option([HALF, ALL], 60),))
     more = seeds_of("grpo_mt", tmp_path, (42, 43))
@@ -55,6 +55,9 @@ def test_ours_and_its_rivals_are_compared_on_the_seeds_that_all_have(tmp_path: P
     found = pairs_of(ours, own, [(more, rival)], FREE)
     assert found["seeds"] == [43]
     assert found["points"][0]["gap"]["seeds"] == pytest.approx([-0.5])
+    whole = seeds_of("murphy", tmp_path, (43, 44))
+    both = pairs_of(ours, own, [(more, rival), (whole, own)], FREE)
+    assert (both["seeds"], both["points"][0]["gap"]["seeds"]) == ([43, 44], [0.0, 0.0])
     other = seeds_of("murphy", tmp_path, (42,))
     assert pairs_of(ours, own, [(other, rival)], FREE)["points"] == []
 

@@ -80,8 +80,13 @@ def curve(seeds: Seeds, options: Frontier) -> list[Entry]:
 def pairs_of(
     ours: Seeds, own: Frontier, every: Sequence[tuple[Seeds, Frontier]], against: str
 ) -> Entry:
-    """One of our rows against the best option of one of :data:`RIVALS`, over common seeds."""
+    """One of our rows against the best option of one of :data:`RIVALS`, over common seeds.
+
+    Rivals that lack some of our seeds are left out if others have all of them.
+    """
     rivals = [(seeds, options) for seeds, options in every if RIVALS[against](seeds.row, ours.row)]
+    whole = [one for one in rivals if set(ours.seeds) <= set(one[0].seeds)]
+    rivals = whole or rivals
     common = [seed for seed in ours.seeds if all(seed in one.seeds for one, _ in rivals)]
     entry: Entry = {"name": ours.row.name, "title": ours.row.title, "against": against}
     entry |= {"seeds": common, "points": []}
