@@ -6,7 +6,7 @@
         -T split=test --model openai-api/mine/policy
     python -m svr_lightning.adapters.inspect_eval runs/gsm8k/eval/test logs/gsm8k.eval
 
-The solver leaves a :class:`~svr_lightning.evaluation.records.SampleRecord`, the line of a
+The solver stores a :class:`~svr_lightning.evaluation.records.SampleRecord`, the line of a
 ``samples.jsonl``, which the scorer hands to this package's own metrics.
 """
 
@@ -88,7 +88,7 @@ def svr(
     max_turns: int = 10,
     threshold: float = Confident.threshold,
 ) -> Task:
-    """Problems of a data set, solved by refinement until the policy is sure.
+    """Problems of a data set, solved by refinement until the stopping rule ends it.
 
     Args:
         task: how rows are read and answers graded: ``gsm8k``, ``math``, ``countdown`` or a class
@@ -132,7 +132,7 @@ def svr_solver(
     whose target is the reference.
 
     Args:
-        task: reads and grades answers, and words the prompts.
+        task: reads and grades answers, and writes the prompts.
         max_turns: T_max.
         threshold: gamma of the paper's rule.
         stop: another rule, as in a configuration: ``{"class_path": ..., "init_args": {...}}``.

@@ -1,7 +1,7 @@
 """SVR in lm-evaluation-harness: the task ``svr``, through ``python -m svr_lightning serve``.
 
-The server takes the turns, and the harness sees the one that it returned: whether its answer is
-right, and how well its verdict and confidence say so. ``svr.yaml`` beside this file is the task,
+The server runs the turns, and the harness sees only the returned one: whether its answer is
+correct, and how well verdict and confidence predict it. ``svr.yaml`` beside this file is the task,
 and ``--metadata`` names the data set. It needs a server with ``--otherwise answer`` (the default),
 or answers that were given up count as wrong and unsure.
 """

@@ -34,7 +34,7 @@ Said = tuple[tuple[str, str], ...]
 
 
 class SVRRollouts:
-    """TRL's ``rollout_func``, with the reward functions and the data set that belong to it.
+    """TRL's ``rollout_func``, with the matching reward functions and data set.
 
     A trajectory has ``recipe.horizon`` turns. TRL trains on one of them and compares its reward
     with those of the problem's other trajectories. The rest of ``recipe`` that counts here are its

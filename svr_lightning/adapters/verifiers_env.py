@@ -6,8 +6,8 @@ An environment of verifiers is a module of its own, which names the two::
     __all__ = ["SVRHarness", "SVRTaskset"]
 
 Each turn is a prompt of its own, so it becomes a branch of the trace. A trainer takes every branch
-as a sample with the reward of the trajectory: SVR with loss on all turns. It has no place for loss
-on the last turn alone.
+as a sample with the reward of the trajectory: SVR with loss on all turns. Loss on the last turn
+alone is not possible.
 """
 
 from collections.abc import Iterable

@@ -33,9 +33,9 @@ SUPPORTED = ((0, 25), (0, 33))
 TEXT_ONLY_QWEN3_5 = (0, 27)
 """First release that knows Qwen3.5 without its vision tower."""
 CPU_CACHE_BYTES = 256 * 2**20
-"""Key-value cache on a CPU, where a share of the memory would mean the machine's."""
+"""KV cache on a CPU, where a share of the memory would be that of the whole machine."""
 MOST_SEQUENCES = 1024
-"""Completions that run at the same time, where a rollout has more trajectories."""
+"""Limit of completions that run at the same time."""
 CPU_BATCHED_TOKENS = 8192
 """Tokens of one engine step on a CPU; a prompt has to fit into what is left of them."""
 _OURS = frozenset(
@@ -94,9 +94,9 @@ class VLLMEngine(Engine):
         self._stop_token_ids: list[int] = []
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
-        """Build the engine; every rank has to, at the same time.
+        """Build the engine; every rank must do so at the same time.
 
-        It measures free memory to size its cache, so the optimizer must come after it.
+        It measures free memory to size its KV cache, so the optimizer must be created later.
         """
         prepare_environment()
         from vllm import LLM
@@ -138,7 +138,7 @@ class VLLMEngine(Engine):
         self._count_preemptions(self._llm.llm_engine.engine_core.engine_core.scheduler)
 
     def _count_preemptions(self, scheduler: Any) -> None:
-        """VLLM counts them itself only with all its statistics, at every step."""
+        """Count them: vLLM does so only together with all its statistics, at every step."""
         stock = scheduler._preempt_request
 
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -148,7 +148,7 @@ class VLLMEngine(Engine):
         scheduler._preempt_request = counted
 
     def sync(self, model: Any, version: int) -> None:
-        """Copy every weight of ``model`` into the engine and forget what the old ones cached."""
+        """Copy every weight of ``model`` into the engine and drop the caches of the old ones."""
         from svr_lightning.engines.vllm_weights import load_weights
 
         if self._running:
@@ -164,7 +164,7 @@ class VLLMEngine(Engine):
         self.version = version
 
     def sleep(self) -> None:
-        """Give memory back to the update, as ``sleep_level`` says."""
+        """Release memory for the update, as ``sleep_level`` says."""
         if self.sleep_level and self._llm is not None and self.version >= 0:
             self._llm.sleep(level=self.sleep_level)
             self.version = -1
@@ -195,7 +195,7 @@ class VLLMEngine(Engine):
         self._running.add(name)
 
     def step(self) -> list[Output]:
-        """One scheduling step: prefills and decodes as vLLM sees fit."""
+        """One scheduling step: prefills and decodes chosen by vLLM."""
         if not self._running:
             return []
         with self._eager():
@@ -217,7 +217,7 @@ class VLLMEngine(Engine):
             self._running.discard(str(request_id))
 
     def interrupt(self) -> list[Output]:
-        """Abort all requests and return what was drawn of them."""
+        """Abort all requests and return their tokens so far."""
         processor = self._llm.llm_engine.output_processor
         outputs = []
         for state in processor.request_states.values():
@@ -269,7 +269,7 @@ def served_config(model: Any, release: tuple[int, ...], *, tied: bool) -> Any:
     """The configuration that vLLM builds its model from.
 
     A text-only Qwen3.5 is wrapped in its multimodal class, without the vision tower, for releases
-    that do not know it alone.
+    that do not support it alone.
     """
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
@@ -288,7 +288,7 @@ def config_folder(config: Any) -> Path:
     """A folder that holds ``config`` and is named by its content.
 
     Its path is part of the key under which vLLM caches compiled code: another one at every start
-    would compile everything anew.
+    would compile everything again.
     """
     cache = Path(os.environ.get("VLLM_CACHE_ROOT", "~/.cache/vllm")).expanduser()
     content = config.to_json_string(use_diff=False)
@@ -312,7 +312,7 @@ def defaults(
     if trajectories is not None:  # vLLM's own default captures graphs for up to 1024
         arguments["max_num_seqs"] = min(trajectories, MOST_SEQUENCES)
     if _is_hybrid(config):
-        arguments["enable_prefix_caching"] = False  # recurrent states make it next to useless
+        arguments["enable_prefix_caching"] = False  # almost useless with recurrent states
         arguments["mamba_ssm_cache_dtype"] = "float32"  # as the trainer holds them
         # By default Hopper takes FlashInfer, which compiles for minutes and needs nvcc.
         arguments["additional_config"] = {"gdn_prefill_backend": "triton"}

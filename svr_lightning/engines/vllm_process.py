@@ -27,7 +27,7 @@ def prepare_environment() -> None:
 
 @contextmanager
 def process_named(ranks: int, gpu: int) -> Iterator[None]:
-    """Within it, the environment says which of the processes this is, and which GPU is its own.
+    """Within it, the environment has this process's rank and GPU.
 
     vLLM takes ``LOCAL_RANK`` for the number of the GPU. A launcher's counts the processes of a
     machine, which is another number under ``devices: [2, 3]``, and SLURM sets none at all. It is
@@ -39,7 +39,7 @@ def process_named(ranks: int, gpu: int) -> Iterator[None]:
         gpu: of this process, among those that it sees.
 
     Raises:
-        ConfigError: if the processes do not make whole engines, or vLLM would take another GPU.
+        ConfigError: if the processes do not divide into engines, or vLLM would use another GPU.
     """
     world = processes()
     if world % ranks:
@@ -71,11 +71,11 @@ def process_named(ranks: int, gpu: int) -> Iterator[None]:
 
 @contextmanager
 def own_shared_memory() -> Iterator[None]:
-    """Give the shared memory of an engine on a CPU a name that no other run on this machine has.
+    """Give the shared memory of an engine on a CPU a name that is unique on this machine.
 
-    Under an external launcher, vLLM names the memory of all runs alike and leaves it behind: a
-    second run, or a later one, would find the name taken. Once all ranks hold the memory, it needs
-    no name.
+    Under an external launcher, vLLM gives the memory of all runs the same name and does not remove
+    it: another run would find the name in use. Once all ranks have opened the memory, it needs no
+    name.
     """
     from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
 

@@ -2,11 +2,11 @@
 
 There is one way in, vLLM's layerwise reload: it accepts weights as a checkpoint names them, fuses
 and packs them as at start-up, and copies the result into the tensors that kernels and graphs
-already refer to. It has to be given its weights: without, it would read a checkpoint from disk.
+already refer to. It must be given the weights: otherwise it would read a checkpoint from disk.
 
 :func:`routes` matches the weights of both by name. Engines fuse projections (query, key and value
-become one matrix) and wrap the text decoder of a multimodal class. A weight without a place, or a
-place without a weight, would give a model that runs and is wrong, so both are errors.
+become one matrix) and wrap the text decoder of a multimodal class. A weight without a counterpart
+on the other side would give a model that runs but is wrong, so it is an error.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,11 +19,11 @@ from svr_lightning.engines.lora import acting_weights
 from svr_lightning.errors import ConfigError
 
 Weights = Iterable[tuple[str, Callable[[], Tensor]]]
-"""By name, and read one at a time: a merged weight is made for the moment."""
+"""By name, and read one at a time: a merged weight is temporary."""
 
 
 def is_tied(policy: Any) -> bool:
-    """Whether the output layer is the embedding, judged by the weights themselves."""
+    """Whether the output layer is the embedding, determined from the weights."""
     return policy.get_output_embeddings().weight is policy.get_input_embeddings().weight
 
 
@@ -42,7 +42,7 @@ def load_weights(llm: Any, policy: Any, *, tied: bool) -> None:
         RuntimeError: if vLLM's loader passes over a weight that it was given.
     """
     if is_tied(policy) != tied:
-        # Both would end up in the one place that a tied engine has.
+        # A tied engine has one weight for both.
         raise ConfigError("engine: the policy's embeddings were tied or untied after it started")
 
     def intercept(model: Any) -> None:

@@ -40,7 +40,7 @@ def share_p_value(failures: int, n: int, limit: float) -> float:
 
 
 def mean_p_value(values: Floats, limit: float, bound: float = 1.0) -> float:
-    """P-value of "the mean is above ``limit``" for values known beforehand to be in [0, bound].
+    """P-value of "the mean is above ``limit``" for values known to be in [0, bound].
 
     A betting test (Waudby-Smith and Ramdas 2024): with x = value / bound and m = limit / bound,
     the capital prod(1 + l (m - x)) of a bet 0 <= l <= 1 / (1 - m) has expectation at most 1 under

@@ -76,7 +76,7 @@ class ProblemRecord:
     """Task that grades it."""
     question: str
     reference: Any
-    """The gold answer, any JSON value; ``""`` or None for a question of the user's own."""
+    """The reference answer, any JSON value; ``""`` or None for a user's question."""
     payload: Mapping[str, Any] = field(default_factory=dict)
     """What else the task's grader needs."""
     cluster: str | None = None
@@ -132,7 +132,7 @@ class SampleRecord(ProblemRecord):
     turns: tuple[TurnRecord, ...]
     """All recorded turns; those behind ``observed_turns`` were generated for replays."""
     observed_turns: int | None = None
-    """How many turns were generated and are paid for; None: as many as ``returned_turn``."""
+    """Number of generated turns, whose tokens count; None: ``returned_turn``."""
 
     def __post_init__(self) -> None:
         name = f"record {self.id!r} of {self.dataset!r}"
@@ -153,7 +153,7 @@ class SampleRecord(ProblemRecord):
 
     @property
     def observed(self) -> int:
-        """Turns that were generated and are paid for."""
+        """The generated turns, whose tokens count."""
         return self.returned_turn if self.observed_turns is None else self.observed_turns
 
     @property

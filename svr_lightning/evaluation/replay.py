@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Oracle(Rule[bool]):
-    """Stops at the first right answer: an upper bound for rules, which may not read labels.
+    """Stops at the first correct answer: an upper bound for rules, which may not read labels.
 
     A turn is its label here, so that inference, whose turns have none, cannot use it.
     """
@@ -28,7 +28,7 @@ class Oracle(Rule[bool]):
         return "the first right answer (reads labels)"
 
     def stops(self, turns: Sequence[bool], max_turns: int) -> bool:
-        """Whether the last turn is right."""
+        """Whether the last turn is correct."""
         return turns[-1]
 
 

@@ -1,6 +1,6 @@
-"""One look for every figure, deterministic SVG, and labels that keep clear of each other.
+"""One style for all figures, deterministic SVG, and labels that do not overlap.
 
-Blue and orange can be told apart by every kind of colour vision and, with grey, in greyscale.
+Blue and orange can be distinguished by every kind of colour vision and, with grey, in greyscale.
 A drawing function takes plain numbers and returns a figure; :func:`svg` runs it in the style.
 """
 

@@ -75,9 +75,9 @@ def _of_method(method: Method, number: int) -> Iterator[Table]:
 
 
 def headline(methods: Sequence[Method]) -> str:
-    """One sentence: accuracy and tokens of the first method, and what they are to be held against.
+    """One sentence: accuracy and tokens of the first method, and those to compare them with.
 
-    That is every turn of the same policy where all were recorded, else the most accurate of the
+    These are all turns of the same policy if they were recorded, else the most accurate of the
     other methods.
     """
     method, run = methods[0], methods[0].runs[0]

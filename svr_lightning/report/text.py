@@ -1,4 +1,4 @@
-"""Text and tables in HTML, Markdown and LaTeX; text of models is shown and never obeyed.
+"""Text and tables in HTML, Markdown and LaTeX; model text is escaped.
 
 A character that would not show, or that would change how others show (controls, line separators,
 direction marks, lone surrogates), is written as its code point. All results are ASCII.

@@ -44,8 +44,8 @@ def malformed(text: str, interface: SelfCheckFields | None) -> bool:
 def classes(record: SampleRecord, interface: SelfCheckFields | None) -> frozenset[str]:
     """The keys of :data:`CLASSES` that fit the observed turns of a trajectory.
 
-    Broken is a wrong answer that was right at an earlier turn, fixed a right one whose first was
-    wrong. ``interface`` are the fields of a self-check; None without self-checks.
+    Broken is a wrong answer that was correct at an earlier turn, fixed a correct one whose first
+    was wrong. ``interface`` are the fields of a self-check; None without self-checks.
     """
     turns = record.turns[: record.observed]
     right = [bool(turn.correct) for turn in turns]

@@ -132,7 +132,7 @@ def close(left: Fraction | None, right: Fraction | None) -> bool:
 
 
 def normalise(answer: str) -> str:
-    r"""Remove what does not change an answer's meaning, and spell the rest one way.
+    r"""Remove what does not change an answer's meaning, and give the rest one spelling.
 
     Gone are spaces and spacing commands, ``\left`` and ``\right``, dollar, percent and degree
     signs, trailing units and the final period, and a leading ``x =``. Rewritten are synonymous

@@ -15,11 +15,11 @@ from pathlib import Path
 from svr_lightning.tasks.base import GradingError
 
 CPU_SECONDS = 1.0
-"""Processor time of one comparison: the kernel then ends the process that makes it."""
+"""CPU time of one comparison: the kernel then kills the process."""
 WALL_SECONDS = 20.0
-"""Of one comparison, on a machine so busy that the processor time is not used up by then."""
+"""Wall-clock time of one comparison, for a busy machine."""
 START_SECONDS = 120.0
-"""For the worker to be ready."""
+"""Until the worker is ready."""
 MEMORY = 256 * 2**20
 """Bytes of address space beyond what the worker has when it is ready."""
 READY = b"ready\n"

@@ -1,11 +1,11 @@
 r"""The process that compares answers with Math-Verify: ``python -m svr_lightning.tasks.worker``.
 
 A request is a line of JSON, ``[answer, reference]``, on standard input; the reply on standard
-output is ``1`` or ``0``, ``m`` where memory ran out, ``t`` where processor time did.
+output is ``1`` or ``0``, ``m`` if memory ran out, ``t`` if CPU time did.
 
-The process imports what it needs and forks. The child gives up what could do harm
-(:func:`lock_down`) and answers requests. Where the kernel ends it for a request's processor time,
-the parent, which never sees a request, forks the next child within milliseconds.
+The process imports what it needs and forks. The child gives up dangerous rights (:func:`lock_down`)
+and answers requests. If the kernel kills it because a request exceeded its CPU time, the parent,
+which never sees a request, forks the next child within milliseconds.
 
 Both answers are read as LaTeX. Math-Verify's other extraction, ``ExprExtractionConfig``, hands the
 text to sympy's ``parse_expr``, which runs it as Python, and is not used. The LaTeX reader makes its
@@ -37,11 +37,11 @@ from svr_lightning.tasks.latex import normalise, without_delimiters
 from svr_lightning.tasks.symbolic import CPU_SECONDS, MEMORY, READY
 
 MAX_CHARACTERS = 400
-"""Of an answer or a reference; a longer one is not compared."""
+"""Longest answer or reference that is compared."""
 MAX_DEPTH = 12
 """Brackets and braces open at once; a deeper answer is not compared."""
 RELATIVE = 1e-3
-"""How close a decimal must be in proportion too, or 0 would stand for every small number."""
+"""Relative tolerance of decimals; without it 0 would equal every small number."""
 
 _LATEX = (LatexExtractionConfig(boxed_match_priority=0),)
 _NUMBER = re.compile(r"[0-9]+|[0-9]*\.[0-9]+|[0-9]+\.")
@@ -77,7 +77,7 @@ _WARM_UP = (
     (r"50\%", "0.5"),
 )
 
-# It warns at every answer that its own time limits are off: the process that it runs in has one.
+# It warns at every answer that its own time limits are off: this process has one.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
@@ -111,7 +111,7 @@ def read(text: str) -> list[Any]:
 
 
 def parse_number(text: str, *_: Any, **__: Any) -> Basic:
-    """What sympy reads a string with in this process, instead of ``parse_expr``: plain numbers.
+    """Replaces sympy's ``parse_expr`` in this process: reads plain numbers only.
 
     Raises:
         SyntaxError: for any other text.
@@ -122,7 +122,7 @@ def parse_number(text: str, *_: Any, **__: Any) -> Basic:
 
 
 def prepare() -> None:
-    """Do what needs files or generated code, and take ``parse_expr`` out of sympy's reach."""
+    """Do everything that needs files or generated code, and replace ``parse_expr`` in sympy."""
     for module in _IMPORTED_LATE:
         import_module(module)
     for variables in range(1, _VARIABLES + 1):
@@ -135,10 +135,10 @@ def prepare() -> None:
 
 
 def lock_down() -> None:
-    """Give up files, network, other programs and the means of running text as code, for good.
+    """Permanently give up files, network, other programs and the execution of text as code.
 
-    An audit hook refuses to compile or run code, whoever asks for it and by whatever name, and to
-    open anything; the kernel's limits do the same to files and processes, and bound memory.
+    An audit hook refuses to compile or run code, by any caller and name, and to open anything; the
+    kernel's limits do the same for files and processes, and limit memory.
     """
     files = max(map(int, os.listdir("/proc/self/fd"))) + 1 if Path("/proc/self/fd").is_dir() else 16
     limits = {
@@ -208,7 +208,7 @@ def _depth(text: str) -> int:
 
 
 def _words(text: str) -> list[str]:
-    """The words of an answer in words, in order; as products of letters, anagrams were equal."""
+    """The words of a textual answer, in order; as products of letters, anagrams would be equal."""
     letters = normalise(text)
     words = sorted(letters.casefold().split(","))
     readable = _WORDS.fullmatch(letters) and (max(map(len, words)) > 3 or words[0] in _SHORT_WORDS)
@@ -242,7 +242,7 @@ def _all_sides(gold: Any, found: Any) -> bool:
 
 
 def _same_equations(gold: Any, found: Any) -> bool:
-    """Whether two equations are about the same variables, and alike if nothing solves them.
+    """Whether two equations have the same variables, and a constant ratio if without solutions.
 
     Math-Verify compares solutions, so that all equations without any were equal.
     """
@@ -254,7 +254,7 @@ def _same_equations(gold: Any, found: Any) -> bool:
 
 
 def _same_size(gold: Any, found: Any) -> bool:
-    """Whether two numbers, where one is a decimal, agree in proportion too."""
+    """Whether two numbers, one of them a decimal, also agree within the relative tolerance."""
     if not (isinstance(gold, Basic) and isinstance(found, Basic)):
         return True
     if not (gold.is_number and found.is_number and (gold.has(Float) or found.has(Float))):

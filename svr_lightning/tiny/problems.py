@@ -1,9 +1,9 @@
 """The embedded Countdown: three numbers from 1 to 12, a target of at most 100, split by numbers.
 
 A problem enters if at least :data:`MIN_SOLUTIONS` of its about 26 derivations in two steps reach
-the target. **Splits hold different numbers**: the multiset decides on the split, so that no numbers
-of a held-out problem are ever trained on, with any target. The split ``outside`` has a number above
-the trained range in every problem.
+the target. **Splits have different numbers**: the multiset determines the split, so the numbers of
+a held-out problem never occur together in training, with any target. The split
+``outside`` has a number above the trained range in every problem.
 """
 
 import hashlib

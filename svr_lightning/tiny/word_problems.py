@@ -4,8 +4,8 @@ Unlike Countdown's, an answer cannot be checked without solving the problem. GSM
 grades the rows. A problem is a story, its quantities, and the names in it; some stories hold a
 number that the question does not need.
 
-A hash of a story and of its quantities *as a multiset* decides what is held out: no story has the
-same quantities in two splits, in whatever order and with whatever distractor. The split
+A hash of a story and of its quantities *as a multiset* determines the split: no story has the same
+quantities in two splits, in any order and with any distractor. The split
 ``shifted`` has one quantity above the training range in each problem.
 """
 
@@ -230,7 +230,7 @@ def apply(left: int, operator: str, right: int) -> int | None:
 def universe(story: Story, split: Split) -> tuple[tuple[int, ...], ...]:
     """The quantities of a story that belong to a split, in every order that can be solved.
 
-    Sets of quantities are dealt to the splits by their hash: each story is in every split.
+    Sets of quantities are assigned to the splits by their hash: each story is in every split.
     """
     letters = [letter for letter in "abc" if f"{{{letter}}}" in story.text]
     found: dict[str, list[tuple[int, ...]]] = {}
