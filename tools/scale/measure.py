@@ -97,8 +97,6 @@ FITS = {
     "five turns": replace(CALIBRATION, turns=5),
     "twice the problems": replace(CALIBRATION, problems=8, slots=64),
     "own lengths": OWN,
-    "own lengths, two processes": replace(OWN, processes=2, slots=16),
-    "own lengths, carry-over": replace(OWN, carry_over=1),
     "vLLM": VLLM,
     "vLLM, few places": replace(VLLM, slots=12),
     "vLLM, carry-over": replace(VLLM, carry_over=1),
