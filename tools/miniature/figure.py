@@ -82,7 +82,7 @@ def rows(data: Mapping[str, Any]) -> Figure:
 
 
 def budgets(data: Mapping[str, Any]) -> Figure:
-    """The best option of each row within a budget, against the tokens that it takes.
+    """The best option of each row within a budget, against its tokens; fresh turns are dashed.
 
     Args:
         data: ``curves``: ``name``, ``title`` and ``points`` with ``tokens`` and ``accuracy``.
@@ -92,13 +92,15 @@ def budgets(data: Mapping[str, Any]) -> Figure:
     drawn: list[Line] = []
     labels: list[Label] = []
     for curve in data["curves"]:
-        ours = curve["name"] in OURS
+        policy = curve["name"].removesuffix("_fresh")
+        fresh, ours = policy != curve["name"], policy in OURS
         tokens = [point["tokens"] for point in curve["points"]]
         accuracy = [point["accuracy"] for point in curve["points"]]
         if not tokens:
             continue
-        colour = {"svr": BLUE, "svr_plus": LIGHT_BLUE}.get(curve["name"], ORANGE)
-        axes.plot(tokens, accuracy, ".-", color=colour, linewidth=2.0 if ours else 1.0)
+        colour = {"svr": BLUE, "svr_plus": LIGHT_BLUE}.get(policy, ORANGE)
+        style, width = ".--" if fresh else ".-", 2.0 if ours else 1.0
+        axes.plot(tokens, accuracy, style, color=colour, linewidth=width)
         drawn.append((tokens, accuracy))
         weight = "bold" if ours else "normal"
         end = (tokens[-1], accuracy[-1])
