@@ -14,12 +14,14 @@ from tools.miniature.summary import Answers, Frontier
 BUDGETS = (50, 70, 100, 140, 200, 280, 400, 560, 800, 1120)
 """Tokens per problem, each about 1.4 times the one before."""
 OURS = ("svr", "svr_plus")
+CHECKED = (*OURS, "rlcr_fresh", "svr_fresh", "svr_plus_fresh")
+"""Rows with a self-check that are compared with the methods that have none."""
 RIVALS: Mapping[str, Callable[[Row, Row], bool]] = {
     "the best pair of a method without self-check and a free stop": lambda row, _: is_rival(row),
-    "RLCR's fresh turns": lambda row, _: row.name == "rlcr_fresh",
+    "RLCR's fresh turns": lambda row, ours: row.name == "rlcr_fresh" and ours.name in OURS,
     "its own fresh turns": lambda row, ours: row.name == f"{ours.name}_fresh",
 }
-"""Whether a row, the first argument, is among the rivals of one of ours, the second."""
+"""Whether a row, the first argument, is among the rivals of a checked one, the second."""
 Families = Mapping[str, Frontier]
 """Of one row, by the name of a stopping rule."""
 Entry = dict[str, Any]
@@ -34,7 +36,7 @@ def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
 
     Returns:
         ``curves``: title, name and ``points`` of every row that takes several turns or votes.
-        ``pairs``: of each of :data:`OURS` that is there and each of :data:`RIVALS`, the common
+        ``pairs``: of each of :data:`CHECKED` that is there and each of :data:`RIVALS`, the common
         seeds and ``points``; a point has ``budget``, ``ours``, ``pair`` (the rivals' best) and
         ``gap``, ours minus the pair, paired, as ``accuracy`` of
         :func:`~tools.miniature.summary.compare` has it.
@@ -48,7 +50,7 @@ def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
     pairs = [
         pairs_of(one, own, every, against)
         for one, own in every
-        if one.row.name in OURS
+        if one.row.name in CHECKED
         for against in RIVALS
     ]
     return {"curves": curves, "pairs": pairs}
