@@ -23,7 +23,7 @@ holds; 2: an error of the user.
 import argparse
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import product
@@ -34,7 +34,15 @@ from rich.console import Console
 from rich.text import Text
 
 import svr_lightning
-from svr_lightning.cli.inputs import load_log, load_tables, recorded_turns, run_configs
+from svr_lightning.cli.inputs import (
+    above_zero,
+    load_log,
+    load_tables,
+    real,
+    recorded_turns,
+    run_configs,
+    share,
+)
 from svr_lightning.core.stopping import Confident, Score
 from svr_lightning.display import merged, number, text_table
 from svr_lightning.errors import ConfigError, require
@@ -77,26 +85,14 @@ _PROMISES = {
 Tables = dict[str, TurnTable]
 
 
-def above_zero(most: float) -> Callable[[str], float]:
-    """An option's value above 0 and at most ``most``."""
-
-    def value(text: str) -> float:
-        if not 0 < float(text) <= most or math.isinf(float(text)):
-            upper = "" if math.isinf(most) else f" and at most {most:g}"
-            raise argparse.ArgumentTypeError(f"{text} must be above 0{upper}")
-        return float(text)
-
-    return value
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    add, share = parser.add_argument, above_zero(1)
+    add = parser.add_argument
     add("--samples", type=Path, nargs="+", help="samples.jsonl with every turn, or a log")
     add("--second", type=Path, nargs="+", help="a second model's samples of the same problems")
     add("--columns", nargs="+", metavar="NAME=COLUMN", help="read a log: its column names")
     add("--report-on", type=Path, nargs="+", help="other samples, on which to measure the choice")
-    add("--calibrate-on", type=share, help="share of --samples for calibration (default 0.5)")
+    add("--calibrate-on", type=above_zero(1), help="share of --samples for calibration (0.5)")
     for option, (name, about) in _PROMISES.items():
         kind = above_zero(math.inf) if name == "tokens" else share
         most = "most" if option.startswith("max") else "least"
@@ -104,8 +100,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--token-bound", type=above_zero(math.inf), help="tokens that no problem can exceed")
     add("--confidence", type=share, default=0.9, help="for all promises together (default 0.9)")
     add("--max-turns", type=int, help="T_max (default: what was recorded)")
-    add("--thresholds", type=float, nargs="+", default=GRID, help="the grid to choose from")
-    add("--give-up", type=float, nargs="+", default=(0.0,), help="lower thresholds (0: none)")
+    add("--thresholds", type=real, nargs="+", default=GRID, help="the grid to choose from")
+    add("--give-up", type=real, nargs="+", default=(0.0,), help="lower thresholds (0: none)")
     add("--score", choices=get_args(Score), default="confidence", help="score compared with gamma")
     add("--any-verdict", action="store_true", help="a stop does not need the verdict CORRECT")
     add("--seed", type=int, default=0, help="seed of the split")
@@ -150,6 +146,7 @@ def run(options: argparse.Namespace) -> int:
         return _check(options)
     promises = _promises(options)
     rules = _rules(options)
+    require(options.seed >= 0, f"--seed {options.seed}: must not be negative")
     if options.plan:
         return _plan(promises, len(rules), 1 - options.confidence)
     tables = _tables(options.samples, options)
@@ -211,7 +208,12 @@ def _rules(options: argparse.Namespace) -> list[Confident]:
 
 
 def _load(paths: list[Path], options: argparse.Namespace) -> Tables:
-    return load_tables(paths) if options.columns is None else load_log(paths, options.columns)
+    if options.columns is not None:
+        return load_log(paths, options.columns)
+    try:
+        return load_tables(paths)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; another program's log needs --columns") from error
 
 
 def _second(options: argparse.Namespace) -> Tables | None:

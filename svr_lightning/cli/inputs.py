@@ -1,12 +1,13 @@
 """Samples files and options that several commands take."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from svr_lightning.errors import ConfigError, require
-from svr_lightning.evaluation.records import SCHEMA_VERSION, AnyRecord, SampleRecord
+from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.evaluation.records import MAX_COUNT, SCHEMA_VERSION, AnyRecord, SampleRecord
 from svr_lightning.evaluation.results import RESULTS, read_results, read_tables, setting
 from svr_lightning.evaluation.table import TurnTable, turn_tables
 from svr_lightning.tasks import require_trusted
@@ -73,17 +74,15 @@ def _read_log(path: Path, names: Mapping[str, str]) -> TurnTable:
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
     for row in rows:
-        if not isinstance(row.value, dict):
-            raise ConfigError(f"{path.parent}/{row.where}: the row is no object with columns")
-        values = {name: row.value.get(column) for name, column in names.items()}
-        absent = [names[one] for one in ("id", "confidence", "correct") if values[one] is None]
-        require(not absent, f"{path.parent}/{row.where}: no {', '.join(absent)}; see --columns")
-        found = turns.setdefault(str(values["id"]), [])
-        clusters[str(values["id"])] = None if values["cluster"] is None else str(values["cluster"])
-        correct = values["correct"]
+        try:
+            values = _log_values(row.value, names)
+        except ValueError as error:
+            raise ConfigError(f"{path.parent}/{row.where}: {error}") from error
+        found = turns.setdefault(values["id"], [])
+        clusters[values["id"]] = values["cluster"]
         turn = {"turn": values["turn"] or len(found) + 1, "confidence": values["confidence"]}
-        turn |= {"correct": bool(correct) if correct in (0, 1) else correct}
-        found.append({**_EMPTY_TURN, **turn, "completion_tokens": values["tokens"] or 0})
+        turn |= {"correct": values["correct"], "completion_tokens": values["tokens"] or 0}
+        found.append({**_EMPTY_TURN, **turn})
     records = []
     for name, one in turns.items():
         problem = {"dataset": path.stem, "id": name, "cluster": clusters[name]}
@@ -94,6 +93,51 @@ def _read_log(path: Path, names: Mapping[str, str]) -> TurnTable:
             raise ConfigError(f"{path}, problem {name!r}: {error}") from error
     require(bool(records), f"{path}: there are no rows in it")
     return turn_tables(records)[path.stem]
+
+
+def _log_values(row: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """A row's values by our names for its columns. Raises ValueError with what is wrong."""
+    if isinstance(row, ValueError):
+        raise row
+    if not isinstance(row, dict):
+        raise ValueError("the row is no object with columns")
+    values = {name: _log_value(name, column, row.get(column)) for name, column in names.items()}
+    absent = [names[one] for one in ("id", "confidence", "correct") if values[one] is None]
+    if absent:
+        has = ", ".join(map(str, row))
+        raise ValueError(f"no {', '.join(absent)}; the row has {one_line(has)}; see --columns")
+    return values
+
+
+_LABELS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+
+
+def _log_value(name: str, column: str, value: Any) -> Any:
+    """One value of a log: a csv holds text, and a table made by pandas floats, NaN for nothing."""
+    text = "" if value is None else str(value).strip()
+    if text in ("", "nan", "NaN"):
+        return None
+    if name in ("id", "cluster"):
+        return text
+    if name == "correct":
+        found: Any = _LABELS.get(text.lower())
+        wanted = "true, false, 1 or 0"
+    elif name == "confidence":
+        number = _number(text)
+        found, wanted = number if 0 <= number <= 1 else None, "a number in [0, 1]"
+    else:
+        number, wanted = _number(text), "a whole number"
+        found = int(number) if number.is_integer() and 0 <= number <= MAX_COUNT else None
+    if found is None:
+        raise ValueError(f"{column}={one_line(repr(value))} must be {wanted}")
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def run_configs(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
@@ -107,6 +151,32 @@ def recorded_turns(tables: Mapping[str, TurnTable], configs: Sequence[Mapping[st
     known = [turns for turns in stated if isinstance(turns, int)]
     longest = max(table.correct.shape[1] for table in tables.values())
     return max(known) if known and len(known) == len(stated) else longest
+
+
+def above_zero(most: float) -> Callable[[str], float]:
+    """An option's value above 0 and at most ``most``."""
+
+    def value(text: str) -> float:
+        if not 0 < float(text) <= most or math.isinf(float(text)):
+            upper = "" if math.isinf(most) else f" and at most {most:g}"
+            raise argparse.ArgumentTypeError(f"{text} must be above 0{upper}")
+        return float(text)
+
+    return value
+
+
+def real(text: str) -> float:
+    """An option's value that others can be compared with."""
+    if math.isnan(float(text)):
+        raise argparse.ArgumentTypeError(f"{text} is no number")
+    return float(text)
+
+
+def share(text: str) -> float:
+    """An option's value between 0 and 1: either of them promises nothing, or what cannot be."""
+    if not 0 < float(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be above 0 and below 1")
+    return float(text)
 
 
 def add_task_option(parser: argparse.ArgumentParser) -> None:

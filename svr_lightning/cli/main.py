@@ -170,8 +170,12 @@ def read_files(name: str, arguments: list[str]) -> int:
     try:
         options = parser_of(name).parse_args(arguments)
         return int(import_module(f"{__package__}.{name}").run(options))
-    except (ConfigError, OSError) as error:
+    except ConfigError as error:
         return fail(str(error), f"svr_lightning {name}")
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        reason = f"{where}cannot be used ({error.strerror or error}); give another file or folder"
+        return fail(reason, f"svr_lightning {name}")
 
 
 def fail(message: str, program: str = "svr_lightning") -> int:

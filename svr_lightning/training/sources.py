@@ -370,6 +370,9 @@ def _csv(file: Path) -> _Placed:
     """Rows under a header line. Whole numbers, JSON lists and JSON objects are read as such."""
     with file.open(newline="", encoding="utf-8-sig") as stream:
         table = csv.DictReader(stream)
+        header = table.fieldnames or []
+        if twice := sorted({name for name in header if header.count(name) > 1}):
+            raise ValueError(f"the header names {twice[0]!r} twice; rename one of the columns")
         for cells in table:
             value: Any = {key: _cell(text) for key, text in cells.items() if key is not None}
             if None in cells or None in cells.values():

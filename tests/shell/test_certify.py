@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import Table
-from pyarrow.parquet import write_table
 
 import svr_lightning as svr
 from svr_lightning.__main__ import main
@@ -264,56 +262,6 @@ def test_a_choice_that_never_stops_says_so_and_equal_thresholds_are_one_row(
     assert "0.85" not in shown
 
 
-def log_rows(size: int = 300) -> list[dict[str, Any]]:
-    """One turn each, right where the confidence is high."""
-    return [
-        {"question": k, "p": 0.9 if k % 3 else 0.4, "y": int(k % 3 > 0), "cost": 7, "twin": k // 2}
-        for k in range(size)
-    ]
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) -> None:
-    log = tmp_path / f"log.{suffix}"
-    if suffix == "jsonl":
-        log.write_text("".join(json.dumps(row) + "\n" for row in log_rows()))
-    else:
-        write_table(Table.from_pylist(log_rows()), log)
-    names = ["id=question", "confidence=p", "correct=y", "tokens=cost", "cluster=twin"]
-    command = ["certify", "--samples", str(log), "--calibrate-on", "1", "--columns", *names]
-    assert main([*command, "--max-wrong-accepted", "0.1"]) == 0
-    content = json.loads((tmp_path / "certify" / "certificate.json").read_text())
-    rates = content["certified"]["rates"]
-    assert content["certified"]["threshold"] == 0.9
-    assert rates["accepted"] == pytest.approx(2 / 3)
-    assert (rates["wrong_accepted"], rates["tokens"], content["max_turns"]) == (0.0, 7.0, 1)
-    assert content["data"]["clusters"] == 150
-    assert content["data"]["datasets"] == {"log": 300}
-
-
-@pytest.mark.parametrize(
-    ("row", "columns", "said"),
-    [
-        ({"id": 1, "confidence": 2, "correct": 1}, [], "'confidence' of turn 1 must be a number"),
-        ({"id": 1, "confidence": 0.5, "correct": "yes"}, [], "'correct' of turn 1 must be true"),
-        ({"id": 1, "confidence": 0.5}, [], "log.jsonl:1: no correct"),
-        ({"id": 1, "confidence": 0.5, "correct": 1, "turn": 2}, [], "numbered from 1; found 2"),
-        ({"id": 1, "confidence": 0.5, "correct": 1, "tokens": "x"}, [], "'completion_tokens'"),
-        ([1], [], "log.jsonl:1: the row is no object"),
-        ({}, ["score=p"], "--columns score=p: give NAME=COLUMN"),
-    ],
-)
-def test_a_log_that_cannot_be_used_is_one_line(
-    row: Any, columns: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "log.jsonl"
-    log.write_text(json.dumps(row) + "\n")
-    names = columns or ["id=id"]
-    assert main(["certify", "--samples", str(log), "--max-pse", "0.1", "--columns", *names]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
-
-
 def test_a_certificate_is_checked_on_new_problems(
     samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -351,9 +299,14 @@ def test_the_plan_says_how_many_labels_a_promise_needs(
     [
         (["--calibrate-on", "0"], "--calibrate-on: 0 must be above 0 and at most 1"),
         (["--calibrate-on", "0.001"], "--calibrate-on 0.001: no problem is left"),
-        (["--max-pse", "1.5"], "--max-pse: 1.5 must be above 0 and at most 1"),
-        (["--confidence", "nan"], "--confidence: nan must be above 0 and at most 1"),
+        (["--max-pse", "1.5"], "--max-pse: 1.5 must be above 0 and below 1"),
+        (["--plan", "--min-accuracy", "1"], "--min-accuracy: 1 must be above 0 and below 1"),
+        (["--plan", "--confidence", "1"], "--confidence: 1 must be above 0 and below 1"),
+        (["--confidence", "nan"], "--confidence: nan must be above 0 and below 1"),
         (["--thresholds", "85"], "must lie in [0, 1]"),
+        (["--thresholds", "nan"], "--thresholds: nan is no number"),
+        (["--seed", "-3"], "--seed -3: must not be negative"),
+        (["--out", __file__], f"{__file__}: cannot be used (File exists); give another"),
         (["--max-turns", "0"], "max_turns=0 must be at least one turn"),
         (["--max-tokens", "900"], "--max-tokens needs --token-bound"),
         (

@@ -104,6 +104,8 @@ def test_csv_rows_are_under_a_header_and_faults_name_their_line(tmp_path: Path) 
     assert "numbers.csv:3: another number of cells than the header's 2" in error_of(source)
     (one,) = load_problems(source, "skip")
     assert (one.payload["nums"], one.reference) == ([3, 5, 8], "16")
+    (tmp_path / "numbers.csv").write_text("nums,target,target\n")
+    assert "numbers.csv: the header names 'target' twice; rename one" in error_of(source)
 
 
 def test_columns_may_have_names_of_their_own(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""The logs of other programs, which certify reads."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import Table
+from pyarrow.parquet import write_table
+
+from svr_lightning.__main__ import main
+from svr_lightning.cli.inputs import load_log
+
+
+def log_rows(size: int = 300) -> list[dict[str, Any]]:
+    """One turn each, right where the confidence is high."""
+    return [
+        {"question": k, "p": 0.9 if k % 3 else 0.4, "y": int(k % 3 > 0), "cost": 7, "twin": k // 2}
+        for k in range(size)
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
+def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) -> None:
+    log = tmp_path / f"log.{suffix}"
+    if suffix == "jsonl":
+        log.write_text("".join(json.dumps(row) + "\n" for row in log_rows()))
+    elif suffix == "csv":
+        lines = [",".join(map(str, row.values())) for row in log_rows()]
+        log.write_text("\n".join([",".join(log_rows(1)[0]), *lines]))
+    else:
+        write_table(Table.from_pylist(log_rows()), log)
+    names = ["id=question", "confidence=p", "correct=y", "tokens=cost", "cluster=twin"]
+    command = ["certify", "--samples", str(log), "--calibrate-on", "1", "--columns", *names]
+    assert main([*command, "--max-wrong-accepted", "0.1"]) == 0
+    content = json.loads((tmp_path / "certify" / "certificate.json").read_text())
+    rates = content["certified"]["rates"]
+    assert content["certified"]["threshold"] == 0.9
+    assert rates["accepted"] == pytest.approx(2 / 3)
+    assert (rates["wrong_accepted"], rates["tokens"], content["max_turns"]) == (0.0, 7.0, 1)
+    assert content["data"]["clusters"] == 150
+    assert content["data"]["datasets"] == {"log": 300}
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "said"),
+    [
+        (
+            {"id": 1, "p": 85, "correct": 1},
+            ["confidence=p"],
+            "log.jsonl:1: p=85 must be a number in [0, 1]",
+        ),
+        ({"id": 1, "confidence": [0.5], "correct": 1}, [], "confidence=[0.5] must be a number"),
+        (
+            {"id": 1, "confidence": 0.5, "correct": "yes"},
+            [],
+            "correct='yes' must be true, false, 1",
+        ),
+        ({"id": 1, "confidence": 0.5}, [], "log.jsonl:1: no correct; the row has id, confidence"),
+        ({"id": "", "confidence": 0.5, "correct": 1}, [], "log.jsonl:1: no id"),
+        ({"id": 1, "confidence": math.nan, "correct": 1}, [], "log.jsonl:1: no confidence"),
+        ({"id": 1, "confidence": 0.5, "correct": 1, "turn": 2}, [], "numbered from 1; found 2"),
+        ({"id": 1, "confidence": 0.5, "correct": 1, "tokens": "x"}, [], "tokens='x' must be a"),
+        ({"id": 1, "confidence": 0.5, "correct": 1, "tokens": 1.5}, [], "must be a whole number"),
+        ([1], [], "log.jsonl:1: the row is no object"),
+        ({}, ["score=p"], "--columns score=p: give NAME=COLUMN"),
+    ],
+)
+def test_a_log_that_cannot_be_used_is_one_line(
+    row: Any, columns: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps(row) + "\n")
+    names = columns or ["id=id"]
+    assert main(["certify", "--samples", str(log), "--max-pse", "0.1", "--columns", *names]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize("yes", [True, 1, 1.0, "True"])
+def test_a_table_made_by_pandas_is_read(tmp_path: Path, yes: Any) -> None:
+    """It writes floats, and NaN where there is nothing."""
+    row = {"id": 1, "turn": 1.0, "confidence": 0.5, "correct": yes, "tokens": 7.0}
+    last = {**row, "turn": 2.0, "tokens": math.nan, "cluster": math.nan}
+    log = tmp_path / "log.jsonl"
+    log.write_text(f"{json.dumps(row)}\n{json.dumps(last)}\n")
+    table = load_log([log], [])["log"]
+    assert table.length.tolist() == [2]
+    assert table.correct.tolist() == [[True, True]]
+    assert table.ids == ("1",)
+
+
+def test_samples_of_another_program_are_told_of_the_option_for_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps(log_rows(1)[0]))
+    assert main(["certify", "--samples", str(log), "--max-pse", "0.1"]) == 2
+    assert "another program's log needs --columns" in capsys.readouterr().err
