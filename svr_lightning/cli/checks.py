@@ -173,10 +173,7 @@ def _check_files(values: Mapping[str, Any]) -> None:
     for part in ("train", "predict"):
         path = values.get(f"data.{part}.path")
         if isinstance(path, str) and path.endswith(_DATA_FILES) and "://" not in path:
-            name = values.get(f"data.{part}.name")
-            replaced = values.get("data.local_files")
-            if not (isinstance(replaced, Mapping) and name in replaced):
-                require(Path(path).is_file(), f"data.{part}.path={path!r}: there is no such file")
+            require(Path(path).is_file(), f"data.{part}.path={path!r}: there is no such file")
 
 
 def _is_local(path: str) -> bool:
@@ -205,9 +202,15 @@ def with_questions(command: str, arguments: list[str]) -> list[str]:
             continue
         require(command == "predict", f"{flag} is for predict; {command} takes data sets")
         value = value if equals else next(words, "")
-        for question in read_questions(value) if flag == "--questions" else [value]:
-            rest += ["--data.questions+", question]
+        questions = read_questions(value) if flag == "--questions" else [value]
+        rest += ["--data.questions+", f"[{', '.join(map(_quoted, questions))}]"]
     return rest
+
+
+def _quoted(text: str) -> str:
+    """A text as the parser reads it back, which takes ``- a`` for a list and ``null`` for none."""
+    plain = (c if c == " " or (c.isascii() and c.isalnum()) else f"\\U{ord(c):08X}" for c in text)
+    return f'"{"".join(plain)}"'
 
 
 def read_questions(path: str) -> list[str]:
@@ -217,7 +220,7 @@ def read_questions(path: str) -> list[str]:
         ConfigError: naming the file and the line that cannot be used.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--questions {path}: cannot be read as UTF-8 text ({error})") from error
     numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]

@@ -151,14 +151,30 @@ def test_no_command_takes_an_abbreviated_flag(
     assert "--trainer.max_step" in error
 
 
+def asked(*arguments: str) -> list[str]:
+    """The questions that the parser reads."""
+    parser = LightningArgumentParser()
+    parser.add_lightning_class_args(SVRDataModule, "data")
+    questions: list[str] = parser.parse_args(with_questions("predict", [*arguments])).data.questions
+    return questions
+
+
+def test_questions_are_asked_as_they_were_written(tmp_path: Path) -> None:
+    """Whatever they would mean to the parser, which reads YAML."""
+    odd = ["null", "5", "[a]", "- 1 2 = 3", "{x: 1}", "#", "~", "é 😀\u2028\x7f\x00 \"'\\ --x"]
+    assert asked(*(word for question in odd for word in ("--question", question))) == odd
+    file = tmp_path / "questions.jsonl"
+    file.write_text("\ufeff" + '{"question": "one\u2028line"}\r\n', encoding="utf-8")
+    assert read_questions(str(file)) == ["one\u2028line"]
+
+
 def test_questions_of_a_file_are_entries_of_the_data_module(tmp_path: Path) -> None:
     text, rows = tmp_path / "a.txt", tmp_path / "b.jsonl"
     text.write_text("What is 1 + 1?\n\n  What is: 2?  \n")
     rows.write_text('{"question": "A?", "answer": 3}\n{"question": "B?"}\n')
     assert read_questions(str(text)) == ["What is 1 + 1?", "What is: 2?"]
-    given = ["--seed_everything", "1", "--question=C?", "--questions", str(rows)]
-    added = [word for question in ("C?", "A?", "B?") for word in ("--data.questions+", question)]
-    assert with_questions("predict", given) == ["--seed_everything", "1", *added]
+    given = ["--data.seed", "1", "--question=C?", "--questions", str(rows)]
+    assert asked(*given) == ["C?", "A?", "B?"]
     rows.write_text('{"question": "A?"}\n{"task": 1}\n')
     with pytest.raises(ConfigError, match=r"b.jsonl:2"):
         read_questions(str(rows))
@@ -193,6 +209,15 @@ def test_questions_of_a_file_are_entries_of_the_data_module(tmp_path: Path) -> N
             "'str'> Given value: grpo",
             "model.recipe=grpo: must be a class path such as package.module.Class; "
             "did you mean svr_lightning.recipes.grpo.GRPO?",
+        ),
+        (
+            'Parser key "model.engine":\n  Does not validate against any of the Union subtypes\n'
+            "  Subtypes: [<class 'svr_lightning.engines.base.Engine'>, <class 'NoneType'>]\n"
+            "  Errors:\n    - Problem with given class_path "
+            "'svr_lightning.engines.servers.ServersEngine':\n        Parser key \"timeout\":\n"
+            "          Expected a <class 'float'>. Got value: soon\n    - Expected a <class "
+            "'NoneType'>\n  Given value type: <class 'dict'>\n  Given value: {'class_path': 'x'}",
+            "model.engine.init_args.timeout=soon: must be a number",
         ),
     ],
 )
