@@ -67,21 +67,49 @@ def of_parser(error: BaseException) -> str:
     if found is None:
         return text if len(text) <= 300 else f"{text[:297]}..."
     key, body = found.groups()
-    given = re.search(r"(?:Given value: |Got value: )(.*?)$", body)
+    given = re.search(r".*(?:Given value: |Got value: )(.*)$", body)
     value = given.group(1) if given else ""
-    nested = re.match(r"NestedArg\(key='([^']*)', val='(.*)'\)$", value)
+    nested = re.match(r"NestedArg\(key='([^']*)', val=(.*)\)$", value)
+    problem = re.search(r"Problem with given class_path '([^']+)': (.*)", body)
     if nested:
-        key, value = f"{key}.init_args.{nested.group(1)}", nested.group(2)
-    problem = re.search(
-        r"Problem with given class_path '([^']+)': (.*?)(?= - Expected| Given |$)", body
-    )
-    shown = f"{key}={value if len(value) <= 60 else value[:57] + '...'}"
+        place = "" if problem and f"<class '{problem.group(1)}'>" in body else ".init_args"
+        key, value = f"{key}{place}.{nested.group(1)}", nested.group(2).strip("'")
     if problem:
-        return f"{shown}: {_of_class(problem.group(1), problem.group(2))}"
+        return _of_problem(key, "" if value.startswith("Namespace(") else value, problem)
+    shown = _shown(key, value)
     if "dot import path" in body:
-        return f"{shown}: must be a class path such as package.module.Class{_near(body, value)}"
+        return f"{shown}: {_wanted_class(body, value)}"
     allowed = _allowed(body)
     return f"{shown}: must be {allowed}" if allowed else f"{shown}: {body[:200]}"
+
+
+def _shown(key: str, value: str) -> str:
+    return f"{key}={value if len(value) <= 60 else value[:57] + '...'}" if value else key
+
+
+def _of_problem(key: str, value: str, problem: re.Match[str]) -> str:
+    """Why a class cannot be made of what was given: one of its own keys, or all of them."""
+    class_path, reason = problem.groups()
+    own = re.match(r'Parser key "([\w.]+)": (.*)', reason)
+    if own is None:
+        reason = re.split(r" - Expected| Given ", reason)[0]
+        return f"{_shown(key, value)}: {_of_class(class_path, reason)}"
+    name, body = own.groups()
+    body = body.rpartition(" - Expected a <class 'NoneType'>")[0] or body  # of the class's own key
+    if not key.endswith(f".{name}"):
+        got = re.search(r"Got value: (.*?)(?= - Expected| Given value|$)", body)
+        key, value = f"{key}.init_args.{name}", got.group(1) if got else ""
+    allowed = _allowed(body)
+    return f"{_shown(key, value)}: {f'must be {allowed}' if allowed else body[:200]}"
+
+
+def _wanted_class(body: str, value: str) -> str:
+    """What stands where a class is: its path, or the keys of the only one that can be meant."""
+    class_path = re.search(r"Subtypes: \[<class '([\w.]+)'>", body)
+    found = _class(class_path.group(1)) if class_path else None
+    if class_path is None or found is None or inspect.isabstract(found):
+        return f"must be a class path such as package.module.Class{_near(body, value)}"
+    return f"must hold keys of its own: {', '.join(_options(class_path.group(1)))}"
 
 
 def _allowed(body: str) -> str:
@@ -92,11 +120,16 @@ def _allowed(body: str) -> str:
     ):
         names = [name.strip().strip("'\"") for name in literal.split(",")] if literal else []
         options += names or [TYPES.get(kind, kind)]
+    if options and re.search(r"Subtypes: \[.*\blist\[", body):
+        options.append(TYPES["list"])  # which the message explains by its items alone
     return one_of(options) if options else ""
 
 
 def _of_class(class_path: str, reason: str) -> str:
     """Why a class could not be made: an option that it does not have, or a class that is not."""
+    required = re.match(r"the following arguments are required: (.*)", reason)
+    if required:
+        return f"{class_path.rpartition('.')[2]} needs {required.group(1)}"
     unknown = re.match(
         r"Option '([^']+)' is not accepted|unrecognized arguments: --([\w.]+)", reason
     )
@@ -115,12 +148,20 @@ def _of_class(class_path: str, reason: str) -> str:
 
 def _options(class_path: str) -> list[str]:
     """The names of a class's parameters."""
+    try:
+        parameters = inspect.signature(_class(class_path)).parameters
+    except (TypeError, ValueError):
+        return []
+    return [one for one in parameters if one not in ("args", "kwargs")]
+
+
+def _class(class_path: str) -> Any:
+    """The class of this path, None where there is none."""
     module, _, name = class_path.rpartition(".")
     try:
-        found: Any = getattr(importlib.import_module(module), name)
-        return [one for one in inspect.signature(found).parameters if one not in ("args", "kwargs")]
-    except (ImportError, AttributeError, TypeError, ValueError):
-        return []
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError):
+        return None
 
 
 def _near(body: str, value: str) -> str:

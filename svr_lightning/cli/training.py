@@ -100,6 +100,8 @@ class SVRCommandLine(LightningCLI):
         try:
             super().instantiate_classes()
         except (ValueError, TypeError) as error:
+            if said := explain(error):  # ours, within jsonargparse's
+                raise ConfigError(said) from error
             # Lightning's, for a strategy, an accelerator or devices that it does not know.
             if isinstance(error, TypeError) and "`devices`" not in str(error):
                 raise

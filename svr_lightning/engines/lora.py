@@ -6,6 +6,7 @@ that load, save, serve or mix its weights call this one. peft is imported only f
 """
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,11 @@ def attach(
     from peft import LoraConfig
 
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    full = max((min(layer.weight.shape) for layer in linear.values()), default=0)
+    require(
+        r <= full,
+        f"model.policy.lora.r={r} is above {full}, the rank that a matrix of this model can have",
+    )
     config = LoraConfig(
         r=r,
         lora_alpha=alpha,
@@ -90,7 +96,7 @@ def _inject(model: Any, config: Any, name: str, seed: int) -> None:
         torch.manual_seed(seed)
         try:
             inject_adapter_in_model(config, model, name)
-        except ValueError as error:
+        except (ValueError, re.error) as error:
             raise ConfigError(
                 f"model.policy.lora.target_modules: peft refuses them ({one_line(error)})"
             ) from error

@@ -49,7 +49,7 @@ class ServersEngine(Engine):
     def __init__(
         self, urls: list[str], folder: str, timeout: float = 1800.0, health_seconds: float = 30.0
     ) -> None:
-        plain = [url.rstrip("/") for url in urls]
+        plain = [url.rstrip("/").removesuffix("/v1") for url in urls]
         for url in plain:
             check_url(url, "model.engine.urls")
         require(

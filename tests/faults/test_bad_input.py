@@ -31,6 +31,10 @@ def fails_with(
 
 
 STOP = ("--model.evaluation.stop",)
+ENGINE, LORA = "--model.engine", "--model.policy.lora"
+SERVERS = (ENGINE, "svr_lightning.engines.servers.ServersEngine")
+QUICK = (f"{ENGINE}.timeout", "-1")
+CORRECTION = "--model.recipe.loss.behaviour_correction"
 
 
 @pytest.mark.parametrize(
@@ -83,6 +87,27 @@ STOP = ("--model.evaluation.stop",)
         (["--model.optimizer.betas", "[1.5, 0.9]"], ["optimizer.betas=[1.5, 0.9]", "[0, 1)"]),
         (["--model.optimizer.weight_decay", "-1"], ["optimizer.weight_decay=-1", "negative"]),
         (["--model.optimizer.floor", "-3"], ["optimizer.floor=-3", "[0, 1]"]),
+        ([*SERVERS], ["error: model.engine: ServersEngine needs urls, folder"]),
+        ([*SERVERS, f"{ENGINE}.urls", "http://a"], [f"{ENGINE[2:]}.init_args.urls=http://a: must"]),
+        ([*SERVERS, f"{ENGINE}.url", "[a]"], [".init_args.url=['a']", "did you mean 'urls'?"]),
+        (
+            [*SERVERS, f"{ENGINE}.urls", "['http://a']", f"{ENGINE}.folder", "x", *QUICK],
+            ["error: model.engine.timeout=-1.0 must be positive"],
+        ),
+        ([f"{LORA}.r", "0"], ["error: model.policy.lora.r=0 must be at least 1"]),
+        ([f"{LORA}.r", "2.5"], ["error: model.policy.lora.r=2.5: must be a whole number"]),
+        ([LORA, "true"], ["error: model.policy.lora=true: must hold keys", "r, alpha, target"]),
+        (
+            [f"{LORA}.target_modules", "[q_proj, 3]"],
+            ["error: model.policy.lora.target_modules=['q_proj', 3]: must be text or a list"],
+        ),
+        (
+            [CORRECTION, "tokens"],
+            ["error: model.recipe.init_args.loss.behaviour_correction=tokens"],
+        ),
+        ([CORRECTION, "tokens"], [": must be off, token or sequence"]),
+        (["--model.carry_over", "1"], ["model.carry_over=1 needs", "set it to token or sequence"]),
+        (["--model.carry_over", "2"], ["model.carry_over=2 must be 0, or 1"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )

@@ -232,6 +232,18 @@ def test_adapters_that_would_not_act_are_refused(targets: list[str], message: st
         load_policy(config, seed=1)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (LoRAConfig(target_modules="q_proj)"), "peft refuses them .unbalanced parenthesis"),
+        (LoRAConfig(r=129), "lora.r=129 is above 128, the rank that a matrix"),  # 64 to 2 x 64
+    ],
+)
+def test_an_adapter_that_cannot_be_made_is_one_line(wrong: LoRAConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_policy(PolicyConfig(path="random:qwen3_5", lora=wrong), seed=1)
+
+
 def test_a_checkpoint_of_another_base_model_is_refused(trained: tuple[Path, SVRModule]) -> None:
     other = {"path": str(trained[0] / "policy")}  # of the same shapes
     with pytest.raises(ConfigError, match="a base model with other weights"):

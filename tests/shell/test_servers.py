@@ -285,7 +285,7 @@ def test_what_cannot_work_is_refused_at_the_start(
     with pytest.raises(ConfigError, match="give at least one server, and none twice"):
         ServersEngine([], str(tmp_path))
     with pytest.raises(ConfigError, match="none twice"):
-        ServersEngine(["http://a:1", "http://a:1/"], str(tmp_path))
+        ServersEngine(["http://a:1", "http://a:1/v1/"], str(tmp_path))
     with pytest.raises(ConfigError, match=r"model\.engine\.urls is no address"):
         ServersEngine(["a"], str(tmp_path))
     servers[1].info["model_config"]["logprobs_mode"] = "raw_logprobs"
