@@ -1,5 +1,6 @@
 """What the vLLM engine asks of vLLM, which need not be installed for it."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,18 @@ def test_warnings_of_vllm_are_shown_unless_the_user_says_otherwise(
     environment["VLLM_LOGGING_LEVEL"] = "DEBUG"
     prepare_environment()
     assert environment["VLLM_LOGGING_LEVEL"] == "DEBUG"
+
+
+def test_a_page_of_warnings_about_what_is_meant_is_left_out_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("os.environ", {})
+    prepare_environment()
+    logging.getLogger("vllm.renderers.base").warning("Chat template warmup failed")
+    reload = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
+    reload.warning("%s: Failed to load weights", "RotaryEmbedding")
+    reload.warning("%s: out of memory", "RotaryEmbedding")
+    assert caplog.messages == ["RotaryEmbedding: out of memory"]
 
 
 @pytest.mark.parametrize(("visible", "name"), [(None, "2"), ("4,5,7", "7")])
