@@ -110,8 +110,10 @@ class Task(ABC):
         """Name the task after its class and its init arguments, unless the class has a name.
 
         Raises:
-            TypeError: if an init argument is not a JSON value.
+            TypeError: if an init argument is not a JSON value, or the class takes none.
         """
+        if (args or kwargs) and cls.__init__ is object.__init__:  # which would not mind them
+            raise TypeError(f"{cls.__name__} takes no arguments, not {kwargs or args}")
         task = super().__new__(cls)
         if not hasattr(cls, "name"):
             task.name = _name(cls, task, args, kwargs)

@@ -78,7 +78,7 @@ def check_file(target: Path) -> None:
     """
     require(
         not target.is_dir(),
-        f"checkpoint {target} was written under DeepSpeed; use its strategy, or the "
+        f"checkpoint {target} is a folder, as DeepSpeed writes it; use its strategy, or the "
         "exported policy/ with model.policy.path",
     )
     require(target.is_file(), f"checkpoint {target} does not exist; check --ckpt_path")

@@ -122,6 +122,10 @@ def test_an_entry_point_names_a_task(module: str, monkeypatch: pytest.MonkeyPatc
         ("echo_tasks.NotATask", "'echo_tasks.NotATask' is not a subclass of svr_lightning.tasks"),
         ("echo_tasks.Broken", "'echo_tasks.Broken' cannot be made: Can't instantiate abstract"),
         ("os.system", "'os.system' is not a subclass"),
+        (
+            {"class_path": "svr_lightning.tasks.math.Math", "init_args": {"grader": "symbolic"}},
+            "Math takes no arguments, not {'grader': 'symbolic'}",
+        ),
         ("echo_tasks.Echo {", "what follows the class path must be a JSON object"),
         ("echo_tasks.Echo [1]", "what follows the class path must be a JSON object"),
         ({"class_path": "echo_tasks.Echo", "init_args": {"times": 0}}, "times=0 must be positive"),
