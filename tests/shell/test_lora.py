@@ -236,7 +236,7 @@ def test_adapters_that_would_not_act_are_refused(targets: list[str], message: st
     ("wrong", "message"),
     [
         (LoRAConfig(target_modules="q_proj)"), "peft refuses them .unbalanced parenthesis"),
-        (LoRAConfig(r=129), "lora.r=129 is above 128, the rank that a matrix"),  # 64 to 2 x 64
+        (LoRAConfig(r=65), "lora.r=65 is above 64, the rank that a matrix"),
     ],
 )
 def test_an_adapter_that_cannot_be_made_is_one_line(wrong: LoRAConfig, message: str) -> None:
