@@ -123,7 +123,7 @@ def fitted_lengths(tokens: Sequence[int]) -> dict[str, float]:
     """Median and spread of log-normal lengths, from their lower half: the upper one may be cut.
 
     Example:
-        >>> fitted_lengths([10] * 16 + [20] * 34 + [40] * 50)  # at one deviation, at the median
+        >>> fitted_lengths([10] * 17 + [20] * 33 + [40] * 50)  # at one deviation, at the median
         {'median': 30.0, 'spread': 1.0986122886681098}
     """
     shares = quantiles(tokens, n=50)
