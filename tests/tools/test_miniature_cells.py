@@ -231,7 +231,7 @@ def test_the_best_rate_of_each_row_is_kept_and_the_smaller_of_equal_ones(tmp_pat
     settings = Settings(out=str(tmp_path))
     low, middle, high = plan.RATES
     for rate, accuracy in ((low, 0.4), (middle, 0.5), (high, 0.5)):
-        validated(plan.rate_cell("svr", rate, settings), accuracy)
+        validated(tuning.rate_cell("svr", rate, settings), accuracy)
     found = tuning.tuned_rates(settings, ["svr"])
     tuning.write_tuned(settings.out, found, {})
     assert found["svr"]["tried"][f"{low:g}"]["accuracy"] == 0.4
@@ -245,13 +245,13 @@ def test_a_best_rate_at_an_end_of_the_grid_asks_for_the_next_one(tmp_path: Path)
     low, middle, high = plan.RATES
     assert tuning.grid("svr", settings) == [low, middle, high]
     for rate, accuracy in ((low, 0.6), (middle, 0.5), (high, 0.4)):
-        validated(plan.rate_cell("svr", rate, settings), accuracy)
+        validated(tuning.rate_cell("svr", rate, settings), accuracy)
     assert tuning.grid("svr", settings) == [low / 2, low, middle, high]
-    validated(plan.rate_cell("svr", low / 2, settings), 0.55)
+    validated(tuning.rate_cell("svr", low / 2, settings), 0.55)
     assert tuning.grid("svr", settings) == [low / 2, low, middle, high]
     assert tuning.tuned_rates(settings, ["svr"])["svr"]["lr"] == low
     for rate, accuracy in ((low, 0.1), (middle, 0.2), (high, 0.3), (2 * high, 0.4)):
-        validated(plan.rate_cell("grpo", rate, settings), accuracy)
+        validated(tuning.rate_cell("grpo", rate, settings), accuracy)
     assert tuning.grid("grpo", settings) == [low, middle, high, 2 * high, 4 * high]
 
 
@@ -264,7 +264,7 @@ def test_a_candidates_figures_are_means_over_its_seeds(tmp_path: Path) -> None:
     settings = Settings(out=str(tmp_path), rates={"svr": 1e-3})
     for name in tuning.CANDIDATES:
         for seed in plan.CANDIDATE_SEEDS:
-            validated(plan.candidate_cell(name, seed, settings), seed / 100)
+            validated(tuning.candidate_cell(name, seed, settings), seed / 100)
     mean = fmean(seed / 100 for seed in plan.CANDIDATE_SEEDS)
     for found in tuning.judged_candidates(settings).values():
         assert found["accuracy"] == pytest.approx(mean)

@@ -144,9 +144,8 @@ class Load:
 
     async def _client(self, end: float) -> None:
         """One client, with a pool of its own: one for all is slower than the server."""
-        async with httpx.AsyncClient(
-            timeout=120, verify=False
-        ) as http:  # which reads no certificates
+        # The server speaks plain HTTP; without verify=False every client would read certificates.
+        async with httpx.AsyncClient(timeout=120, verify=False) as http:
             while (started := time.perf_counter()) < end:
                 question = next(self._questions)
                 body = {"messages": [{"role": "user", "content": question}]}

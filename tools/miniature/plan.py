@@ -394,23 +394,3 @@ def cell(row: Row, seed: int, settings: Settings, stages: tuple[str, ...]) -> Ce
         policy = f"{source}/policy" if row.trained else BEDS[settings.task].start
         commands += judge(row, seed, folder, policy, settings.task)
     return Cell(name=f"{row.name}-{seed}", commands=commands)
-
-
-def rate_cell(name: str, rate: float, settings: Settings) -> Cell:
-    """A training that tries a learning rate for a row."""
-    folder = f"{settings.out}/tune/{name}-{rate:g}"
-    command = fit(BY_NAME[name], TUNING_SEED, rate, folder, settings, TUNING_FLAGS)
-    return Cell(name=f"tune/{name}-{rate:g}", commands=(command,))
-
-
-def candidate_cell(name: str, seed: int, settings: Settings) -> Cell:
-    """A training of a candidate for ``svr_plus``."""
-    row = replace(BY_NAME["svr"], layers=(candidate_layer(name, settings),))
-    folder = f"{settings.out}/tune/{name}-{seed}"
-    command = fit(row, seed, CANDIDATE_RATE, folder, settings)
-    return Cell(name=f"tune/{name}-{seed}", commands=(command,))
-
-
-def candidate_layer(name: str, settings: Settings) -> str:
-    """The file that a candidate's layer is written to."""
-    return f"{settings.out}/tune/{name}.yaml"

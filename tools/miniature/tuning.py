@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -53,7 +54,7 @@ def grid(name: str, settings: Settings) -> list[float]:
     """
     rates = list(plan.RATES)
     for _ in range(plan.MORE_RATES):
-        if not all(_is_judged(plan.rate_cell(name, rate, settings)) for rate in rates):
+        if not all(_is_judged(rate_cell(name, rate, settings)) for rate in rates):
             return rates
         best = best_rate(scores_of(name, rates, settings))
         if best == rates[-1]:
@@ -63,19 +64,38 @@ def grid(name: str, settings: Settings) -> list[float]:
     return rates
 
 
+def rate_cell(name: str, rate: float, settings: Settings) -> Cell:
+    """A training that tries a learning rate for a row."""
+    folder = f"{settings.out}/tune/{name}-{rate:g}"
+    row, seed = plan.BY_NAME[name], plan.TUNING_SEED
+    command = plan.fit(row, seed, rate, folder, settings, plan.TUNING_FLAGS)
+    return Cell(name=f"tune/{name}-{rate:g}", commands=(command,))
+
+
+def candidate_cell(name: str, seed: int, settings: Settings) -> Cell:
+    """A training of a candidate for ``svr_plus``."""
+    row = replace(plan.BY_NAME["svr"], layers=(candidate_layer(name, settings),))
+    folder = f"{settings.out}/tune/{name}-{seed}"
+    command = plan.fit(row, seed, plan.CANDIDATE_RATE, folder, settings)
+    return Cell(name=f"tune/{name}-{seed}", commands=(command,))
+
+
+def candidate_layer(name: str, settings: Settings) -> str:
+    """The file that a candidate's layer is written to."""
+    return f"{settings.out}/tune/{name}.yaml"
+
+
 def rate_cells(settings: Settings, names: Sequence[str]) -> list[Cell]:
     """Trainings of every row at every learning rate that it has to try."""
-    return [plan.rate_cell(name, rate, settings) for name in names for rate in grid(name, settings)]
+    return [rate_cell(name, rate, settings) for name in names for rate in grid(name, settings)]
 
 
 def candidate_cells(settings: Settings) -> list[Cell]:
     """Trainings of each candidate. Writes the candidates' layers."""
     for name, layer in CANDIDATES.items():
-        write_json(plan.candidate_layer(name, settings), layer)  # JSON is YAML
+        write_json(candidate_layer(name, settings), layer)  # JSON is YAML
     return [
-        plan.candidate_cell(name, seed, settings)
-        for name in CANDIDATES
-        for seed in plan.CANDIDATE_SEEDS
+        candidate_cell(name, seed, settings) for name in CANDIDATES for seed in plan.CANDIDATE_SEEDS
     ]
 
 
@@ -87,7 +107,7 @@ def tuned_rates(settings: Settings, names: Sequence[str]) -> dict[str, Any]:
 
 def scores_of(name: str, rates: Sequence[float], settings: Settings) -> dict[str, Scores]:
     """Development figures of a row by learning rate."""
-    return {f"{rate:g}": development_scores(plan.rate_cell(name, rate, settings)) for rate in rates}
+    return {f"{rate:g}": development_scores(rate_cell(name, rate, settings)) for rate in rates}
 
 
 def best_rate(tried: Mapping[str, Scores]) -> float:
@@ -100,7 +120,7 @@ def judged_candidates(settings: Settings) -> dict[str, Any]:
     tried = {}
     for name in CANDIDATES:
         runs = [
-            development_scores(plan.candidate_cell(name, seed, settings))
+            development_scores(candidate_cell(name, seed, settings))
             for seed in plan.CANDIDATE_SEEDS
         ]
         tried[name] = {"seeds": runs, **{key: fmean(run[key] for run in runs) for key in _SHOWN}}
