@@ -1,5 +1,10 @@
-"""Rollouts on two vLLM servers: those of vLLM in this process, also when servers hang or die."""
+"""Rollouts on two vLLM servers: those of vLLM in this process, also when servers hang or die.
 
+With carry-over, what a step trains on was drawn by the weights that it names, also when a server
+dies and is started again.
+"""
+
+import copy
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +15,13 @@ import torch
 from lightning.pytorch import Callback
 from transformers import AutoModelForCausalLM
 
+from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.types import Completion
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.engines.servers import ServersEngine
 from svr_lightning.engines.vllm import CPU_BATCHED_TOKENS, VLLMEngine
-from svr_lightning.training.config import PolicyConfig
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.training.config import PolicyConfig, SamplingConfig
 from tests import small_fit
 from tests.requests import finish
 from tests.scripted import TOKENIZER
@@ -58,28 +66,30 @@ def servers(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 class Drawn(Callback):
-    """Keeps what each rollout of a training drew, in the order of problems, samples and turns."""
+    """Keeps each step's turns, by problem, sample and turn, and the policy before its update."""
 
     def __init__(self) -> None:
-        self.steps: list[list[tuple[tuple[int, ...], tuple[float, ...]]]] = []
+        self.steps: list[list[Completion]] = []
+        self.policies: list[Any] = []
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        found = []
-        for group in sorted(module.groups, key=lambda group: group.problem.id):
-            for trajectory in group.trajectories:
-                drawn = [turn.sampled for turn in trajectory.turns]
-                found += [(one.token_ids, one.logprobs) for one in drawn]
-        self.steps.append(found)
+        groups = sorted(module.groups, key=lambda group: group.problem.id)
+        trajectories = [one for group in groups for one in group.trajectories]
+        self.steps.append([turn.sampled for one in trajectories for turn in one.turns])
+        self.policies.append(copy.deepcopy(module.policy).requires_grad_(False))
 
 
-def trained(policy: Path, engine: Engine, folder: Path) -> tuple[Drawn, Any]:
-    """What the rollouts of ten steps drew, and the policy in the end."""
+def trained(
+    policy: Path, engine: Engine, folder: Path, steps: int = STEPS, **changes: Any
+) -> tuple[Drawn, Any]:
+    """What the rollouts of some steps drew, and the policy in the end."""
     sizes: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
-    module = small_fit.module(engine=engine, policy=PolicyConfig(path=str(policy), **sizes))
+    settings = {"policy": PolicyConfig(path=str(policy), **sizes), **changes}
+    module = small_fit.module(engine=engine, **settings)
     drawn = Drawn()
-    fitting = small_fit.trainer(folder, drawn, max_epochs=-1, max_steps=STEPS)
+    fitting = small_fit.trainer(folder, drawn, max_epochs=-1, max_steps=steps)
     fitting.fit(module, datamodule=small_fit.data())
-    assert len(drawn.steps) == STEPS
+    assert len(drawn.steps) == steps
     return drawn, module.policy
 
 
@@ -100,11 +110,12 @@ def assert_equal(found: tuple[Drawn, Any], expected: tuple[Drawn, Any]) -> None:
     """
     model = expected[1]
     for there, here in zip(found[0].steps, expected[0].steps, strict=True):
-        assert [tokens for tokens, _ in there] == [tokens for tokens, _ in here]
-        longest = max((tokens for tokens, _ in here), key=len)
+        assert [one.token_ids for one in there] == [one.token_ids for one in here]
+        longest = max((one.token_ids for one in here), key=len)
         allowed = of_logprobs(model, model(torch.tensor([longest])).logits[0])
-        for (_, one), (_, other) in zip(there, here, strict=True):
-            assert (torch.tensor(one) - torch.tensor(other)).abs().max() < allowed
+        for one, other in zip(there, here, strict=True):
+            gap = torch.tensor(one.logprobs) - torch.tensor(other.logprobs)
+            assert gap.abs().max() < allowed
     pairs = zip(found[1].parameters(), model.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 
@@ -138,10 +149,10 @@ def test_a_request_alone_has_the_log_probabilities_of_the_process_in_every_bit(
 
 
 class Struck(ServersEngine):
-    """In step two a server hangs, which answers again in step three; in step four one dies."""
+    """Counts servers, and does something to them in each step's rollout."""
 
-    def __init__(self, servers: list[VLLMServer], folder: Path) -> None:
-        super().__init__([s.url for s in servers], str(folder), health_seconds=SECONDS)
+    def __init__(self, servers: list[VLLMServer], folder: Path, **options: Any) -> None:
+        super().__init__([s.url for s in servers], str(folder), **options)
         self._servers = servers
         self._begun = -1
         self.in_use: list[int] = []
@@ -155,21 +166,79 @@ class Struck(ServersEngine):
         """Strike when the first requests of a rollout are at the servers."""
         if self.version > self._begun:
             self._begun = self.version
-            first, second = self._servers
-            match self.version + 1:
-                case 2:
-                    first.signal(signal.SIGSTOP)
-                case 3:
-                    first.signal(signal.SIGCONT)
-                case 4:
-                    second.kill()
+            self.strike(self.version + 1, *self._servers)
         return super().step()
+
+    def strike(self, step: int, first: VLLMServer, second: VLLMServer) -> None:
+        """In step two a server hangs, which answers again in step three; in step four one dies."""
+        match step:
+            case 2:
+                first.signal(signal.SIGSTOP)
+            case 3:
+                first.signal(signal.SIGCONT)
+            case 4:
+                second.kill()
+
+
+class Restarted(Struck):
+    """In step two a server is killed, which is up again before step four."""
+
+    def strike(self, step: int, first: VLLMServer, second: VLLMServer) -> None:
+        if step == 2:
+            second.kill()
+
+    def sync(self, model: Any, version: int) -> None:
+        if version + 1 == 4:
+            self._servers[1].start()
+            self._servers[1].wait()
+        super().sync(model, version)
+
+
+TEMPERATURE = 0.9
+CARRYING = SVR(
+    group_size=4,
+    horizon=2,
+    length_scale=92,
+    loss=LossSpec(beta=0.1, behaviour_correction="token"),
+)
+
+
+@torch.no_grad()
+def drawn_by(policy: Any, one: Completion) -> bool:
+    """Whether these are the log-probabilities of these tokens under a policy."""
+    ids = torch.tensor([[*one.prompt_ids, *one.token_ids]])
+    scores = policy(ids).logits[0, len(one.prompt_ids) - 1 : -1] / TEMPERATURE
+    expected = scores.log_softmax(-1).gather(1, torch.tensor(one.token_ids)[:, None])[:, 0]
+    gap = (torch.tensor(one.logprobs) - expected).abs().max()
+    return bool(gap < of_logprobs(policy, scores))
+
+
+def test_with_carry_over_a_killed_server_that_is_started_again_is_used_again(
+    policy: Path, servers: list[VLLMServer], tmp_path: Path
+) -> None:
+    engine = Restarted(servers, tmp_path / "weights")
+    sampling = SamplingConfig(max_completion_tokens=64, temperature=TEMPERATURE)
+    options: dict[str, Any] = {"recipe": CARRYING, "sampling": sampling, "carry_over": 1}
+    with pytest.warns(UserWarning, match="is left out") as warned:
+        drawn, _ = trained(policy, engine, tmp_path, steps=6, **options)
+    said = [str(one.message) for one in warned if "is left out" in str(one.message)]
+    assert [line.split()[0] for line in said] == [servers[1].url]
+    assert engine.in_use == [2, 2, 1, 2, 2, 2]
+    for step, completions in enumerate(drawn.steps):
+        versions = {one.policy_version for one in completions}
+        assert versions <= {step - 1, step}
+        assert (step - 1 in versions) == (step > 0)  # some were carried over
+        for one in completions:
+            assert one.earlier == ()  # what a server had not completed was begun anew
+            assert drawn_by(drawn.policies[one.policy_version], one)
+    # The weights that a server starts with are told from those that it is given.
+    assert not any(drawn_by(drawn.policies[0], one) for one in drawn.steps[-1])
 
 
 def test_a_server_that_hangs_comes_back_and_one_that_dies_changes_nothing(
     policy: Path, servers: list[VLLMServer], in_process: InProcess, tmp_path: Path
 ) -> None:
-    engine = Struck(servers, tmp_path / "weights")
+    engine = Struck(servers, tmp_path / "weights", health_seconds=SECONDS)
     with pytest.warns(UserWarning, match="is left out") as warned:
         found = trained(policy, engine, tmp_path)
     assert_equal(found, in_process[:2])
