@@ -6,6 +6,7 @@ fresh draw from the seed it is given, so that a resumed run sees what an uninter
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -180,6 +181,11 @@ class SVRDataModule(LightningDataModule):
         order = np.random.default_rng(seed).permutation(len(problems))
         left = (problems[index] for index in order if problems[index].id not in excluded)
         return [problem for problem, _ in zip(left, range(count), strict=False)]
+
+    @cached_property
+    def training_digest(self) -> str:
+        """Another one if any training problem or their order differs."""
+        return problems_digest(self.problems("train")[0])
 
     def train_dataloader(self) -> DataLoader[Problem]:
         """Batches of ``problems_per_rollout / ranks`` problems; one batch is one rollout."""

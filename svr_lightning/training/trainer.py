@@ -32,6 +32,7 @@ from svr_lightning.training.distributed import (
     note_launcher,
     own_strategy,
 )
+from svr_lightning.training.identity import identity_of, warn_of_changes
 from svr_lightning.training.internals import Fetcher, FitLoop, HookedTrainer, save_at_the_end
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.update import TrainBatch
@@ -174,7 +175,11 @@ class RolloutFitLoop(FitLoop):
         state["pending"] = gather_lists([plain])
         state["begun"] = gather_lists([to_plain(self.trainer.lightning_module.rollouts.begun)])
         state["progress_counts"] = self._counted_in()
+        state["identity"] = self._identity()
         return state
+
+    def _identity(self) -> dict[str, str]:
+        return identity_of(self.trainer.lightning_module, self.trainer.datamodule)
 
     def _counted_in(self) -> dict[str, int]:
         """The unit of the saved progress."""
@@ -230,6 +235,7 @@ class RolloutFitLoop(FitLoop):
                 f"the checkpoint holds trajectories that {len(begun)} processes have begun, and "
                 f"this run has {ranks}: they are begun anew"
             )
+        warn_of_changes(state_dict.get("identity", {}), self._identity())
 
     def on_run_start(self) -> None:
         """Give the rest of a restored rollout to the fetcher."""
