@@ -9,8 +9,25 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from svr_lightning.errors import require
+
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+def check_folder(folder: str | os.PathLike[str], named: str) -> None:
+    """Require a folder that can be written to, or can be made, before there is anything to write.
+
+    Raises:
+        ConfigError: that begins with ``named``, the setting and its value.
+    """
+    path = Path(folder).absolute()
+    there = next(one for one in (path, *path.parents) if one.exists())
+    require(
+        there.is_dir() and os.access(there, os.W_OK),
+        f"{named}: {there} {'cannot be written to' if there.is_dir() else 'is a file'}; give "
+        "another folder",
+    )
 
 
 def write_file(path: str | os.PathLike[str], parts: Iterable[str]) -> None:

@@ -36,6 +36,7 @@ from rich.text import Text
 import svr_lightning
 from svr_lightning.cli.inputs import (
     above_zero,
+    folder,
     load_log,
     load_tables,
     real,
@@ -92,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--second", type=Path, nargs="+", help="a second model's samples of the same problems")
     add("--columns", nargs="+", metavar="NAME=COLUMN", help="read a log: its column names")
     add("--report-on", type=Path, nargs="+", help="other samples, on which to measure the choice")
-    add("--calibrate-on", type=above_zero(1), help="share of --samples for calibration (0.5)")
+    add("--calibrate-on", type=above_zero(1), default=0.5, help="share of --samples (0.5)")
     for option, (name, about) in _PROMISES.items():
         kind = above_zero(math.inf) if name == "tokens" else share
         most = "most" if option.startswith("max") else "least"
@@ -107,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="seed of the split")
     add("--plan", action="store_true", help="only print how many labels the promises need")
     add("--check", type=Path, metavar="CERTIFICATE", help="test its promises on the samples")
-    add("--write", type=Path, metavar="POLICY", help="policy folder for operating_point.json")
+    add("--write", type=folder, metavar="POLICY", help="policy folder for operating_point.json")
     add("--out", type=Path, help="folder; default: certify/ beside the samples")
 
 
@@ -151,9 +152,8 @@ def run(options: argparse.Namespace) -> int:
         return _plan(promises, len(rules), 1 - options.confidence)
     tables = _tables(options.samples, options)
     calibration, report = _split(tables, options)
-    turns = options.max_turns
-    if turns is None:
-        turns = recorded_turns(tables, run_configs(options.samples))
+    recorded = recorded_turns(tables, run_configs(options.samples))
+    turns = recorded if options.max_turns is None else options.max_turns
     job = Job(rules, promises, turns, calibration, _second(options))
     found = certify(job.points(), promises, 1 - options.confidence)
     _show(found, job, options.confidence)
@@ -242,14 +242,14 @@ def _split(tables: Tables, options: argparse.Namespace) -> tuple[Tables, Tables]
                 found = f"{name}/{min(both)}"
                 raise ConfigError(f"--report-on: {found} is in --samples too; use other problems")
         return tables, report
-    share = 0.5 if options.calibrate_on is None else options.calibrate_on
     parts: list[Tables] = [{}, {}]
     for name, table in tables.items():
-        chosen = split_clusters(table.cluster, share, options.seed)
+        chosen = split_clusters(table.cluster, options.calibrate_on, options.seed)
         for part, rows in zip(parts, (chosen, ~chosen), strict=True):
             if rows.any():
                 part[name] = table.select(rows)
-    require(bool(parts[0]), f"--calibrate-on {share:g}: no problem is left; give more problems")
+    left = f"--calibrate-on {options.calibrate_on:g}: no problem is left; give more problems"
+    require(bool(parts[0]), left)
     return parts[0], parts[1]
 
 

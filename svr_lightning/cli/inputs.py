@@ -179,6 +179,13 @@ def share(text: str) -> float:
     return float(text)
 
 
+def folder(text: str) -> Path:
+    """An option's folder that has to be there."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: no such folder")
+    return Path(text)
+
+
 def add_task_option(parser: argparse.ArgumentParser) -> None:
     """``--task``, which allows a command that grades to run a task outside this package."""
     parser.add_argument(

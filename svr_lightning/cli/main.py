@@ -10,6 +10,7 @@ from typing import NoReturn
 from svr_lightning.cli.checks import check_command_line, did_you_mean, with_questions
 from svr_lightning.cli.keys import flat, known_keys
 from svr_lightning.errors import ConfigError
+from svr_lightning.files import check_folder
 
 USER_FAULT = 2
 """Exit code for a fault of the configuration, the data or the command line."""
@@ -169,6 +170,9 @@ def read_files(name: str, arguments: list[str]) -> int:
     """Run the command ``name``; 0 is success."""
     try:
         options = parser_of(name).parse_args(arguments)
+        for option in ("out", "write"):  # noticed now, not after the work
+            if folder := getattr(options, option, None):
+                check_folder(folder, f"--{option} {folder}")
         return int(import_module(f"{__package__}.{name}").run(options))
     except ConfigError as error:
         return fail(str(error), f"svr_lightning {name}")

@@ -55,10 +55,7 @@ def run(options: argparse.Namespace) -> int:
     rules = compare_rules(methods)
     tables = all_tables(methods, votes, rules)
     figures, notes = all_figures(methods, votes, rules)
-    try:
-        write_report(options.out, methods, figures, notes, tables, options.max_trajectories)
-    except OSError as error:
-        raise ConfigError(f"{options.out}: cannot be written ({error.strerror})") from error
+    write_report(options.out, methods, figures, notes, tables, options.max_trajectories)
     console = Console()
     console.print(Text(plain(headline(methods))))
     for method in methods[1:]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from safetensors.torch import save_file
 
 from svr_lightning.engines.base import Engine, Output, Request
@@ -22,6 +22,7 @@ from svr_lightning.engines.server_pool import ServerPool
 from svr_lightning.engines.vllm_process import processes
 from svr_lightning.engines.vllm_weights import is_tied, is_vision, wrap
 from svr_lightning.errors import ConfigError, require
+from svr_lightning.files import check_folder
 
 FILE_BYTES = 2**30
 """Weights are written in files of about this size, which is the additional memory needed."""
@@ -41,7 +42,7 @@ class ServersEngine(Engine):
             long to tell it.
 
     Raises:
-        ConfigError: if an argument is out of range.
+        ConfigError: if an argument is out of range, or the folder cannot be written to.
     """
 
     ranks = 1
@@ -58,6 +59,7 @@ class ServersEngine(Engine):
         )
         for name, value in {"timeout": timeout, "health_seconds": health_seconds}.items():
             require(value > 0, f"model.engine.{name}={value} must be positive")
+        rank_zero_only(check_folder)(folder, f"model.engine.folder={folder}")  # it alone writes
         self.folder = folder
         self.version = -1
         self.dtype = torch.bfloat16

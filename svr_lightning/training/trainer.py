@@ -7,7 +7,6 @@ the optimizer step. Accumulation, clipping, precision, strategies, callbacks, ch
 """
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, require
+from svr_lightning.files import check_folder
 from svr_lightning.rollout.carry import from_plain, to_plain
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.distributed import (
@@ -283,7 +283,7 @@ class SVRTrainer(HookedTrainer):
                 "model.micro_batch_size, the sequences per forward and backward pass"
             )
         root = kwargs.get("default_root_dir") or "runs/default"
-        _check_folder(Path(root))
+        check_folder(root, f"trainer.default_root_dir={root}")
         _check_accelerator(str(kwargs.get("accelerator", "auto")))
         kwargs |= {
             # Spelled out because the configuration parser takes Lightning's own limits for floats,
@@ -361,15 +361,6 @@ class SVRTrainer(HookedTrainer):
         if not saved:
             return f"{said}; there is no checkpoint yet, so start the run again"
         return f"{said}; the same command with --ckpt_path last goes on from {saved[0]}"
-
-
-def _check_folder(root: Path) -> None:
-    """Refuse a folder that cannot be written to, before anything is loaded."""
-    there = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise ConfigError(
-            f"trainer.default_root_dir={root}: {there} cannot be written to; give another folder"
-        )
 
 
 def _check_accelerator(accelerator: str) -> None:

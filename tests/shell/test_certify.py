@@ -306,7 +306,8 @@ def test_the_plan_says_how_many_labels_a_promise_needs(
         (["--thresholds", "85"], "must lie in [0, 1]"),
         (["--thresholds", "nan"], "--thresholds: nan is no number"),
         (["--seed", "-3"], "--seed -3: must not be negative"),
-        (["--out", __file__], f"{__file__}: cannot be used (File exists); give another"),
+        (["--out", __file__], f"--out {__file__}: {__file__} is a file; give another folder"),
+        (["--write", "/no/policy"], "--write: /no/policy: no such folder"),
         (["--max-turns", "0"], "max_turns=0 must be at least one turn"),
         (["--max-tokens", "900"], "--max-tokens needs --token-bound"),
         (

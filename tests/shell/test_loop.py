@@ -451,5 +451,5 @@ def test_a_gpu_that_is_not_there_is_one_line(
 
 def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"file cannot be written to; give another folder"):
+    with pytest.raises(ConfigError, match=r"file is a file; give another folder"):
         trainer(tmp_path / "file" / "run")

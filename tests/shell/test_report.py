@@ -408,7 +408,7 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
         (["m={folder}/eval/one", "--votes", "{folder}/bad.json"], "bad.json"),
         (["m={folder}/eval/one", "--max-trajectories", "-1"], "--max-trajectories"),
         (["m={folder}/unlabelled"], "no label"),
-        (["m={folder}/eval/one", "--out", "{folder}/bad.json/x"], "cannot be written"),
+        (["m={folder}/eval/one", "--out", "{folder}/bad.json/x"], "bad.json is a file"),
     ],
 )
 def test_a_fault_of_the_command_line_is_one_line(

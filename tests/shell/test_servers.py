@@ -296,8 +296,18 @@ def test_what_cannot_work_is_refused_at_the_start(
         engine_of([on_cpu], tmp_path, tied)
     on_cpu.stop()
     (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"model\.engine\.folder=.*/file/x: .*/file is a file"):
+        ServersEngine(["http://a:1"], str(tmp_path / "file" / "x"))
+
+
+def test_a_folder_that_can_no_longer_be_written_to_is_named(
+    servers: list[TokenServer], model: Any, tmp_path: Path
+) -> None:
+    engine = engine_of(servers[:1], tmp_path, model)
+    (tmp_path / "weights").rmdir()
+    (tmp_path / "weights").touch()
     with pytest.raises(ConfigError, match=r"model\.engine\.folder=.* cannot be written"):
-        engine_of(servers[:1], tmp_path / "file", model)
+        engine.sync(model, 2)
 
 
 def test_a_request_can_be_dropped_and_none_is_taken_without_weights(
