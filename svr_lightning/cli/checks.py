@@ -114,22 +114,31 @@ def _check_key(path: str, value: Any, keys: Mapping[str, Key], where: str = "") 
         if part == "help" and depth:
             return
         if part not in below:
-            prefix = ".".join(parts[:depth])
-            here = [f"{prefix}.{name}" if prefix else name for name in below]
-            tried = ".".join(parts[: depth + 1])
-            everywhere = [name for name, _ in flat(keys)]
-            same = [name for name in everywhere if name.split(".")[-1] == part]
-            hint = did_you_mean(tried, here) or (
-                f"; did you mean {same[0]!r}?" if same else did_you_mean(path, everywhere)
-            )
-            if not hint and len(here) <= 12:
-                hint = f"; known: {', '.join(here)}"
-            raise ConfigError(f"{where}there is no key {tried!r}{hint}")
+            raise ConfigError(f"{where}{_unknown(parts, depth, below, keys)}")
         kind, below = below[part].type, below[part].below
         if not below:
             if depth + 1 == len(parts):
                 _check_type(path, value, kind, where)
             return
+
+
+def _unknown(
+    parts: Sequence[str], depth: int, below: Mapping[str, Key], keys: Mapping[str, Key]
+) -> str:
+    """That there is no key ``parts[depth]`` among those ``below``, and which one may be meant.
+
+    Names are compared without the sections that they are in, which all keys there share.
+    """
+    prefix = "".join(f"{part}." for part in parts[:depth])
+    near = difflib.get_close_matches(parts[depth], below, n=1)
+    meant = [prefix + name for name in near]
+    if not meant:
+        elsewhere = {name.split(".")[-1]: name for name, _ in reversed([*flat(keys)])}
+        meant = [elsewhere[name] for name in difflib.get_close_matches(parts[-1], elsewhere, n=1)]
+    hint = f"; did you mean {meant[0]!r}?" if meant else ""
+    if not hint and len(below) <= 12:
+        hint = f"; known: {', '.join(below)}"
+    return f"there is no key {prefix + parts[depth]!r}{hint}"
 
 
 def _check_type(path: str, value: Any, kind: str, where: str) -> None:

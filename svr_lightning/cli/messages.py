@@ -2,12 +2,13 @@
 
 import errno
 import importlib
-import inspect
 import os
 import pkgutil
 import re
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import is_dataclass
+from inspect import isabstract, signature
+from typing import Any, get_args, get_type_hints
 
 from svr_lightning.cli.checks import TYPES, did_you_mean, one_of
 from svr_lightning.errors import ConfigError, one_line
@@ -23,6 +24,9 @@ _NO_GPU = re.compile(
     r"MisconfigurationException: You requested gpu|not available on your system.*gpu",
     re.IGNORECASE,
 )
+
+
+_PROBLEM = r"Problem with given class_path '([^']+)': (.*)"
 
 
 def explain(error: BaseException) -> str | None:
@@ -70,7 +74,7 @@ def of_parser(error: BaseException) -> str:
     given = re.search(r".*(?:Given value: |Got value: )(.*)$", body)
     value = given.group(1) if given else ""
     nested = re.match(r"NestedArg\(key='([^']*)', val=(.*)\)$", value)
-    problem = re.search(r"Problem with given class_path '([^']+)': (.*)", body)
+    problem = re.search(_PROBLEM, body)
     if nested:
         place = "" if problem and f"<class '{problem.group(1)}'>" in body else ".init_args"
         key, value = f"{key}{place}.{nested.group(1)}", nested.group(2).strip("'")
@@ -79,6 +83,9 @@ def of_parser(error: BaseException) -> str:
     shown = _shown(key, value)
     if "dot import path" in body:
         return f"{shown}: {_wanted_class(body, value)}"
+    if abstract := re.search(r"but ([\w.]+) is abstract", body):
+        able = [n for n, c in _subclasses(_class(abstract.group(1))).items() if not isabstract(c)]
+        return f"{shown}: name the class first: {one_of(able)}"
     allowed = _allowed(body)
     return f"{shown}: must be {allowed}" if allowed else f"{shown}: {body[:200]}"
 
@@ -95,6 +102,8 @@ def _of_problem(key: str, value: str, problem: re.Match[str]) -> str:
         reason = re.split(r" - Expected| Given ", reason)[0]
         return f"{_shown(key, value)}: {_of_class(class_path, reason)}"
     name, body = own.groups()
+    if inner := re.search(_PROBLEM, body):
+        return _of_problem(key, value, inner)
     body = body.rpartition(" - Expected a <class 'NoneType'>")[0] or body  # of the class's own key
     if not key.endswith(f".{name}"):
         got = re.search(r"Got value: (.*?)(?= - Expected| Given value|$)", body)
@@ -107,8 +116,9 @@ def _wanted_class(body: str, value: str) -> str:
     """What stands where a class is: its path, or the keys of the only one that can be meant."""
     class_path = re.search(r"Subtypes: \[<class '([\w.]+)'>", body)
     found = _class(class_path.group(1)) if class_path else None
-    if class_path is None or found is None or inspect.isabstract(found):
-        return f"must be a class path such as package.module.Class{_near(body, value)}"
+    if class_path is None or found is None or isabstract(found):
+        hint = _near(body, value) or did_you_mean(value, _subclasses(found))
+        return f"must be a class path such as package.module.Class{hint}"
     return f"must hold keys of its own: {', '.join(_options(class_path.group(1)))}"
 
 
@@ -131,14 +141,16 @@ def _of_class(class_path: str, reason: str) -> str:
     if required:
         return f"{class_path.rpartition('.')[2]} needs {required.group(1)}"
     unknown = re.match(
-        r"Option '([^']+)' is not accepted|unrecognized arguments: --([\w.]+)", reason
+        r"Option '([^']+)' is not accepted|unrecognized arguments: --([\w.]+)|"
+        r"Group '([^']+)' does not accept option '([^']+)'",
+        reason,
     )
     if unknown:
-        option = (unknown.group(1) or unknown.group(2)).removeprefix("init_args.")
-        known = [] if "." in option else _options(class_path)
-        hint = did_you_mean(option, known)
-        hint = hint or (f"; known: {', '.join(known)}" if known else "")
-        return f"{class_path.rpartition('.')[2]} has no option {option!r}{hint}"
+        option = ".".join(filter(None, unknown.groups())).removeprefix("init_args.")
+        *sections, name = option.split(".")
+        known = _options(class_path, sections)
+        hint = did_you_mean(name, known) or (f"; known: {', '.join(known)}" if known else "")
+        return f"{(sections or class_path.split('.'))[-1]} has no option {name!r}{hint}"
     missing = re.match(r"module '([^']+)' has no attribute '([^']+)'", reason)
     if missing:
         module, name = missing.groups()
@@ -146,11 +158,15 @@ def _of_class(class_path: str, reason: str) -> str:
     return reason.rstrip(".")
 
 
-def _options(class_path: str) -> list[str]:
-    """The names of a class's parameters."""
+def _options(class_path: str, sections: Sequence[str] = ()) -> list[str]:
+    """The names of a class's parameters, or of those of a dataclass that is a parameter's type."""
+    found = _class(class_path)
     try:
-        parameters = inspect.signature(_class(class_path)).parameters
-    except (TypeError, ValueError):
+        for section in sections:
+            kind = get_type_hints(found.__init__)[section]
+            found = next(one for one in (kind, *get_args(kind)) if is_dataclass(one))
+        parameters = signature(found).parameters
+    except (TypeError, ValueError, NameError, KeyError, StopIteration):
         return []
     return [one for one in parameters if one not in ("args", "kwargs")]
 
@@ -162,6 +178,12 @@ def _class(class_path: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError):
         return None
+
+
+def _subclasses(found: Any) -> dict[str, Any]:
+    """The imported subclasses of a class by their names, which stand for their paths."""
+    below = {one.__name__: one for one in type.__subclasses__(found)} if found else {}
+    return below | {name: cls for one in below.values() for name, cls in _subclasses(one).items()}
 
 
 def _near(body: str, value: str) -> str:

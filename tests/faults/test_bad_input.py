@@ -34,6 +34,7 @@ STOP = ("--model.evaluation.stop",)
 ENGINE, LORA = "--model.engine", "--model.policy.lora"
 SERVERS = (ENGINE, "svr_lightning.engines.servers.ServersEngine")
 QUICK = (f"{ENGINE}.timeout", "-1")
+RECIPE = "--model.recipe"
 CORRECTION = "--model.recipe.loss.behaviour_correction"
 
 
@@ -49,6 +50,28 @@ CORRECTION = "--model.recipe.loss.behaviour_correction"
         ),
         ([*STOP, "RepeatedAnswer", f"{STOP[0]}.times", "1"], ["times=1", "at least 2"]),
         ([*STOP, "Oracle"], ["model.evaluation.stop", "Oracle"]),
+        ([*STOP, "Confidnt"], ["model.evaluation.stop=Confidnt", "did you mean 'Confident'?"]),
+        (
+            [f"{STOP[0]}.threshold", "0.9"],
+            ["threshold=0.9: name the class first: ", "Majority or Confident"],
+        ),
+        (
+            [RECIPE, "svr_lightning.recipes.svr.SVR", f"{RECIPE}.loss.betaa", "1"],
+            ["init_args.loss.betaa=1: loss has no option 'betaa'; did you mean 'beta'?"],
+        ),
+        (
+            [
+                f"{RECIPE}.custom_dialogue",
+                "svr_lightning.recipes.dialogues.SelfVerifying",
+                f"{RECIPE}.custom_dialogue.interfac",
+                "joint",
+            ],
+            ["custom_dialogue.interfac=joint: SelfVerifying has no option", "'interface'?"],
+        ),
+        (
+            ["--model.evaluation.threshhold", "1"],
+            ["'model.evaluation.threshhold'; known: ", "stop"],
+        ),
         (["--model.evaluation.votes", "10"], ["votes=10 at temperature=0", "above 0"]),
         (["--data.eval_batch_size", "0"], ["eval_batch_size=0", "at least 1"]),
         (["--model.sampling.temperature", "0"], ["temperature=0", "above 0"]),

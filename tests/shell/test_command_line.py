@@ -59,6 +59,12 @@ def test_the_keys_read_from_source_are_those_of_the_parser() -> None:
         ),
         (["fit", "--config", TINY, "--trainer.max_step", "1"], ["trainer.max_steps"]),
         (["fit", "--config", TINY, "--max_steps", "1"], ["did you mean 'trainer.max_steps'?"]),
+        (["fit", "--config", TINY, "--max_step", "1"], ["did you mean 'trainer.max_steps'?"]),
+        (
+            ["fit", "--model.evaluation.max_turn", "1"],
+            ["did you mean 'model.evaluation.max_turns'?"],
+        ),
+        (["fit", "--model.evaluation.votez", "1"], ["did you mean 'model.evaluation.votes'?"]),
         (["fit", "--config", TINY, "--data.train.pth=x"], ["did you mean 'data.train.path'?"]),
         (["fit", "--config", TINY.replace("tiny", "tin")], ["no such file", "countdown_tiny.yaml"]),
         (["fit", "--config", TINY, "--model.policy.path", "a/b/c"], ["'a/b/c' is not a folder"]),
@@ -200,6 +206,14 @@ def test_questions_of_a_file_are_entries_of_the_data_module(tmp_path: Path) -> N
             "    Given value: NestedArg(key='horizonn', val='3')",
             "model.recipe.init_args.horizonn=3: SVR has no option 'horizonn'; "
             "did you mean 'horizon'?",
+        ),
+        (
+            'Parser key "model.recipe": Does not validate against any of the Union subtypes '
+            "Subtypes: [<class 'svr_lightning.recipes.base.Recipe'>, <class 'NoneType'>] Errors: "
+            "- Problem with given class_path 'svr_lightning.recipes.svr.SVR': unrecognized "
+            "arguments: --loss.betaa=3 - Expected a <class 'NoneType'> Given value type: <class "
+            "'jsonargparse._util.NestedArg'> Given value: NestedArg(key='loss.betaa', val='3')",
+            "model.recipe.init_args.loss.betaa=3: loss has no option 'betaa'; did you mean 'beta'?",
         ),
         (
             'Parser key "model.recipe": - Expected a path but grpo either not accessible or '
