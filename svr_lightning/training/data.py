@@ -81,9 +81,9 @@ class SVRDataModule(LightningDataModule):
         eval_batch_size: problems of a data set that one process hands to its engine together;
             None hands over all, so that the engine's batch stays full until the end. The engine's
             own setting limits how many it completes at a time.
-        local_files: by the name of a hub data set, a local file or folder to read instead. It is
-            read completely, so ``split``, ``subset``, ``revision`` and ``select`` do not
-            apply. A data set whose own ``path`` is local keeps that path.
+        local_files: by the name of a hub data set, a local file or folder to read instead, or an
+            embedded set. A file is read completely, so ``split``, ``subset``, ``revision`` and
+            ``select`` do not apply. A data set whose own ``path`` is local keeps that path.
         seed: with the epoch, decides the order of training problems.
         on_bad_row: ``error`` ends the run when a row of any data set cannot be used; ``skip``
             leaves such rows out with a warning that counts them.
@@ -273,7 +273,7 @@ def _with_local_file(source: DataSource, local_files: Mapping[str, str]) -> Data
         return source  # a local path of its own wins over local_files
     path = local_files[source.name]
     require(
-        Path(path).expanduser().exists(),
+        path.startswith("embedded:") or Path(path).expanduser().exists(),
         f"data.local_files: {path} for {source.name!r} does not exist; correct the path, or give "
         "--data.local_files '{}' to read every data set from its own path",
     )

@@ -153,6 +153,7 @@ def test_the_real_configurations_run_on_real_rows(
     monkeypatch.chdir(ROOT)
     arguments = [
         *("fit", "--config", f"configs/{name}.yaml", "--config", "configs/hardware/cpu_smoke.yaml"),
+        *("--config", "tests/real_rows.yaml"),
         *("--trainer.default_root_dir", str(tmp_path)),
     ]
     assert main(arguments) == 0

@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from svr_lightning.__main__ import main
+from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.sources import DataSource
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -41,6 +43,24 @@ def test_every_overlay_resolves_on_top_of_a_run(
     resolved = resolve(capsys, ROOT / "configs" / "gsm8k.yaml", overlay)
     for section, values in yaml.safe_load(overlay.read_text()).items():
         assert_within(values, resolved[section])
+
+
+def test_no_configuration_names_a_place_outside_of_the_checkout() -> None:
+    found = [path.name for path in (ROOT / "configs").rglob("*.yaml") if ".." in path.read_text()]
+    assert found == []
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math", "countdown", "eval/all7"])
+def test_the_layer_for_a_cpu_has_embedded_problems_for_every_data_set(name: str) -> None:
+    smoke, run = (
+        yaml.safe_load((ROOT / "configs" / f"{layer}.yaml").read_text())["data"]
+        for layer in ("hardware/cpu_smoke", name)
+    )
+    named = [*run.get("val", []), *run["test"], *([run["train"]] if "train" in run else [])]
+    sources = {one["name"]: DataSource(**one) for one in named}
+    data = SVRDataModule(test=list(sources.values()), local_files=smoke["local_files"])
+    assert all(source.path.startswith("embedded:") for source in data.sources["test"])
+    assert all(len(problems) > 100 for problems in data.problems("test"))
 
 
 def assert_within(layer: Any, resolved: Any) -> None:

@@ -45,7 +45,8 @@ def test_a_set_is_the_same_rows_wherever_it_is_named() -> None:
 
 
 def evaluate(tmp_path: Path, *layers: str, **settings: Any) -> Path:
-    paths = [CONFIGS / layer for layer in ("eval/all7.yaml", "hardware/cpu_smoke.yaml", *layers)]
+    shipped = ("eval/all7.yaml", "hardware/cpu_smoke.yaml", *layers)
+    paths = [*(CONFIGS / layer for layer in shipped), CONFIGS.parent / "tests" / "real_rows.yaml"]
     code = main(
         [
             *("test", *(part for path in paths for part in ("--config", str(path)))),

@@ -1,4 +1,4 @@
-"""Every method and ablation, layered on a real run, trains a tiny hybrid on real rows.
+"""Every method and ablation, layered on a real run, trains a tiny hybrid.
 
 Random weights solve nothing, so what recipes learn is shown by tests/shell/test_recipe_fit.py.
 """
@@ -31,7 +31,7 @@ SHORT = [
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda p: p.stem)
 def test_a_layer_on_gsm8k_trains_the_tiny_hybrid(
-    layer: Path, shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     paths = ("configs/gsm8k.yaml", str(layer), "configs/hardware/cpu_smoke.yaml")
