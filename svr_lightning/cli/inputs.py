@@ -30,9 +30,15 @@ def load_tables(paths: Sequence[Path]) -> dict[str, TurnTable]:
         ConfigError: naming the file, and the line or the record, that cannot be used; or the data
             set that two files hold.
     """
+    return _joined(paths, lambda path: read_tables(path)[1])
+
+
+def _joined(
+    paths: Sequence[Path], read: Callable[[Path], Mapping[str, TurnTable]]
+) -> dict[str, TurnTable]:
     tables: dict[str, TurnTable] = {}
     for path in paths:
-        _, found = read_tables(path)
+        found = read(path)
         if twice := sorted(found.keys() & tables.keys()):
             raise ConfigError(
                 f"{path}: data set {twice[0]!r} is in another of the files too; give one of them"
@@ -51,7 +57,7 @@ def load_log(paths: Sequence[Path], columns: Sequence[str]) -> dict[str, TurnTab
             missing.
 
     Raises:
-        ConfigError: naming the file and the row that cannot be used.
+        ConfigError: naming the file and the row that cannot be used, or the name of two files.
     """
     names = dict(zip(LOG_COLUMNS, LOG_COLUMNS, strict=True))
     for pair in columns:
@@ -61,7 +67,7 @@ def load_log(paths: Sequence[Path], columns: Sequence[str]) -> dict[str, TurnTab
             f"--columns {pair}: give NAME=COLUMN with NAME one of {', '.join(LOG_COLUMNS)}",
         )
         names[name] = column
-    return {path.stem: _read_log(path, names) for path in paths}
+    return _joined(paths, lambda path: {path.stem: _read_log(path, names)})
 
 
 def _read_log(path: Path, names: Mapping[str, str]) -> TurnTable:

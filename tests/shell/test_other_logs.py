@@ -78,6 +78,19 @@ def test_a_log_that_cannot_be_used_is_one_line(
     assert said in line
 
 
+def test_of_two_logs_with_one_name_none_is_lost_silently(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = [tmp_path / name / "log.jsonl" for name in ("a", "b")]
+    for log in logs:
+        log.parent.mkdir()
+        log.write_text("".join(f"{json.dumps(row)}\n" for row in log_rows(5)))
+    columns = ["--columns", "id=question", "confidence=p", "correct=y"]
+    given = ["--samples", *map(str, logs), "--max-pse", "0.1", *columns]
+    assert main(["certify", *given]) == 2
+    assert "b/log.jsonl: data set 'log' is in another of the files" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("yes", [True, 1, 1.0, "True"])
 def test_a_table_made_by_pandas_is_read(tmp_path: Path, yes: Any) -> None:
     """It writes floats, and NaN where there is nothing."""
