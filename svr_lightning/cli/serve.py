@@ -119,6 +119,7 @@ def make_server(options: argparse.Namespace, ending: ExitStack) -> Any:
         (options.upstream is None) != (options.policy is None),
         "give either --upstream URL or --policy FOLDER, one of them",
     )
+    require(0 <= options.port < 2**16, f"--port {options.port}: must lie between 0 and 65535")
     for name in ("max_body", "max_requests", "seconds"):
         require(getattr(options, name) > 0, f"--{name.replace('_', '-')} must be above 0")
     controller = _controller(options)
@@ -169,7 +170,8 @@ def _controller(options: argparse.Namespace) -> Controller:
         not fresh or 0 < options.fresh_turns <= 2,
         f"--fresh-turns {options.fresh_turns}: must be above 0 and at most 2",
     )
-    turns = options.max_turns or (certificate.max_turns if certificate else 10)
+    turns = certificate.max_turns if certificate else 10
+    turns = turns if options.max_turns is None else options.max_turns
     client: Callable[..., Any] = _replaced
     try:
         return Controller(
