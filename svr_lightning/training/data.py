@@ -184,7 +184,7 @@ class SVRDataModule(LightningDataModule):
 
     @cached_property
     def training_digest(self) -> str:
-        """Another one if any training problem or their order differs."""
+        """A sha256 over all training problems in their order."""
         return problems_digest(self.problems("train")[0])
 
     def train_dataloader(self) -> DataLoader[Problem]:

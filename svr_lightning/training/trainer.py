@@ -205,7 +205,12 @@ class RolloutFitLoop(FitLoop):
             counts.load_state_dict({k: n - saved["ready"] + begun for k, n in saved.items()})
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
-        """Keep the rest of the rollout until the fetcher is asked for it."""
+        """Keep the rest of the rollout until the fetcher is asked for it.
+
+        Raises:
+            ConfigError: if the progress cannot be counted in this run. Other settings that make it
+                another run are warned of.
+        """
         super().on_load_checkpoint(state_dict)
         require(
             "progress_counts" in state_dict,
