@@ -21,7 +21,6 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ import transformers
 from safetensors import safe_open
 
 from svr_lightning.tiny.problems import generate
+from tools.bench.machine import hardware
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("methods", "ablations")
@@ -168,11 +168,8 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def machine() -> dict[str, str]:
     """What floating-point results depend on."""
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.is_file() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
-        "cpu": names[0] if names else platform.processor(),
+        "cpu": hardware()["name"],
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }

@@ -1,8 +1,15 @@
-"""Run a benchmark: ``python -m tools.bench NAME [options]``; without a name, list them."""
+"""Run a benchmark: ``python -m tools.bench NAME [options]``; without a name, list them.
 
+Each is a module with ``add_options(parser)`` and ``measure(options)``, which prints and returns its
+figures. ``--out FILE`` keeps them as JSON.
+"""
+
+import argparse
 import sys
-from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
+
+from svr_lightning.files import write_json
 
 BENCHMARKS = {
     "carry_over": "rollouts that begin the next step's trajectories against those that do not",
@@ -19,7 +26,7 @@ BENCHMARKS = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run the benchmark that the first argument names; returns its exit code."""
+    """Run the benchmark that the first argument names; 1 if its figures miss its own limits."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"{__doc__}\n")
         for name, what in BENCHMARKS.items():
@@ -30,9 +37,19 @@ def main(arguments: list[str]) -> int:
         known = ", ".join(BENCHMARKS)
         print(f"tools.bench: error: no benchmark {name!r}; known: {known}", file=sys.stderr)
         return 2
-    run: Callable[[], int | None] = import_module(f"tools.bench.{name}").main
-    sys.argv = [f"tools.bench {name}", *rest]
-    return run() or 0
+    benchmark = import_module(f"tools.bench.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"tools.bench {name}",
+        description=benchmark.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    benchmark.add_options(parser)
+    parser.add_argument("--out", type=Path, help="where the figures go, as JSON")
+    options = parser.parse_args(rest)
+    figures = benchmark.measure(options)
+    if options.out:
+        write_json(options.out, figures)
+    return int(not figures.get("within_limits", True))
 
 
 if __name__ == "__main__":

@@ -12,33 +12,20 @@ row bound the engine steps of both.
 
 import argparse
 import time
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Engine
-from svr_lightning.files import write_json
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.carry import CarryOver
 from svr_lightning.rollout.collect import collect_rollout
 from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import load_policy
 from svr_lightning.training.sources import DataSource, load_problems
-from tools.bench.machine import hardware, versions
-from tools.bench.rollout import (
-    EMBEDDED,
-    GROUP,
-    LONGEST,
-    PROBLEMS,
-    SPREAD,
-    TURNS,
-    TYPICAL,
-    make_engine,
-)
-from tools.bench.workloads import LongTailed, stale_tokens
+from tools.bench.machine import this_machine
+from tools.bench.rollout import GROUP, LONGEST, PROBLEMS, SPREAD, TURNS, TYPICAL, make_engine
+from tools.bench.workloads import EMBEDDED, LongTailed, stale_tokens, start_policy
 
 DECODING = Decoding(max_completion_tokens=LONGEST, temperature=0.9)
 
@@ -81,20 +68,17 @@ def steps_of(
     }
 
 
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which engine, how long, how often."""
     parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
     parser.add_argument("--steps", type=int, default=8, help="optimizer steps")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    sizes: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
-    policy, tokenizer = load_policy(PolicyConfig(path=EMBEDDED, **sizes), seed=42)
-    policy.eval()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """With and without, in turns."""
     engine = make_engine(options.engine, PROBLEMS * GROUP)
-    engine.start(policy, (), 1024)
-    renderer = Renderer(tokenizer, **sizes)
+    policy, renderer = start_policy(engine, ends=False)
     source = DataSource(
         name="train", task="countdown", path=EMBEDDED, limit=PROBLEMS * options.steps
     )
@@ -119,6 +103,4 @@ def main() -> None:
         f"{options.engine}: {found['steps_ratio']:.2f} of the engine steps, "
         f"{found['speedup']:.2f} times the tokens/s"
     )
-    if options.out:
-        about = {"versions": versions(), "hardware": hardware()}
-        write_json(options.out, {**found, "engine": options.engine, **about})
+    return {**found, "engine": options.engine, **this_machine()}

@@ -46,7 +46,6 @@ from svr_lightning.evaluation.certificates import (
 )
 from svr_lightning.evaluation.intervals import split_clusters
 from svr_lightning.evaluation.results import read_samples
-from svr_lightning.files import write_json
 from tools.bench.machine import hardware
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -221,18 +220,19 @@ def write_recording(samples: Path) -> Path:
     return path
 
 
-def main() -> None:
-    """Simulate, split, report."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How often, or what to make a recording of."""
     parser.add_argument("--calibrations", type=int, default=10_000, help="of each world")
     parser.add_argument("--splits", type=int, default=500, help="of each recording")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--out", type=Path, help="where the figures go, as JSON")
     parser.add_argument("--record", type=Path, help="samples.jsonl to make a recording of")
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Simulate and split, or write a recording."""
     if options.record:
         print(write_recording(options.record))
-        return
+        return {}
     machine = hardware()
     with get_context("spawn").Pool(options.jobs) as workers:
         worlds = workers.map(partial(Cell.run, draws=options.calibrations), CELLS, chunksize=1)
@@ -246,10 +246,4 @@ def main() -> None:
     ]
     for row in recordings:
         print(row)
-    if options.out:
-        result = {"hardware": machine, "delta": DELTA, "worlds": worlds, "recordings": recordings}
-        write_json(options.out, result)
-
-
-if __name__ == "__main__":
-    main()
+    return {"hardware": machine, "delta": DELTA, "worlds": worlds, "recordings": recordings}

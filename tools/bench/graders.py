@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from svr_lightning.core.types import Problem
-from svr_lightning.files import write_json
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.grading import get_grader, label
 from svr_lightning.tasks.latex import boxed_gold
@@ -31,13 +30,14 @@ OTHERS = 5
 """Golds of other problems that each problem is graded against."""
 
 
-def main() -> None:
-    """Grade, print, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which problems."""
     parser.add_argument("--data", type=Path, required=True, help="folder of benchmark problems")
     parser.add_argument("--limit", type=int, help="only the first problems of each data set")
-    parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Both questions on every data set."""
     figures: dict[str, Any] = {}
     for name, task in DATASETS.items():
         rows = [json.loads(x) for x in (options.data / f"{name}.jsonl").open(encoding="utf-8")]
@@ -55,8 +55,7 @@ def main() -> None:
             "others": judged(golds),
         }
         print(name, json.dumps(figures[name], indent=1), flush=True)
-    if options.out:
-        write_json(options.out, figures)
+    return figures
 
 
 def judged(cases: Iterable[tuple[str, Problem]]) -> dict[str, Any]:

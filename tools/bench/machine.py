@@ -16,6 +16,11 @@ PACKAGES = (
 _ASKED = "name,memory.total,driver_version,compute_cap"
 
 
+def this_machine(device: str = "cpu") -> dict[str, Any]:
+    """``versions`` and ``hardware``, as every file of figures has them."""
+    return {"versions": versions(), "hardware": hardware(device)}
+
+
 def versions() -> dict[str, str | None]:
     """Releases of Python and of the packages that matter; None for one that is not there."""
     found: dict[str, str | None] = {"python": platform.python_version()}

@@ -35,12 +35,13 @@ LATEX = LatexExtractionConfig(boxed_match_priority=0)
 BOTH = [LATEX, ExprExtractionConfig()]
 
 
-def main() -> None:
-    """Count, print, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Where the cases are."""
     parser.add_argument("--tests", type=Path, required=True, help="a checkout of Math-Verify")
-    parser.add_argument("--out", type=Path, help="where to write the counts as JSON")
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Count for each judge."""
     found = list(cases(options.tests))
     judges = {
         "library": lambda case: by_library(case, BOTH),
@@ -55,8 +56,7 @@ def main() -> None:
             "differs": [{k: str(v)[-80:] for k, v in case.items()} for case in wrong],
         }
     print(json.dumps(figures, indent=1))
-    if options.out:
-        options.out.write_text(json.dumps(figures, indent=1) + "\n")
+    return figures
 
 
 def cases(checkout: Path) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,6 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,16 +24,14 @@ from svr_lightning import collect_rollout, get_task
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Sample
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.files import write_json
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Decoding
-from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tiny import problems, word_problems
 from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import load_policy, stop_token_ids
+from svr_lightning.training.policy import load_policy
 from svr_lightning.training.update import TrainBatch, micro_batches, policy_update_loss
-from tools.bench.machine import hardware, versions
-from tools.bench.workloads import TEMPERATURE, make_samples
+from tools.bench.machine import this_machine
+from tools.bench.workloads import TEMPERATURE, make_samples, start_policy
 
 PROBLEMS, GROUP = 8, 8
 TASKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -49,18 +46,15 @@ WAYS = ("masked", "padded", "packed")
 
 def rolled_out(name: str) -> list[Sample]:
     """The samples of one optimizer step of an embedded policy."""
-    config = PolicyConfig(path=f"embedded:{name}")
     task_name, rows = TASKS[name]
-    policy, tokenizer = load_policy(config, seed=0)
     engine = TransformersEngine(max_batch=PROBLEMS * GROUP)
-    engine.start(policy, stop_token_ids(policy, tokenizer), max_model_len=1024)
-    engine.sync(policy, 0)
+    _, renderer = start_policy(engine, f"embedded:{name}", ends=True)
     task = get_task(task_name)
     groups = collect_rollout(
         engine,
         SVR(group_size=GROUP, horizon=3),
         [task.from_row(row) for row in rows("train")[:PROBLEMS]],
-        renderer=Renderer(tokenizer, max_prompt_tokens=512, max_model_len=1024),
+        renderer=renderer,
         sampling=Decoding(max_completion_tokens=96, temperature=TEMPERATURE),
         seed=42,
         step=0,
@@ -125,12 +119,13 @@ def timed(policy: str, samples: Sequence[Sample], count: int, repeats: int) -> d
     return {way: statistics.median(times[1:]) for way, times in taken.items()}
 
 
-def main() -> int:
-    """Print shares and times, and write them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How often."""
     parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Shares of padding and times, by workload."""
     torch.set_num_threads(1)
     workloads = {name: (rolled_out(name), 2) for name in TASKS}
     workloads["log-normal"] = (make_samples(128, 1200, **LOG_NORMAL), 16)
@@ -140,6 +135,4 @@ def main() -> int:
         if name in TASKS:  # the others would take a CPU too long
             found[name]["processor_seconds"] = timed(name, samples, count, options.repeats)
         print(f"{name}: {found[name]}")
-    if options.out:
-        write_json(options.out, {**found, "versions": versions(), "hardware": hardware("cpu")})
-    return 0
+    return {**found, **this_machine()}

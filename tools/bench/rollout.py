@@ -12,26 +12,21 @@ trajectory has tokens.
 """
 
 import argparse
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.files import write_json
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import load_policy
 from svr_lightning.training.sources import DataSource, load_problems
-from tools.bench.machine import hardware, versions
-from tools.bench.workloads import LockStep, Rollout, roll_out
+from tools.bench.machine import this_machine
+from tools.bench.workloads import EMBEDDED, LockStep, Rollout, roll_out, start_policy
 
 TYPICAL, LONGEST, SPREAD = 30, 256, 1.0
 """Tokens of a completion: median, cut, and the standard deviation of their logarithm."""
 PROBLEMS, GROUP, TURNS = 8, 8, 3
-EMBEDDED = "embedded:countdown-tiny"
 
 
 def make_engine(name: str, slots: int) -> Engine:
@@ -82,21 +77,18 @@ def compare(engine: Engine, renderer: Renderer, repeats: int) -> dict[str, Any]:
     return {**figures, "speedup": median(pairs), "speedup_pairs": pairs}
 
 
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which engine, how large, how often."""
     parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--slots", type=int, default=PROBLEMS * GROUP, help="engine batch size")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    sizes: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
-    policy, tokenizer = load_policy(PolicyConfig(path=EMBEDDED, **sizes), seed=42)
-    policy.eval()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Both ways on the embedded policy."""
     engine = make_engine(options.engine, options.slots)
-    engine.start(policy, (), 1024)
-    engine.sync(policy, 0)
-    found = compare(engine, Renderer(tokenizer, **sizes), options.repeats)
+    _, renderer = start_policy(engine, ends=False)
+    found = compare(engine, renderer, options.repeats)
     print(
         f"{found['trajectories']} trajectories x {TURNS} turns, {found['tokens']} tokens, "
         f"{options.engine}, {options.slots} slots, {options.repeats} repeats"
@@ -111,6 +103,4 @@ def main() -> None:
         f"steps {found['steps_ratio']:.2f} of lock-step's, tokens/s {found['speedup']:.2f} times; "
         f"the longest trajectory has {found['bound_steps']} tokens"
     )
-    if options.out:
-        about = {"versions": versions(), "hardware": hardware()}
-        write_json(options.out, {**found, "engine": options.engine, **about})
+    return {**found, "engine": options.engine, **this_machine()}

@@ -20,7 +20,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -31,17 +30,13 @@ from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.evaluation.config import EvaluationConfig
-from svr_lightning.files import write_json
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
-from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.config import PolicyConfig
-from svr_lightning.training.policy import load_policy, stop_token_ids
 from svr_lightning.training.sources import DataSource, load_problems
-from tools.bench.machine import hardware, versions
+from tools.bench.machine import this_machine
+from tools.bench.workloads import EMBEDDED, SIZES, start_policy
 
-EMBEDDED, TURNS, LIMIT = "embedded:countdown-tiny", 3, 160
-SIZES: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
+TURNS, LIMIT = 3, 160
 RULE = Confident(threshold=0.96)
 """No confidence of this policy reaches it: every question takes all its turns."""
 Turns = tuple[str, ...]
@@ -53,12 +48,8 @@ class Driven:
     """The driver on the embedded policy, in this process; what it did in all runs together."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        model, tokenizer = load_policy(PolicyConfig(path=EMBEDDED, **SIZES), seed=0)
-        model.eval()
         self._engine, self._problems = TransformersEngine(), problems
-        self._engine.start(model, stop_token_ids(model, tokenizer), SIZES["max_model_len"])
-        self._engine.sync(model, 0)
-        self._renderer = Renderer(tokenizer, **SIZES)
+        _, self._renderer = start_policy(self._engine, ends=True)
         self.found: dict[str, Turns] = {}
         """By question, the texts of its turns."""
         self._done = self._turns = 0
@@ -222,14 +213,15 @@ async def turn_cost(rounds: int) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How many clients, how long, on how many problems."""
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--problems", type=int, default=256)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Driver and server in turns, then the server in front of another one."""
     source = DataSource(name="test", task="countdown", path=EMBEDDED, split="test")
     problems = load_problems(source)[: options.problems]
     driven, part = Driven(problems), options.seconds / ROUNDS
@@ -246,7 +238,6 @@ def main() -> None:
     share = {rate: found[rate] / driver[rate] for rate in rates}
     cost = asyncio.run(turn_cost(100))
     whole = {"clients": options.clients, "driver": driver, "server": found, "share": share}
-    whole |= {"proxy": cost, "versions": versions(), "hardware": hardware()}
+    whole |= {"proxy": cost, **this_machine()}
     print(json.dumps({k: whole[k] for k in ("driver", "server", "share", "proxy")}, indent=2))
-    if options.out:
-        write_json(options.out, whole)
+    return whole

@@ -41,6 +41,7 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.sources import DataSource
 from tools.bench.machine import hardware
+from tools.bench.workloads import EMBEDDED
 
 ROOT = Path(__file__).resolve().parents[2]
 SIDES = {"ours": "tools.bench.step_svr", "trl": "tools.bench.step_trl"}
@@ -50,9 +51,8 @@ SECONDS = (
     *("processor_seconds", "rollout_processor", "update_processor"),
 )
 
-POLICY = "embedded:countdown-tiny"
 PROBLEMS, GROUP, TURNS, MAX_TOKENS = 12, 8, 3, 96
-TEMPERATURE, BETA, CLIP_EPS, GRADIENT_CLIP = 0.9, 0.1, 0.2, 2.0
+BETA, CLIP_EPS, GRADIENT_CLIP = 0.1, 0.2, 2.0
 LEARNING_RATE, WEIGHT_DECAY, BETAS = 1e-7, 0.1, (0.9, 0.95)
 
 
@@ -123,7 +123,7 @@ def recipe() -> SVR:
 
 def data_module(seed: int) -> SVRDataModule:
     """The embedded training problems, ``PROBLEMS`` of them to a step."""
-    source = DataSource(name="train", task="countdown", path=POLICY, split="train")
+    source = DataSource(name="train", task="countdown", path=EMBEDDED, split="train")
     return SVRDataModule(train=source, problems_per_step=PROBLEMS, seed=seed)
 
 
@@ -198,18 +198,18 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     return {"commands": lines, "versions": versions, "pairs": pairs, "median": medians}
 
 
-def main() -> None:
-    """Measure and report."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How many steps of which kind, and where TRL is."""
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10, help="measured steps per process")
     parser.add_argument("--warmup", type=int, default=2, help="steps before these")
     parser.add_argument("--micro-batches", type=int, default=4, help="per step, on both sides")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--trl-python", default=sys.executable, help="interpreter that has TRL")
-    parser.add_argument("--out", type=Path, help="where the figures go, as JSON")
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Alternate the two sides and report."""
     machine = hardware()
     result = compare(options)
     print(*result["commands"].values(), sep="\n")
@@ -218,5 +218,4 @@ def main() -> None:
         ours, trl, ratio = (result["median"][side][key] for side in ("ours", "trl", "ratio"))
         digits = "10.2f" if key in SECONDS else "10.0f"
         print(f"{key.replace('_', ' '):20}{ours:{digits}}{trl:{digits}}{ratio:8.2f}")
-    if options.out:
-        write_json(options.out, {"hardware": machine, **result})
+    return {"hardware": machine, **result}

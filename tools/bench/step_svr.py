@@ -17,6 +17,7 @@ from svr_lightning.training.module import SVRModule
 from svr_lightning.training.trainer import SVRTrainer
 from tools.bench import step
 from tools.bench.step import Notebook
+from tools.bench.workloads import EMBEDDED, SIZES, TEMPERATURE
 
 
 class Noting(Callback):
@@ -58,11 +59,9 @@ def main() -> None:
     seed_everything(options.seed, verbose=False)
     notebook = Notebook()
     module = SVRModule(
-        policy=PolicyConfig(path=step.POLICY, max_prompt_tokens=512, max_model_len=1024),
+        policy=PolicyConfig(path=EMBEDDED, **SIZES),
         recipe=step.recipe(),
-        sampling=SamplingConfig(
-            temperature=step.TEMPERATURE, max_completion_tokens=step.MAX_TOKENS
-        ),
+        sampling=SamplingConfig(temperature=TEMPERATURE, max_completion_tokens=step.MAX_TOKENS),
         optimizer=OptimizerConfig(
             lr=step.LEARNING_RATE, weight_decay=step.WEIGHT_DECAY, betas=step.BETAS
         ),

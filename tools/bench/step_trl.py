@@ -19,6 +19,7 @@ from svr_lightning.tasks.grading import score_turns
 from svr_lightning.training.data import TrainingOrder
 from tools.bench import step
 from tools.bench.step import GROUP, PROBLEMS, Notebook
+from tools.bench.workloads import TEMPERATURE
 
 FOLDER = str(files("svr_lightning.tiny") / "countdown_policy")
 
@@ -135,7 +136,7 @@ def configuration(options: Any) -> GRPOConfig:
         gradient_accumulation_steps=options.micro_batches,
         num_generations=GROUP,
         max_completion_length=step.MAX_TOKENS,
-        temperature=step.TEMPERATURE,
+        temperature=TEMPERATURE,
         beta=step.BETA,
         epsilon=step.CLIP_EPS,
         loss_type="grpo",

@@ -17,7 +17,6 @@ import statistics
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,8 +28,7 @@ from torch.utils._pytree import tree_leaves
 from svr_lightning.core import linear_logprobs as blockwise
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import token_logprobs
-from svr_lightning.files import write_json
-from tools.bench.machine import hardware, versions
+from tools.bench.machine import this_machine
 from tools.bench.workloads import GIB, TEMPERATURE, peak_memory, wait_for
 from tools.gpu_check.settings import Emit
 
@@ -171,12 +169,13 @@ def run(emit: Emit, device: str) -> None:
         emit(f"difference.{name}", gap)
 
 
-def main() -> int:
-    """Print what was found; exit 1 if memory, values or time miss their limits."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How often."""
     parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Memory, differences and time, and whether all of them are within their limits."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     peaks = {path: peak_gib(path, (TOKENS, VOCABULARY, FEATURES), device) for path in PATHS}
     share = peaks["blocks"] / peaks["plain"]
@@ -192,10 +191,8 @@ def main() -> int:
             row = timing(device, (tokens, vocabulary, features), options.repeats)
             rows.append({"kept_bytes": kept, **row})
             print(f"{tokens} tokens, {features} features, at most {kept / GIB:g} GiB kept: {row}")
-    if options.out:
-        about = {"versions": versions(), "hardware": hardware(device)}
-        found = {"peak_gib": peaks, "differences": gaps, "timing": rows}
-        write_json(options.out, {**found, **about})
     clock = "wall" if device == "cuda" else "cpu"  # of shared cores the processor time is ours
     in_time = all(row[clock]["ratio"] <= MOST_TIME for row in rows if row["kept_bytes"])
-    return int(share > MOST_MEMORY or max(gaps.values()) > LARGEST_ERROR or not in_time)
+    within = share <= MOST_MEMORY and max(gaps.values()) <= LARGEST_ERROR and in_time
+    found = {"peak_gib": peaks, "differences": gaps, "timing": rows, "within_limits": within}
+    return {**found, **this_machine(device)}

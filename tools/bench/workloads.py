@@ -17,10 +17,15 @@ from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
+from svr_lightning.training.config import PolicyConfig
+from svr_lightning.training.policy import load_policy, stop_token_ids
 from svr_lightning.training.update import batch_of, completion_logprobs
 
 TEMPERATURE = 0.9
 GIB = 2**30
+EMBEDDED = "embedded:countdown-tiny"
+SIZES: dict[str, Any] = {"max_prompt_tokens": 512, "max_model_len": 1024}
+"""Limits of prompts and sequences of policies of that size."""
 
 # --- samples and rollouts -----------------------------------------------------------------------
 
@@ -60,6 +65,21 @@ def make_samples(
     return samples
 
 
+def start_policy(engine: Any, path: str = EMBEDDED, *, ends: bool) -> tuple[Any, Renderer]:
+    """Start an engine on a policy; returns the policy and what renders its prompts.
+
+    Args:
+        engine: not started.
+        path: the policy's, one that ships or a folder.
+        ends: whether its stop tokens end a completion.
+    """
+    policy, tokenizer = load_policy(PolicyConfig(path=path, **SIZES), seed=0)
+    stop = stop_token_ids(policy, tokenizer) if ends else ()
+    engine.start(policy.eval(), stop, SIZES["max_model_len"])
+    engine.sync(policy, 0)
+    return policy, Renderer(tokenizer, **SIZES)
+
+
 class LongTailed:
     """An engine that counts its steps and cuts completions at lengths drawn from their seeds.
 
@@ -75,6 +95,10 @@ class LongTailed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
+
+    def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
+        """Without stop tokens, which would end a completion before its length."""
+        self._engine.start(model, (), max_model_len)
 
     def submit(self, request: Request) -> None:
         """Pass it on with a limit of its own."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from svr_lightning.files import write_json
-from tools.bench.machine import hardware, versions
+from tools.bench.machine import this_machine
 from tools.gpu_check.runner import Part, run_parts
 
 SECONDS = 570.0
@@ -49,8 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     report: dict[str, Any] = {
         "device": device,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "versions": versions(),
-        "hardware": hardware(device),
+        **this_machine(device),
         "parts": earlier,
     }
     chosen = [part for part in PARTS if part.name in options.parts]

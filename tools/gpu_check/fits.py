@@ -5,7 +5,6 @@ two steps with a validation after each. ``resume`` is a shallow policy under Dee
 compiled, killed within a step and resumed.
 """
 
-import csv
 import json
 import re
 import signal
@@ -26,9 +25,10 @@ import yaml
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.report.figures_training import Curves, read_curves
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy, weights_fingerprint
-from tools.gpu_check.models import save_checkpoint, shapes
+from tools.gpu_check.models import question, save_checkpoint, shapes
 from tools.gpu_check.settings import Emit, SkippedError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -85,7 +85,8 @@ class Fit:
         if loaded != saved:
             raise RuntimeError(f"{policy} is loaded with other weights than it was saved with")
         problems = folder / "problems.jsonl"
-        problems.write_text("".join(f"{json.dumps(problem(n))}\n" for n in range(PROBLEMS)))
+        rows = [{"question": question(n), "answer": f"#### {n}"} for n in range(PROBLEMS)]
+        problems.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         files = {"gsm8k_train": str(problems), "gsm8k": str(problems)}
         self.changes: dict[str, Any] = {
             "trainer": {
@@ -140,22 +141,21 @@ class Fit:
             if code:
                 raise RuntimeError(reason(code, output.read_text(errors="replace")))
 
-    def logged(self) -> list[tuple[int, str, float]]:
-        """Step, key and value of ``metrics.csv``, as far as it is written."""
+    def logged(self) -> Curves:
+        """What ``metrics.csv`` has, as far as it is written."""
         file = self.run / "metrics.csv"
-        if not file.exists():
-            return []
-        with file.open(newline="") as stream:
-            rows = list(csv.reader(stream))[1:]
-        return [(int(row[0]), row[1], float(row[2])) for row in rows if len(row) == 3 and row[2]]
+        return read_curves(file) if file.exists() else {}
+
+    def steps(self) -> int:
+        """The last optimizer step of which something is logged, or 0."""
+        return max((steps[-1] for steps, _ in self.logged().values()), default=0)
 
     def report(self, emit: Emit) -> None:
         """The last value of everything that is logged."""
-        logged = self.logged()
-        emit("steps", max(step for step, _, _ in logged), note="optimizer steps")
-        for key, value in {key: value for _, key, value in logged}.items():
+        emit("steps", self.steps(), note="optimizer steps")
+        for key, (_, values) in self.logged().items():
             if key.startswith(SHOWN):
-                emit(key, value)
+                emit(key, values[-1])
 
     def sampled(self, step: int) -> dict[tuple[str, int], list[str]]:
         """The texts of a step's trajectories, by problem and sample."""
@@ -165,12 +165,6 @@ class Fit:
             for line in lines
             if line["step"] == step
         }
-
-
-def problem(number: int) -> dict[str, str]:
-    """A question of about a hundred words, as GSM8K's files hold it."""
-    words = " ".join(f"w{(number * 97 + word) % 1000}" for word in range(100))
-    return {"question": words, "answer": f"#### {number}"}
 
 
 def run(emit: Emit, device: str) -> None:
@@ -216,7 +210,7 @@ def resume(emit: Emit, device: str) -> None:
             "sampling": {"max_completion_tokens": 16},
         }
         with fit.started() as (process, output):
-            while KILLED_AFTER not in {step for step, _, _ in fit.logged()}:
+            while fit.steps() < KILLED_AFTER:
                 if process.poll() is not None:
                     raise RuntimeError(reason(process.returncode, output.read_text()))
                 time.sleep(0.05)

@@ -155,6 +155,11 @@ def save_checkpoint(folder: Path, shape: Shape, device: str) -> str:
     return weights_fingerprint(text.float().state_dict())
 
 
+def question(number: int) -> str:
+    """About a hundred words of :func:`build_tokenizer`."""
+    return " ".join(f"w{(number * 97 + word) % 1000}" for word in range(100))
+
+
 def build_tokenizer(vocabulary: int) -> Any:
     """A tokenizer of ``vocabulary`` words: ``w0``, ``w1`` and so on, with a chat template.
 

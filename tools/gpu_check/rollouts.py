@@ -11,7 +11,7 @@ from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
 from tools.bench.workloads import LockStep, Rollout, roll_out, seconds
 from tools.gpu_check.flops import BANDWIDTHS, decode_bytes
-from tools.gpu_check.models import END, build_tokenizer, random_model, shapes
+from tools.gpu_check.models import END, build_tokenizer, question, random_model, shapes
 from tools.gpu_check.serving import TRAJECTORIES, start_engine
 from tools.gpu_check.settings import Emit
 
@@ -28,7 +28,10 @@ def run(emit: Emit, device: str) -> None:
     engine.sync(model, 0)
     renderer = Renderer(tokenizer, max_prompt_tokens=limit // 2, max_model_len=limit)
     size = 2 if small else 8
-    problems = make_problems(2 if small else TRAJECTORIES // size)
+    problems = [
+        Problem(id=f"problem-{n}", task="gsm8k", question=question(n), reference=str(n))
+        for n in range(2 if small else TRAJECTORIES // size)
+    ]
 
     def measure(way: Any, tokens: int) -> Rollout:
         decoding = Decoding(max_completion_tokens=tokens, temperature=0.9)
@@ -54,19 +57,6 @@ def _report(emit: Emit, name: str, rollout: Rollout, most: int) -> None:
     emit(f"{name}.steps", rollout.steps, note="engine steps")
     places = rollout.steps * min(count, most)
     emit(f"{name}.idle", 1 - rollout.tokens / places, note="share of places without a token")
-
-
-def make_problems(count: int) -> list[Problem]:
-    """Questions of about a hundred words."""
-    return [
-        Problem(
-            id=f"problem-{number}",
-            task="gsm8k",
-            question=" ".join(f"w{(number * 97 + word) % 1000}" for word in range(100)),
-            reference=str(number),
-        )
-        for number in range(count)
-    ]
 
 
 def _bandwidth(

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tools.bench.workloads import GIB
 from tools.memory.plan import Plan, plan_of, resolve
-from tools.memory.step import Usage, parameters, usage
+from tools.memory.step import Usage, outline, usage
 
-GIB = 2**30
 CARDS: Mapping[str, float] = {"24 GB": 23.6, "48 GB": 47.4, "80 GB": 79.2, "141 GB": 139.8}
 """GiB that torch reports as the total memory of an RTX 4090, an A6000, an A100 and an H200."""
 SPARE = 3.0
@@ -136,7 +136,7 @@ def table_of_models() -> str:
     """Markdown: what a model takes at rest under ZeRO-2 in bf16, gradients included."""
     rows = _head("model", "parameters", *(f"N = {n}" for n in RANKS), "engine's weights")
     for model in MODELS:
-        count = parameters(model)
+        _, count = outline(model)
         sizes = [(4 + (12 + 4) / ranks) * count / GIB for ranks in RANKS]
         cells = " | ".join(f"{size:.0f}" for size in sizes)
         name = model.partition("/")[2]

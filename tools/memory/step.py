@@ -110,11 +110,11 @@ def architecture(policy: str) -> Any:
         ) from error
 
 
-def parameters(policy: str) -> int:
-    """How many parameters a model has."""
+def outline(policy: str) -> tuple[Any, int]:
+    """A policy's model without its data, and how many parameters it has."""
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(architecture(policy))
-    return sum(p.numel() for p in model.parameters())
+        model: Any = AutoModelForCausalLM.from_config(architecture(policy))
+    return model, sum(p.numel() for p in model.parameters())
 
 
 def usage(plan: Plan) -> Usage:

@@ -14,16 +14,15 @@ configuration has measured in its place.
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from textwrap import wrap
 
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
-from tools.memory.plan import plan_of, resolve
-from tools.scale.cost import DEVICES, Assumptions, costs_on, on_ranks
-from tools.scale.predict import Lengths, Prediction
-from tools.scale.setting import Setting, measured_points
+from tools.memory.plan import resolve
+from tools.scale.cost import DEVICES, Assumptions
+from tools.scale.predict import Prediction, Setting, measured_points
 
 GPUS = "1,2,4,8,16,32,64"
 HEAD = (
@@ -45,51 +44,44 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--assume", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--run", type=Path, help="folder of a run to take measured values from")
     parser.add_argument("--steps", type=int, default=20, help="optimizer steps to simulate")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON")
     options, rest = parser.parse_known_args(arguments)
     try:
-        resolved = resolve(rest)
+        given = dict(_assumed(text) for text in options.assume)
         setting = Setting(
-            plan=plan_of(resolved),
-            resolved=resolved,
+            resolved=resolve(rest),
             card=options.card,
             steps=options.steps,
-            seed=options.seed,
-            given=dict(_assumed(text) for text in options.assume),
+            assumed=Assumptions(**given),
         )
         measured = measured_points(options.run, setting) if options.run else {}
-        setting = replace(setting, given={**measured, **setting.given})
+        setting = replace(setting, assumed=Assumptions(**{**measured, **given}))
         found = [setting.on(int(gpus)) for gpus in options.gpus.split(",")]
     except ConfigError as error:
         print(f"tools.scale: error: {error}", file=sys.stderr)
         return 2
     print(report(setting, found, measured))
     if options.out:
-        rows = [asdict(one) for one in found]
         about = {"policy": setting.plan.policy, "card": setting.card, "measured": measured}
-        write_json(options.out, {**about, "values": _values(setting), "predictions": rows})
+        about |= {"values": asdict(setting.assumed)}
+        write_json(options.out, {**about, "predictions": [asdict(one) for one in found]})
     return 0
 
 
 def report(setting: Setting, found: Sequence[Prediction], measured: Mapping[str, float]) -> str:
     """The table, what it rests on, and where the engine's cache is too small."""
-    plan, values = setting.plan, _values(setting)
-    lines = [
-        f"{plan.policy}, cards of {setting.card}, means of {setting.steps} optimizer steps",
-        "",
-        HEAD,
-    ]
+    about = f"cards of {setting.card}, means of {setting.steps} optimizer steps"
+    lines = [f"{setting.plan.policy}, {about}", "", HEAD]
     for one in found:
         shares = f"{one.wait:6.2f}{one.idle:6.2f}{one.stale:7.2f}"
         parts = f"{one.step:8.1f}{one.rollout:9.1f}{one.update:8.1f}{one.sync:6.2f}"
         rest = f"{one.tokens_per_second:10.0f}{one.engine_steps:14.0f}"
         lines.append(f"{one.gpus:4}{parts}{shares}{rest}")
+    assumed = {k: v for k, v in asdict(setting.assumed).items() if k not in measured}
     lines += ["", "Measured: " + (_listed(measured) or "nothing; nothing of this ran on a GPU.")]
-    lines.append("Assumed: " + _listed({k: v for k, v in values.items() if k not in measured}))
-    assumed = setting.values(Assumptions)
+    lines.append("Assumed: " + _listed(assumed))
     for one in found:
-        room = costs_on(on_ranks(plan, one.gpus), setting.card, assumed).room
+        room = setting.costs(one.gpus).room
         if one.context > room:
             lines.append(
                 f"{one.gpus} GPUs: the cache holds {room:,.0f} tokens of {one.context:,.0f}, so "
@@ -98,16 +90,14 @@ def report(setting: Setting, found: Sequence[Prediction], measured: Mapping[str,
     return "\n".join(part for line in lines for part in wrap(line, 80) or [""])
 
 
-def _values(setting: Setting) -> dict[str, float]:
-    return {**asdict(setting.values(Lengths)), **asdict(setting.values(Assumptions))}
-
-
 def _listed(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name}={value:.3g}" for name, value in values.items())
 
 
 def _assumed(text: str) -> tuple[str, float]:
     name, _, value = text.partition("=")
+    known = sorted(one.name for one in fields(Assumptions))
+    require(name in known, f"--assume {name}: unknown; known: {', '.join(known)}")
     try:
         return name, float(value)
     except ValueError as error:

@@ -2,33 +2,30 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import torch
-from transformers import AutoModelForCausalLM
 
 from svr_lightning.training.flops import PEAKS, forward_flops, update_flops
+from tools.bench.workloads import GIB
 from tools.gpu_check.flops import BANDWIDTHS, decode_bytes
-from tools.memory.cards import CARDS, GIB
+from tools.memory.cards import CARDS
 from tools.memory.plan import Plan
-from tools.memory.step import architecture
+from tools.memory.step import outline
 from tools.scale.schedule import Span, Turn
+from tools.scale.workload import Lengths
 
 DEVICES = {
-    "24 GB": "NVIDIA GeForce RTX 4090",
-    "48 GB": "NVIDIA RTX A6000",
-    "80 GB": "NVIDIA A100-SXM4-80GB",
-    "141 GB": "NVIDIA H200",
+    "24 GB": ("NVIDIA GeForce RTX 4090", 32e9),
+    "48 GB": ("NVIDIA RTX A6000", 32e9),
+    "80 GB": ("NVIDIA A100-SXM4-80GB", 300e9),
+    "141 GB": ("NVIDIA H200", 450e9),
 }
-"""The cards of ``tools.memory``."""
-LINKS = {"24 GB": 32e9, "48 GB": 32e9, "80 GB": 300e9, "141 GB": 450e9}
-"""Bytes/s in one direction between cards of a machine, as NVIDIA states them: PCIe 4.0 x16 of the
-first two, NVLink's 600 and 900 GB/s of both directions of the others."""
+"""The cards of ``tools.memory``, and bytes/s in one direction between cards of a machine, as NVIDIA
+states them: PCIe 4.0 x16 of the first two, NVLink's 600 and 900 GB/s of both directions of the
+others."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assumptions:
-    """What is neither stated by NVIDIA nor computed. ``--points`` measures, ``--assume`` sets."""
+class Assumptions(Lengths):
+    """What is neither stated by NVIDIA nor computed; ``--run`` measures, ``--assume`` sets."""
 
     overhead: float = 1e-3
     """Seconds of an engine step beside its arithmetic and its traffic."""
@@ -82,41 +79,37 @@ class Costs:
     engine: StepCost
     update: Callable[[Sequence[Turn]], float]
     """Of the sequences that one rank trains on."""
-    exchange: float = 0.0
+    exchange: float
     """Of gradients and weights between ranks."""
-    sync: float = 0.0
-    room: float = float("inf")
+    sync: float
+    room: float
     """Tokens that the engine's cache holds."""
 
 
 def costs_on(plan: Plan, card: str, assumed: Assumptions) -> Costs:
-    """The costs of a plan for GPUs on a card of ``tools.memory``."""
-    config = architecture(plan.policy)
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config)
-    peak = PEAKS[DEVICES[card]]
-    bandwidth = assumed.bandwidth_share * BANDWIDTHS[DEVICES[card]]
+    """The costs of a plan for GPUs on one of :data:`DEVICES`."""
+    model, count = outline(plan.policy)
+    config = model.config
+    device, link = DEVICES[card]
+    bandwidth = assumed.bandwidth_share * BANDWIDTHS[device]
     share = 1 / plan.tensor_parallel
-    count = sum(p.numel() for p in model.parameters())
     table = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     state = decode_bytes(model, [0], 2)
     reductions = 2 * config.num_hidden_layers * assumed.latency if share < 1 else 0.0
     engine = StepCost(
         weights=2 * (count - table) * share / bandwidth,
-        token=forward_flops(model, [1], [1]) * share / (assumed.engine_mfu * peak),
+        token=forward_flops(model, [1], [1]) * share / (assumed.engine_mfu * PEAKS[device]),
         row=state * share / bandwidth,
         context=(decode_bytes(model, [1], 2) - state) * share / bandwidth,
         overhead=assumed.overhead + reductions,
     )
 
     def update(sequences: Sequence[Turn]) -> float:
-        lengths = [turn.prompt + turn.drawn for turn in sequences]
-        flops = update_flops(
-            model, lengths, [turn.drawn for turn in sequences], reference=plan.reference
-        )
-        return flops / (assumed.mfu * peak)
+        lengths, drawn = [sum(turn) for turn in sequences], [turn.drawn for turn in sequences]
+        flops = update_flops(model, lengths, drawn, reference=plan.reference)
+        return flops / (assumed.mfu * PEAKS[device])
 
-    exchange, gathered = _traffic(plan, count, LINKS[card] * assumed.link_share, assumed)
+    exchange, gathered = _traffic(plan, count, link * assumed.link_share, assumed)
     sync = assumed.sync + 2 * 2 * count * share / bandwidth + gathered
     slots = plan.sequences * plan.micro_batches * plan.tensor_parallel
     free = plan.engine_share * CARDS[card] * GIB - 2 * count * share - slots * state / 2 * share

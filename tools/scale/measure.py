@@ -15,9 +15,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import fmean, quantiles
 from tempfile import TemporaryDirectory
@@ -30,32 +30,25 @@ from svr_lightning.core.losses import LossSpec
 from svr_lightning.engines.transformers import MAX_WAIT
 from svr_lightning.files import write_json
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.report.figures_training import read_curves
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig, SamplingConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
-from tools.bench.machine import hardware, versions
-from tools.bench.rollout import EMBEDDED, SPREAD, TYPICAL, make_engine
-from tools.bench.workloads import LongTailed, stale_tokens
+from tools.bench.machine import this_machine
+from tools.bench.rollout import SPREAD, TYPICAL, make_engine
+from tools.bench.workloads import EMBEDDED, SIZES, LongTailed, stale_tokens
 from tools.scale.cost import StepCost
-from tools.scale.predict import Lengths, Workload
-from tools.scale.schedule import (
-    Places,
-    Rolled,
-    Span,
-    Trajectory,
-    Turn,
-    engine_steps,
-    idle_share,
-    optimizer_steps,
-)
-from tools.scale.setting import fitted_lengths, logged_values
+from tools.scale.schedule import Places, Rolled, Span, Trajectory, Turn, idle_share, optimizer_steps
+from tools.scale.workload import Lengths, Workload, fitted_lengths
 
-GROUP, LONGEST_PROMPT = 8, 512
+GROUP = 8
 RUNS = 40
 """Simulated runs per fit, each of as many optimizer steps."""
+Steps = Sequence[Sequence[Trajectory]]
+"""The trajectories of each optimizer step on one rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +79,7 @@ class Fit:
 
 
 CALIBRATION = Fit()
-OWN, VLLM = replace(CALIBRATION, drawn=False), replace(CALIBRATION, engine="vllm")
+VLLM = replace(CALIBRATION, engine="vllm")
 FITS = {
     "calibration": CALIBRATION,
     "two processes": replace(CALIBRATION, processes=2, slots=16),
@@ -96,7 +89,7 @@ FITS = {
     "longer turns": replace(CALIBRATION, limit=256),
     "five turns": replace(CALIBRATION, turns=5),
     "twice the problems": replace(CALIBRATION, problems=8, slots=64),
-    "own lengths": OWN,
+    "own lengths": replace(CALIBRATION, drawn=False),
     "vLLM": VLLM,
     "vLLM, few places": replace(VLLM, slots=12),
     "vLLM, carry-over": replace(VLLM, carry_over=1),
@@ -106,35 +99,25 @@ FITS = {
 # --- one fit --------------------------------------------------------------------------------------
 
 
-class Timed(LongTailed):
-    """Notes the processor seconds of each step of each rollout."""
+class Timed:
+    """An engine that notes the processor seconds of each step of each rollout."""
 
-    def __init__(self, engine: Any, fit: Fit) -> None:
-        super().__init__(engine, TYPICAL, SPREAD)
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
         self.seconds: list[list[float]] = []
-        self._drawn = fit.drawn
 
-    def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
-        """Without stop tokens, where lengths are drawn."""
-        self._engine.start(model, () if self._drawn else stop_token_ids, max_model_len)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
 
     def sync(self, model: Any, version: int) -> None:
         """A rollout begins."""
         self.seconds.append([])
         self._engine.sync(model, version)
 
-    def submit(self, request: Any) -> None:
-        """With a length drawn for it, or as it is."""
-        (super().submit if self._drawn else self._engine.submit)(request)
-
-    def interrupt(self) -> Any:
-        """Remember what is left of lengths that were drawn."""
-        return super().interrupt() if self._drawn else self._engine.interrupt()
-
     def step(self) -> Any:
         """Time and pass on."""
         began = time.process_time()
-        outputs = super().step()
+        outputs = self._engine.step()
         self.seconds[-1].append(time.process_time() - began)
         return outputs
 
@@ -143,31 +126,31 @@ class Notes(Callback):
     """What a rank has trained on, and the processor seconds of its updates."""
 
     def __init__(self) -> None:
-        self.trajectories: list[list[list[Turn]]] = []
-        self.stale: list[int] = []
-        self.updates: list[float] = []
+        self.found: dict[str, list[Any]] = {"trajectories": [], "stale": [], "updates": []}
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         """One micro-batch is a whole optimizer step here."""
-        chains = [one for group in pl_module.groups for one in group.trajectories]
-        sampled = [[turn.sampled for turn in chain.turns] for chain in chains]
-        self.trajectories.append(
-            [[Turn(len(t.prompt_ids), len(t.token_ids)) for t in turns] for turns in sampled]
-        )
-        self.stale.append(stale_tokens(pl_module.groups, trainer.global_step))
+        chains = [
+            [Turn(len(t.sampled.prompt_ids), len(t.sampled.token_ids)) for t in one.turns]
+            for group in pl_module.groups
+            for one in group.trajectories
+        ]
+        self.found["trajectories"].append(chains)
+        self.found["stale"].append(stale_tokens(pl_module.groups, trainer.global_step))
         self._began = time.process_time()
 
     def on_train_batch_end(self, *_: Any) -> None:
         """The optimizer has stepped."""
-        self.updates.append(time.process_time() - self._began)
+        self.found["updates"].append(time.process_time() - self._began)
 
 
 def train(fit: Fit, folder: Path) -> None:
     """Run a fit; each rank leaves ``rank-N.json`` in the folder."""
-    engine: Any = Timed(make_engine(fit.engine, fit.slots), fit)
+    engine: Any = make_engine(fit.engine, fit.slots)
+    timed: Any = Timed(LongTailed(engine, TYPICAL, SPREAD) if fit.drawn else engine)
     notes = Notes()
     module = SVRModule(
-        policy=PolicyConfig(path=EMBEDDED, max_prompt_tokens=LONGEST_PROMPT, max_model_len=1024),
+        policy=PolicyConfig(path=EMBEDDED, **SIZES),
         recipe=SVR(
             group_size=GROUP, horizon=fit.turns, loss=LossSpec(behaviour_correction="token")
         ),
@@ -176,7 +159,7 @@ def train(fit: Fit, folder: Path) -> None:
         resample="off",
         carry_over=fit.carry_over,
         micro_batch_size=fit.problems * GROUP,
-        engine=engine,
+        engine=timed,
     )
     source = DataSource(
         name="train", task="countdown", path=EMBEDDED, limit=fit.problems * fit.steps
@@ -195,8 +178,7 @@ def train(fit: Fit, folder: Path) -> None:
         limit_val_batches=0,
     )
     trainer.fit(module, SVRDataModule(train=source, problems_per_step=fit.problems))
-    found = {"seconds": engine.seconds, "updates": notes.updates, "stale": notes.stale}
-    found["trajectories"] = notes.trajectories
+    found = notes.found | {"seconds": timed.seconds}
     write_json(folder / f"rank-{trainer.global_rank}.json", found)
 
 
@@ -207,8 +189,7 @@ class Measured:
     fit: Fit
     figures: dict[str, float]
     """Those that are predicted."""
-    trajectories: list[list[list[Trajectory]]]
-    """By rank and optimizer step."""
+    ranks: Sequence[Steps]
     seconds: list[list[list[float]]]
     """Of the processor, by rank, optimizer step and engine step."""
 
@@ -222,40 +203,41 @@ def run(fit: Fit) -> Measured:
         else:
             subprocess.run([*command, "--folder", folder], check=True, stdout=subprocess.DEVNULL)
         paths = [Path(folder) / f"rank-{rank}.json" for rank in range(fit.processes)]
-        ranks = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-        fill = logged_values(Path(folder) / "metrics.csv")["engine/batch_fill"]
-    trajectories = [
-        [[[Turn(*turn) for turn in turns] for turns in step] for step in rank["trajectories"]]
-        for rank in ranks
+        noted = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        _, fill = read_curves(Path(folder) / "metrics.csv")["engine/batch_fill"]
+    ranks = [
+        [[[Turn(*turn) for turn in turns] for turns in step] for step in its["trajectories"]]
+        for its in noted
     ]
-    counted = zip(*(map(len, rank["seconds"]) for rank in ranks), strict=True)
-    tokens = sum(t.drawn for rank in trajectories for its in rank for one in its for t in one)
+    seconds = [its["seconds"] for its in noted]
+    tokens = sum(turn.drawn for steps in ranks for its in steps for one in its for turn in one)
     found = {
-        "engine_steps": sum(map(max, counted)),
+        "engine_steps": sum(max(map(len, its)) for its in zip(*seconds, strict=True)),
         "idle": 1 - fmean(fill),
-        "stale": sum(sum(rank["stale"]) for rank in ranks) / tokens,
-        "rollout_seconds": sum(sum(map(sum, rank["seconds"])) for rank in ranks),
-        "update_seconds": sum(sum(rank["updates"]) for rank in ranks),
+        "stale": sum(sum(its["stale"]) for its in noted) / tokens,
+        "rollout_seconds": sum(sum(map(sum, its)) for its in seconds),
+        "update_seconds": sum(sum(its["updates"]) for its in noted),
     }
-    seconds = [rank["seconds"] for rank in ranks]
-    return Measured(fit=fit, figures=found, trajectories=trajectories, seconds=seconds)
+    return Measured(fit=fit, figures=found, ranks=ranks, seconds=seconds)
 
 
 # --- what is learned of one, and said of another --------------------------------------------------
 
 
-def replayed(fit: Fit, steps: Sequence[Sequence[Trajectory]]) -> list[Rolled]:
-    """The rollouts of one rank, from its trajectories."""
-    batches = [[step] for step in steps]
-    return list(optimizer_steps(batches, fit.places, carry_over=bool(fit.carry_over)))
+def replayed(fit: Fit, ranks: Sequence[Steps]) -> list[list[Rolled]]:
+    """The rollouts of each rank, from its trajectories."""
+    carry_over = bool(fit.carry_over)
+    return [
+        list(optimizer_steps([[step] for step in steps], fit.places, carry_over=carry_over))
+        for steps in ranks
+    ]
 
 
 def figures(fit: Fit, ranks: Sequence[Sequence[Rolled]]) -> dict[str, float]:
     """What is predicted of all ranks: steps of the slowest ones, idle places, stale tokens."""
-    by_step = [[engine_steps(one.spans) for one in its] for its in zip(*ranks, strict=True)]
     rolled = [one for rank in ranks for one in rank]
     return {
-        "engine_steps": sum(map(max, by_step)),
+        "engine_steps": sum(max(one.steps for one in its) for its in zip(*ranks, strict=True)),
         "idle": fmean(idle_share(one.spans, fit.slots) for one in rolled),
         "stale": sum(one.stale for one in rolled) / sum(one.tokens for one in rolled),
     }
@@ -272,6 +254,11 @@ def fitted_cost(spans: Sequence[Span], seconds: Sequence[float]) -> StepCost:
     return StepCost(overhead=parts[0], token=token, row=parts[1] - token, context=parts[3])
 
 
+def trained_tokens(steps: Steps) -> int:
+    """Prompts and completions of last turns."""
+    return sum(sum(turns[-1]) for step in steps for turns in step)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
     """What one fit on one process says of others."""
@@ -285,16 +272,13 @@ class Calibrated:
     @classmethod
     def by(cls, found: Measured) -> "Calibrated":
         """Its lengths, the seconds of an engine step by what it does, and of an update."""
-        ((steps,), (seconds,)) = found.trajectories, found.seconds
+        fit, (steps,), (seconds,) = found.fit, found.ranks, found.seconds
         spans, times = [], []
-        for rolled, its in zip(replayed(found.fit, steps), seconds, strict=True):
-            at = 0
-            for span in rolled.spans:
-                spans.append(span)
-                times.append(sum(its[at : at + span.steps]))
-                at += span.steps
+        for one, its in zip(*replayed(fit, [steps]), seconds, strict=True):
+            clock = iter(its)
+            spans += one.spans
+            times += [sum(islice(clock, span.steps)) for span in one.spans]
         chains = [one for step in steps for one in step]
-        tokens = [turn.drawn for one in chains for turn in one]
         more = [
             turn.prompt - one[0].prompt - min(before.drawn, Lengths.draft)
             for one in chains
@@ -303,19 +287,20 @@ class Calibrated:
         lengths = Lengths(
             prompt=round(fmean(one[0].prompt for one in chains)),
             refinement=round(fmean(more)),
-            **fitted_lengths(tokens),
+            **fitted_lengths([turn.drawn for one in chains for turn in one]),
         )
         update = found.figures["update_seconds"] / trained_tokens(steps)
         cost = fitted_cost(spans, times)
-        return cls(fit=found.fit, lengths=lengths, cost=cost, update=update)
+        return cls(fit=fit, lengths=lengths, cost=cost, update=update)
 
-    def says(self, fit: Fit, ranks: Sequence[Sequence[Sequence[Trajectory]]]) -> dict[str, float]:
-        """The figures of a fit with these trajectories by rank and optimizer step."""
-        rolled = [replayed(fit, steps) for steps in ranks]
-        seconds = sum(self.cost.seconds(one.spans) for rank in rolled for one in rank)
-        trained = sum(map(trained_tokens, ranks))
-        times = {"rollout_seconds": seconds, "update_seconds": self.update * trained}
-        return {**figures(fit, rolled), **times}
+    def says(self, fit: Fit, ranks: Sequence[Steps]) -> dict[str, float]:
+        """The figures of a fit with these trajectories."""
+        rolled = replayed(fit, ranks)
+        return {
+            **figures(fit, rolled),
+            "rollout_seconds": sum(self.cost.seconds(o.spans) for its in rolled for o in its),
+            "update_seconds": self.update * sum(map(trained_tokens, ranks)),
+        }
 
     def predicts(self, fit: Fit) -> dict[str, dict[str, float]]:
         """Mean figures of simulated runs, and between what 90 % of them lie."""
@@ -325,7 +310,7 @@ class Calibrated:
             turns=fit.turns,
             carry_over=bool(fit.carry_over),
             limit=fit.limit,
-            longest_prompt=LONGEST_PROMPT,
+            longest_prompt=SIZES["max_prompt_tokens"],
             lengths=self.lengths,
         )
         runs = []
@@ -340,28 +325,19 @@ class Calibrated:
         return found
 
 
-def trained_tokens(steps: Iterable[Iterable[Trajectory]]) -> int:
-    """Prompts and completions of last turns."""
-    return sum(sum(turns[-1]) for step in steps for turns in step)
-
-
 def compare(name: str, found: Measured, calibrated: Calibrated) -> dict[str, Any]:
     """What was measured of a fit, and what was predicted; printed too."""
     fit = found.fit
-    schedule = figures(fit, [replayed(fit, steps) for steps in found.trajectories])
-    result: dict[str, Any] = {
-        "fit": asdict(fit),
-        "measured": found.figures,
-        "scheduled": schedule,
-        "predicted": calibrated.predicts(fit),
-    }
+    scheduled = figures(fit, replayed(fit, found.ranks))
+    predicted = calibrated.predicts(fit)
     print(name, "(calibrates)" if calibrated.fit == fit else "", flush=True)
     for key, value in found.figures.items():
-        drawn = result["predicted"][key]
-        own = f"{schedule[key]:10.3f}" if key in schedule else " " * 10
+        drawn = predicted[key]
+        own = f"{scheduled[key]:10.3f}" if key in scheduled else " " * 10
         between = f"{drawn['low']:.3f} to {drawn['high']:.3f}"
         print(f"  {key:16}{value:10.3f}{own}{drawn['mean']:10.3f}  {between}")
-    return result
+    about = {"fit": asdict(fit), "measured": found.figures}
+    return {**about, "scheduled": scheduled, "predicted": predicted}
 
 
 def main() -> None:
@@ -383,10 +359,9 @@ def main() -> None:
         if kind not in calibrated:
             calibrated[kind] = Calibrated.by(ran)
         found[name] = compare(name, ran, calibrated[kind])
-        about = {"versions": versions(), "hardware": hardware()}
         by = [asdict(one) for one in calibrated.values()]
         if options.out:  # after each fit, since they take a while
-            write_json(options.out, {**about, "calibrations": by, "fits": found})
+            write_json(options.out, this_machine() | {"calibrations": by, "fits": found})
 
 
 if __name__ == "__main__":

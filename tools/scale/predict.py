@@ -1,95 +1,20 @@
-"""Many optimizer steps on a number of GPUs, and what they take on average."""
+"""Many optimizer steps of a configuration on a number of GPUs, and what they take on average."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from statistics import fmean
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
 
-import numpy as np
-
-from svr_lightning.rollout.collect import MAX_ATTEMPTS
-from tools.bench.workloads import long_tailed
-from tools.scale.cost import Costs
-from tools.scale.schedule import (
-    Places,
-    Rolled,
-    Trajectory,
-    Turn,
-    engine_steps,
-    idle_share,
-    optimizer_steps,
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lengths:
-    """Tokens of prompts and completions, assumed where they were not measured."""
-
-    prompt: int = 250
-    """Of a first prompt."""
-    refinement: int = 150
-    """Of a later prompt, beside the question and the draft."""
-    draft: int = 225
-    """Of a draft in a later prompt, at most: 900 characters."""
-    median: float = 700.0
-    """Of completions, which are log-normal."""
-    spread: float = 0.7
-    """Standard deviation of their logarithm."""
-    degenerate: float = 0.0
-    """Share of groups that are replaced, not a length."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """The trajectories of one optimizer step, over all GPUs."""
-
-    problems: int
-    group: int
-    turns: int
-    carry_over: bool
-    limit: int
-    """Tokens of a completion at most."""
-    longest_prompt: int
-    lengths: Lengths
-
-    def trajectory(self, rng: np.random.Generator) -> Trajectory:
-        """One, each turn of which reads the draft of the turn before."""
-        lengths = self.lengths
-        turns: list[Turn] = []
-        for _ in range(self.turns):
-            more = min(turns[-1].drawn, lengths.draft) + lengths.refinement if turns else 0
-            prompt = min(lengths.prompt + more, self.longest_prompt)
-            turns.append(Turn(prompt, long_tailed(rng, lengths.median, self.limit, lengths.spread)))
-        return turns
-
-    def batches(self, engines: int, steps: int, seed: int) -> list[list[list[list[Trajectory]]]]:
-        """By engine and step the trajectories of each attempt; a step's are the same for any split.
-
-        Raises:
-            ValueError: if the problems cannot be split evenly.
-        """
-        if self.problems % engines:
-            raise ValueError(f"{self.problems} problems of a step over {engines} engines")
-        share = self.problems // engines
-        found: list[list[list[list[Trajectory]]]] = [[] for _ in range(engines)]
-        for step in range(steps):
-            rng = np.random.default_rng([seed, step])
-            groups = [
-                [self.trajectory(rng) for _ in range(self.group)] for _ in range(self.problems)
-            ]
-            for engine, its in enumerate(found):
-                first = engine * share
-                own = list(chain.from_iterable(groups[first : first + share]))
-                its.append([own, *self._replaced(rng, share)])
-        return found
-
-    def _replaced(self, rng: np.random.Generator, problems: int) -> Iterator[list[Trajectory]]:
-        """Of each further attempt, the groups in place of those that teach nothing."""
-        for _ in range(MAX_ATTEMPTS - 1):
-            problems = int(rng.binomial(problems, self.lengths.degenerate))
-            if not problems:
-                return
-            yield [self.trajectory(rng) for _ in range(problems * self.group)]
+from svr_lightning.engines.vllm import MOST_SEQUENCES
+from svr_lightning.errors import require
+from svr_lightning.report.figures_training import read_curves
+from tools.memory.plan import Plan, plan_of
+from tools.scale.cost import Assumptions, Costs, costs_on, on_ranks
+from tools.scale.schedule import Places, idle_share, optimizer_steps
+from tools.scale.workload import Attempts, Workload, fitted_lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,46 +43,27 @@ class Prediction:
 
 
 def simulate(
-    work: Workload, costs: Costs, places: Places, *, gpus: int, together: int, steps: int, seed: int
+    work: Workload, costs: Costs, places: Places, *, gpus: int, together: int, steps: int
 ) -> Prediction:
     """Predict a training on ``gpus`` GPUs, ``together`` of which share an engine.
 
     With carry-over the first and the last step are left out: nothing is carried into the one nor
     out of the other.
-
-    Raises:
-        ValueError: if the problems cannot be split evenly.
     """
     edge = int(work.carry_over)
-    batches = work.batches(gpus // together, steps + 2 * edge, seed)
     kept = slice(edge, edge + steps)
+    batches = work.batches(gpus // together, steps + 2 * edge, seed=0)
     rolled = [
         list(optimizer_steps(its, places, carry_over=work.carry_over))[kept] for its in batches
     ]
-    return _mean(rolled, [its[kept] for its in batches], costs, places, gpus, together)
-
-
-def _mean(
-    rolled: Sequence[Sequence[Rolled]],
-    batches: Sequence[Sequence[Sequence[Sequence[Trajectory]]]],
-    costs: Costs,
-    places: Places,
-    gpus: int,
-    together: int,
-) -> Prediction:
-    by_step = list(zip(*rolled, strict=True))
+    by_step, everything = list(zip(*rolled, strict=True)), list(chain(*rolled))
     seconds = [[costs.engine.seconds(one.spans) for one in its] for its in by_step]
     rollout = fmean(max(its) for its in seconds)
-    updates = []
-    for its in zip(*batches, strict=True):
-        sequences = [turns[-1] for first, *_ in its for turns in first]
-        size = len(sequences) // gpus
-        shares = [sequences[i : i + size] for i in range(0, len(sequences), size)]
-        updates.append(max(costs.update(share) for share in shares))
-    update = fmean(updates) + costs.exchange
+    trained = list(zip(*batches, strict=True))[kept]
+    update = fmean(_update(costs, its, gpus) for its in trained) + costs.exchange
     step = rollout + update + costs.sync
-    everything = [one for its in rolled for one in its]
     tokens = sum(one.tokens for one in everything)
+    spans = [span for one in everything for span in one.spans]
     return Prediction(
         gpus=gpus,
         step=step,
@@ -165,9 +71,103 @@ def _mean(
         update=update,
         sync=costs.sync,
         wait=fmean(max(its) - fmean(its) for its in seconds) / step,
-        idle=idle_share([span for one in everything for span in one.spans], places.slots),
+        idle=idle_share(spans, places.slots),
         stale=sum(one.stale for one in everything) / tokens,
         tokens_per_second=tokens / len(by_step) / step,
-        engine_steps=fmean(max(engine_steps(one.spans) for one in its) for its in by_step),
-        context=max(span.context + span.rows for one in everything for span in one.spans),
+        engine_steps=fmean(max(one.steps for one in its) for its in by_step),
+        context=max(span.context + span.rows for span in spans),
     )
+
+
+def _update(costs: Costs, batches: tuple[Attempts, ...], gpus: int) -> float:
+    """Seconds of the slowest rank's update on the last turns of a step."""
+    sequences = [turns[-1] for first, *_ in batches for turns in first]
+    size = len(sequences) // gpus
+    return max(costs.update(sequences[i : i + size]) for i in range(0, len(sequences), size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A training on cards of one kind.
+
+    Raises:
+        ConfigError: for what is not simulated.
+    """
+
+    resolved: Mapping[str, Any]
+    """The configuration."""
+    card: str
+    steps: int
+    assumed: Assumptions = field(default_factory=Assumptions)
+
+    def __post_init__(self) -> None:
+        engine = self.resolved["model"].get("engine")
+        require(
+            self.plan.device == "cuda"
+            and (not engine or engine["class_path"].endswith("VLLMEngine")),
+            "only vLLM in the training processes, on GPUs, is simulated",
+        )
+
+    @property
+    def plan(self) -> Plan:
+        """What decides about memory and traffic."""
+        return plan_of(self.resolved)
+
+    def costs(self, gpus: int) -> Costs:
+        """What everything takes on a number of GPUs."""
+        return costs_on(on_ranks(self.plan, gpus), self.card, self.assumed)
+
+    def on(self, gpus: int) -> Prediction:
+        """The prediction for a number of GPUs.
+
+        Raises:
+            ConfigError: if the problems of a step cannot be split among them.
+        """
+        plan, model = self.plan, self.resolved["model"]
+        recipe, problems = model["recipe"]["init_args"], self.resolved["data"]["problems_per_step"]
+        together = plan.tensor_parallel
+        require(
+            problems % gpus == 0 == gpus % together,
+            f"data.problems_per_step={problems} and engines on {together} GPUs each do not fit "
+            f"{gpus} GPUs; give --gpus or --data.problems_per_step",
+        )
+        work = Workload(
+            problems=problems,
+            group=recipe["group_size"],
+            turns=recipe.get("horizon", 1),
+            carry_over=bool(model["carry_over"]),
+            limit=plan.completion,
+            longest_prompt=plan.prompt,
+            lengths=self.assumed,
+        )
+        trajectories = problems * together // gpus * work.group
+        options = ((model.get("engine") or {}).get("init_args") or {}).get("options") or {}
+        places = Places(slots=options.get("max_num_seqs", min(trajectories, MOST_SEQUENCES)))
+        sizes = {"gpus": gpus, "together": together, "steps": self.steps}
+        return simulate(work, self.costs(gpus), places, **sizes)
+
+
+def measured_points(run: Path, setting: Setting) -> dict[str, float]:
+    """What can be learned of a run of the same configuration from what it has logged.
+
+    Lengths come from ``rollouts.jsonl``, all else from ``metrics.csv``. The seconds of an engine
+    step beside arithmetic and traffic are what is left of ``time/rollout`` per step.
+
+    Raises:
+        ConfigError: if the folder lacks either file, or a file is none of a run.
+    """
+    rollouts, metrics = run / "rollouts.jsonl", run / "metrics.csv"
+    for path in (rollouts, metrics):
+        require(path.is_file(), f"--run {run}: there is no {path.name}")
+    lines = [json.loads(line) for line in rollouts.read_text(encoding="utf-8").splitlines()]
+    logged = {key: values for key, (_, values) in read_curves(metrics).items()}
+    found = fitted_lengths([t["completion_tokens"] for line in lines for t in line["turns"]])
+    if "speed/mfu" in logged:
+        found["mfu"] = fmean(logged["speed/mfu"])
+    plain = replace(setting.assumed, **found, overhead=0.0, sync=0.0)
+    predicted = replace(setting, assumed=plain).on(setting.plan.ranks)
+    seconds = sum(logged["time/rollout"]) / sum(logged["engine/steps"])
+    found["overhead"] = max(0.0, seconds - predicted.rollout / predicted.engine_steps)
+    if "time/sync" in logged:
+        found["sync"] = max(0.0, median(logged["time/sync"]) - predicted.sync)
+    return found

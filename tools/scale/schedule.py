@@ -9,7 +9,8 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
+from math import inf
 from typing import NamedTuple
 
 
@@ -87,35 +88,29 @@ class _Row(NamedTuple):
 class _Batch:
     """What one engine runs."""
 
-    def __init__(self, places: Places) -> None:
-        self.places = places
-        self.queue: deque[Job] = deque()
+    def __init__(self, places: Places, jobs: Iterable[Job]) -> None:
+        self.places, self.queue = places, deque(jobs)
         self.rows: list[_Row] = []
-        self.now = self._waited = 0
-        self._order = count()
+        self.now, self._order = 0, count()
+        self._waits_since = inf
+        """The step from which on a place was free for the first in the queue."""
 
     @property
-    def waiting(self) -> int:
-        """Requests, running ones included."""
+    def requests(self) -> int:
+        """Those that wait and those that run."""
         return len(self.queue) + len(self.rows)
 
-    def advance(self, most: float) -> tuple[list[Span], list[Job]]:
-        """At most ``most`` steps, none of which but the last ends a completion or reads prompts.
-
-        Returns:
-            What ran, and the jobs of which a turn has ended.
-        """
+    def advance(self, most: float) -> list[Span]:
+        """At most ``most`` steps, none of which but the last ends a completion or reads prompts."""
         room = min(self.places.slots - len(self.rows), len(self.queue))
-        enough = not self.rows or room >= self.places.group
-        self._waited = self._waited + 1 if room else 0
-        read, patience = 0, float("inf")
-        if room and (enough or self._waited > self.places.patience):
-            read, self._waited = self._admit(room), 0
-        elif room:
-            patience = self.places.patience + 1 - self._waited
-        steps = int(min(most, self.rows[0].end - self.now, patience))
-        self._waited += steps - 1 if self._waited else 0
-        return self._spans(steps, read), self._retire(steps)
+        self._waits_since = min(self._waits_since, self.now) if room else inf
+        read, due = 0, self._waits_since + self.places.patience
+        if room and (not self.rows or room >= self.places.group or self.now >= due):
+            read, due, self._waits_since = self._admit(room), inf, inf
+        steps = int(min(most, self.rows[0].end - self.now, due - self.now))
+        spans = self._spans(steps, read)
+        self._end(steps)
+        return spans
 
     def _admit(self, room: int) -> int:
         read = 0
@@ -130,7 +125,7 @@ class _Batch:
 
     def _spans(self, steps: int, read: int) -> list[Span]:
         rows = len(self.rows)
-        taken = min(self.waiting, self.places.slots)
+        taken = min(self.requests, self.places.slots)
         context = sum(row.context + self.now - row.began for row in self.rows)
         if not read:
             return [Span(steps, rows, taken, 0, context + rows * (steps - 1) / 2)]
@@ -139,16 +134,13 @@ class _Batch:
             spans.append(Span(steps - 1, rows, taken, 0, context + rows * steps / 2))
         return spans
 
-    def _retire(self, steps: int) -> list[Job]:
+    def _end(self, steps: int) -> None:
         self.now += steps
-        ended = []
         while self.rows and self.rows[0].end == self.now:
             job = heapq.heappop(self.rows).job
             job.ended, job.drawn = job.ended + 1, 0
             if not job.done:
                 self.queue.append(job)
-            ended.append(job)
-        return ended
 
     def set_aside(self) -> None:
         """Stop what runs; what was drawn of it stays with its jobs."""
@@ -158,18 +150,14 @@ class _Batch:
 
 def roll_out(jobs: Iterable[Job], places: Places, ahead: Iterable[Job] = ()) -> list[Span]:
     """Run jobs to their end, and of those ``ahead`` as much as there are free places for."""
-    batch, spare, spans = _Batch(places), iter(ahead), []
-    batch.queue.extend(job for job in jobs if not job.done)
-    wanted = {id(job) for job in batch.queue}
+    wanted = [job for job in jobs if not job.done]
+    spare = (job for job in ahead if not job.done)
+    batch, spans = _Batch(places, wanted), []
     while True:
-        while batch.waiting < places.slots and (job := next(spare, None)) is not None:
-            if not job.done:
-                batch.queue.append(job)
-        if not batch.waiting:
-            break
-        its, ended = batch.advance(float("inf") if wanted else 1)
-        spans += its
-        wanted -= {id(job) for job in ended if job.done}
+        batch.queue.extend(islice(spare, max(0, places.slots - batch.requests)))
+        if batch.requests:
+            spans += batch.advance(inf if wanted else 1)
+        wanted = [job for job in wanted if not job.done]
         if not wanted:
             break
     batch.set_aside()
@@ -184,6 +172,11 @@ class Rolled(NamedTuple):
     """Of its trajectories without those of later attempts, all turns."""
     stale: int
     """Of these, drawn by the weights of the step before."""
+
+    @property
+    def steps(self) -> int:
+        """Of the engine."""
+        return sum(span.steps for span in self.spans)
 
 
 def optimizer_steps(
@@ -201,12 +194,7 @@ def optimizer_steps(
         yield Rolled(spans, sum(job.tokens for job in jobs), stale)
 
 
-def engine_steps(spans: Iterable[Span]) -> int:
-    """How many there are."""
-    return sum(span.steps for span in spans)
-
-
 def idle_share(spans: Sequence[Span], slots: int) -> float:
     """Places without work, of all places in all steps, in [0, 1]; 1 - ``engine/batch_fill``."""
-    places = max(engine_steps(spans) * slots, 1)  # none where all was drawn before
+    places = sum(span.steps for span in spans) * slots or 1  # none where all was drawn before
     return 1 - sum(span.steps * span.taken for span in spans) / places

@@ -24,6 +24,7 @@ from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.tasks import get_task
 from svr_lightning.tiny import problems, word_problems
+from tools.bench.workloads import start_policy
 from tools.warmstart.documents import Document
 
 THRESHOLD = 0.85
@@ -79,26 +80,21 @@ def sampled(
 
     At temperature 0 the two are equal.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(policy)
-    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     name, generate = TASKS[task]
     reader, rows = get_task(name), generate(split)
     problems = [reader.from_row(row) for row in rows[:: max(1, len(rows) // limit)]][:limit]
     engine = TransformersEngine(max_batch=128)
-    engine.start(model, (tokenizer.eos_token_id,), max_model_len=1024)
-    engine.sync(model, 0)
+    _, renderer = start_policy(engine, str(policy), ends=True)
     groups = svr.collect_rollout(
         engine,
         SVR(group_size=2, horizon=3, length_scale=256),
         problems,
-        renderer=svr.Renderer(tokenizer, max_prompt_tokens=512, max_model_len=1024),
+        renderer=renderer,
         sampling=svr.Decoding(max_completion_tokens=96, temperature=temperature),
         seed=seed,
         step=0,
     )
-    return groups, tokenizer
+    return groups, renderer.tokenizer
 
 
 def repeated(groups: Sequence[Group]) -> list[bool]:
