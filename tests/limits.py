@@ -1,5 +1,6 @@
-"""Bounds on the processor time of a test, which other work on the machine does not change."""
+"""Bounds on what a test may use: processor time, which other work does not change, and files."""
 
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,3 +16,14 @@ def bounded_processor_time(seconds: float = SECONDS) -> Iterator[None]:
     yield
     used = time.process_time() - start
     assert used < seconds, f"{used:.1f} s of processor time"
+
+
+@contextmanager
+def files_no_longer_than(size: int) -> Iterator[None]:
+    """The operating system itself refuses to write on, in the midst of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

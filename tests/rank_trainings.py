@@ -1,7 +1,7 @@
 """Small trainings on several processes: ``python -m tests.rank_trainings FOLDER`` is one part.
 
 Started with the environment of a distributed process, it runs every training below and leaves
-what its rank saw in ``FOLDER/<rank>.pt``.
+what its rank saw in ``FOLDER/<rank>.pt``. With ``killed`` after the folder it runs one, and dies.
 """
 
 import copy
@@ -38,7 +38,8 @@ from svr_lightning.training.config import (
     SamplingConfig,
 )
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.distributed import SVRDeepSpeedStrategy, gather_lists
+from svr_lightning.training.distributed import SVRDeepSpeedStrategy
+from svr_lightning.training.gathering import gather_lists
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sharding import SVRFSDPStrategy, shard
@@ -322,20 +323,37 @@ class CopyEngine(Engine):
         self.inner.cancel()
 
 
+def fsdp2(
+    folder: Path, *callbacks: Callback, strategy: Any = SVRFSDPStrategy, **options: Any
+) -> Seen:
+    """A training whose policy, reference and optimizer are in parts."""
+    options |= {"devices": 2, "engine": CopyEngine()}
+    return train(folder, *callbacks, strategy=strategy(processes=2), **options)
+
+
+class KilledWhileSaving(SVRFSDPStrategy):
+    """Ends this process at the third step's save, before the first of its files is on the disk."""
+
+    def save_checkpoint(self, checkpoint: Any, *arguments: Any, **options: Any) -> None:
+        if checkpoint["global_step"] == 3:
+            os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        super().save_checkpoint(checkpoint, *arguments, **options)
+
+
+KILLED = "fsdp_killed"
+
+
+def killed(folder: Path) -> None:
+    """Ends all processes."""
+    fsdp2(folder / KILLED, saver(), strategy=KilledWhileSaving, accumulate=4)
+
+
 def sharded_weights(folder: Path) -> Seen:
-    """FSDP2: policy and reference in parts, then exported; and from a checkpoint."""
-
-    def fsdp(name: str, *callbacks: Callback, **options: Any) -> Seen:
-        strategy = SVRFSDPStrategy(processes=2)
-        return train(
-            folder / name, *callbacks, strategy=strategy, devices=2, engine=CopyEngine(), **options
-        )
-
+    """FSDP2: exported, checkpointed, after a kill and evaluated."""
     seen = {
-        "fsdp2": fsdp("fsdp2", HFExport()),
-        "fsdp2 accumulated": fsdp("fsdp4", saver(), accumulate=4),
-        "fsdp2 cut": fsdp("fsdp_cut", saver(), StopAfter(2), accumulate=4),
-        "fsdp2 resumed": fsdp("fsdp_cut", saver(), resume="last", accumulate=4),
+        "fsdp2": fsdp2(folder / "fsdp2", HFExport()),
+        "fsdp2 accumulated": fsdp2(folder / "fsdp4", saver(), accumulate=4),
+        "fsdp2 resumed": fsdp2(folder / KILLED, saver(), resume="last", accumulate=4),
     }
     model = make_model()
     model.engine = CopyEngine()
@@ -435,6 +453,8 @@ TRAININGS: tuple[Callable[[Path], Seen], ...] = (
 
 if __name__ == "__main__":
     root = Path(sys.argv[1])
+    if "killed" in sys.argv:
+        killed(root)
     together: Seen = {}
     for training in (*TRAININGS, *([adapters] if find_spec("peft") else [])):
         together |= training(root)

@@ -1,15 +1,15 @@
 """Checkpoints that are complete or absent, and are checked before they are read.
 
-A single file is written under another name, flushed, then renamed. DeepSpeed writes a folder with
-a file per process: ``last.ckpt`` is a symbolic link to ``.last.ckpt.0`` or ``.last.ckpt.1``. A save
-fills the one that the link does not name and then moves the link, which is atomic: the link always
-names a checkpoint that all processes have written completely.
+A single file is written under another name, flushed, then renamed. DeepSpeed and FSDP2 write a
+folder with files of each process: ``last.ckpt`` is a symbolic link to ``.last.ckpt.0`` or
+``.last.ckpt.1``. A save fills the one that the link does not name and then moves the link, which is
+atomic: the link always names a checkpoint that all processes have written completely.
 """
 
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -42,17 +42,10 @@ class DurableCheckpointIO(TorchCheckpointIO):
             os.replace(aside, target)
         except BaseException as error:
             aside.unlink(missing_ok=True)
-            # torch.save reports a failed write as its own RuntimeError.
-            fault = error if isinstance(error, OSError) else error.__context__
-            if not isinstance(fault, OSError):
+            if (fault := system_fault(error)) is None:
                 raise
-            free = os.statvfs(target.parent)
-            raise RuntimeError(
-                f"checkpoint {target} could not be written ({fault.strerror or fault}); "
-                f"{free.f_bavail * free.f_frsize // 2**20} MiB are free; "
-                "the previous one is intact"
-            ) from fault
-        _sync_folder(target.parent)
+            raise not_written(target, fault) from fault
+        flush(target.parent)
 
     def load_checkpoint(
         self, path: Any, map_location: Any = lambda storage, loc: storage, weights_only: Any = None
@@ -67,7 +60,22 @@ class DurableCheckpointIO(TorchCheckpointIO):
         try:
             return torch.load(target, map_location=map_location, weights_only=True)
         except Exception as error:
-            raise ConfigError(_damaged(target, error)) from error
+            raise ConfigError(unreadable(target, error)) from error
+
+
+def system_fault(error: BaseException) -> OSError | None:
+    """Why the system did not write, which torch.save reports as its own RuntimeError."""
+    fault = error if isinstance(error, OSError) else error.__context__
+    return fault if isinstance(fault, OSError) else None
+
+
+def not_written(target: Path, fault: OSError) -> RuntimeError:
+    """The error of a save that the system refused."""
+    free = os.statvfs(target.parent)
+    return RuntimeError(
+        f"checkpoint {target} could not be written ({fault.strerror or fault}); "
+        f"{free.f_bavail * free.f_frsize // 2**20} MiB are free; the previous one is intact"
+    )
 
 
 def check_file(target: Path) -> None:
@@ -78,8 +86,8 @@ def check_file(target: Path) -> None:
     """
     require(
         not target.is_dir(),
-        f"checkpoint {target} is a folder, as DeepSpeed writes it; use its strategy, or the "
-        "exported policy/ with model.policy.path",
+        f"checkpoint {target} is a folder, as DeepSpeed and FSDP2 write it; use the strategy that "
+        "wrote it, or the exported policy/ with model.policy.path",
     )
     require(target.is_file(), f"checkpoint {target} does not exist; check --ckpt_path")
     try:
@@ -88,19 +96,20 @@ def check_file(target: Path) -> None:
             if damaged := archive.testzip():
                 raise ValueError(f"{damaged} does not match its checksum")
     except Exception as error:
-        raise ConfigError(_damaged(target, error)) from error
+        raise ConfigError(unreadable(target, error)) from error
 
 
-def _damaged(target: Path, error: Exception) -> str:
+def unreadable(target: Path, error: Exception) -> str:
+    """What is said of a checkpoint that cannot be read."""
     return (
         f"checkpoint {target} is damaged ({typed_line(error)}); "
         "give --ckpt_path another one, or leave it out to start afresh"
     )
 
 
-def _sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """Flush a file, or a folder's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -136,10 +145,25 @@ def free_slot(target: Path) -> Path:
     return folder
 
 
+@contextmanager
+def replacing(strategy: Any, path: Any) -> Iterator[Path]:
+    """A folder for all processes to fill; then ``path`` links to it, in place of the previous one.
+
+    The first process may leave only after all files are on the disk.
+    """
+    target = Path(strategy.broadcast(path))
+    # The first process empties a folder and tells the others which.
+    folder = strategy.broadcast(free_slot(target) if strategy.is_global_zero else target)
+    yield folder
+    if strategy.is_global_zero:
+        point(target, folder)
+    strategy.barrier()
+
+
 def point(target: Path, folder: Path) -> None:
     """Let ``target`` link to ``folder``, whose files are all on the disk, and remove the other."""
-    _sync_folder(folder / TAG)
-    _sync_folder(folder)
+    for within in (*(path for path in folder.iterdir() if path.is_dir()), folder):
+        flush(within)
     if target.is_dir() and not target.is_symlink():  # a copy in which links became folders
         other = next(slot for slot in _slots(target) if slot != folder)
         shutil.rmtree(other, ignore_errors=True)
@@ -148,7 +172,7 @@ def point(target: Path, folder: Path) -> None:
     aside.unlink(missing_ok=True)
     aside.symlink_to(folder.name)
     os.replace(aside, target)
-    _sync_folder(target.parent)
+    flush(target.parent)
     for slot in _slots(target):
         if slot != folder:
             shutil.rmtree(slot, ignore_errors=True)
@@ -168,18 +192,27 @@ def check(folder: Path, ranks: int | None) -> None:
     Raises:
         ConfigError: if it is not one, or was written by another number of processes.
     """
-    require(folder.exists(), f"checkpoint {folder} does not exist; check --ckpt_path")
-    require(
-        (folder / TAG).is_dir(),
-        f"checkpoint {folder} was not written under DeepSpeed; resume with the strategy that "
-        "wrote it, or start from the exported policy/ with model.policy.path",
-    )
+    check_folder(folder, TAG, "DeepSpeed")
     shards = len(list((folder / TAG).glob("*_optim_states.pt")))
     require(
         ranks is None or shards == ranks,
         f"checkpoint {folder} holds the optimizer of {shards} processes, and this run has "
         f"{ranks}; resume with as many, or start from the exported policy/ with "
         "model.policy.path",
+    )
+
+
+def check_folder(folder: Path, content: str, writer: str) -> None:
+    """Require a folder that has ``content``, as ``writer`` leaves it.
+
+    Raises:
+        ConfigError: if it is missing, or has not.
+    """
+    require(folder.exists(), f"checkpoint {folder} does not exist; check --ckpt_path")
+    require(
+        (folder / content).exists(),
+        f"checkpoint {folder} was not written under {writer}; resume with the strategy that "
+        "wrote it, or start from the exported policy/ with model.policy.path",
     )
 
 

@@ -1,4 +1,4 @@
-"""Several processes: communication, common failure, and DeepSpeed's ZeRO.
+"""Several processes: common failure, and DeepSpeed's ZeRO.
 
 Stage 2 of ZeRO keeps complete weights on every process, which rollouts need, and shards gradients
 and the optimizer with its fp32 master weights.
@@ -10,14 +10,12 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
-from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -29,25 +27,6 @@ from svr_lightning.errors import ConfigError, require
 from svr_lightning.training import checkpoint as sharded
 from svr_lightning.training.internals import CPUDeepSpeed, compile_no_kernels
 from svr_lightning.training.sharding import SVRFSDPStrategy
-
-T = TypeVar("T")
-
-
-def gather_lists(values: Sequence[T]) -> list[T]:
-    """The values of all ranks, in the order of ranks; every rank must call it."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return list(values)
-    gathered: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(gathered, list(values))
-    return list(chain.from_iterable(gathered))
-
-
-def mean_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
-    """The mean of each value over the ranks that have it."""
-    shards = gather_lists([dict(values)])
-    keys = dict.fromkeys(key for shard in shards for key in shard)
-    return {k: fmean(shard[k] for shard in shards if k in shard) for k in keys}
-
 
 CLEANING_UP = 20
 """Seconds that a failing process may take to close its loggers and leave its group."""
@@ -252,13 +231,8 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
     ) -> None:
         """Write a folder beside the previous one, then move the link to it."""
-        target = Path(self.broadcast(filepath))
-        # The first process empties a folder and tells the others which.
-        folder = self.broadcast(sharded.free_slot(target) if self.is_global_zero else target)
-        super().save_checkpoint(checkpoint, folder, storage_options)  # ends when all have written
-        if self.is_global_zero:
-            sharded.point(target, folder)
-        self.barrier()
+        with sharded.replacing(self, filepath) as folder:
+            super().save_checkpoint(checkpoint, folder, storage_options)  # ends when all have
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Any:
         """Read weights, reference, and in training this process's share of the optimizer.

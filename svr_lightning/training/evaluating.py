@@ -29,7 +29,7 @@ from svr_lightning.files import finite
 from svr_lightning.metrics import TrajectoryMetrics
 from svr_lightning.tasks import TASKS
 from svr_lightning.training.data import Split
-from svr_lightning.training.distributed import gather_lists
+from svr_lightning.training.gathering import gather_lists
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.policy import fingerprint as hash_of
 from svr_lightning.training.policy import weights_fingerprint

@@ -28,9 +28,10 @@ from svr_lightning.training.config import (
     SamplingConfig,
 )
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.distributed import check_precision, mean_over_ranks
+from svr_lightning.training.distributed import check_precision
 from svr_lightning.training.evaluating import ModuleEvaluation
 from svr_lightning.training.flops import batch_flops
+from svr_lightning.training.gathering import mean_over_ranks
 from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import CollapseWatch, CSVLog, StepLog, hyperparameters
 from svr_lightning.training.policy import load_policy, stop_token_ids, weights_fingerprint
@@ -237,7 +238,7 @@ class SVRModule(LightningModule):
             self.recipe.scheduler.load_state_dict(checkpoint["recipe"])
         self.serving.weights_replaced()
         if "state_dict" not in checkpoint:
-            return  # DeepSpeed loads weights itself
+            return  # DeepSpeed and FSDP2 load weights themselves
         if self.reference is None and not self._trains:
             checkpoint["state_dict"] = without_reference(checkpoint["state_dict"])
         check_weights(self.state_dict(), checkpoint["state_dict"])

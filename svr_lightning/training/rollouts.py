@@ -27,7 +27,7 @@ from svr_lightning.rollout.carry import Begun, CarryOver
 from svr_lightning.rollout.collect import collect_rollout, share_of
 from svr_lightning.training.canary import rounding_floor
 from svr_lightning.training.config import check_weighing
-from svr_lightning.training.distributed import gather_lists
+from svr_lightning.training.gathering import gather_lists
 from svr_lightning.training.logs import rollout_stats
 from svr_lightning.training.packing import can_pack
 from svr_lightning.training.policy import probe

@@ -9,43 +9,65 @@ from typing import Any
 
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.optim import Optimizer
 
 from svr_lightning.engines.lora import is_adapted
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import require
-from svr_lightning.training.checkpoint import check_file
+from svr_lightning.training.checkpoint import check_weights, remove, replacing, without_reference
+from svr_lightning.training.parts import check_parts, save_parts
 
 
 class SVRFSDPStrategy(ModelParallelStrategy):
-    """Lightning's FSDP2 with checkpoints in one file, like those of a run on one process.
-
-    The first process gathers a checkpoint in its host memory: 16 bytes for each weight, the
-    reference included.
+    """Lightning's FSDP2 with checkpoints in parts that are complete or absent.
 
     Args:
         processes: of the whole run.
     """
 
     def __init__(self, processes: int) -> None:
-        super().__init__(
-            data_parallel_size=processes, tensor_parallel_size=1, save_distributed_checkpoint=False
-        )
+        super().__init__(data_parallel_size=processes, tensor_parallel_size=1)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """This process's parts, where they are: Lightning would copy all to the CPU's memory."""
+        assert self.model is not None
+        return get_model_state_dict(self.model)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """As above, of the optimizer."""
+        assert self.model is not None
+        return get_optimizer_state_dict(self.model, optimizer)
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
+        """Write a folder beside the previous one, then move the link to it."""
+        with replacing(self, filepath) as folder:
+            save_parts(checkpoint, folder, self.global_rank)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Any:
-        """Read weights and optimizer after checking all of the file.
+        """Read this process's parts of weights and, in training, of reference and optimizer.
 
         Raises:
-            ConfigError: if it is missing or damaged.
+            ConfigError: if it is missing or damaged, or of another model or method.
         """
-        check_file(Path(checkpoint_path))
+        folder = Path(self.broadcast(checkpoint_path))
+        saved = check_parts(folder, self.global_rank, self.world_size)
         module = self.lightning_module
         assert module is not None
         if module.trainer.state.fn != "fit":
-            module.strict_loading = False  # the file has a reference, which evaluation has not
-        return super().load_checkpoint(checkpoint_path, weights_only=True)
+            saved = without_reference(saved)
+        check_weights(module.state_dict(), saved)
+        return super().load_checkpoint(folder, weights_only=True)
+
+    def remove_checkpoint(self, filepath: Any) -> None:
+        """Remove a checkpoint's name and folders."""
+        if self.is_global_zero:
+            remove(Path(filepath))
 
 
 def shard_for(strategy: Any, policy: Any, reference: Any, engine: Any) -> None:

@@ -28,10 +28,10 @@ from svr_lightning.rollout.carry import from_plain, to_plain
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.distributed import (
     failing_together,
-    gather_lists,
     note_launcher,
     own_strategy,
 )
+from svr_lightning.training.gathering import gather_lists
 from svr_lightning.training.identity import identity_of, warn_of_changes
 from svr_lightning.training.internals import Fetcher, FitLoop, HookedTrainer, save_at_the_end
 from svr_lightning.training.logs import CSVLog

@@ -3,7 +3,6 @@
 import errno
 import os
 import pickle
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.checkpoint import DurableCheckpointIO
+from tests.limits import files_no_longer_than
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKPOINTS = DurableCheckpointIO()
@@ -224,17 +224,6 @@ def test_a_checkpoint_that_would_run_code_is_refused_and_runs_none(
 
 
 # No room
-
-
-@contextmanager
-def files_no_longer_than(size: int) -> Iterator[None]:
-    """The operating system itself refuses to write on, in the midst of a file."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_write_that_breaks_off_leaves_the_previous_checkpoint_and_says_how_much_is_free(

@@ -1,5 +1,7 @@
 """Two processes train what one does: under DDP, under ZeRO-2, through accumulation and resuming."""
 
+import shutil
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ from svr_lightning.training.distributed import SVRDeepSpeedStrategy, own_strateg
 from svr_lightning.training.sharding import SVRFSDPStrategy
 from tests import forked
 from tests.faults.runs import MEASURED
-from tests.rank_trainings import CLIP, LORA, LR, CopyEngine, train
+from tests.rank_trainings import CLIP, KILLED, LORA, LR, CopyEngine, train
 from tests.tolerance import assert_same_steps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +29,16 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
     """What each of two processes saw in the trainings of ``tests.rank_trainings``."""
     pytest.importorskip("deepspeed")
     folder = tmp_path_factory.mktemp("ranks")
+    assert run_two(folder, "killed") == [-signal.SIGKILL] * 2
+    shutil.copytree(folder / KILLED / "checkpoints", folder / "after_the_kill", symlinks=True)
+    codes = run_two(folder)
+    logs = [(folder / f"{rank}.log").read_text()[-2000:] for rank in range(2)]
+    assert codes == [0, 0], logs
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def run_two(folder: Path, *arguments: str) -> list[int]:
+    """Exit codes of two processes of ``tests.rank_trainings``."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -37,11 +49,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
             **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
         }
         log, program = folder / f"{rank}.log", "tests.rank_trainings"
-        processes.append(forked.start(log, str(folder), module=program, **environment))
-    codes = [forked.wait(process) for process in processes]
-    logs = [(folder / f"{rank}.log").read_text()[-2000:] for rank in range(2)]
-    assert codes == [0, 0], logs
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+        processes.append(forked.start(log, str(folder), *arguments, module=program, **environment))
+    return [forked.wait(process) for process in processes]
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +135,33 @@ def test_an_engine_is_told_its_rank_and_its_gpu_under_slurm_too(ranks: list[Seen
         assert within == {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": gpu}
 
 
-def test_fsdp2_goes_on_as_if_it_had_not_stopped(ranks: list[Seen]) -> None:
+def test_fsdp2_killed_while_saving_goes_on_as_if_it_had_not_stopped(ranks: list[Seen]) -> None:
+    checkpoints = after_the_kill(ranks)
+    link, unfinished = checkpoints / "last.ckpt", checkpoints / ".last.ckpt.0"
+    assert link.readlink() == Path(".last.ckpt.1")
+    assert torch.load(link / "meta.pt", weights_only=True)["global_step"] == 2
+    assert not (unfinished / "meta.pt").exists()
+    assert any(unfinished.iterdir())
     for seen in ranks:
         whole, resumed = seen["fsdp2 accumulated"], seen["fsdp2 resumed"]
         assert furthest(whole["weights"], resumed["weights"]) == 0
         assert furthest(whole["reference"], resumed["reference"]) == 0
         assert furthest(whole["weights"], seen["fsdp2 validated"]) == 0
+
+
+def after_the_kill(ranks: list[Seen]) -> Path:
+    """A copy of the checkpoints that two processes left when they were killed."""
+    folder: Path = ranks[0]["fsdp2"]["folder"]
+    return folder.parent / "after_the_kill"
+
+
+def test_one_process_goes_on_with_the_parts_that_two_have_written(
+    ranks: list[Seen], alone: Seen, tmp_path: Path
+) -> None:
+    last, strategy = after_the_kill(ranks) / "last.ckpt", SVRFSDPStrategy(processes=1)
+    resumed = train(tmp_path, strategy=strategy, engine=CopyEngine(), resume=str(last))
+    for state in ("weights", "reference"):
+        assert_same_steps(resumed[state], alone[state], alone["sizes"], 3 * LR, alone["rounding"])
 
 
 def test_fsdp2_has_the_loss_and_the_gradients_of_one_process(ranks: list[Seen]) -> None:
