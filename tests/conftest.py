@@ -1,5 +1,7 @@
 """What several tests share."""
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,13 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"the real benchmark problems are not at {SHARED_DATA}")
     return SHARED_DATA
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _freed() -> Iterator[None]:
+    """Trainers refer to themselves: without a collection their models would pile up."""
+    yield
+    gc.collect()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

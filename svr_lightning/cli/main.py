@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import sys
+from contextvars import copy_context
 from importlib import import_module
 from typing import NoReturn
 
@@ -117,7 +118,8 @@ def _train(command: str, arguments: list[str]) -> int:
         return fail(str(error))
     from svr_lightning.cli.training import run
 
-    message = run(command, arguments)
+    # The parser keeps a reference to itself, and so to the model, in a context variable.
+    message = copy_context().run(run, command, arguments)
     return 0 if message is None else fail(message)
 
 

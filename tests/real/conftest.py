@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct as a folder, made once per session of tests."""
+"""SmolLM2-135M-Instruct as a folder, made once for all tests of this folder."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from svr_lightning.training.policy import load_policy
 from tools.real_model import convert, gguf_file, missing_package
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The converted model."""
     if reason := missing_package():
@@ -20,7 +20,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def policy(model_folder: Path) -> tuple[Any, Any]:
     """The model in fp32 and its tokenizer, as a run loads them."""
     model, tokenizer = load_policy(PolicyConfig(path=str(model_folder)), 0)

@@ -1,6 +1,7 @@
 """Faults of the command line are found without torch, and said in one line."""
 
 import errno
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ from svr_lightning.training.trainer import SVRTrainer
 ROOT = Path(__file__).resolve().parents[2]
 _NEEDED = {"vote": "--votes", "report": "--out"}
 TINY = str(ROOT / "configs" / "countdown_tiny.yaml")
+SMALL = str(ROOT / "tests" / "faults" / "small_run.yaml")
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -237,6 +239,20 @@ def test_questions_of_a_file_are_entries_of_the_data_module(tmp_path: Path) -> N
 )
 def test_parser_errors_are_said_in_plain_words(message: str, line: str) -> None:
     assert of_parser(ValueError(message)) == line
+
+
+def test_a_command_leaves_no_model_in_memory(tmp_path: Path) -> None:
+    """A notebook runs one after the other."""
+
+    def modules() -> int:
+        gc.collect()
+        return sum(isinstance(found, SVRModule) for found in gc.get_objects())
+
+    before = modules()
+    folder = ("--trainer.default_root_dir", str(tmp_path))
+    steps = ("--trainer.max_steps", "1", "--data.val", "[]", "--data.test", "[]")
+    assert main(["fit", "--config", TINY, "--config", SMALL, *folder, *steps]) == 0
+    assert modules() == before
 
 
 def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidden() -> None:

@@ -114,6 +114,12 @@ def test_votes_are_options_too(tmp_path: Path) -> None:
     assert curve["points"][-1]["options"] == ["GRPO Maj@3", "GRPO Maj@3"]
 
 
+def test_a_checked_row_without_rivals_has_no_pair(tmp_path: Path) -> None:
+    row = seeds_of("svr", tmp_path)
+    alone = Frontier(names=("SVR, 1 turn",), answers=(option([HALF, HALF], 40),))
+    assert budget_entries([(row, alone)])["pairs"] == []
+
+
 def test_sampled_turns_are_options_too(tmp_path: Path) -> None:
     """Greedily the row is never right; its sampled first turns are right for a and e."""
     row = seeds_of("grpo_mt", tmp_path)

@@ -48,10 +48,11 @@ def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
         if len(options.names) > 1
     ]
     pairs = [
-        pairs_of(one, own, every, against)
+        pair
         for one, own in every
         if one.row.name in CHECKED
         for against in RIVALS
+        if (pair := pairs_of(one, own, every, against))["points"]
     ]
     return {"curves": curves, "pairs": pairs}
 

@@ -75,9 +75,9 @@ def table_md(entries: Sequence[Entry], budgets: Entry, missing: Sequence[str]) -
         rows = (_stops(entry, names) for entry in stopped)
         parts += ["", "## Stopping rules at equal tokens", "", _STOPS, ""]
         parts += _grid(("", "own rule", *names), rows)
-    if compared := [one for one in budgets["pairs"] if one["points"]]:
+    if budgets["pairs"]:
         parts += ["", "## Within equal budgets", "", _BUDGETS]
-    for one in compared:
+    for one in budgets["pairs"]:
         seeds = ", ".join(map(str, one["seeds"]))
         parts += ["", f"### {one['title']} against {one['against']}, seeds {seeds}", ""]
         parts += _grid(_BUDGET_HEAD, map(_budget, one["points"]))
