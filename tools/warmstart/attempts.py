@@ -144,7 +144,8 @@ class Demonstrations:
         if rng.random() < self.first_turns:
             attempt = self.solver.first(rng, problem)
             messages = first_turn_messages(task, problem, interface)
-            return self._with_check(rng, kind, attempt, messages, "", interface)
+            completion = self._with_check(rng, attempt, interface)
+            return _document(kind, messages, completion, "", False, attempt.correct)
         draft, truncated = self._draft(rng, problem)
         verdict, confidence = self._header(rng, draft.correct)
         text = completion_text(draft, verdict, confidence, interface)
@@ -161,15 +162,13 @@ class Demonstrations:
         believed = confidence >= 0.5 if interface == "confidence" else verdict == Verdict.CORRECT
         keep = KEEP_BELIEVED if believed else self.keep_doubted
         attempt = self._refined(rng, problem, draft, truncated, keep)
-        learn = "" if truncated else _learned(draft.text)
-        return self._with_check(rng, kind, attempt, messages, learn, interface)
+        completion = self._with_check(rng, attempt, interface)
+        return _document(kind, messages, completion, draft.text, truncated, attempt.correct)
 
     def _first(self, rng: random.Random, problem: Problem) -> Document:
         attempt = self.solver.first(rng, problem)
         messages = first_turn(_style(problem), problem.question)
-        return Document(
-            kind="first", messages=messages, completion=attempt.text, correct=attempt.correct
-        )
+        return _document("first", messages, attempt.text, "", False, attempt.correct)
 
     def _neutral(self, rng: random.Random, problem: Problem) -> Document:
         draft, truncated = self._draft(rng, problem)
@@ -230,23 +229,8 @@ class Demonstrations:
         )
         return _document("guided", messages, attempt.text, draft.text, False, attempt.correct)
 
-    def _with_check(
-        self,
-        rng: random.Random,
-        kind: str,
-        attempt: Attempt,
-        messages: list[Message],
-        draft: str,
-        interface: SelfCheckFields,
-    ) -> Document:
-        verdict, confidence = self.self_check(rng, attempt.correct)
-        return Document(
-            kind=kind,
-            messages=messages,
-            completion=completion_text(attempt, verdict, confidence, interface),
-            draft=draft,
-            correct=attempt.correct,
-        )
+    def _with_check(self, rng: random.Random, attempt: Attempt, interface: SelfCheckFields) -> str:
+        return completion_text(attempt, *self.self_check(rng, attempt.correct), interface)
 
     def _draft(self, rng: random.Random, problem: Problem) -> tuple[Attempt, bool]:
         """A previous turn, and whether it was cut off."""
@@ -320,15 +304,11 @@ def _document(
     truncated: bool,
     correct: bool | None,
 ) -> Document:
-    learn = "" if truncated else _learned(draft)
+    # A draft's last tag may share a token with what follows it.
+    learned = "" if truncated else draft.removesuffix("</answer>")
     return Document(
-        kind=kind, messages=messages, completion=completion, draft=learn, correct=correct
+        kind=kind, messages=messages, completion=completion, draft=learned, correct=correct
     )
-
-
-def _learned(draft: str) -> str:
-    """What is learned of a draft: its last tag may share a token with what follows it."""
-    return draft.removesuffix("</answer>")
 
 
 def _cut(rng: random.Random, text: str, end: int | None = None) -> str:

@@ -1,0 +1,24 @@
+"""The command that runs the benchmarks."""
+
+import pytest
+
+from tools.bench.__main__ import BENCHMARKS, main
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_each_benchmark_says_what_it_takes_and_can_keep_its_figures(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    assert "--out" in capsys.readouterr().out
+
+
+def test_without_a_name_all_are_listed_and_an_unknown_one_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"  {name} " in printed for name in BENCHMARKS)
+    assert main(["speed"]) == 2
+    assert "no benchmark 'speed'; known: carry_over" in capsys.readouterr().err
