@@ -64,6 +64,17 @@ def _of_system(error: OSError) -> str | None:
     return None
 
 
+def of_lightning(error: BaseException) -> str:
+    """Lightning's error about a strategy, an accelerator or devices that it does not know."""
+    text = str(error)
+    # The parser puts a wrong option of a class in the place of the class, where text may stand too.
+    wrong = re.search(r"`(\w+)=NestedArg\(key='([^']*)', val='([^']*)'\)`", text)
+    if wrong:
+        key, option, value = wrong.groups()
+        return f"trainer.{key}.init_args.{option}={value}: its class has no such option"
+    return f"trainer: {text}" if "`" in text else text
+
+
 def of_parser(error: BaseException) -> str:
     """A parser error as ``KEY=VALUE: what is allowed``."""
     text = " ".join(str(error).split())

@@ -22,7 +22,7 @@ from lightning.pytorch.cli import (
 from lightning.pytorch.utilities import rank_zero_info
 from transformers.utils.logging import disable_progress_bar
 
-from svr_lightning.cli.messages import explain, of_parser
+from svr_lightning.cli.messages import explain, of_lightning, of_parser
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.printing import print_results
 from svr_lightning.evaluation.results import RESULTS, SAMPLES
@@ -102,10 +102,9 @@ class SVRCommandLine(LightningCLI):
         except (ValueError, TypeError) as error:
             if said := explain(error):  # ours, within jsonargparse's
                 raise ConfigError(said) from error
-            # Lightning's, for a strategy, an accelerator or devices that it does not know.
             if isinstance(error, TypeError) and "`devices`" not in str(error):
                 raise
-            raise ConfigError(f"trainer: {error}" if "`" in str(error) else str(error)) from error
+            raise ConfigError(of_lightning(error)) from error
         config = self.config[self.subcommand].as_dict()
         config.pop("config", None)
         self.model.run_config = json.loads(to_json(config))

@@ -99,6 +99,15 @@ CORRECTION = "--model.recipe.loss.behaviour_correction"
         (["--trainer.precision", "bf16-true"], ["bf16-true", "fp32 masters"]),
         (["--trainer.precision", "16-true"], ["16-true", "fp32 masters"]),
         (["--trainer.strategy", "dpp"], ["dpp"]),
+        (
+            [
+                "--trainer.strategy",
+                "lightning.pytorch.strategies.DDPStrategy",
+                "--trainer.strategy.find_unused",
+                "1",
+            ],
+            ["error: trainer.strategy.init_args.find_unused=1: its class has no such option"],
+        ),
         (["--trainer.accelerator", "gpuu"], ["gpuu"]),
         (["--ckpt_path", "best"], ["--ckpt_path best", "give last or a file"]),
         (["--model.evaluation.top_p", "0"], ["evaluation.top_p=0", "(0, 1]"]),
