@@ -1,6 +1,8 @@
 r"""How often, and where, the graders "paper" and "symbolic" differ on real benchmark problems.
 
-    python -m tools.bench graders --data ../shared/data --out tools/bench/results/graders.json
+    python -m tools.bench graders --data DATA --out tools/bench/results/graders.json
+
+DATA is a folder that holds each data set as NAME.jsonl.
 
 Two questions, each asked of both graders:
 

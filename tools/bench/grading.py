@@ -1,6 +1,8 @@
 """Completions graded per second, and what hostile answers cost.
 
-    python -m tools.bench grading --data ../shared/data --out tools/bench/results/grading.json
+    python -m tools.bench grading --data DATA --out tools/bench/results/grading.json
+
+DATA is a folder that holds each data set as NAME.jsonl.
 
 Half of the completions are right. Countdown and GSM8K are graded by the paper's rule, MATH by both
 graders. Rates are by processor time, of this process and for the symbolic grader of the worker too,
