@@ -5,7 +5,7 @@ PYTHON := $(VENV)/bin/python
 ARGS ?=
 JOBS ?= 2
 
-.PHONY: run test miniature
+.PHONY: run miniature test pytest lint verifiers
 .DEFAULT_GOAL := run
 
 $(VENV)/.run: pyproject.toml
@@ -34,12 +34,19 @@ run: $(VENV)/.run
 miniature: $(VENV)/.run
 	$(PYTHON) -m tools.miniature --jobs $(JOBS) $(ARGS)
 
-test: $(VENV)/.test $(VENV)/.verifiers
+# `make test --jobs 2` runs them side by side.
+test: lint pytest verifiers
+
+pytest: $(VENV)/.test
 	@(command -v chromium && command -v chromedriver) >/dev/null || echo "Chromium is missing: the report's page is" \
 		"not tested in a browser. Install it with: apt-get install chromium chromium-driver"
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
+
+lint: $(VENV)/.test
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
+
+verifiers: $(VENV)/.verifiers
 	$(VENV)/verifiers/bin/python -m pytest tests/adapters/test_verifiers.py
