@@ -47,9 +47,8 @@ class Certificate:
             ConfigError: if it is no certificate of a threshold.
         """
         path = Path(path)
-        content = _content(path)
-        require(content is not None, f"{path}: no such file; give the certificate.json of certify")
-        assert content is not None
+        require(path.is_file(), f"{path}: no such file; give the certificate.json of certify")
+        content = _content(path) or {}
         try:
             chosen = content["certified"]
             own = {name: chosen[name] for name in ("threshold", "give_up") if name in chosen}

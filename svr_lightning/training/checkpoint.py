@@ -192,7 +192,7 @@ def check(folder: Path, ranks: int | None) -> None:
     Raises:
         ConfigError: if it is not one, or was written by another number of processes.
     """
-    check_folder(folder, TAG, "DeepSpeed")
+    check_content(folder, TAG, "DeepSpeed")
     shards = len(list((folder / TAG).glob("*_optim_states.pt")))
     require(
         ranks is None or shards == ranks,
@@ -202,7 +202,7 @@ def check(folder: Path, ranks: int | None) -> None:
     )
 
 
-def check_folder(folder: Path, content: str, writer: str) -> None:
+def check_content(folder: Path, content: str, writer: str) -> None:
     """Require a folder that has ``content``, as ``writer`` leaves it.
 
     Raises:
@@ -213,6 +213,20 @@ def check_folder(folder: Path, content: str, writer: str) -> None:
         (folder / content).exists(),
         f"checkpoint {folder} was not written under {writer}; resume with the strategy that "
         "wrote it, or start from the exported policy/ with model.policy.path",
+    )
+
+
+def check_resumable(checkpoint: Mapping[str, Any]) -> None:
+    """Require the optimizer, too.
+
+    Raises:
+        ConfigError: if it holds weights and counters only.
+    """
+    # The optimizer itself may lie in other files.
+    require(
+        "lr_schedulers" in checkpoint,
+        "the checkpoint was saved with save_weights_only and a training cannot go on from it; "
+        "start from the exported policy/ with model.policy.path",
     )
 
 

@@ -19,7 +19,7 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.canary import Canary
-from svr_lightning.training.checkpoint import check_weights, without_reference
+from svr_lightning.training.checkpoint import check_resumable, check_weights, without_reference
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
@@ -234,6 +234,8 @@ class SVRModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the recipe's state; drop the reference if the run does not train."""
+        if has_trainer(self) and self._trains:
+            check_resumable(checkpoint)
         if "recipe" in checkpoint:
             self.recipe.scheduler.load_state_dict(checkpoint["recipe"])
         self.serving.weights_replaced()

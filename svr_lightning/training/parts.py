@@ -25,7 +25,7 @@ from torch.futures import Future
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.checkpoint import (
     DurableCheckpointIO,
-    check_folder,
+    check_content,
     flush,
     not_written,
     system_fault,
@@ -110,7 +110,7 @@ def check_parts(folder: Path, rank: int, ranks: int) -> dict[str, Tensor]:
     Raises:
         ConfigError: in all processes, if it is missing, damaged or would run code.
     """
-    check_folder(folder, REST, "SVRFSDPStrategy")
+    check_content(folder, REST, "SVRFSDPStrategy")
     rest = DurableCheckpointIO().load_checkpoint(folder / REST)
     index: Any = None
     faults: list[str] = []

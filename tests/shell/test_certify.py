@@ -316,6 +316,7 @@ def test_the_plan_says_how_many_labels_a_promise_needs(
         ),
         (["--score", "answer_logprob", "--thresholds", "-0.1"], "hold no 'answer_logprob'"),
         (["--check", "nowhere.json"], "nowhere.json: no such file"),
+        (["--check", "."], ".: no such file; give the certificate.json of certify"),
     ],
 )
 def test_a_wrong_promise_or_option_is_one_line(

@@ -293,6 +293,14 @@ def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path).fit(module(), data(), ckpt_path=path)
 
 
+def test_a_training_does_not_go_on_from_weights_only(tmp_path: Path) -> None:
+    run = trainer(tmp_path, SaveAndStop(1, tmp_path / "1.ckpt"))
+    run.fit(module(), data())
+    run.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
+    with pytest.raises(ConfigError, match="saved with save_weights_only"):
+        trainer(tmp_path).fit(module(), data(), ckpt_path=tmp_path / "weights.ckpt")
+
+
 def test_a_reference_is_not_dropped_for_a_method_without_one(tmp_path: Path) -> None:
     path = tmp_path / "1.ckpt"
     trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
