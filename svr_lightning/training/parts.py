@@ -26,6 +26,7 @@ from svr_lightning.errors import ConfigError
 from svr_lightning.training.checkpoint import (
     DurableCheckpointIO,
     check_content,
+    check_resumable,
     flush,
     not_written,
     system_fault,
@@ -101,8 +102,10 @@ def save_parts(checkpoint: dict[str, Any], folder: Path, rank: int) -> None:
         DurableCheckpointIO().save_checkpoint(checkpoint, folder / REST)
 
 
-def check_parts(folder: Path, rank: int, ranks: int) -> dict[str, Tensor]:
+def check_parts(folder: Path, rank: int, ranks: int, *, resumes: bool = False) -> dict[str, Tensor]:
     """Require a complete folder that matches its checksums. Each process reads its share.
+
+    With ``resumes`` it has to hold the optimizer, too.
 
     Returns:
         The weights that it has, without data.
@@ -112,6 +115,8 @@ def check_parts(folder: Path, rank: int, ranks: int) -> dict[str, Tensor]:
     """
     check_content(folder, REST, "SVRFSDPStrategy")
     rest = DurableCheckpointIO().load_checkpoint(folder / REST)
+    if resumes:
+        check_resumable(rest)
     index: Any = None
     faults: list[str] = []
     try:

@@ -18,15 +18,8 @@ from torch.optim import Optimizer
 from svr_lightning.engines.lora import is_adapted
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import require
-from svr_lightning.training.checkpoint import (
-    DurableCheckpointIO,
-    check_resumable,
-    check_weights,
-    remove,
-    replacing,
-    without_reference,
-)
-from svr_lightning.training.parts import REST, check_parts, save_parts
+from svr_lightning.training.checkpoint import check_weights, remove, replacing, without_reference
+from svr_lightning.training.parts import check_parts, save_parts
 
 
 class SVRFSDPStrategy(ModelParallelStrategy):
@@ -63,12 +56,11 @@ class SVRFSDPStrategy(ModelParallelStrategy):
             ConfigError: if it is missing or damaged, or of another model or method.
         """
         folder = Path(self.broadcast(checkpoint_path))
-        saved = check_parts(folder, self.global_rank, self.world_size)
         module = self.lightning_module
         assert module is not None
-        if module.trainer.state.fn == "fit":
-            check_resumable(DurableCheckpointIO().load_checkpoint(folder / REST))
-        else:
+        trains = module.trainer.state.fn == "fit"
+        saved = check_parts(folder, self.global_rank, self.world_size, resumes=trains)
+        if not trains:
             saved = without_reference(saved)
         check_weights(module.state_dict(), saved)
         return super().load_checkpoint(folder, weights_only=True)

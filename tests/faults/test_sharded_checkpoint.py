@@ -270,6 +270,13 @@ def test_a_value_that_would_run_code_is_refused_and_runs_none(tmp_path: Path) ->
     assert not mark.exists()
 
 
+def test_a_training_does_not_go_on_from_parts_of_weights_only(tmp_path: Path) -> None:
+    save_parts({"state_dict": {"0": torch.ones(3)}}, tmp_path, rank=0)
+    assert set(check_parts(tmp_path, rank=0, ranks=1)) == {"0"}
+    with pytest.raises(ConfigError, match="saved with save_weights_only"):
+        check_parts(tmp_path, rank=0, ranks=1, resumes=True)
+
+
 def test_parts_are_written_in_files_of_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,8 +76,7 @@ def write_report(
     )
     write_file(out / "table.md", [table_md(entries, budgets, missing)])
     _figure(entries, out)
-    drawn = [name for name, row in plan.BY_NAME.items() if row.tasks == plan.BOTH]
-    curves = [one for one in budgets["curves"] if one["name"] in drawn]
+    curves = [one for one in budgets["curves"] if plan.BY_NAME[one["name"]].tasks == plan.BOTH]
     write_file(out / "budgets.svg", [svg(draw_budgets, {"curves": curves})])
     table = f"{out / 'table.md'}: {len(entries)} rows"
     return [table, *(f"not judged: {cell}" for cell in missing)]
