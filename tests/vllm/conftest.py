@@ -1,6 +1,7 @@
 """Tiny models that vLLM's CPU kernels can run, and engines that serve them."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ def served_model(kind: str, *, tied: bool = True) -> Any:
     return tiny_qwen3(tie_word_embeddings=tied, head_dim=32)
 
 
+SMALL_CACHE = {"kv_cache_memory_bytes": 2**25}
+"""For engines that last as long as their process: 500 blocks of the plain model."""
 _ALIVE: list[VLLMEngine] = []
 """Engines of this process: with the first one that goes, vLLM takes the others' groups down."""
 
@@ -37,9 +40,9 @@ def kept_alive(engine: VLLMEngine) -> VLLMEngine:
     return engine
 
 
-def started(model: Any, **arguments: Any) -> VLLMEngine:
+def started(model: Any, options: Mapping[str, Any] | None = None, **settings: Any) -> VLLMEngine:
     """An engine that serves ``model`` as of step 0."""
-    engine = kept_alive(VLLMEngine(**arguments))
+    engine = kept_alive(VLLMEngine(options=SMALL_CACHE | dict(options or {}), **settings))
     engine.start(model, (STOP,), 512)
     engine.sync(model, 0)
     return engine

@@ -1,6 +1,6 @@
-"""The figure of an experiment: every row's accuracy against its tokens per problem."""
+"""The figures of an experiment: the accuracy of every row, and the best within each budget."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -11,7 +11,6 @@ from svr_lightning.report.drawing import (
     INK,
     LIGHT_BLUE,
     ORANGE,
-    PAPER,
     SMALL,
     Label,
     Line,
@@ -22,62 +21,51 @@ from svr_lightning.report.drawing import (
 )
 from tools.miniature.budgets import OURS
 
-_LOOK = {
-    "reference": (BLUE, "o", 9.0, ""),
-    "method": (ORANGE, "s", 5.0, "other methods"),
-    "ablation": (GREY, "D", 4.5, "ablations of {}"),
-    "variant": (LIGHT_BLUE, "v", 6.0, "variants of {}"),
-    "control": (INK, "P", 6.0, "controls without training"),
-    "privileged": (INK, "^", 6.0, "privileged: labels in prompts"),
+_KINDS = {
+    "reference": (BLUE, "o", ""),
+    "variant": (LIGHT_BLUE, "v", "variants of SVR"),
+    "ablation": (GREY, "D", "ablations of SVR"),
+    "method": (ORANGE, "s", "other methods"),
+    "privileged": (INK, "^", "privileged: labels in prompts"),
+    "control": (INK, "P", "controls without training"),
 }
+"""Colour, marker and name of each kind of rows, from top to bottom."""
 
 
-def rows(data: Mapping[str, Any]) -> Figure:
-    """Accuracy against tokens per problem, on a logarithmic axis.
+def rows(entries: Sequence[Mapping[str, Any]]) -> Figure:
+    """Each row's accuracy with its interval, best first within its kind; its tokens stand beside.
 
     Args:
-        data: ``rows``: ``name``, ``kind`` (``reference``, ``method``, ``ablation``, ``variant``,
-            ``control`` or ``privileged``), ``accuracy``, ``tokens``, ``accuracy_interval`` and
-            ``tokens_interval``; ``lines``: ``name``, ``kind``, ``accuracy`` and ``tokens`` of rows
-            under every fixed budget.
+        entries: ``title``, ``kind`` (``reference``, ``method``, ``ablation``, ``variant``,
+            ``control`` or ``privileged``), ``accuracy``, ``interval`` and ``tokens``.
     """
-    figure = new_figure(6.2)
+    order = [*_KINDS]
+    entries = sorted(entries, key=lambda row: (order.index(row["kind"]), -row["accuracy"]))
+    figure = new_figure(0.9 + 0.2 * len(entries))
     axes = figure.add_subplot()
-    drawn: list[Line] = []
-    labels: list[Label] = []
-    for line in data["lines"]:
-        colour = _LOOK[line["kind"]][0]
-        axes.plot(line["tokens"], line["accuracy"], ".-", color=colour, linewidth=0.9, alpha=0.5)
-        drawn.append((line["tokens"], line["accuracy"]))
-        end = (line["tokens"][-1], line["accuracy"][-1])
-        labels.append(Label(*end, shown(line["name"], 40), colour))
-    for row in sorted(data["rows"], key=lambda row: row["kind"] != "reference"):
-        colour, marker, size, _ = _LOOK[row["kind"]]
-        x, y = row["tokens"], row["accuracy"]
-        axes.plot(row["tokens_interval"], [y, y], color=colour, linewidth=0.8, alpha=0.6)
-        axes.plot([x, x], row["accuracy_interval"], color=colour, linewidth=0.8, alpha=0.6)
-        axes.plot(x, y, marker, color=colour, markersize=size, markeredgecolor=PAPER, zorder=5)
-        drawn.append(([x], [y]))
-        weight = "bold" if row["kind"] == "reference" else "normal"
-        name_colour = BLUE if row["kind"] == "variant" else colour
-        labels.insert(
-            0 if weight == "bold" else len(labels),
-            Label(x, y, shown(row["name"]), name_colour, 9 if weight == "bold" else SMALL, weight),
-        )
-    token_axis(axes)
-    axes.set_ylabel("accuracy")
-    axes.margins(x=0.12, y=0.08)
-    axes.grid(axis="y")
-    kinds = [row["kind"] for row in data["rows"]]
-    title = next((row["name"] for row in data["rows"] if row["kind"] == "reference"), "SVR")
-    handles = []
-    for kind, (colour, marker, size, name) in _LOOK.items():
-        if kind in kinds and kind != "reference":
-            handle = axes.plot([], [], marker, color=colour, markersize=size)[0]
-            handle.set_label(name.format(shown(title)))
-            handles.append(handle)
+    for place, row in enumerate(entries):
+        colour, marker, _ = _KINDS[row["kind"]]
+        axes.plot(row["interval"], [place, place], color=colour, linewidth=1.0, alpha=0.6)
+        axes.plot(row["accuracy"], place, marker, color=colour, markersize=5.0)
+        if row["kind"] == "reference":
+            axes.axvline(row["accuracy"], color=colour, linewidth=0.8, linestyle=":")
+    axes.set_ylim(len(entries) - 0.4, -0.6)
+    axes.set_yticks(range(len(entries)), [shown(row["title"], 40) for row in entries])
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("accuracy")
+    axes.grid(axis="x")
+    beside = axes.twinx()
+    beside.set_ylim(axes.get_ylim())
+    beside.set_yticks(range(len(entries)), [f"{row['tokens']:,.0f}" for row in entries])
+    beside.tick_params(axis="y", length=0)
+    beside.set_ylabel("tokens per problem")
+    kinds = {row["kind"] for row in entries}
+    handles = [
+        axes.plot([], [], marker, color=colour, markersize=5.0, label=name)[0]
+        for kind, (colour, marker, name) in _KINDS.items()
+        if kind in kinds and name
+    ]
     figure.legend(handles=handles, loc="outside upper left", ncols=2)
-    name_points(axes, labels, drawn)
     return figure
 
 

@@ -27,19 +27,16 @@ FILES = (
     "results.json",
     "commands.md",
     "rows.svg",
-    "rows.json",
     "budgets.svg",
     OUTCOMES,
     tuning.TUNED,
 )
-RIVAL = "grpo_mt"
-"""The row whose fixed budgets are drawn beside the reference's."""
 
 
 def write_report(
     settings: Settings, seeds: Sequence[int], names: Sequence[str], published: Sequence[Seeds] = ()
 ) -> list[str]:
-    """Leave the outcomes of all rows and what follows from them: tables, numbers, the figure.
+    """Leave the outcomes of all rows and what follows from them: tables, numbers, two figures.
 
     Args:
         settings: of the experiment.
@@ -75,7 +72,9 @@ def write_report(
         },
     )
     write_file(out / "table.md", [table_md(entries, budgets, missing)])
-    _figure(entries, out)
+    # What is shown is greedy, where fresh turns repeat the first one.
+    once = [_point(entry) for entry in entries if entry["group"] != "fresh"]
+    write_file(out / "rows.svg", [svg(draw_rows, once)])
     curves = [one for one in budgets["curves"] if plan.BY_NAME[one["name"]].tasks == plan.BOTH]
     write_file(out / "budgets.svg", [svg(draw_budgets, {"curves": curves})])
     table = f"{out / 'table.md'}: {len(entries)} rows"
@@ -109,37 +108,14 @@ def publish(out: Path, folder: Path, files: Sequence[str] = FILES) -> list[str]:
     return [f"{folder}: {', '.join(files)}"]
 
 
-def _figure(entries: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    lines = [line for name in (REFERENCE, RIVAL) if (line := _line(entries, name))]
-    shown = [entry for entry in entries if entry["group"] != "fresh"]  # one turn, greedily
-    numbers = {"rows": [_point(entry) for entry in shown], "lines": lines}
-    write_file(folder / "rows.svg", [svg(draw_rows, numbers)])
-    write_json(folder / "rows.json", numbers)
-
-
 def _point(entry: Mapping[str, Any]) -> dict[str, Any]:
     values = entry["greedy"]
     return {
-        "name": entry["title"],
+        "title": entry["title"],
         "kind": _kind(entry),
         "accuracy": values["accuracy"]["mean"],
-        "accuracy_interval": values["accuracy"]["ci95"],
+        "interval": values["accuracy"]["ci95"],
         "tokens": values["tokens"]["mean"],
-        "tokens_interval": values["tokens"]["ci95"],
-    }
-
-
-def _line(entries: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any] | None:
-    """A row under every fixed budget."""
-    entry = next((entry for entry in entries if entry["name"] == name), None)
-    if entry is None:
-        return None
-    fixed, spent = entry["fixed"], entry["fixed_tokens"]
-    return {
-        "name": f"{entry['title']}, 1 to {len(fixed)} fixed turns",
-        "kind": _kind(entry),
-        "accuracy": [*fixed.values()],
-        "tokens": [*spent.values()],
     }
 
 
