@@ -48,10 +48,11 @@ def exported_weights(model: Any, dtype: str, *, keep: bool = True) -> dict[str, 
 
     One tensor at a time is whole on the device; without ``keep`` none is kept.
     """
-    state = lora.merged_state(model) if lora.is_adapted(model) else model.state_dict()
+    acting = {weight.name: weight.read for weight in lora.acting_weights(model)}
     found = {}
-    for name, value in state.items():
-        full = whole(value)
+    for key, value in lora.base_of(model.state_dict()).items():
+        name = key.replace(".base_layer.", ".")
+        full = acting[name]() if name in acting else whole(value)  # a tied weight, or a buffer
         if keep:
             found[name] = full.to("cpu", getattr(torch, dtype))
     return found

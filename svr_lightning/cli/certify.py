@@ -37,10 +37,12 @@ import svr_lightning
 from svr_lightning.cli.inputs import (
     above_zero,
     folder,
-    load_log,
-    load_tables,
+    load_recordings,
     real,
+    recorded_policy,
+    recorded_settings,
     recorded_turns,
+    require_recorded,
     run_configs,
     share,
 )
@@ -59,12 +61,11 @@ from svr_lightning.evaluation.certificates import (
 )
 from svr_lightning.evaluation.intervals import split_clusters
 from svr_lightning.evaluation.operating_point import (
-    DECODING,
+    SCHEMA_VERSION,
     Certificate,
     weights_digest,
     write_operating_point,
 )
-from svr_lightning.evaluation.results import setting
 from svr_lightning.evaluation.sweep import THRESHOLDS
 from svr_lightning.evaluation.table import TurnTable
 from svr_lightning.files import write_json
@@ -193,7 +194,8 @@ def _promises(options: argparse.Namespace) -> list[Promise]:
 
 def _rules(options: argparse.Namespace) -> list[Confident]:
     """Every threshold with every lower one that is not above it."""
-    rule = Confident(score=options.score, needs_correct=not options.any_verdict)
+    verdicts = not (options.any_verdict or options.columns)  # a log has none
+    rule = Confident(score=options.score, needs_correct=verdicts)
     pairs = sorted(set(product(options.thresholds, options.give_up)), reverse=True)
     found = [
         replace(rule, threshold=high, give_up=low) for high, low in pairs if low <= max(high, 0)
@@ -207,29 +209,15 @@ def _rules(options: argparse.Namespace) -> list[Confident]:
     return found
 
 
-def _load(paths: list[Path], options: argparse.Namespace) -> Tables:
-    if options.columns is not None:
-        return load_log(paths, options.columns)
-    try:
-        return load_tables(paths)
-    except ConfigError as error:
-        raise ConfigError(f"{error}; another program's log needs --columns") from error
-
-
 def _second(options: argparse.Namespace) -> Tables | None:
-    return None if options.second is None else _load(options.second, options)
+    return None if options.second is None else load_recordings(options.second, options.columns)
 
 
 def _tables(paths: list[Path] | None, options: argparse.Namespace) -> Tables:
     require(bool(paths), "--samples: give the recordings")
     assert paths
-    tables = _load(paths, options)
-    turns = (turn for table in tables.values() for turns in table.signals for turn in turns)
-    require(
-        any(getattr(turn, options.score) is not None for turn in turns),
-        f"--score {options.score}: the samples hold no {options.score!r}; record it, or take "
-        "another score",
-    )
+    tables = load_recordings(paths, options.columns)
+    require_recorded(tables, options.score, tokens=options.max_tokens is not None)
     return tables
 
 
@@ -262,12 +250,11 @@ def _flag(name: str) -> str:
 
 def _certificate(found: Certification, job: Job, options: argparse.Namespace) -> dict[str, Any]:
     """Everything needed to apply and check the choice."""
-    config = run_configs(options.samples)[0]
-    evaluation = setting(config, "model", "evaluation") or {}
+    configs = run_configs(options.samples)
     files = [*options.samples, *(options.second or [])]
     rule = asdict(job.rules[0])
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "svr_lightning": svr_lightning.__version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "method": METHOD,
@@ -276,8 +263,8 @@ def _certificate(found: Certification, job: Job, options: argparse.Namespace) ->
         "max_turns": job.max_turns,
         "rule": {k: v for k, v in rule.items() if k not in ("threshold", "give_up")},
         "otherwise": "answer" if job.second is None else "escalate",
-        "decoding": {name: evaluation[name] for name in DECODING if name in evaluation},
-        "policy": setting(config, "model", "policy", "path"),
+        "decoding": recorded_settings(configs, job.tables),
+        "policy": recorded_policy(configs),
         "weights": None if options.write is None else weights_digest(options.write),
         "data": {
             "samples": [str(path) for path in files],
@@ -314,8 +301,15 @@ def _check(options: argparse.Namespace) -> int:
         (known.otherwise == "escalate") == (options.second is not None),
         f"{options.check}: --second is for certificates with a second model, and they need it",
     )
+    require(
+        not (options.columns and known.rule.needs_correct),
+        f"{options.check}: its rule reads verdicts, and a log has none",
+    )
     promises = [Promise(**one) for one in known.promised]
     tables = _tables(options.samples, options)
+    told = recorded_settings(run_configs(options.samples), tables)
+    if other := known.departures(known.rule, known.max_turns, told, known.otherwise):
+        raise ConfigError(f"--samples: recorded with {', '.join(other)}")
     job = Job([known.rule], promises, known.max_turns, tables, _second(options))
     found = _measure(job, str(options.check))
     level = (1 - options.confidence) / len(found)

@@ -2,11 +2,12 @@
 
 import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.evaluation.config import certified_settings
 from svr_lightning.evaluation.records import MAX_COUNT, SCHEMA_VERSION, AnyRecord, SampleRecord
 from svr_lightning.evaluation.results import RESULTS, read_results, read_tables, setting
 from svr_lightning.evaluation.table import TurnTable, turn_tables
@@ -68,6 +69,36 @@ def load_log(paths: Sequence[Path], columns: Sequence[str]) -> dict[str, TurnTab
         )
         names[name] = column
     return _joined(paths, lambda path: {path.stem: _read_log(path, names)})
+
+
+def load_recordings(paths: Sequence[Path], columns: Sequence[str] | None) -> dict[str, TurnTable]:
+    """The turns of samples files or, with ``columns``, of logs.
+
+    Raises:
+        ConfigError: as :func:`load_tables` and :func:`load_log` do.
+    """
+    if columns is not None:
+        return load_log(paths, columns)
+    try:
+        return load_tables(paths)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; another program's log needs --columns") from error
+
+
+def require_recorded(tables: Mapping[str, TurnTable], score: str, *, tokens: bool) -> None:
+    """Raise ConfigError if no turn has the score or, where they matter, one lacks tokens."""
+    turns = (turn for table in tables.values() for turns in table.signals for turn in turns)
+    require(
+        any(getattr(turn, score) is not None for turn in turns),
+        f"--score {score}: the samples hold no {score!r}; record it, or take another score",
+    )
+    turns_made = sum(int(table.length.sum()) for table in tables.values())
+    counted = sum(int((table.completion_tokens > 0).sum()) for table in tables.values())
+    require(
+        not tokens or counted == turns_made,
+        f"--max-tokens: {turns_made - counted} of {turns_made} turns have no tokens; name their "
+        "column with --columns tokens=COLUMN",
+    )
 
 
 def _read_log(path: Path, names: Mapping[str, str]) -> TurnTable:
@@ -149,6 +180,44 @@ def _number(text: str) -> float:
 def run_configs(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
     """The configurations that the results files beside samples files quote."""
     return [read_results(path.parent / RESULTS).get("config", {}) for path in paths]
+
+
+def recorded_policy(configs: Sequence[Mapping[str, Any]]) -> str | None:
+    """The policy that results files name; None if they name none.
+
+    Raises:
+        ConfigError: if they name several.
+    """
+    paths = {setting(config, "model", "policy", "path") for config in configs}
+    told = ", ".join(sorted(map(str, paths)))
+    require(len(paths) == 1, f"--samples: of several policies: {told}")
+    return paths.pop()
+
+
+def recorded_settings(
+    configs: Sequence[Mapping[str, Any]], datasets: Collection[str]
+) -> dict[str, Any]:
+    """The settings of recordings that a certificate holds for.
+
+    Raises:
+        ConfigError: if the recordings differ in them.
+    """
+    sources = [
+        source
+        for config in configs
+        for split in ("val", "test")
+        for source in setting(config, "data", split) or []
+    ]
+    try:
+        own = [certified_settings(config, ()) for config in configs]
+        require(
+            all(one == own[0] for one in own),
+            f"--samples: recorded with different settings: {own}; give those of one setting",
+        )
+        model = {"model": configs[0].get("model")}
+        return certified_settings({**model, "data": {"val": sources}}, datasets)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{RESULTS}: its configuration cannot be read ({error!r})") from error
 
 
 def recorded_turns(tables: Mapping[str, TurnTable], configs: Sequence[Mapping[str, Any]]) -> int:

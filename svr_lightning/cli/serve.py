@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -24,8 +25,12 @@ from svr_lightning.control.backends import Backend, EngineBackend, Upstream, ser
 from svr_lightning.control.controller import Controller, Otherwise, scores_of_reply
 from svr_lightning.core.stopping import RULES, Confident, StopRule
 from svr_lightning.engines.openai import check_url
-from svr_lightning.errors import ConfigError, require
-from svr_lightning.evaluation.operating_point import Certificate
+from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.evaluation.operating_point import (
+    OPERATING_POINT,
+    Certificate,
+    read_operating_point,
+)
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
 
@@ -75,18 +80,29 @@ def run(options: argparse.Namespace) -> int:
     for package in ("starlette", "uvicorn", "prometheus_client"):
         found = find_spec(package) is not None
         require(found, f'{package} is not installed; pip install "svr-lightning[serve]"')
-    with ExitStack() as ending:
-        _listen(options, make_server(options, ending))
+    with _bound(options.host, options.port) as listening, ExitStack() as ending:
+        _listen(options, listening, make_server(options, ending))
     return 0
 
 
-def _listen(options: argparse.Namespace, server: Any) -> None:
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket at the address, which does not accept connections yet."""
+    require(0 <= port < 2**16, f"--port {port}: must lie between 0 and 65535")
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        raise ConfigError(f"--host {host} --port {port}: {one_line(error)}") from error
+    return found
+
+
+def _listen(options: argparse.Namespace, listening: socket.socket, server: Any) -> None:
     import uvicorn
 
     config = uvicorn.Config(
         server.app(),
-        host=options.host,
-        port=options.port,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=options.grace,
@@ -95,14 +111,14 @@ def _listen(options: argparse.Namespace, server: Any) -> None:
         timeout_keep_alive=75,
         server_header=False,
     )
-    listening = config.bind_socket()
     listening.listen()
     running = uvicorn.Server(config)
     # uvicorn raises the signal again once it has shut down, which would look like a crash.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, running.handle_exit)
     port = listening.getsockname()[1]
-    print(f"serving {options.model or 'svr'} at http://{options.host}:{port}/v1", flush=True)
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    print(f"serving {options.model or 'svr'} at http://{host}:{port}/v1", flush=True)
     running.run(sockets=[listening])
 
 
@@ -119,7 +135,6 @@ def make_server(options: argparse.Namespace, ending: ExitStack) -> Any:
         (options.upstream is None) != (options.policy is None),
         "give either --upstream URL or --policy FOLDER, one of them",
     )
-    require(0 <= options.port < 2**16, f"--port {options.port}: must lie between 0 and 65535")
     for name in ("max_body", "max_requests", "seconds"):
         require(getattr(options, name) > 0, f"--{name.replace('_', '-')} must be above 0")
     controller = _controller(options)
@@ -128,10 +143,13 @@ def make_server(options: argparse.Namespace, ending: ExitStack) -> Any:
         require(options.second_model is not None, "--second needs --second-model NAME")
         second = _upstream(options, "second", options.second_model)
     if options.policy is not None:
-        other = controller.certificate is not None and not controller.certificate.is_for(
-            options.policy
+        known = controller.certificate
+        require(
+            known is None or known.is_for(options.policy),
+            f"{options.policy}: the certificate is for other weights",
         )
-        require(not other, f"{options.policy}: the certificate is for other weights")
+        if known is not None and known.weights is None:
+            print("the certificate does not name its weights, so they are not compared")
         policy: Backend = ending.enter_context(_own_policy(options))
     else:
         require(options.model is not None, "--upstream needs --model NAME")
@@ -151,17 +169,27 @@ def make_server(options: argparse.Namespace, ending: ExitStack) -> Any:
 
 
 def _controller(options: argparse.Namespace) -> Controller:
-    certificate = None if options.certificate is None else Certificate.read(options.certificate)
     rule: StopRule = RULES[options.rule]()
+    certified_limit = None
     given = {"threshold": options.threshold, "give_up": options.give_up}
     levels = {name: level for name, level in given.items() if level is not None}
+    own = options.rule == "Confident" and levels == {} and options.max_turns is None
+    require(
+        options.certificate is None or own,
+        "--certificate sets rule, thresholds and T_max; leave out the options for them",
+    )
+    known = _operating_point(options) if own else None
+    certificate = known if isinstance(known, Certificate) else None
     if certificate is not None:
-        require(
-            options.rule == "Confident" and levels == {} and options.max_turns is None,
-            "--certificate sets rule, thresholds and T_max; leave out the options for them",
-        )
-        rule = certificate.rule
+        told = {"chat_template_kwargs": _template(options)}
+        asked = (certificate.rule, certificate.max_turns, told, certificate.otherwise)
+        other = certificate.departures(*asked)
+        require(not other, f"the certificate promises nothing for {', '.join(other)}")
+        rule, certified_limit = certificate.rule, certificate.decoding.get("max_completion_tokens")
         print(f"certificate {certificate.id}: {rule}; {', '.join(certificate.promises)}")
+    elif isinstance(known, Confident):
+        rule = known
+        print(f"{options.policy}/{OPERATING_POINT}: stops at {rule}")
     if levels:
         require(isinstance(rule, Confident), f"--threshold, --give-up: {options.rule} has none")
         rule = Confident(**levels)
@@ -179,7 +207,7 @@ def _controller(options: argparse.Namespace) -> Controller:
             get_task(options.task),
             rule=rule,
             max_turns=turns,
-            max_completion_tokens=options.max_completion_tokens,
+            max_completion_tokens=options.max_completion_tokens or certified_limit,
             otherwise=options.otherwise,
             second=client if options.second else None,
             certificate=certificate,
@@ -187,6 +215,13 @@ def _controller(options: argparse.Namespace) -> Controller:
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def _operating_point(options: argparse.Namespace) -> Certificate | Confident | None:
+    """The certificate that is given, else what the policy's folder says."""
+    if options.certificate is not None:
+        return Certificate.read(options.certificate)
+    return None if options.policy is None else read_operating_point(options.policy)
 
 
 def _replaced(*_: Any) -> Any:

@@ -32,7 +32,6 @@ from svr_lightning.engines.chat_protocol import (
     server_message,
 )
 from svr_lightning.engines.connections import Connections
-from svr_lightning.engines.openai import without_key
 from svr_lightning.errors import typed_line
 from svr_lightning.rollout.driver import completion_of
 from svr_lightning.rollout.rendering import Renderer
@@ -67,7 +66,7 @@ class Upstream:
     ) -> None:
         self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._model, self._key = model, key
-        self._template, self._logprobs = chat_template_kwargs or {}, logprobs
+        self._template, self.scored = chat_template_kwargs or {}, logprobs
         self._concurrency = concurrency
         self._http: Connections
 
@@ -96,7 +95,7 @@ class Upstream:
             messages,
             sampling,
             chat_template_kwargs=self._template,
-            logprobs=self._logprobs,
+            logprobs=self.scored,
         )
         data, jitter = json.dumps(body).encode("ascii"), random.Random(sampling.seed)  # noqa: S311
         for tries in count(1):
@@ -120,10 +119,11 @@ class Upstream:
             status = 502 if isinstance(error, MalformedError) else 500
             raise ServingError(status, f"the model's server: {error}") from error
         status = response.status_code
-        said = without_key(server_message(body), self._key)
-        message = f"the model's server answers HTTP {status}, {said}"
+        message = f"the model's server answers HTTP {status}, {server_message(body, self._key)}"
         if status == 429:
-            raise ServingError(429, message, response.headers.get("retry-after"))
+            asked = response.headers.get("retry-after", "")
+            sent = asked if asked.isascii() and asked.isprintable() else ""
+            raise ServingError(429, message, sent or None)
         # It may refuse only this request, for example because its prompt is too long.
         told = 502 if is_retried(status) else 400 if status in (400, 413, 422) else 500
         raise ServingError(told, message)
@@ -146,6 +146,9 @@ class EngineBackend:
         engine: leads to :func:`serve_engine`.
         renderer: for prompts and completion texts.
     """
+
+    scored = True
+    """Whether completions have the log-probabilities that some rules read."""
 
     def __init__(self, engine: Connection, renderer: Renderer) -> None:
         self._engine, self._renderer = engine, renderer

@@ -156,7 +156,8 @@ class Controller:
     max_completion_tokens: int | None = None
     """Completion limit of a turn; None takes the task's."""
     max_tokens: int | None = None
-    """Completion tokens of all turns together. The turn that reaches it is cut off."""
+    """Completion tokens of all turns together. The turn that reaches it is cut off. The second
+    client has as many again."""
     seconds: float | None = None
     """For all turns. :meth:`solve` checks it between calls and does not interrupt a client."""
     otherwise: Otherwise = "answer"
@@ -191,11 +192,13 @@ class Controller:
         )
         if self.certificate is not None:
             told = {
-                "max_completion_tokens": self.max_completion_tokens,
+                "task": self._task.name,
+                "max_completion_tokens": self.completion_limit,
                 "fresh_turns": isinstance(self.dialogue, FreshTurns),
             }
             settings = (self.rule, self.max_turns, told, self.otherwise)
-            other = self.certificate.departures(*settings)
+            limits = [] if self.max_tokens is None else [f"max_tokens={self.max_tokens}"]
+            other = [*self.certificate.departures(*settings), *limits]
             require(not other, f"the certificate promises nothing for {', '.join(other)}")
 
     @property
@@ -264,20 +267,18 @@ class Controller:
         signals = Signals(task)
 
         def hear(turn: Turn) -> None:
-            turns.append(turn)
+            # The second client's turn is its first and the question's last.
+            turns.append(replace(turn, index=len(turns) + 1))
             if on_turn is not None:
-                on_turn(turn)
-
-        def hear_policy(turn: Turn) -> None:
-            hear(turn)
-            signals.hear(turn)
+                on_turn(turns[-1])
 
         def scores(completion: AnyCompletion) -> TokenScores:
             return self.scores_of(completion, task.extract_answer(completion.text))
 
         program = chain(
-            *(self.dialogue, problem, 0, self.max_turns, self.rule, hear_policy),
+            *(self.dialogue, problem, 0, self.max_turns, self.rule, hear),
             scores if self.rule.needs_tokens else None,
+            signals,
         )
         limit = yield from self._run(program, self.client, turns, deadline)
         heard = signals.heard
@@ -291,9 +292,11 @@ class Controller:
             returned, outcome = turns[self.rule.answer_turn(heard, self.max_turns) - 1], "answered"
         elif self.otherwise == "escalate" and self.second is not None:
             once = chain(self.dialogue, problem, 0, 1, None, hear)
-            if (yield from self._run(once, self.second, (), deadline)) is None:
-                turns[-1] = returned = replace(turns[-1], index=len(turns))
-                outcome = "escalated"
+            late = yield from self._run(once, self.second, (), deadline)
+            if late is None:
+                returned, outcome = turns[-1], "escalated"
+            else:
+                limit = reason = late
         return Result(
             outcome=outcome,
             accepted=accepted,

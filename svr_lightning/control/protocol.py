@@ -138,7 +138,9 @@ def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controll
     Raises:
         ServingError: naming the control that is wrong.
     """
-    given, rule = asked.controls, base.rule
+    # A client that names all of its options writes null for those that are not set.
+    given = {name: value for name, value in asked.controls.items() if value is not None}
+    rule = base.rule
     try:
         if isinstance(base.dialogue, FreshTurns) and asked.sampling.temperature == 0:
             raise ValueError("temperature must be above 0, since turns are independent samples")
@@ -177,7 +179,7 @@ def uncertified(base: Controller, applied: Controller, asked: ChatRequest) -> li
     if base.certificate is None:
         return []
     drawn = {name: getattr(asked.sampling, name) for name in ("temperature", "top_p", "top_k")}
-    drawn["max_completion_tokens"] = applied.max_completion_tokens
+    drawn["max_completion_tokens"] = applied.completion_limit
     settings = (applied.rule, applied.max_turns, drawn, applied.otherwise)
     limits = [] if applied.max_tokens is None else [f"max_tokens={applied.max_tokens}"]
     return [*base.certificate.departures(*settings), *limits]

@@ -228,6 +228,8 @@ class ChatServer:
         other = uncertified(self._controller, controller, asked)
         if not other:
             controller = replace(controller, certificate=self._controller.certificate)
+        if controller.rule.needs_tokens and not self._policy.scored:
+            raise ServingError(400, "svr.rule: this server asks for no log-probabilities")
         if not self._policy.fits(controller.first_prompt(asked.question)):
             raise ServingError(400, "the question is too long for the policy's prompt")
         return _Job(asked, controller, other)

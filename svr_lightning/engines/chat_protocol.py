@@ -159,13 +159,14 @@ def retry_delay(tries: int, first_delay: float, draw: float, retry_after: str | 
     return min(max(own, seconds), LONGEST_WAIT)
 
 
-def server_message(body: bytes) -> str:
-    """The message of an error answer in one short line, or its beginning."""
+def server_message(body: bytes, key: str | None = None) -> str:
+    """The message of an error answer, or its beginning, in one short line without the key."""
     text = body[:4000].decode("utf-8", errors="replace")
     try:
         said = json.loads(text)
         error = said.get("error", said)
-        text = error if isinstance(error, str) else error["message"]
+        text = error if isinstance(error, str) else str(error["message"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    return one_line(text) or "no message"
+    # The key goes first: what is left of one that the line cuts could not be found.
+    return one_line(text.replace(key, "[key]") if key else text) or "no message"

@@ -159,13 +159,6 @@ def base_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value for name, value in state.items() if not _is_adapter(name)}
 
 
-def merged_state(model: Any) -> dict[str, Tensor]:
-    """The state dict of ``model`` without an adapter that acts as ``model`` does."""
-    acting = {weight.name: weight.read for weight in acting_weights(model)}
-    plain = {k.replace(".base_layer.", "."): v for k, v in base_of(model.state_dict()).items()}
-    return {name: acting[name]() if name in acting else value for name, value in plain.items()}
-
-
 def save_adapter(model: Any, folder: Path) -> None:
     """Write the policy's adapter as peft and vLLM read it."""
     from peft import get_peft_model_state_dict

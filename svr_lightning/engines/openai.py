@@ -260,7 +260,7 @@ class OpenAIEngine(Engine):
         status = response.status_code
         if status == 200:
             return read_answer(body)
-        said = f"HTTP {status}, {without_key(server_message(body), self.api_key())}"
+        said = f"HTTP {status}, {server_message(body, self.api_key())}"
         if is_retried(status):
             return _Failure(said, response.headers.get("retry-after"))
         if status in (401, 403):
@@ -279,11 +279,6 @@ class OpenAIEngine(Engine):
                 "of the server itself, usually ending in /v1"
             )
         return f"the server refuses it: {said}"
-
-
-def without_key(text: str, key: str | None) -> str:
-    """A server's message with the key removed, should it repeat it."""
-    return text.replace(key, "[key]") if key else text
 
 
 def check_url(url: str, option: str) -> None:

@@ -358,9 +358,10 @@ def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) 
         failures += 1
 
 
-def _cost(row: Candidate) -> tuple[float, float, float]:
-    """Fewest tokens first; among equals more correct answers, then the stricter threshold."""
-    return row.rates["tokens"], row.rates["wrong"], -row.threshold
+def _cost(row: Candidate) -> tuple[float, float, float, float]:
+    """Fewest tokens first; without tokens, fewest turns; then correct answers, then strictness."""
+    rates = row.rates
+    return rates["tokens"], 0 if rates["tokens"] else rates["turns"], rates["wrong"], -row.threshold
 
 
 def _smallest_limit(

@@ -17,8 +17,11 @@ from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
 OPERATING_POINT = "operating_point.json"
-DECODING = ("temperature", "top_p", "top_k", "max_completion_tokens", "fresh_turns")
-"""The settings of evaluation that a certificate holds for, beside rule and T_max."""
+SCHEMA_VERSION = 1
+"""Of a certificate. One of another version is refused."""
+_PROMISE = {"name", "limit", "bound"}
+_OWN = "threshold"
+"""The field that an operating point has beside those of its certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +29,13 @@ class Certificate:
     """What was promised, and for which settings."""
 
     id: str
-    """The beginning of the SHA-256 of its file."""
+    """The beginning of a SHA-256 of its content: the same of a file and of an operating point."""
     rule: Confident
     max_turns: int
     otherwise: str
     """What becomes of a problem without an accepted answer: ``answer`` or ``escalate``."""
     decoding: Mapping[str, Any]
-    """Some of :data:`DECODING`, where they are known."""
+    """See :func:`~svr_lightning.evaluation.config.certified_settings`."""
     promised: tuple[Mapping[str, Any], ...]
     """``name``, ``limit`` and ``bound`` of each promise."""
     confidence: float
@@ -50,13 +53,15 @@ class Certificate:
         require(path.is_file(), f"{path}: no such file; give the certificate.json of certify")
         content = _content(path) or {}
         try:
+            if content["schema_version"] != SCHEMA_VERSION:
+                raise ValueError(f"schema_version is not {SCHEMA_VERSION}")
             chosen = content["certified"]
             own = {name: chosen[name] for name in ("threshold", "give_up") if name in chosen}
             options = {**content["rule"], **own}
             rule = rule_from_config({"stop": {"class_path": "Confident", "init_args": options}})
             assert isinstance(rule, Confident)
             found = cls(
-                id=hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+                id=_id(content),
                 rule=rule,
                 max_turns=int(content["max_turns"]),
                 otherwise=content.get("otherwise", "answer"),
@@ -65,6 +70,8 @@ class Certificate:
                 confidence=float(content["confidence"]),
                 weights=content.get("weights"),
             )
+            if not found.promised or any(one.keys() - _PROMISE for one in found.promised):
+                raise ValueError("its promises cannot be read")
             assert found.promises  # that there is a name and a number in each
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             why = f"is no certificate of a threshold ({error!r})"
@@ -135,6 +142,11 @@ def weights_digest(folder: str | os.PathLike[str]) -> str | None:
     return digest.hexdigest() if files else None
 
 
+def _id(content: Mapping[str, Any]) -> str:
+    own = {name: value for name, value in content.items() if name != _OWN}
+    return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def _content(path: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_bytes())
@@ -169,5 +181,5 @@ def write_operating_point(
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold={threshold} must lie in [0, 1]")
     path = folder / OPERATING_POINT
-    write_json(path, {"threshold": threshold, **details})
+    write_json(path, {_OWN: threshold, **details})
     return path

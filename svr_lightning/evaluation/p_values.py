@@ -64,6 +64,6 @@ def mean_p_value(values: Floats, limit: float, bound: float = 1.0) -> float:
         gains = np.log1p(_BETS[:, None] / (1 - share) * (share - distinct / bound))
     capital = (gains * counts).sum(1)
     most = capital.max()
-    if most == -math.inf:
+    if most <= 0:  # no bet has won, so that their mean is at most 1
         return 1.0
     return float(min(1.0, math.exp(-most) / np.exp(capital - most).mean()))

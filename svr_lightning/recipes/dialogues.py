@@ -224,6 +224,7 @@ def chain(
     rule: StopRule | None = None,
     on_turn: Callable[[Turn], None] | None = None,
     scores_of: ScoresOf | None = None,
+    signals: "Signals | None" = None,
 ) -> Generator[PromptRequests, Sequence[AnyCompletion], Trajectory]:
     """One trajectory, turn by turn, as used in SVR's training and in every evaluation.
 
@@ -235,8 +236,9 @@ def chain(
         rule: ends the trajectory; None runs every turn, as training does.
         on_turn: called with each turn as it ends.
         scores_of: see :func:`ask`.
+        signals: hears the turns on which the rule decides, for a caller that reads them too.
     """
-    signals = Signals(get_task(problem.task))
+    signals = signals or Signals(get_task(problem.task))
     turns: list[Turn] = []
     while len(turns) < max_turns:
         turns += yield from ask(dialogue, problem, [turns], scores_of)

@@ -4,6 +4,7 @@ A message's content is only text. If it spells a control token, as a draft with 
 ``<|im_end|>`` does, the characters are encoded and not the token.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -18,7 +19,7 @@ from svr_lightning.errors import ConfigError
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 _METHOD_TAGS = {THINK_OPEN, THINK_CLOSE, "<answer>", "</answer>", OPEN_TAG, CLOSE_TAG}
 """Tags of completions, which are text even if a tokenizer calls them special."""
-_PRIVATE_USE = range(0xF0000, 0xFFFFE)
+_PRIVATE_USE = "\U000f0000"
 
 
 class Renderer:
@@ -124,7 +125,9 @@ class Renderer:
         contents = [content for _, content in said]
         if not any(map(self._spelt_out.search, contents)):
             return self._encode_pieces([self.text(messages)])
-        mark = next(c for c in map(chr, _PRIVATE_USE) if not any(c in text for text in contents))
+        # No text holds its own hash; a private character keeps its digits apart from the text's.
+        digest = hashlib.sha256("".join(contents).encode("utf-8", "surrogatepass")).hexdigest()
+        mark = f"{_PRIVATE_USE}{digest}{_PRIVATE_USE}"
         marked = [
             {**m, "content": self._spelt_out.sub(rf"\1{mark}", m["content"])} for m in messages
         ]

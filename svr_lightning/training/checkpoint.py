@@ -58,7 +58,8 @@ class DurableCheckpointIO(TorchCheckpointIO):
         target = Path(path)
         check_file(target)
         try:
-            return torch.load(target, map_location=map_location, weights_only=True)
+            # Mapped: the processes of a node share what they read, instead of a copy for each.
+            return torch.load(target, map_location=map_location, weights_only=True, mmap=True)
         except Exception as error:
             raise ConfigError(unreadable(target, error)) from error
 

@@ -171,7 +171,10 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
             config=config,
         )
         assert isinstance(self.config, dict)
-        stage = self.config.get("zero_optimization", {}).get("stage", 0)
+        zero = self.config.get("zero_optimization", {})
+        if "offload_optimizer" in zero:  # torch's AdamW is fused on a CPU too
+            self.config.setdefault("zero_force_ds_cpu_optimizer", False)
+        stage = zero.get("stage", 0)
         require(
             stage in (1, 2),
             f"trainer.strategy: ZeRO stage {stage} is not 1 or 2. Stage 3 shards the weights, "

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.stopping import Confident, StopRule, rule_as_config
 from svr_lightning.core.types import Problem
-from svr_lightning.evaluation.config import EvaluationConfig
+from svr_lightning.evaluation.config import EvaluationConfig, certified_settings
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.metrics import macro_averages, named_metrics
 from svr_lightning.evaluation.operating_point import (
@@ -99,7 +99,15 @@ class ModuleEvaluation:
         if certificate is None:
             return
         turns, applied = self.protocol
-        other = certificate.departures(applied, turns, asdict(self._module.evaluation))
+        module = self._module
+        told = {
+            "model": {
+                "evaluation": asdict(module.evaluation),
+                "policy": asdict(module.policy_config),
+            },
+            "data": {part: [*map(asdict, self._data.sources[part])] for part in ("val", "test")},
+        }
+        other = certificate.departures(applied, turns, certified_settings(told))
         if not certificate.is_for(folder):  # hashes whole files
             other.append("other weights than it was written for")
         if other:

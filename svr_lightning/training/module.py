@@ -134,7 +134,7 @@ class SVRModule(LightningModule):
             self.reference = make_reference(self.policy, self.reference_config, self.seed)
         if has_trainer(self):
             if self.in_process:
-                shard_for(self.trainer.strategy, self.policy, self.reference, self.engine)
+                shard_for(self.trainer, self.policy, self.reference, self.engine)
             self.evaluating.connect()
 
     @property

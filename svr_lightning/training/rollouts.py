@@ -272,9 +272,11 @@ class ModuleRollouts:
         if sync_seconds is not None:
             stats["time/sync"] = sync_seconds
         judged = [s for s in samples if s is not None and s.policy_version == module.global_step]
-        # Else top_p cut the distribution, or all of it was sampled one step earlier.
-        if module.sampling.top_p == 1 and (judged or not module.carry_over):
-            stats["engine/logprob_floor"] = self._floor(judged or [dummy_sample(groups)])
+        if module.sampling.top_p == 1:  # else it cut the distribution
+            # Every process computes it, since sharded weights are gathered from all of them.
+            floor = self._floor(judged or [dummy_sample(groups)])
+            if judged or not module.carry_over:  # else all of it was sampled one step earlier
+                stats["engine/logprob_floor"] = floor
         batches = self._batches(samples, groups)
         if module.trainer.world_size > 1:
             stats["time/wait"] = seconds_until(module.trainer.strategy.barrier)

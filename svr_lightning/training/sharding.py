@@ -4,6 +4,7 @@ A layer is complete only while it computes. The output layer's weight is gathere
 log-probabilities, and each weight while an engine loads it.
 """
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ class SVRFSDPStrategy(ModelParallelStrategy):
 
     Args:
         processes: of the whole run.
+        timeout: how long a process waits for another one; the slowest rollout has to fit.
     """
 
-    def __init__(self, processes: int) -> None:
-        super().__init__(data_parallel_size=processes, tensor_parallel_size=1)
+    def __init__(self, processes: int, timeout: timedelta = timedelta(minutes=30)) -> None:
+        super().__init__(data_parallel_size=processes, tensor_parallel_size=1, timeout=timeout)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """This process's parts, where they are: Lightning would copy all to the CPU's memory."""
@@ -71,14 +73,22 @@ class SVRFSDPStrategy(ModelParallelStrategy):
             remove(Path(filepath))
 
 
-def shard_for(strategy: Any, policy: Any, reference: Any, engine: Any) -> None:
-    """Shard policy and reference in place where ``strategy`` is :class:`SVRFSDPStrategy`.
+def shard_for(trainer: Any, policy: Any, reference: Any, engine: Any) -> None:
+    """Shard policy and reference in place where the strategy is :class:`SVRFSDPStrategy`.
 
     Raises:
-        ConfigError: for adapters, and for an engine that computes with the module that trains.
+        ConfigError: for adapters, for an engine that computes with the module that trains, and for
+            one that loads its weights for each batch of an evaluation.
     """
+    strategy = trainer.strategy
     if not isinstance(strategy, SVRFSDPStrategy):
         return
+    require(
+        not getattr(engine, "sleep_level", 0) or trainer.datamodule.eval_batch_size is None,
+        "data.eval_batch_size: under SVRFSDPStrategy all processes take part when an engine that "
+        "sleeps loads its weights for a batch, and they may have different numbers of batches; "
+        "leave it out",
+    )
     require(
         not is_adapted(policy),
         "model.policy.lora under SVRFSDPStrategy is not supported; set trainer.strategy=ddp",

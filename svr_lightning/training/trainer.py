@@ -231,16 +231,16 @@ class RolloutFitLoop(FitLoop):
                 f"it has seen could not be told from the others; resume with {before}",
             )
         self._restored = by_rank[self.trainer.global_rank] if any(by_rank) else ()
-        begun = state_dict["begun"]
-        if len(begun) == ranks:
-            own = begun[self.trainer.global_rank]
-            self.trainer.lightning_module.rollouts.begun = from_plain(own)
-        elif any(begun):
-            rank_zero_warn(
-                f"the checkpoint holds trajectories that {len(begun)} processes have begun, and "
-                f"this run has {ranks}: they are begun anew"
-            )
-        warn_of_changes(state_dict.get("identity", {}), self._identity())
+        before, now = state_dict.get("identity", {}), self._identity()
+        warn_of_changes(before, now)
+        if before == now:  # other limits may not allow for what was drawn
+            # Each process takes of all of it what it needs: how many there are does not matter.
+            begun = [from_plain(one) for one in state_dict["begun"]]
+            self.trainer.lightning_module.rollouts.begun = {
+                key: rounds for one in begun for key, rounds in one.items()
+            }
+        elif any(state_dict["begun"]):
+            rank_zero_warn("trajectories that were begun with other settings are begun anew")
 
     def on_run_start(self) -> None:
         """Give the rest of a restored rollout to the fetcher."""

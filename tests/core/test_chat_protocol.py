@@ -149,6 +149,8 @@ def test_a_servers_message_becomes_one_short_line() -> None:
     assert server_message(b"\x1b[2J<html>") == "?[2J<html>"
     assert server_message(b"") == "no message"
     assert len(server_message(b"x" * 10**6)) < 310
+    # Also of a key that the line would cut.
+    assert "secret" not in server_message(b"x" * 285 + b" my-secret-key", "my-secret-key")
 
 
 @pytest.mark.parametrize(

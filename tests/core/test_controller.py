@@ -117,10 +117,11 @@ def test_the_prompts_can_be_those_of_another_dialogue() -> None:
 def test_an_answer_that_no_turn_vouches_for(
     otherwise: Any, outcome: str, answer: str | None, turns: int
 ) -> None:
-    second = Script([reply(SURE, 7)])
+    second, told = Script([reply(SURE, 7)]), []
     result = Controller(
         Script([reply(DOUBT)] * 2), "countdown", max_turns=2, otherwise=otherwise, second=second
-    ).solve(QUESTION)
+    ).solve(QUESTION, told.append)
+    assert result.turns == tuple(told)
     assert (result.outcome, result.accepted, result.answer) == (outcome, False, answer)
     assert [turn.index for turn in result.turns] == list(range(1, turns + 1))
     assert result.reason == "no turn was accepted by: CORRECT at confidence >= 0.85"
@@ -267,6 +268,7 @@ def test_several_questions_at_once_keep_apart() -> None:
 
 def certificate(folder: Path, **changes: Any) -> svr.Certificate:
     content = {
+        "schema_version": 1,
         "promises": [{"name": "pse", "limit": 0.1}],
         "confidence": 0.9,
         "certified": {"threshold": 0.9},
@@ -288,8 +290,8 @@ def test_a_certificate_is_in_force_under_its_own_settings_alone(tmp_path: Path) 
     assert result.certificate is found
     with pytest.raises(ConfigError, match="promises nothing for max_turns=3 instead of 4"):
         Controller(Script([]), "countdown", **{**own, "max_turns": 3})
-    limited = Controller(Script([reply(DOUBT, 50)]), "countdown", **own, max_tokens=50)
-    assert limited.solve(QUESTION).certificate is None
+    with pytest.raises(ConfigError, match="promises nothing for max_tokens=50"):
+        Controller(Script([]), "countdown", **own, max_tokens=50)
 
 
 def test_a_certificate_of_refinements_is_not_in_force_for_fresh_turns(tmp_path: Path) -> None:
@@ -298,6 +300,32 @@ def test_a_certificate_of_refinements_is_not_in_force_for_fresh_turns(tmp_path: 
     assert Controller(Script([SURE]), "countdown", **own).solve(QUESTION).certificate is found
     with pytest.raises(ConfigError, match="promises nothing for fresh_turns=True instead of False"):
         Controller(Script([]), "countdown", **own, dialogue=FreshTurns(SelfVerifying()))
+
+
+def test_a_certificate_of_two_models_is_not_in_force_without_the_answer_of_the_second(
+    tmp_path: Path,
+) -> None:
+    async def hangs(messages: Messages, max_tokens: int) -> Any:
+        await asyncio.Event().wait()
+
+    found = certificate(tmp_path, otherwise="escalate", promises=[{"name": "wrong", "limit": 0.1}])
+    own = {"rule": found.rule, "max_turns": 4, "certificate": found, "otherwise": "escalate"}
+    both = Controller(Script([DOUBT] * 4), "countdown", **own, second=hangs, seconds=0.2)
+    result = asyncio.run(both.solve_async(QUESTION))
+    assert (result.outcome, result.reason) == ("gave_up", "limit of 0.2 seconds")
+    assert result.certificate is None
+
+
+@pytest.mark.parametrize(
+    "decoding",
+    [{"task": "gsm8k"}, {"max_completion_tokens": 3072}, {"task": ["countdown", "math"]}],
+)
+def test_a_certificate_is_for_its_task_and_completion_limit(
+    decoding: dict[str, Any], tmp_path: Path
+) -> None:
+    found = certificate(tmp_path, decoding=decoding)
+    with pytest.raises(ConfigError, match=f"promises nothing for {next(iter(decoding))}="):
+        Controller(Script([]), "countdown", rule=found.rule, max_turns=4, certificate=found)
 
 
 def test_a_certificate_brings_its_lower_threshold(tmp_path: Path) -> None:
@@ -331,7 +359,15 @@ def test_what_becomes_of_a_doubtful_answer_counts_where_a_promise_depends_on_it(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"certified": None}, {"rule": {"score": "luck"}}, {"promises": [{}]}]
+    "changes",
+    [
+        {"certified": None},
+        {"rule": {"score": "luck"}},
+        {"promises": [{}]},
+        {"promises": []},
+        {"promises": [{"name": "pse", "limit": 0.1, "luck": 1}]},
+        {"schema_version": 2},
+    ],
 )
 def test_what_is_no_certificate_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="is no certificate"):

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ import pytest
 from svr_lightning.cli.main import main
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import Reply, completion
+from tests.core.test_controller import certificate
 from tests.served import DOUBT, QUESTION, SURE, chat, in_front_of, serving, started
 
 SOUND = completion(SURE)
@@ -59,11 +61,12 @@ def metrics(url: str) -> str:
         (Reply(b"[" * 50_000), 3, 502, "no chat completion"),
         (Reply(b'{"error": "over\\u001b[31m"}', 500), 3, 502, "HTTP 500, over?[31m"),
         (Reply(b"slow down", 429, {"Retry-After": "7"}), 1, 429, "HTTP 429, slow down"),
+        (Reply(b"", 429, {"Retry-After": "\xe9"}), 3, 429, "HTTP 429, no message"),
         (Reply(b'{"error": "prompt too long"}', 400), 1, 400, "HTTP 400, prompt too long"),
         (Reply(b"key upstream-secret is wrong", 401), 1, 500, "HTTP 401, key [key] is wrong"),
         (completion(SURE, usage=None), 1, 500, "no usage"),
     ],
-    ids=["dropped", "garbage", "deep", "500", "429", "400", "401", "no-usage"],
+    ids=["dropped", "garbage", "deep", "500", "429", "429-odd", "400", "401", "no-usage"],
 )
 def test_a_fault_of_the_models_server_is_told_and_the_next_request_is_answered(
     fault: Reply, tries: int, status: int, words: str
@@ -73,7 +76,7 @@ def test_a_fault_of_the_models_server_is_told_and_the_next_request_is_answered(
         assert (said.status_code, len(upstream.bodies)) == (status, 1 + tries)
         assert words in message(said)
         assert [turn["text"] for turn in said.json()["svr"]["turns"]] == [DOUBT]
-        assert said.headers.get("retry-after") == ("7" if status == 429 else None)
+        assert said.headers.get("retry-after") == ("7" if "slow down" in words else None)
         assert chat(url).status_code == 200
 
 
@@ -329,3 +332,27 @@ def test_a_wrong_command_line_is_one_line(
 ) -> None:
     assert main(["serve", "--task", "countdown", *options]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_one_line_before_the_policy_is_loaded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+        assert main(["serve", "--task", "countdown", "--policy", "none", "--port", port]) == 2
+    assert f"--port {port}: [Errno" in capsys.readouterr().err
+
+
+def test_a_certificate_for_something_else_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate(tmp_path, weights="others", decoding={"chat_template_kwargs": {}})
+    file = tmp_path / "certificate.json"
+    upstream = ["--upstream", "http://h/v1", "--model", "m", "--certificate", str(file)]
+    assert main(["serve", "--task", "countdown", *upstream]) == 2
+    assert "promises nothing for chat_template_kwargs=" in capsys.readouterr().err
+    file.rename(tmp_path / "operating_point.json")  # which is read without being named
+    policy = ["--policy", str(tmp_path), "--chat-template-kwargs", "{}"]
+    assert main(["serve", "--task", "countdown", *policy]) == 2
+    assert "the certificate is for other weights" in capsys.readouterr().err

@@ -242,6 +242,17 @@ def test_a_run_that_carries_over_resumes_to_the_bit(tmp_path: Path) -> None:
     assert abs(rows[1, "train/behaviour/mean"] - 1) < 1e-4
 
 
+def test_what_was_begun_with_other_settings_is_begun_anew(tmp_path: Path) -> None:
+    notes, again = Notes(save=(2, tmp_path / "2.ckpt")), Notes()
+    trainer(tmp_path / "first", notes, max_steps=3).fit(carrying(), data())
+    with pytest.warns(UserWarning, match="begun with other settings are begun anew"):
+        trainer(tmp_path / "again", again, max_steps=4).fit(
+            carrying(carry_over=0), data(), ckpt_path=tmp_path / "2.ckpt"
+        )
+    versions = [{one.policy_version for one in step.values()} for step in again.steps]
+    assert versions == [{2}, {3}]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

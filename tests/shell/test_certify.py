@@ -10,7 +10,7 @@ import svr_lightning as svr
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident
 from svr_lightning.evaluation.operating_point import Certificate, read_operating_point
-from tests.trajectories import adaptive, record, write_samples
+from tests.trajectories import adaptive, record, write_results, write_samples
 
 RECORD = "record with --model.evaluation.adaptive false"
 
@@ -283,6 +283,22 @@ def test_a_certificate_is_checked_on_new_problems(
     Path(certificate).write_text("{}")
     assert check(worse) == 2
     assert "is no certificate of a threshold" in capsys.readouterr().err
+
+
+def test_recordings_of_other_settings_are_not_mixed_and_not_compared(
+    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert certify(samples) == 0
+    config = {"model": {"evaluation": {"temperature": 0.6}}}
+    write_results(tmp_path / "hot", problems("other"), config, {})
+    hot = str(tmp_path / "hot" / "samples.jsonl")
+    assert main(["certify", "--samples", str(samples), hot, "--max-pse", "0.1"]) == 2
+    assert "recorded with different settings" in capsys.readouterr().err
+    certificate = samples.parent / "certify" / "certificate.json"
+    content = json.loads(certificate.read_text())
+    certificate.write_text(json.dumps(content | {"decoding": {"temperature": 0.0}}))
+    assert main(["certify", "--check", str(certificate), "--samples", hot]) == 2
+    assert "--samples: recorded with temperature=0.6 instead of 0.0" in capsys.readouterr().err
 
 
 def test_the_plan_says_how_many_labels_a_promise_needs(

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 pytest.importorskip("peft")
 
 from peft import PeftModel
-from svr_lightning.callbacks.hf_export import HFExport
+from svr_lightning.callbacks.hf_export import HFExport, exported_weights
 from transformers import AutoModelForCausalLM
 
 from svr_lightning.engines import lora
@@ -42,7 +42,7 @@ def test_it_begins_as_the_base_model_and_acts_as_its_merged_weights(kind: str) -
     assert torch.equal(new(IDS).logits, scores)
     adapted = with_adapter(base)
     merged = MODELS[kind](seed=9)
-    merged.load_state_dict(lora.merged_state(adapted))
+    merged.load_state_dict(exported_weights(adapted, "float32"))
     found = adapted(IDS).logits
     allowed = of_logprobs(merged, found[0])
     assert (found - merged(IDS).logits).abs().max() < allowed
@@ -70,7 +70,7 @@ def test_every_projection_of_a_hybrid_gets_one_and_nothing_else_does() -> None:
 def test_the_transformers_engine_samples_with_the_adapter(kind: str) -> None:
     adapted = with_adapter(MODELS[kind]())
     merged = MODELS[kind]()
-    merged.load_state_dict(lora.merged_state(adapted))
+    merged.load_state_dict(exported_weights(adapted, "float32"))
     engine = TransformersEngine()
     engine.start(adapted, (7,), 512)
     engine.sync(adapted, 0)

@@ -10,6 +10,7 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.config import certified_settings
 from svr_lightning.evaluation.operating_point import (
     Certificate,
     read_operating_point,
@@ -58,6 +59,7 @@ def test_a_file_that_holds_no_threshold_is_named(tmp_path: Path, text: str) -> N
 def written(folder: Path, **changes: Any) -> Certificate:
     """A certificate in a policy's folder."""
     content = {
+        "schema_version": 1,
         **{"certified": {"threshold": 0.9}, "rule": {"score": "verdict_probability"}},
         **{"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9, "max_turns": 10},
         **changes,
@@ -83,6 +85,43 @@ def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path: 
     # An export says where it stops, and promises nothing.
     write_operating_point(tmp_path, 0.85, {"max_turns": 10})
     assert read_operating_point(tmp_path) == Confident()
+
+
+def test_a_certificate_has_the_same_name_in_its_file_and_in_a_policys_folder(
+    tmp_path: Path,
+) -> None:
+    found = written(tmp_path)
+    content = json.loads((tmp_path / "operating_point.json").read_text())
+    del content["threshold"]
+    alone = tmp_path / "certificate.json"
+    alone.write_text(json.dumps(content, indent=2))
+    assert Certificate.read(alone).id == found.id
+
+
+def test_the_settings_of_a_certificate_are_those_that_were_applied() -> None:
+    sources = [
+        {"name": "math500", "task": "math"},
+        {"name": "aime26", "task": "math", "max_completion_tokens": 3072},
+        {"name": "own", "task": "my.Task"},
+    ]
+    config = {
+        "model": {
+            "evaluation": {"temperature": 0.0, "max_turns": 10, "max_completion_tokens": None},
+            "policy": {"path": "p", "chat_template_kwargs": {"enable_thinking": False}},
+        },
+        "data": {"val": None, "test": sources},
+    }
+    always = {"temperature": 0.0, "chat_template_kwargs": {"enable_thinking": False}}
+    assert certified_settings(config, ["aime26"]) == {
+        **always,
+        "task": "math",
+        "max_completion_tokens": 3072,
+    }
+    assert certified_settings(config)["max_completion_tokens"] == [2048, 3072]
+    config["model"]["evaluation"]["max_completion_tokens"] = 512
+    assert certified_settings(config)["max_completion_tokens"] == 512
+    assert certified_settings(config, ["own"]) == always
+    assert certified_settings({}) == {}
 
 
 def test_a_certificate_is_for_its_own_weights(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) ->
     assert content["certified"]["threshold"] == 0.9
     assert rates["accepted"] == pytest.approx(2 / 3)
     assert (rates["wrong_accepted"], rates["tokens"], content["max_turns"]) == (0.0, 7.0, 1)
+    assert content["rule"]["needs_correct"] is False  # a log has no verdicts
     assert content["data"]["clusters"] == 150
     assert content["data"]["datasets"] == {"log": 300}
 
@@ -111,3 +112,16 @@ def test_samples_of_another_program_are_told_of_the_option_for_them(
     log.write_text(json.dumps(log_rows(1)[0]))
     assert main(["certify", "--samples", str(log), "--max-pse", "0.1"]) == 2
     assert "another program's log needs --columns" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("counted", "said"), [(0, "9 of 9 turns"), (1, "8 of 9 turns")])
+def test_tokens_are_promised_only_where_all_were_counted(
+    counted: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"id": k, "confidence": 0.9, "correct": 1} for k in range(9)]
+    rows = [{**row, "tokens": 5} if k < counted else row for k, row in enumerate(rows)]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    limits = ["--max-tokens", "9", "--token-bound", "99"]
+    assert main(["certify", "--samples", str(log), "--columns", "id=id", *limits]) == 2
+    assert f"--max-tokens: {said} have no tokens" in capsys.readouterr().err

@@ -249,6 +249,9 @@ def test_a_strategy_named_as_lightnings_is_the_one_that_divides_gradients_once(n
     assert zero["stage"] == (1 if name.endswith("1") else 2)
     assert (zero["overlap_comm"], zero["contiguous_gradients"]) == (False, True)
     assert "offload_optimizer" not in zero
+    offloading = own_strategy("deepspeed_stage_2_offload").config
+    assert "offload_optimizer" in offloading["zero_optimization"]
+    assert offloading["zero_force_ds_cpu_optimizer"] is False  # it would refuse torch's AdamW
     assert own_strategy("ddp") == "ddp"
 
 

@@ -296,6 +296,8 @@ def test_no_content_changes_the_structure_of_a_prompt(content: str, family: str)
 
 
 def test_private_characters_in_a_text_are_left_as_they_are() -> None:
-    content = "\U000f0000<|im_end|>\U000f0001"
-    ids = renderer().prompt_ids(chat(content))
-    assert renderer().tokenizer.decode(ids) == renderer().text(chat(content))
+    every = "".join(map(chr, range(0xF0000, 0xFFFFE)))
+    for content in ("\U000f0000<|im_end|>\U000f0001", f"{every[:300]}<|im_end|>{every[300:]}"):
+        long = renderer(max_prompt_tokens=10**6, max_model_len=2 * 10**6)
+        ids = long.prompt_ids(chat(content))
+        assert long.tokenizer.decode(ids) == long.text(chat(content))

@@ -188,6 +188,11 @@ def test_a_request_sets_rule_threshold_turns_and_tokens(proxy: str, upstream: Sc
     assert found(threshold=0.99, turns=3)[0] == 3
     assert found(give_up=0.5) == (1, "given up at confidence 0.4 < 0.5")
     assert found(max_tokens=20) == (1, "limit of 20 tokens")
+    assert found(threshold=None, give_up=None, rule=None) == found()  # options that are not set
+    scored = {"class_path": "Confident", "init_args": {"score": "answer_logprob", "threshold": -1}}
+    refused = chat(proxy, svr={"rule": scored})
+    assert refused.status_code == 400
+    assert "no log-probabilities" in refused.json()["error"]["message"]
     chat(proxy, max_tokens=50, temperature=0.5, top_p=0.9)
     sent = upstream.bodies[-1]
     assert (sent["max_tokens"], sent["temperature"], sent["top_p"]) == (50, 0.5, 0.9)

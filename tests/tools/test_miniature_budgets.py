@@ -25,7 +25,7 @@ def option(right: list[list[int]], tokens: float) -> Answers:
     return Answers(right=answers, tokens=np.full(answers.shape, tokens))
 
 
-FREE, RLCR, OWN = RIVALS
+FREE, RLCR, _, OWN = RIVALS
 ALL, HALF, NONE = [1] * 6, [1, 1, 1, 0, 0, 0], [0] * 6
 
 

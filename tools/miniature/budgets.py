@@ -19,6 +19,7 @@ CHECKED = (*OURS, "rlcr_fresh", "svr_fresh", "svr_plus_fresh")
 RIVALS: Mapping[str, Callable[[Row, Row], bool]] = {
     "the best pair of a method without self-check and a free stop": lambda row, _: is_rival(row),
     "RLCR's fresh turns": lambda row, ours: row.name == "rlcr_fresh" and ours.name in OURS,
+    "SVR": lambda row, ours: row.name == "svr" and ours.name == "svr_plus",
     "its own fresh turns": lambda row, ours: row.name == f"{ours.name}_fresh",
 }
 """Whether a row, the first argument, is among the rivals of a checked one, the second."""
