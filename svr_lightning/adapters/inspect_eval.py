@@ -63,7 +63,7 @@ from svr_lightning.core.types import (
     Trajectory,
 )
 from svr_lightning.errors import require
-from svr_lightning.evaluation.adaptive import trajectory_record
+from svr_lightning.evaluation.adaptive import error_record, trajectory_record
 from svr_lightning.evaluation.metrics import defined_values
 from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_results, read_samples, setting
@@ -142,6 +142,9 @@ def svr_solver(
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         problem = _problem(state, name)
+        # It stays if one of Inspect's own limits ends the sample, which is then scored as wrong.
+        ended = error_record(problem, name, "ended by a limit of Inspect")
+        state.store.set(RECORD, ended.to_json())
         outputs: list[ModelOutput] = []
         said: list[ChatMessage] = []
 

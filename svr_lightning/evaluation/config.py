@@ -13,6 +13,7 @@ from svr_lightning.rollout.driver import Decoding
 from svr_lightning.tasks import TASKS, get_task
 
 DECODING = ("temperature", "top_p", "top_k", "fresh_turns")
+"""The settings of :class:`EvaluationConfig` that a certificate holds for."""
 
 
 @dataclass(frozen=True, kw_only=True)

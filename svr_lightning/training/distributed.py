@@ -172,7 +172,7 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
         )
         assert isinstance(self.config, dict)
         zero = self.config.get("zero_optimization", {})
-        if "offload_optimizer" in zero:  # torch's AdamW is fused on a CPU too
+        if "offload_optimizer" in zero:  # else DeepSpeed refuses torch's AdamW
             self.config.setdefault("zero_force_ds_cpu_optimizer", False)
         stage = zero.get("stage", 0)
         require(

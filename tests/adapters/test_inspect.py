@@ -59,6 +59,26 @@ def test_an_eval_of_inspect_is_ours_turn_by_turn(
     assert {"ece", "aurc"} <= printed.keys()
 
 
+def test_a_sample_that_a_limit_of_inspect_ends_is_wrong_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINE_API_KEY", "none")
+    with ChatServer(opinion) as server:
+        (log,) = inspect_ai.eval(
+            inspect_eval.svr(
+                task="countdown", path="embedded:countdown-tiny", split="dev", limit=1
+            ),
+            model="openai-api/mine/policy",
+            model_base_url=server.url,
+            token_limit=1,
+            log_dir=str(tmp_path),
+            display="none",
+        )
+    (sample,) = read_eval_log(log.location).samples or []
+    score = (sample.scores or {})["svr_scorer"]
+    assert (score.value, score.explanation) == ("I", "ended by a limit of Inspect")
+
+
 def test_an_evaluation_becomes_a_log_that_inspect_reads(tmp_path: Path) -> None:
     with ChatServer(opinion) as server:
         records = records_of(server, tmp_path)
