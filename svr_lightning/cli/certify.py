@@ -307,8 +307,8 @@ def _check(options: argparse.Namespace) -> int:
     )
     promises = [Promise(**one) for one in known.promised]
     tables = _tables(options.samples, options)
-    told = recorded_settings(run_configs(options.samples), tables)
-    if other := known.departures(known.rule, known.max_turns, told, known.otherwise):
+    recorded = recorded_settings(run_configs(options.samples), tables)
+    if other := known.departures(known.rule, known.max_turns, recorded, known.otherwise):
         raise ConfigError(f"--samples: recorded with {', '.join(other)}")
     job = Job([known.rule], promises, known.max_turns, tables, _second(options))
     found = _measure(job, str(options.check))

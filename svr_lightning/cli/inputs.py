@@ -191,7 +191,7 @@ def recorded_policy(configs: Sequence[Mapping[str, Any]]) -> str | None:
     paths = {setting(config, "model", "policy", "path") for config in configs}
     told = ", ".join(sorted(map(str, paths)))
     require(len(paths) == 1, f"--samples: of several policies: {told}")
-    return paths.pop()
+    return None if paths == {None} else told
 
 
 def recorded_settings(

@@ -231,9 +231,9 @@ class RolloutFitLoop(FitLoop):
                 f"it has seen could not be told from the others; resume with {before}",
             )
         self._restored = by_rank[self.trainer.global_rank] if any(by_rank) else ()
-        before, now = state_dict.get("identity", {}), self._identity()
-        warn_of_changes(before, now)
-        if before == now:  # other limits may not allow for what was drawn
+        saved, identity = state_dict.get("identity", {}), self._identity()
+        warn_of_changes(saved, identity)
+        if saved == identity:  # other limits may not allow for what was drawn
             # Each process takes of all of it what it needs: how many there are does not matter.
             begun = [from_plain(one) for one in state_dict["begun"]]
             self.trainer.lightning_module.rollouts.begun = {
