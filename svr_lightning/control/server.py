@@ -57,8 +57,8 @@ class Limits:
     """Requests in progress; further ones get 429."""
     seconds: float = 600.0
     """For a request with all its turns."""
-    body_seconds: float = 30.0
-    """For a request's body to arrive."""
+    transfer_seconds: float = 30.0
+    """For a request's body to arrive, and for the client to take what is left of the answer."""
 
 
 class Metrics:
@@ -195,7 +195,8 @@ class ChatServer:
             asked = read_request(body, self._model, longest, self._temperature)
             job = self._job(asked)
             reply = self._stream(job, answer) if asked.stream else self._reply(job, answer)
-            return await _while_connected(request.receive, reply)
+            most = self._limits.seconds + self._limits.transfer_seconds
+            return await _while_connected(request.receive, reply, most)
         finally:
             self._running -= 1
             self._metrics.running.dec()
@@ -204,7 +205,7 @@ class ChatServer:
         """A request's body; if too long, it is read to its end, but not kept."""
         body, size = bytearray(), 0
         try:
-            async with asyncio.timeout(self._limits.body_seconds):
+            async with asyncio.timeout(self._limits.transfer_seconds):
                 async for chunk in request.stream():
                     size += len(chunk)
                     if size <= self._limits.body:
@@ -363,8 +364,11 @@ def _client(backend: Backend, asked: ChatRequest, number: int) -> Client:
     return ask
 
 
-async def _while_connected(receive: Receive, work: Coroutine[Any, Any, str]) -> str:
-    """Do ``work``, but drop it when the client goes; raises ClientDisconnect then."""
+async def _while_connected(receive: Receive, work: Coroutine[Any, Any, str], seconds: float) -> str:
+    """Do ``work``, but drop it when the client goes, or takes the answer too slowly.
+
+    Raises ClientDisconnect then.
+    """
 
     async def disconnected() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -372,7 +376,8 @@ async def _while_connected(receive: Receive, work: Coroutine[Any, Any, str]) -> 
 
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        both = {task, gone}
+        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientDisconnect
         return task.result()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -213,7 +214,7 @@ def test_a_body_of_100_megabytes_is_refused_and_not_kept(sound: str) -> None:
 
 
 def test_a_body_that_never_ends_is_refused() -> None:
-    with behind(body_seconds=0.2) as (url, _):
+    with behind(transfer_seconds=0.2) as (url, _):
         host, port = url.split("/")[2].split(":")
         with socket.create_connection((host, int(port))) as connection:
             head = (
@@ -221,6 +222,22 @@ def test_a_body_that_never_ends_is_refused() -> None:
             )
             connection.sendall(head.encode() + b"{")
             assert connection.recv(2**16).startswith(b"HTTP/1.1 408")
+
+
+def test_a_client_that_does_not_read_loses_its_place() -> None:
+    long = completion(DOUBT + "x" * 900_000)  # several of them fill the sockets' buffers
+    with behind(*[long] * 6, seconds=5.0, transfer_seconds=0.2) as (url, _):
+        host, port = url.split("/")[2].split(":")
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect((host, int(port)))
+            body = json.dumps({"messages": [USER], "stream": True}).encode()
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\n"
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            deadline = time.monotonic() + 30
+            while 'outcome="disconnected"' not in metrics(url):
+                assert time.monotonic() < deadline
+        assert "svr_requests_running 0.0" in metrics(url)
 
 
 USER = {"role": "user", "content": QUESTION}
