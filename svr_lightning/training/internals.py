@@ -40,9 +40,6 @@ PRIVATE = {
     "lightning.pytorch.strategies.DeepSpeedStrategy._init_deepspeed_distributed": (
         "processes on CPUs, which Lightning refuses"
     ),
-    "lightning.pytorch.strategies.DeepSpeedStrategy._format_config": (
-        "bf16 gradients are checked for overflow"
-    ),
     "torch.optim.AdamW._step_supports_amp_scaling": "gradients are clipped under mixed precision",
     "transformers.PreTrainedConfig._attn_implementation": "which attention a model calls",
     "deepspeed.ops.__compatible_ops__": "no communication kernel is compiled on CPUs",
@@ -114,7 +111,7 @@ class HookedTrainer(Trainer):
 
 
 class CPUDeepSpeed(DeepSpeedStrategy):
-    """Lightning's DeepSpeed strategy with hooks for CPUs and bf16."""
+    """Lightning's DeepSpeed strategy with hooks for CPUs and for what precision means."""
 
     _precision_plugin: Any
 
@@ -126,12 +123,6 @@ class CPUDeepSpeed(DeepSpeedStrategy):
         """Join the other processes over gloo."""
         self.set_world_ranks()
         self._init_deepspeed_distributed()
-
-    def _format_config(self) -> None:
-        super()._format_config()
-        if isinstance(self.config, dict) and "bf16" in self.config:
-            # Without it an update with gradients that are not finite is applied.
-            self.config["bf16"].setdefault("check_grad_overflow", True)
 
 
 def compile_no_kernels() -> None:

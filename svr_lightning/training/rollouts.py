@@ -271,16 +271,15 @@ class ModuleRollouts:
         stats |= engine.stats(stats["time/rollout"])
         if sync_seconds is not None:
             stats["time/sync"] = sync_seconds
+        if module.trainer.world_size > 1:
+            stats["time/wait"] = seconds_until(module.trainer.strategy.barrier)
         judged = [s for s in samples if s is not None and s.policy_version == module.global_step]
         if module.sampling.top_p == 1:  # else it cut the distribution
             # Every process computes it, since sharded weights are gathered from all of them.
             floor = self._floor(judged or [dummy_sample(groups)])
             if judged or not module.carry_over:  # else all of it was sampled one step earlier
                 stats["engine/logprob_floor"] = floor
-        batches = self._batches(samples, groups)
-        if module.trainer.world_size > 1:
-            stats["time/wait"] = seconds_until(module.trainer.strategy.barrier)
-        return batches, groups, stats
+        return self._batches(samples, groups), groups, stats
 
     def _roll_out(
         self, problems: list[Problem], ahead: Sequence[Problem]

@@ -26,7 +26,6 @@ ARGUMENTS = {
     "_update_metrics": ["self", "trainer", "pl_module"],
     "_get_train_description": ["self", "current_epoch"],
     "_init_deepspeed_distributed": ["self"],
-    "_format_config": ["self"],
 }
 """Of the private methods that internals.py calls or replaces."""
 
