@@ -44,15 +44,17 @@ def test_results_average_the_runs_that_are_there_and_name_the_missing(tmp_path: 
     first = conditions.CONDITIONS[0]
     row = {"verdict/correct": 0.9, "would_stop": 0.8, "confidence/spread": 0.1, "auroc": 0.5}
     doubt = {"verdict/correct": 0.1, "would_stop": 0.0, "confidence/spread": 0.1, "auroc": None}
+    row["accuracy"] = doubt["accuracy"] = 0.25
     for seed, last in ((42, doubt), (43, row)):
         study.run_file(tmp_path, first, seed).write_text(json.dumps([row] * 5 + [last] * 5))
     found = study.results(tmp_path)
     condition = found["conditions"][0]
-    assert {seed: run["collapsed"] for seed, run in condition["runs"].items()} == {
-        "42": True,
-        "43": False,
+    assert {seed: run["warned"] for seed, run in condition["runs"].items()} == {
+        "42": 10,
+        "43": None,
     }
     assert condition["mean_log"][-1] == {
+        "accuracy": 0.25,
         "verdict/correct": 0.5,
         "would_stop": 0.4,
         "confidence/spread": 0.1,

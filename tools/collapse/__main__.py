@@ -88,10 +88,15 @@ def results(work: Path) -> dict[str, Any]:
 
 
 def summary(log: Log) -> dict[str, Any]:
-    """The means of the first and last rollouts, and whether the run collapsed."""
+    """The means of the first and last rollouts, the accuracy of the last forty, and the step at
+    which a training would have warned of a collapse.
+    """
     first, last = (mean_log_row(part) for part in (log[:WINDOW], log[-WINDOW:]))
-    collapsed = has_collapsed(_seen(first), _seen(last))
-    return {"first": first, "last": last, "collapsed": collapsed}
+    ends = range(2 * WINDOW, len(log) + 1)
+    seen = ((end, _seen(mean_log_row(log[end - WINDOW : end]))) for end in ends)
+    warned = next((end for end, now in seen if has_collapsed(_seen(first), now)), None)
+    accuracy = mean_log_row(log[-40:])["accuracy"]
+    return {"first": first, "last": last, "accuracy": accuracy, "warned": warned}
 
 
 def mean_log(logs: list[Log]) -> Log:
