@@ -1,11 +1,9 @@
-# The commands of the README. VENV, ARGS, JOBS and WORKERS can be set:
-# make run ARGS="--trainer.max_steps 4"; make miniature JOBS=4; make test WORKERS=8
+# The commands of the README. VENV, ARGS and JOBS can be set:
+# make run ARGS="--trainer.max_steps 4"; make test JOBS=4
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 ARGS ?=
 JOBS ?= 2
-# For two cores: tests often wait for processes that they have started.
-WORKERS ?= 3
 
 .PHONY: run miniature test pytest lint verifiers
 .DEFAULT_GOAL := run
@@ -43,7 +41,7 @@ test: lint pytest verifiers
 pytest: $(VENV)/.test
 	@(command -v chromium && command -v chromedriver) >/dev/null || echo "Chromium is missing: the report's page is" \
 		"not tested in a browser. Install it with: apt-get install chromium chromium-driver"
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
 
 lint: $(VENV)/.test
 	$(PYTHON) -m ruff check .

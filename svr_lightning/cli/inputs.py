@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from svr_lightning.errors import ConfigError, one_line, require
-from svr_lightning.evaluation.config import certified_settings
 from svr_lightning.evaluation.records import MAX_COUNT, SCHEMA_VERSION, AnyRecord, SampleRecord
-from svr_lightning.evaluation.results import RESULTS, read_results, read_tables, setting
+from svr_lightning.evaluation.results import (
+    RESULTS,
+    certified_settings,
+    read_results,
+    read_tables,
+    setting,
+)
 from svr_lightning.evaluation.table import TurnTable, turn_tables
 from svr_lightning.tasks import require_trusted
 

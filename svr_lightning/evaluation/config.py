@@ -1,19 +1,14 @@
 """The settings of evaluation (``model.evaluation``)."""
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.evaluation.results import setting
+from svr_lightning.evaluation.results import applied_limit
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import Dialogue, FreshTurns
 from svr_lightning.rollout.driver import Decoding
-from svr_lightning.tasks import TASKS, get_task
-
-DECODING = ("temperature", "top_p", "top_k", "fresh_turns")
-"""The settings of :class:`EvaluationConfig` that a certificate holds for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,44 +96,11 @@ class EvaluationConfig:
             max_completion_tokens: the data set's limit. ``max_completion_tokens`` of this
                 configuration bounds both.
         """
-        limit = max_completion_tokens or get_task(task).max_completion_tokens
-        if self.max_completion_tokens is not None:
-            limit = min(limit, self.max_completion_tokens)
         return Decoding(
-            max_completion_tokens=limit,
+            max_completion_tokens=applied_limit(
+                task, max_completion_tokens, self.max_completion_tokens
+            ),
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,
         )
-
-
-def certified_settings(
-    config: Mapping[str, Any], datasets: Collection[str] | None = None
-) -> dict[str, Any]:
-    """The settings that a certificate holds for, beside rule and T_max, as far as they are known.
-
-    Args:
-        config: of an evaluation, as results files quote it.
-        datasets: those that count; None for all of validation and test.
-
-    Returns:
-        :data:`DECODING` and ``chat_template_kwargs``; of data sets of this package's tasks ``task``
-        and ``max_completion_tokens``, each a list if they differ.
-    """
-    evaluation = setting(config, "model", "evaluation") or {}
-    found = {name: evaluation[name] for name in DECODING if name in evaluation}
-    template = setting(config, "model", "policy", "chat_template_kwargs")
-    found |= {} if template is None else {"chat_template_kwargs": template}
-    tasks, limits = set(), set()
-    own = EvaluationConfig(max_completion_tokens=evaluation.get("max_completion_tokens"))
-    for split in ("val", "test"):
-        for source in setting(config, "data", split) or []:
-            task, limit = source["task"], source.get("max_completion_tokens")
-            chosen = datasets is None or source["name"] in datasets
-            if chosen and isinstance(task, str) and task in TASKS:  # others would be imported
-                tasks.add(task)
-                limits.add(own.decoding(task, limit).max_completion_tokens)
-    for name, values in (("task", tasks), ("max_completion_tokens", limits)):
-        if values:
-            found[name] = values.pop() if len(values) == 1 else sorted(values)
-    return found

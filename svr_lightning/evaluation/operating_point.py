@@ -35,7 +35,7 @@ class Certificate:
     otherwise: str
     """What becomes of a problem without an accepted answer: ``answer`` or ``escalate``."""
     decoding: Mapping[str, Any]
-    """See :func:`~svr_lightning.evaluation.config.certified_settings`."""
+    """See :func:`~svr_lightning.evaluation.results.certified_settings`."""
     promised: tuple[Mapping[str, Any], ...]
     """``name``, ``limit`` and ``bound`` of each promise."""
     confidence: float

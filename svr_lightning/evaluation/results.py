@@ -6,7 +6,7 @@ Every number of the results is computed from the samples.
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,13 @@ from svr_lightning.evaluation.records import (
 )
 from svr_lightning.evaluation.table import TurnTable, turn_tables
 from svr_lightning.files import LineJournal, to_json, write_aside, write_file
+from svr_lightning.tasks import TASKS, get_task
 
 SAMPLES = "samples.jsonl"
 VOTES = "votes.jsonl"
 RESULTS = "results.json"
+DECODING = ("temperature", "top_p", "top_k", "fresh_turns")
+"""The settings of ``model.evaluation`` that a certificate holds for."""
 _DEPENDENCIES = ("torch", "lightning", "transformers", "torchmetrics", "sympy")
 
 
@@ -167,6 +170,43 @@ def setting(config: Mapping[str, Any], *keys: str) -> Any:
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
+
+
+def certified_settings(
+    config: Mapping[str, Any], datasets: Collection[str] | None = None
+) -> dict[str, Any]:
+    """The settings that a certificate holds for, beside rule and T_max, as far as they are known.
+
+    Args:
+        config: of an evaluation, as results files quote it.
+        datasets: those that count; None for all of validation and test.
+
+    Returns:
+        :data:`DECODING` and ``chat_template_kwargs``; of data sets of this package's tasks ``task``
+        and ``max_completion_tokens``, each a list if they differ.
+    """
+    evaluation = setting(config, "model", "evaluation") or {}
+    found = {name: evaluation[name] for name in DECODING if name in evaluation}
+    template = setting(config, "model", "policy", "chat_template_kwargs")
+    found |= {} if template is None else {"chat_template_kwargs": template}
+    tasks, limits = set(), set()
+    for split in ("val", "test"):
+        for source in setting(config, "data", split) or []:
+            task, limit = source["task"], source.get("max_completion_tokens")
+            chosen = datasets is None or source["name"] in datasets
+            if chosen and isinstance(task, str) and task in TASKS:  # others would be imported
+                tasks.add(task)
+                limits.add(applied_limit(task, limit, evaluation.get("max_completion_tokens")))
+    for name, values in (("task", tasks), ("max_completion_tokens", limits)):
+        if values:
+            found[name] = values.pop() if len(values) == 1 else sorted(values)
+    return found
+
+
+def applied_limit(task: str, own: int | None, most: int | None) -> int:
+    """The completion limit of a data set in tokens: its own, else its task's, at most ``most``."""
+    limit = own or get_task(task).max_completion_tokens
+    return limit if most is None else min(limit, most)
 
 
 def package_versions() -> dict[str, str | None]:

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.stopping import Confident, StopRule, rule_as_config
 from svr_lightning.core.types import Problem
-from svr_lightning.evaluation.config import EvaluationConfig, certified_settings
+from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.metrics import macro_averages, named_metrics
 from svr_lightning.evaluation.operating_point import (
@@ -23,7 +23,7 @@ from svr_lightning.evaluation.operating_point import (
     read_operating_point,
 )
 from svr_lightning.evaluation.printing import print_outcome, print_turn
-from svr_lightning.evaluation.results import RESULTS
+from svr_lightning.evaluation.results import RESULTS, certified_settings
 from svr_lightning.evaluation.table import problem_table, turn_tables
 from svr_lightning.files import finite
 from svr_lightning.metrics import TrajectoryMetrics

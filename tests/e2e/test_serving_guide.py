@@ -15,7 +15,9 @@ from tests.served import started
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (
-    (ROOT / "docs" / "serving.md").read_text(encoding="utf-8").partition("## What a request is")[0]
+    (ROOT / "docs" / "serving.md")
+    .read_text(encoding="utf-8")
+    .partition("## Fields of a request")[0]
 )
 UPSTREAM, OWN = "http://127.0.0.1:8000/v1", "http://127.0.0.1:8080/v1"
 QUESTIONS = 60

@@ -10,13 +10,13 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.config import certified_settings
 from svr_lightning.evaluation.operating_point import (
     Certificate,
     read_operating_point,
     weights_digest,
     write_operating_point,
 )
+from svr_lightning.evaluation.results import certified_settings
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig

@@ -88,8 +88,9 @@ def results(work: Path) -> dict[str, Any]:
 
 
 def summary(log: Log) -> dict[str, Any]:
-    """The means of the first and last rollouts, the accuracy of the last forty, and the step at
-    which a training would have warned of a collapse.
+    """The means of the first and last rollouts, the accuracy of the last forty, and a warning.
+
+    ``warned`` is the step at which a training would have warned of a collapse, None if at none.
     """
     first, last = (mean_log_row(part) for part in (log[:WINDOW], log[-WINDOW:]))
     ends = range(2 * WINDOW, len(log) + 1)
