@@ -153,12 +153,14 @@ def run(options: argparse.Namespace) -> int:
         return _plan(promises, len(rules), 1 - options.confidence)
     tables = _tables(options.samples, options)
     calibration, report = _split(tables, options)
-    recorded = recorded_turns(tables, run_configs(options.samples))
+    configs = run_configs(options.samples)
+    recorded = recorded_turns(tables, configs)
+    origin = {"decoding": recorded_settings(configs, tables), "policy": recorded_policy(configs)}
     turns = recorded if options.max_turns is None else options.max_turns
     job = Job(rules, promises, turns, calibration, _second(options))
     found = certify(job.points(), promises, 1 - options.confidence)
     _show(found, job, options.confidence)
-    certificate = _certificate(found, job, options)
+    certificate = _certificate(found, job, options, origin)
     choice = found.choice
     if choice is not None and report:
         rule = replace(rules[0], threshold=choice.threshold, give_up=choice.give_up)
@@ -248,9 +250,10 @@ def _flag(name: str) -> str:
 # --- the certificate ----------------------------------------------------------------------------
 
 
-def _certificate(found: Certification, job: Job, options: argparse.Namespace) -> dict[str, Any]:
+def _certificate(
+    found: Certification, job: Job, options: argparse.Namespace, origin: Mapping[str, Any]
+) -> dict[str, Any]:
     """Everything needed to apply and check the choice."""
-    configs = run_configs(options.samples)
     files = [*options.samples, *(options.second or [])]
     rule = asdict(job.rules[0])
     return {
@@ -263,8 +266,7 @@ def _certificate(found: Certification, job: Job, options: argparse.Namespace) ->
         "max_turns": job.max_turns,
         "rule": {k: v for k, v in rule.items() if k not in ("threshold", "give_up")},
         "otherwise": "answer" if job.second is None else "escalate",
-        "decoding": recorded_settings(configs, job.tables),
-        "policy": recorded_policy(configs),
+        **origin,
         "weights": None if options.write is None else weights_digest(options.write),
         "data": {
             "samples": [str(path) for path in files],

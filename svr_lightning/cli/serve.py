@@ -185,7 +185,8 @@ def _controller(options: argparse.Namespace) -> Controller:
         asked = (certificate.rule, certificate.max_turns, told, certificate.otherwise)
         other = certificate.departures(*asked)
         require(not other, f"the certificate promises nothing for {', '.join(other)}")
-        rule, certified_limit = certificate.rule, certificate.decoding.get("max_completion_tokens")
+        rule, limit = certificate.rule, certificate.decoding.get("max_completion_tokens")
+        certified_limit = limit if isinstance(limit, int) else None  # several have a list
         print(f"certificate {certificate.id}: {rule}; {', '.join(certificate.promises)}")
     elif isinstance(known, Confident):
         rule = known

@@ -191,15 +191,20 @@ class Controller:
             f"rule={self.rule}: {self.dialogue} does not ask for what it reads",
         )
         if self.certificate is not None:
-            told = {
-                "task": self._task.name,
-                "max_completion_tokens": self.completion_limit,
-                "fresh_turns": isinstance(self.dialogue, FreshTurns),
-            }
-            settings = (self.rule, self.max_turns, told, self.otherwise)
-            limits = [] if self.max_tokens is None else [f"max_tokens={self.max_tokens}"]
-            other = [*self.certificate.departures(*settings), *limits]
+            other = self.departures(self.certificate)
             require(not other, f"the certificate promises nothing for {', '.join(other)}")
+
+    def departures(self, certificate: Certificate, **drawn: Any) -> list[str]:
+        """Where its settings, and the sampling in ``drawn``, differ from the certified ones."""
+        told = {
+            "task": self._task.name,
+            "max_completion_tokens": self.completion_limit,
+            "fresh_turns": isinstance(self.dialogue, FreshTurns),
+            **drawn,
+        }
+        settings = (self.rule, self.max_turns, told, self.otherwise)
+        limits = [] if self.max_tokens is None else [f"max_tokens={self.max_tokens}"]
+        return [*certificate.departures(*settings), *limits]
 
     @property
     def _task(self) -> Task:

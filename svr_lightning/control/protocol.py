@@ -179,10 +179,7 @@ def uncertified(base: Controller, applied: Controller, asked: ChatRequest) -> li
     if base.certificate is None:
         return []
     drawn = {name: getattr(asked.sampling, name) for name in ("temperature", "top_p", "top_k")}
-    drawn["max_completion_tokens"] = applied.completion_limit
-    settings = (applied.rule, applied.max_turns, drawn, applied.otherwise)
-    limits = [] if applied.max_tokens is None else [f"max_tokens={applied.max_tokens}"]
-    return [*base.certificate.departures(*settings), *limits]
+    return applied.departures(base.certificate, **drawn)
 
 
 def _rule(asked: Any) -> StopRule:

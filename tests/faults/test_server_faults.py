@@ -369,6 +369,10 @@ def test_a_certificate_for_something_else_is_refused(
     upstream = ["--upstream", "http://h/v1", "--model", "m", "--certificate", str(file)]
     assert main(["serve", "--task", "countdown", *upstream]) == 2
     assert "promises nothing for chat_template_kwargs=" in capsys.readouterr().err
+    certificate(tmp_path, decoding={"max_completion_tokens": [96, 512]})  # of several data sets
+    assert main(["serve", "--task", "countdown", *upstream]) == 2
+    assert "instead of [96, 512]" in capsys.readouterr().err
+    certificate(tmp_path, weights="others", decoding={"chat_template_kwargs": {}})
     file.rename(tmp_path / "operating_point.json")  # which is read without being named
     policy = ["--policy", str(tmp_path), "--chat-template-kwargs", "{}"]
     assert main(["serve", "--task", "countdown", *policy]) == 2

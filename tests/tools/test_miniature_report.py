@@ -19,6 +19,7 @@ from tools.miniature.cells import inputs_digest, record_path
 from tools.miniature.outcomes import FILE, read_outcomes
 from tools.miniature.plan import Command, Settings
 from tools.miniature.reading import Seeds, recording_of
+from tools.miniature.report import kind_of
 from tools.miniature.results import answers, versus
 from tools.miniature.summary import Frontier, stop_families
 
@@ -300,6 +301,8 @@ def test_tables_commands_and_the_figure_are_published(out: Path) -> None:
     commands = (folder / "commands.md").read_text()
     assert "--trainer.default_root_dir runs/miniature/verdict_only-42" in commands
     assert str(out) not in commands
+    entries = json.loads((folder / "results.json").read_text())["rows"]
+    assert {entry["title"]: kind_of(entry) for entry in entries}["SVR"] == "reference"
     assert all("<svg" in (folder / name).read_text() for name in ("rows.svg", "budgets.svg"))
     rivals = "the best pair of a method without self-check and a free stop"
     assert f"### SVR against {rivals}, seeds 42, 43" in table
