@@ -4,7 +4,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,7 +137,8 @@ class Evaluator:
             fingerprint: equal if and only if the records would be equal; None keeps no journal of
                 records.
             past_stop: of so many problems of each data set, also record the turns after a stop, for
-                replays of other rules. Results do not count them.
+                replays of other rules. Results do not count them. Their records are marked: a
+                trajectory that never stopped has all turns too, but is no fair choice.
 
         Returns:
             One line about the work of an earlier start; None if there is none.
@@ -233,11 +234,14 @@ class Evaluator:
             return [chain(self.dialogue, problem, 0, self.max_turns, rule, shown, scores_of)]
 
         def record(problem: Problem, results: Results, error: str | None) -> SampleRecord:
-            if error is not None:
-                return error_record(problem, dataset, error)
-            return trajectory_record(
-                results[0], dataset, self.max_turns, self.rule, self.config.grader
+            found = (
+                trajectory_record(
+                    results[0], dataset, self.max_turns, self.rule, self.config.grader
+                )
+                if error is None
+                else error_record(problem, dataset, error)
             )
+            return replace(found, past_stop=True) if problem.id in whole else found
 
         limit, quiet = max_completion_tokens, on_turn is not None
         return self._run(problems, dataset, programs, record, each=1, limit=limit, quiet=quiet)

@@ -37,7 +37,7 @@ CERTAINTIES = (0.8, 0.9, 0.95, 0.99, 1.0)
 _SCORES: Mapping[str, tuple[Score, bool]] = {
     "verdict and confidence": ("confidence", True),
     "confidence": ("confidence", False),
-    "verdict's probability": ("verdict_probability", False),
+    "verdict's probability": ("verdict_probability", True),
     "answer's log-probability": ("answer_logprob", False),
     "completion's log-probability": ("completion_logprob", False),
 }

@@ -105,6 +105,20 @@ def test_rules_are_compared_at_equal_tokens_on_problems_that_did_not_choose_them
     assert compare_stops(tables, Confident(), 4)["budget"] == 40.0
 
 
+def test_a_sure_incorrect_stops_no_rule_that_reads_the_verdict() -> None:
+    """Only its probability is high: the right answer comes with the CORRECT behind it."""
+    rows = []
+    for name in "abcd":
+        row = record(name, (False, "I", 0.9, 5), (True, "C", 0.9, 5), (False, "U", 0.9, 5))
+        for turn, probability in zip(row["turns"], (0.99, 0.9, 0.4), strict=True):
+            turn["verdict_probability"] = probability
+        rows.append(row)
+    found = {row["name"]: row for row in compare_stops(turn_tables(rows), Confident(), 3)["rows"]}
+    assert found["verdict's probability"]["accuracy"] == 1.0
+    assert found["verdict and confidence"]["accuracy"] == 1.0
+    assert found["confidence"]["accuracy"] == 0.0
+
+
 def test_a_setting_is_measured_where_it_was_not_chosen() -> None:
     """One turn is right on one half alone, and two turns are on the other."""
     half = split_clusters(np.arange(40), 0.5, 3)

@@ -1,5 +1,6 @@
 """Rows within equal budgets of tokens, over recordings whose answers are known."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ def option(right: list[list[int]], tokens: float) -> Answers:
     return Answers(right=answers, tokens=np.full(answers.shape, tokens))
 
 
-FREE, RLCR, _, OWN = RIVALS
+FREE, RLCR, _, _, OWN = RIVALS
 ALL, HALF, NONE = [1] * 6, [1, 1, 1, 0, 0, 0], [0] * 6
 
 
@@ -87,6 +88,24 @@ def test_fresh_turns_are_rivals_too_rlcrs_and_its_own(tmp_path: Path) -> None:
     assert gaps[FREE] == []
     assert set(gaps[RLCR]) == {-0.25}
     assert set(gaps[OWN]) == {0.25}
+
+
+def test_fresh_turns_up_to_the_first_right_one_stand_apart(tmp_path: Path) -> None:
+    """Turns 1, 2 and 3 cost 100, 200 and 300 tokens of prompt alone; none is within 50 tokens."""
+    fresh = seeds_of("grpo_fresh", tmp_path)
+    fresh = replace(fresh, sampled=fresh.greedy)
+    options = Frontier(names=("once",), answers=(option([HALF, HALF], 60),))
+    found = budget_entries([(fresh, options)])
+    (oracle,) = found["oracles"]
+    assert oracle["name"] == "grpo_fresh"
+    # a is right at turn 1, b, c and f at turn 2, d at turn 3, e at turn 1.
+    assert oracle["points"][-1] == {
+        "budget": 1120,
+        "accuracy": 1.0,
+        "tokens": pytest.approx((150 + 420 + 852 + 660 + 101 + 500) / 6),
+        "options": ["the first right answer (reads labels), at most 3 turns"] * 2,
+    }
+    assert not {"oracle", "labels"} & set(str(found["curves"]).split())
 
 
 def test_the_oracle_is_no_option(tmp_path: Path) -> None:

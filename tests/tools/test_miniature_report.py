@@ -141,7 +141,9 @@ def test_a_row_has_no_metric_of_a_self_check_that_it_lacks(rows: dict[str, Any])
     assert judged <= rows["svr"]["greedy"].keys()
     assert not judged & rows["grpo_mt"]["greedy"].keys()
     assert judged & rows["verdict_only"]["greedy"].keys() == {"pse", "esr", "overconfidence"}
-    assert rows["grpo_mt"]["sampled"].keys() == {"accuracy", "turns", "tokens", "each_turn"}
+    assert rows["grpo_mt"]["sampled"].keys() == {
+        *("accuracy", "turns", "tokens", "each_turn", "changes")
+    }
 
 
 def test_greedy_and_sampled_answers_stand_side_by_side(rows: dict[str, Any], out: Path) -> None:

@@ -162,6 +162,21 @@ def test_the_gap_at_a_cost_is_the_option_minus_the_row() -> None:
     assert found["gap"]["difference"] == 0.75
 
 
+def test_changes_are_counted_of_the_turns_that_are_there() -> None:
+    """All answers of the table read the same, so that only labels change.
+
+    Turn 2: a and e break, b, c and f correct, d stays wrong. Turn 3: b stays right, d corrects, c
+    and f break, a and e stay wrong. b, c, d and f begin wrong; b, c and f call it CORRECT.
+    """
+    ratios = summary.change_ratios(table())
+    found = {name: top.sum() / of.sum() for name, (top, of) in ratios.items()}
+    assert found == {
+        **{"2/changed": 0.0, "2/corrected": 3 / 4, "2/broken": 2 / 2},
+        **{"3/changed": 0.0, "3/corrected": 1 / 3, "3/broken": 2 / 3},
+        "1/wrong_called_correct": 3 / 4,
+    }
+
+
 def test_turns_that_some_problems_lack_are_no_budget() -> None:
     rows = [record("a", (True, "C", 1.0, 5)), record("b", (True, "C", 1.0, 5), (True, "C", 1.0, 5))]
     assert list(summary.budget_ratios(turn_tables(rows)["toy"])) == ["1"]

@@ -18,8 +18,9 @@ CHECKED = (*OURS, "rlcr_fresh", "svr_fresh", "svr_plus_fresh")
 """Rows with a self-check that are compared with the methods that have none."""
 RIVALS: Mapping[str, Callable[[Row, Row], bool]] = {
     "the best pair of a method without self-check and a free stop": lambda row, _: is_rival(row),
-    "RLCR's fresh turns": lambda row, ours: row.name == "rlcr_fresh" and ours.name in OURS,
+    "RLCR's fresh turns": lambda row, ours: row.name == "rlcr_fresh" and ours.name != row.name,
     "SVR": lambda row, ours: row.name == "svr" and ours.name == "svr_plus",
+    "SVR at its rate": lambda row, ours: row.name == "svr_fast" and ours.name == "svr_plus",
     "its own fresh turns": lambda row, ours: row.name == f"{ours.name}_fresh",
 }
 """Whether a row, the first argument, is among the rivals of a checked one, the second."""
@@ -40,7 +41,9 @@ def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
         ``pairs``: of each of :data:`CHECKED` that is there and each of :data:`RIVALS`, the common
         seeds and ``points``; a point has ``budget``, ``ours``, ``pair`` (the rivals' best) and
         ``gap``, ours minus the pair, paired, as ``accuracy`` of
-        :func:`~tools.miniature.summary.compare` has it.
+        :func:`~tools.miniature.summary.compare` has it. ``oracles``: like ``curves``, fresh turns
+        up to the first right answer. This reads labels; where a program can check an answer, as on
+        Countdown, it is what the program gives.
     """
     every = [(seeds, _whole(seeds, options)) for seeds, options in rows]
     curves = [
@@ -55,7 +58,12 @@ def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
         for against in RIVALS
         if (pair := pairs_of(one, own, every, against))["points"]
     ]
-    return {"curves": curves, "pairs": pairs}
+    oracles = [
+        {"name": seeds.row.name, "title": seeds.row.title, "points": curve(seeds, _oracle(seeds))}
+        for seeds, _ in rows
+        if seeds.row.fresh
+    ]
+    return {"curves": curves, "pairs": pairs, "oracles": oracles}
 
 
 def options_of(title: str, families: Families) -> Frontier:
@@ -130,6 +138,11 @@ def _whole(seeds: Seeds, greedy: Frontier) -> Frontier:
         answers += sampled.answers
     names += [f"{title} Maj@{k}" for k in seeds.votes]
     return Frontier(names=tuple(names), answers=(*answers, *seeds.votes.values()))
+
+
+def _oracle(seeds: Seeds) -> Frontier:
+    """The sampled turns of a row up to the first right one."""
+    return summary.stop_families([recording.table for recording in seeds.sampled])[ORACLE]
 
 
 def _with_seeds(seeds: Seeds, options: Frontier, wanted: Sequence[int]) -> Frontier:

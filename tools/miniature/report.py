@@ -17,7 +17,7 @@ from tools.miniature.figure import budgets as draw_budgets
 from tools.miniature.figure import rows as draw_rows
 from tools.miniature.outcomes import FILE as OUTCOMES
 from tools.miniature.outcomes import write_outcomes
-from tools.miniature.plan import Settings
+from tools.miniature.plan import Row, Settings
 from tools.miniature.reading import Seeds, joined, read_row
 from tools.miniature.results import REFERENCE, summarise
 from tools.miniature.tables import commands_md, table_md
@@ -75,10 +75,14 @@ def write_report(
     # What is shown is greedy, where fresh turns repeat the first one.
     once = [_point(entry) for entry in entries if entry["group"] != "fresh"]
     write_file(out / "rows.svg", [svg(draw_rows, once)])
-    curves = [one for one in budgets["curves"] if plan.BY_NAME[one["name"]].tasks == plan.BOTH]
+    curves = [one for one in budgets["curves"] if _of_both_tasks(plan.BY_NAME[one["name"]])]
     write_file(out / "budgets.svg", [svg(draw_budgets, {"curves": curves})])
     table = f"{out / 'table.md'}: {len(entries)} rows"
     return [table, *(f"not judged: {cell}" for cell in missing)]
+
+
+def _of_both_tasks(row: Row) -> bool:
+    return row.tasks == plan.BOTH and row.group != "control"
 
 
 def _judged(

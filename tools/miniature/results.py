@@ -58,6 +58,7 @@ def row_entry(seeds: Seeds, families: Families, drawn: Draws) -> Entry:
         "fixed_tokens": {k: _mean_tokens(seeds.tables, int(k)) for k in fixed},
         "best_fixed": {"budget": int(best), **fixed[best]},
         "stops": stops_entry(seeds, families, drawn),
+        "changes": changes_entry(seeds.tables, drawn),
         "sampled": sampled_entry(seeds, drawn),
     }
 
@@ -79,11 +80,16 @@ def greedy_entry(seeds: Seeds, drawn: Draws) -> Entry:
 def stops_entry(seeds: Seeds, families: Families, drawn: Draws) -> list[Entry]:
     """Each family of stopping rules at the row's own tokens; none for single turns.
 
-    Settings are chosen on one half of the clusters and measured on the other.
+    Of fresh turns the sampled ones, since greedy ones would repeat the first. Settings are chosen
+    on one half of the clusters and measured on the other.
     """
-    if seeds.tables[0].correct.shape[1] == 1:
+    own = answers(seeds)
+    if seeds.row.fresh and seeds.sampled:
+        families = summary.stop_families([recording.table for recording in seeds.sampled])
+        own = summary.answers_of(*zip(*_own_protocol(seeds.sampled), strict=True))
+    elif seeds.tables[0].correct.shape[1] == 1:
         return []
-    cluster, own = summary.clusters(seeds.tables[0]), answers(seeds)
+    cluster = summary.clusters(seeds.tables[0])
     return [
         {
             "name": name,
@@ -111,8 +117,15 @@ def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
     return {
         **{name: returned[name] for name in ("accuracy", "turns", "tokens")},
         "each_turn": summary.mean_over_seeds(turns, drawn),
+        "changes": changes_entry(tables, drawn),
         **_applicable(seeds.row, kept),
     }
+
+
+def changes_entry(tables: Sequence[TurnTable], drawn: Draws) -> Entry:
+    """Means over seeds of :func:`~tools.miniature.summary.change_ratios`; none for single turns."""
+    ratios = [summary.change_ratios(table) for table in tables]
+    return summary.mean_over_seeds(ratios, drawn) if ratios and ratios[0] else {}
 
 
 def vote_entry(seeds: Seeds, k: int, voted: Answers, drawn: Draws) -> Entry:
