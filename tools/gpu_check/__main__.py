@@ -9,18 +9,19 @@ from typing import Any
 
 from svr_lightning.files import write_json
 from tools.bench.machine import this_machine
+from tools.gpu_check.releases import untested
 from tools.gpu_check.runner import Part, run_parts
 
 SECONDS = 570.0
 """For all parts together: just under 10 minutes."""
 NO_CUDA = 2
-# What compiles comes last, so that a cold machine has told most of it before.
+# What matters most comes first, what compiles the engine last.
 PARTS = (
-    Part(name="update", call="tools.gpu_check.update.run", share=100),
-    Part(name="memory", call="tools.bench.update.run", share=30),
-    Part(name="parity", call="tools.gpu_check.parity.run", share=80),
+    Part(name="parity", call="tools.gpu_check.parity.run", share=110),
+    Part(name="memory", call="tools.bench.update.run", share=20),
+    Part(name="update", call="tools.gpu_check.update.run", share=90),
     Part(name="resume", call="tools.gpu_check.fits.resume", share=110),
-    Part(name="fit", call="tools.gpu_check.fits.run", share=170),
+    Part(name="fit", call="tools.gpu_check.fits.run", share=160),
     Part(name="rollout", call="tools.gpu_check.rollouts.run", share=80),
 )
 
@@ -52,9 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
         **this_machine(device),
         "parts": earlier,
     }
+    report["untested"] = untested(report["versions"])
     chosen = [part for part in PARTS if part.name in options.parts]
     for about in ("versions", "hardware"):
         _say(f"gpu_check: {', '.join(f'{k} {v}' for k, v in report[about].items() if v)}")
+    for line in report["untested"]:
+        _say(f"gpu_check: not tested: {line}")
     _say(f"gpu_check: {options.seconds:.0f} s in all for {', '.join(p.name for p in chosen)}")
 
     def keep(parts: dict[str, Any]) -> None:

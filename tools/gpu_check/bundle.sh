@@ -17,7 +17,8 @@ all=$(mktemp -d)
 trap 'rm -rf "$all"' EXIT
 
 packages=(
-  # vLLM, the last minor release but one that takes torch 2.11.
+  # vLLM, the last minor release but one that takes torch 2.11: those that are tested pin 2.13, which with its CUDA libraries
+  # is several times the size of all this. The report names what differs.
   vllm==0.25.1 cachetools blake3 'fastapi>=0.133,<0.137' 'starlette>=1.0.1' 'openai>=2,<3' pydantic==2.14.3 pydantic-core==2.50.4
   prometheus-fastapi-instrumentator prometheus-client lm-format-enforcer==0.11.3 'llguidance>=1.7,<1.8' outlines_core==0.2.14
   diskcache==5.6.3 lark==1.2.2 xgrammar==0.2.1 apache-tvm-ffi==0.1.9 partial-json-parser 'jsonschema>=4.23'
@@ -32,6 +33,7 @@ packages=(
   'matplotlib>=3.10' contourpy cycler fonttools kiwisolver pyparsing python-dateutil six pytz tzdata hjson py-cpuinfo msgpack
   # Kernels of the update. Triton, since torch 2.11's computes wrong gradients of linear attention on Hopper.
   'liger-kernel>=0.8.5,<0.9' 'flash-linear-attention>=0.4' 'fla-core>=0.4' 'einops>=0.8' triton==3.7.1
+  wheel  # for causal-conv1d, below
 )
 held="torch torchvision torchaudio transformers lightning pytorch-lightning lightning-utilities torchmetrics accelerate tensorboard
   numpy sympy mpmath safetensors tokenizers huggingface-hub filelock fsspec packaging pyyaml requests urllib3 charset-normalizer
@@ -47,6 +49,9 @@ for p in 2_34 2_31 2_28 2_27 2_26 2_24 2_17; do platforms+=(--platform "manylinu
 "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
   "${platforms[@]}" --platform manylinux2014_x86_64 --platform manylinux1_x86_64 --dest "$all" "${packages[@]}"
 "$python" -m pip wheel --quiet --no-deps --wheel-dir "$all" 'deepspeed>=0.19.8,<0.20'
+# It has no wheels: that machine compiles it, where it can. To learn its name and version, pip needs torch here.
+CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE "$python" -m pip download --quiet --no-deps --no-build-isolation --no-binary causal-conv1d \
+  --dest "$all" 'causal-conv1d>=1.5' || echo "bundle.sh: without causal-conv1d: torch's convolution will run" >&2
 "$python" - "$all" "$held $left_out" <<'EOF'
 """Every requirement of a packed wheel is packed too, held by the machine, or left out by name."""
 import re, sys
@@ -88,6 +93,10 @@ SUMS
   cat part.* | tar --extract --directory wheels
   tar --extract --gzip --file wheels/checkout.tar.gz --directory checkout
   python3 -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target site wheels/*.whl
+  if [ -e wheels/causal_conv1d-*.tar.gz ] && { command -v nvcc || [ -e /usr/local/cuda/bin/nvcc ]; } > /dev/null; then
+    PYTHONPATH=\$PWD/site CAUSAL_CONV1D_FORCE_BUILD=TRUE timeout 300 python3 -m pip install --quiet --no-index --no-deps --no-compile \\
+      --no-build-isolation --target site wheels/causal_conv1d-*.tar.gz || echo "run.sh: causal-conv1d was not compiled" >&2
+  fi
   touch installed
 fi
 here=\$PWD

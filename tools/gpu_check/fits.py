@@ -6,11 +6,11 @@ compiled, killed within a step and resumed.
 """
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,13 +28,16 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.report.figures_training import Curves, read_curves
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy, weights_fingerprint
+from tools.bench.workloads import release
 from tools.gpu_check.models import question, save_checkpoint, shapes
-from tools.gpu_check.settings import Emit, SkippedError
+from tools.gpu_check.settings import FOLDER, Emit, SkippedError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 PROBLEMS = 128
 KILLED_AFTER = 3
 """Step; the last checkpoint is of the one before."""
+LOG: dict[str, Any] = {"class_path": "svr_lightning.callbacks.RolloutLog"}
+"""The only callback of both: nothing is exported, and ``resume`` alone saves checkpoints."""
 SHOWN = ("train/loss", "train/grad_norm", "engine/", "time/", "speed/", "memory/")
 """Beginnings of the logged keys that are reported."""
 ENGINES = {
@@ -44,7 +47,7 @@ ENGINES = {
     },
     False: {"class_path": "svr_lightning.engines.transformers.TransformersEngine"},
 }
-"""For the resumed run, by whether vLLM is installed."""
+"""With nothing compiled, by whether vLLM is installed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,6 @@ class Fit:
 
     Args:
         emit: takes the figures.
-        folder: for the checkpoint, the problems and the run.
         device: ``cuda`` or ``cpu``.
         depth: name of the policy's shape.
 
@@ -73,13 +75,17 @@ class Fit:
         RuntimeError: if the checkpoint is not loaded as it was saved.
     """
 
-    def __init__(self, emit: Emit, folder: Path, device: str, depth: str) -> None:
+    def __init__(self, emit: Emit, device: str, depth: str) -> None:
+        folder = Path(os.environ[FOLDER])
         self.run, self._file = folder / "run", folder / "changes.yaml"
+        self._emit, self._told = emit, dict[str, tuple[float, str]]()
         self._cpu = device == "cpu"
+        self.vllm = find_spec("vllm") is not None and not self._cpu
         self.gpus = 1 if self._cpu else torch.cuda.device_count()
         emit("gpus", 0 if self._cpu else self.gpus)
         policy = str(folder / "policy")
         saved = save_checkpoint(folder / "policy", shapes(self._cpu)[depth], device)
+        release(device)  # the training is another process and needs the GPU's memory
         loaded = weights_fingerprint(load_policy(PolicyConfig(path=policy), seed=0)[0].state_dict())
         emit("loaded_as_saved", loaded == saved, note="under the names of Qwen3.5's checkpoints")
         if loaded != saved:
@@ -97,6 +103,7 @@ class Fit:
                 "val_check_interval": 1,
                 "limit_val_batches": 1,
                 "enable_progress_bar": False,
+                "callbacks": [LOG],
             },
             "model": {
                 "policy": {"path": policy},
@@ -108,7 +115,11 @@ class Fit:
                 "evaluation": {"max_turns": 2},
                 "resample": "off",
             },
-            "data": {"eval_batch_size": 4, "local_files": files},
+            "data": {
+                "problems_per_step": 2 if self._cpu else problems_per_step(self.gpus),
+                "eval_batch_size": 4,
+                "local_files": files,
+            },
         }
 
     @contextmanager
@@ -137,9 +148,16 @@ class Fit:
             RuntimeError: if it fails.
         """
         with self.started(*extra) as (process, output):
-            code = process.wait()
-            if code:
-                raise RuntimeError(reason(code, output.read_text(errors="replace")))
+            self.follow(process)
+            if process.returncode:
+                raise RuntimeError(reason(process.returncode, output.read_text(errors="replace")))
+
+    def follow(self, process: "subprocess.Popen[str]", step: int | None = None) -> None:
+        """Report what is logged as it is written, to the command's end or the end of a step."""
+        while process.poll() is None and (step is None or self.steps() < step):
+            self._report()
+            time.sleep(0.05)
+        self._report()
 
     def logged(self) -> Curves:
         """What ``metrics.csv`` has, as far as it is written."""
@@ -150,12 +168,16 @@ class Fit:
         """The last optimizer step of which something is logged, or 0."""
         return max((steps[-1] for steps, _ in self.logged().values()), default=0)
 
-    def report(self, emit: Emit) -> None:
-        """The last value of everything that is logged."""
-        emit("steps", self.steps(), note="optimizer steps")
-        for key, (_, values) in self.logged().items():
+    def _report(self) -> None:
+        """The last value of everything that is logged, where it is new."""
+        last: dict[str, tuple[float, str]] = {"steps": (self.steps(), "optimizer steps")}
+        for key, (steps, values) in self.logged().items():
             if key.startswith(SHOWN):
-                emit(key, values[-1])
+                last[key] = (values[-1], f"step {steps[-1]}")
+        for key, told in last.items():
+            if self._told.get(key) != told:
+                self._told[key] = told
+                self._emit(key, told[0], note=told[1])
 
     def sampled(self, step: int) -> dict[tuple[str, int], list[str]]:
         """The texts of a step's trajectories, by problem and sample."""
@@ -170,58 +192,67 @@ class Fit:
 def run(emit: Emit, device: str) -> None:
     """The part ``fit``."""
     _require_command_line()
-    with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
-        fit = Fit(emit, Path(folder), device, "hybrid")
-        fit.changes["trainer"]["max_steps"] = 2
-        began = time.perf_counter()
+    fit = Fit(emit, device, "hybrid")
+    # Lightning would add a callback that saves; what is saved takes more time than the steps.
+    fit.changes["trainer"] |= {"max_steps": 2, "enable_checkpointing": False}
+    began = time.perf_counter()
+    try:
         fit.finish()
-        emit("command", time.perf_counter() - began, "s", "start-up, steps, validations, export")
-        fit.report(emit)
-        results = sorted(fit.run.glob("eval/*/results.json"))
-        emit("validations", [path.parent.name for path in results])
+    except RuntimeError as error:
+        if fit.steps() or not fit.vllm:
+            raise
+        emit("compiled", False, note=f"eagerly once more, after: {error}")
+        fit.changes["model"]["engine"] = ENGINES[True]
+        fit.finish()
+    emit("command", time.perf_counter() - began, "s", "start-up, steps, validations")
+    results = sorted(fit.run.glob("eval/*/results.json"))
+    emit("validations", [path.parent.name for path in results])
 
 
 def resume(emit: Emit, device: str) -> None:
     """The part ``resume``."""
     _require_command_line()
-    with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
-        fit = Fit(emit, Path(folder), device, "shallow")
-        zero = find_spec("deepspeed") is not None
-        emit("deepspeed", zero, note="" if zero else "not installed: DDP")
-        vllm = find_spec("vllm") is not None and device == "cuda"
-        emit("engine", "vllm, eager" if vllm else "transformers")
-        saving = {"every_n_train_steps": 2, "save_top_k": 0, "save_last": True}
-        checkpoint = "lightning.pytorch.callbacks.ModelCheckpoint"
-        fit.changes["trainer"] |= {
-            "max_steps": KILLED_AFTER + 1,
-            "limit_val_batches": 0,
-            "strategy": "deepspeed_stage_2" if zero else "auto" if fit.gpus == 1 else "ddp",
-            "precision": "bf16-true" if zero else "32-true" if device == "cpu" else "bf16-mixed",
-            "callbacks": [
-                {"class_path": "svr_lightning.callbacks.RolloutLog"},
-                {
-                    "class_path": checkpoint,
-                    "init_args": saving | {"enable_version_counter": False},
-                },
-            ],
-        }
-        fit.changes["model"] |= {
-            "engine": ENGINES[vllm],
-            "sampling": {"max_completion_tokens": 16},
-        }
-        with fit.started() as (process, output):
-            while fit.steps() < KILLED_AFTER:
-                if process.poll() is not None:
-                    raise RuntimeError(reason(process.returncode, output.read_text()))
-                time.sleep(0.05)
-            process.kill()
-        emit("killed", KILLED_AFTER, note="step that was done; the checkpoint is of the one before")
-        before = fit.sampled(KILLED_AFTER)
-        fit.finish("--ckpt_path", "last")
-        fit.report(emit)
-        again = fit.sampled(KILLED_AFTER)
-        same = sum(again[key] == texts for key, texts in before.items()) / len(before)
-        emit("same_rollouts", same, note="share of the killed step's trajectories, drawn once more")
+    fit = Fit(emit, device, "shallow")
+    zero = find_spec("deepspeed") is not None
+    emit("deepspeed", zero, note="" if zero else "not installed: DDP")
+    emit("engine", "vllm, eager" if fit.vllm else "transformers")
+    saving = {"every_n_train_steps": 2, "save_top_k": 0, "save_last": True}
+    saver = {
+        "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
+        "init_args": saving | {"enable_version_counter": False},
+    }
+    fit.changes["trainer"] |= {
+        "max_steps": KILLED_AFTER + 1,
+        "limit_val_batches": 0,
+        "strategy": "deepspeed_stage_2" if zero else "auto" if fit.gpus == 1 else "ddp",
+        "precision": "bf16-true" if zero else "32-true" if device == "cpu" else "bf16-mixed",
+        "callbacks": [LOG, saver],
+    }
+    fit.changes["model"] |= {
+        "engine": ENGINES[fit.vllm],
+        "sampling": {"max_completion_tokens": 16},
+    }
+    with fit.started() as (process, output):
+        fit.follow(process, KILLED_AFTER)
+        if process.returncode is not None:
+            raise RuntimeError(reason(process.returncode, output.read_text()))
+        process.kill()
+    emit("killed", KILLED_AFTER, note="step that was done; the checkpoint is of the one before")
+    before = fit.sampled(KILLED_AFTER)
+    fit.finish("--ckpt_path", "last")
+    again = fit.sampled(KILLED_AFTER)
+    same = sum(again[key] == texts for key, texts in before.items()) / len(before)
+    emit("same_rollouts", same, note="share of the killed step's trajectories, drawn once more")
+
+
+def problems_per_step(gpus: int) -> int:
+    """The 16 of the configuration, or the next number below that all GPUs share evenly.
+
+    Example:
+        >>> [problems_per_step(gpus) for gpus in (1, 3, 4, 6, 32)]
+        [16, 15, 16, 12, 32]
+    """
+    return gpus * max(1, 16 // gpus)
 
 
 def _require_command_line() -> None:

@@ -4,7 +4,11 @@ The engine runs eagerly: nothing has to be compiled, so that this is known first
 """
 
 import copy
-from collections.abc import Sequence
+import inspect
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -101,13 +105,40 @@ class Parity:
         self._emit("canary", limit, "nats", "three rollouts in a row above it stop a training")
         note = "trainer, micro-batches of 8 against 1"
         self.difference("floor.shapes", self.scores(samples), self.scores(samples, 1), note)
+
+    def exact(self, samples: Sequence[Sample]) -> None:
+        """Report how far the trainer's log-probabilities lie from those of fp32."""
         # On the processor: kernels of linear attention round fp32 to TF32, whatever torch is told.
         exact = copy.deepcopy(self._model).to("cpu")
         few = samples[:EXACT]
         scored = self.scores(few).cpu()
-        right = trainer_logprobs(exact, few, "cpu", together=1)
+        with torch_alone(exact):
+            right = trainer_logprobs(exact, few, "cpu", together=1)
         self.difference("floor.fp32", scored, right, note="trainer, its precision against fp32")
         self._emit("logprob_mean", right.mean().item(), "nats", "of the sampled tokens")
+
+
+@contextmanager
+def torch_alone(model: Any) -> Iterator[None]:
+    """Compute ``model`` with transformers' own functions, on all cores.
+
+    It calls installed kernels on every device, and Triton's take no tensor of the processor. vLLM
+    leaves torch a single thread.
+    """
+    module = type(model).__module__
+    names, threads = vars(sys.modules[module]), torch.get_num_threads()
+    wrapped = {
+        name: function
+        for name, function in names.items()
+        if inspect.isfunction(function) and function.__module__ == module
+    }
+    names.update({name: inspect.unwrap(function) for name, function in wrapped.items()})
+    torch.set_num_threads(os.cpu_count() or 1)
+    try:
+        yield
+    finally:
+        names.update(wrapped)
+        torch.set_num_threads(threads)
 
 
 def sample(prompt: tuple[int, ...], output: Output) -> Sample:
@@ -142,8 +173,9 @@ def run(emit: Emit, device: str) -> None:
         freed = None if small else (torch.cuda.mem_get_info()[0] - free) / GIB
         emit(f"sleep_{level}.freed", freed, "GiB")
         change_weights(model)
-        parity.look(f"sleep_{level}", version=1 + level)
+        last = parity.look(f"sleep_{level}", version=1 + level)
     parity.judge(missed)
+    parity.exact(last)  # last: it is slow
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tools.gpu_check.settings import MARK
+from tools.gpu_check.settings import FOLDER, MARK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ def run_parts(
         parts: in order.
         device: ``cuda``, or ``cpu`` for a small size of everything; handed to each of them.
         seconds: for all of them together.
-        log: takes what the parts print beside their figures.
+        log: takes what the parts print beside their figures; their files lie beside it.
         say: takes a line for each figure.
         keep: takes all findings so far, whenever there is a new one.
 
@@ -61,15 +62,26 @@ def run_parts(
         left = deadline - time.monotonic()
         limit = left * part.share / sum(other.share for other in parts[index:])
         found[part.name] = result = {"limit_seconds": round(limit, 1), "figures": {}}
-        _run_part(part, device, limit, result, log=log, say=say, keep=lambda: keep(found))
+        with _folder(part, beside=Path(log.name)) as folder:
+            _run_part(
+                part, device, limit, folder, result, log=log, say=say, keep=lambda: keep(found)
+            )
         keep(found)
     return found
+
+
+def _folder(part: Part, beside: Path) -> "tempfile.TemporaryDirectory[str]":
+    """For a part's files: a part that is killed removes nothing itself."""
+    return tempfile.TemporaryDirectory(
+        prefix=f"{part.name}-", dir=beside.resolve().parent, ignore_cleanup_errors=True
+    )
 
 
 def _run_part(
     part: Part,
     device: str,
     limit: float,
+    folder: str,
     result: dict[str, Any],
     *,
     log: IO[str],
@@ -87,6 +99,7 @@ def _run_part(
         stderr=log,
         text=True,
         errors="replace",
+        env=os.environ | {FOLDER: folder},
         start_new_session=True,
     )
     expired = threading.Event()

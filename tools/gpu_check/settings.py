@@ -5,6 +5,8 @@ from typing import Protocol
 
 MARK = "gpu-check-figure "
 """Prefix of the output lines that carry a figure."""
+FOLDER = "GPU_CHECK_FOLDER"
+"""Variable with the folder for a part's files, beside the report and removed after the part."""
 
 
 class Emit(Protocol):
