@@ -1,6 +1,7 @@
 """A server of vLLM's token protocol whose completions follow from prompt and seed alone."""
 
 import json
+import math
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,6 +51,8 @@ class TokenServer:
         self.fault = ""
         """Of its completions: a status, ``drop``, ``garbage``, ``restarted``, ``infinite``; of all
         that it is asked for: ``hang``, ``gone``."""
+        self.faulty = math.inf
+        """Completions after which its fault is over."""
         self._version = "default"
         server = self
 
@@ -77,6 +80,8 @@ class TokenServer:
             return
         if path == "inference/v1/generate":
             self.bodies.append(body)
+            if len(self.bodies) > self.faulty:
+                self.fault = ""
             if self.fault == "drop":
                 return
         status = int(self.fault) if self.fault.isdigit() and "generate" in path else 200

@@ -19,6 +19,10 @@ class ServerError(Exception):
     """What is wrong with a server; others may do."""
 
 
+class PassingError(ServerError):
+    """A dropped connection or a server's own fault, which may be over if it is healthy."""
+
+
 class Facts(NamedTuple):
     """What a server says of itself."""
 

@@ -1,11 +1,13 @@
 """The vLLM servers behind one engine: requests to them, and which of them are in use.
 
 Coroutines, for one event loop. A server that dies, hangs or answers with other weights is left out
-until weights are pushed again; its unfinished requests go to the others.
+until weights are pushed again; its unfinished requests go to the others. Without any left, one that
+is healthy again is tried once more.
 """
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from svr_lightning.engines.connections import Connections
 from svr_lightning.engines.generate_protocol import (
     Drawn,
     Facts,
+    PassingError,
     ServerError,
     choose,
     generate_body,
@@ -25,6 +28,10 @@ from svr_lightning.engines.generate_protocol import (
     read_generation,
 )
 from svr_lightning.errors import ConfigError, typed_line
+
+GENERATE = "/inference/v1/generate"
+PATIENCE = 20
+"""Without a server left, one is waited for as many times ``health_seconds``."""
 
 
 class ServerPool:
@@ -34,7 +41,7 @@ class ServerPool:
         urls: their addresses, which are also their names.
         timeout: seconds that an answer may take.
         health_seconds: without an answer for so long, a server is asked for its health, and has as
-            long to tell it.
+            long to tell it. :data:`PATIENCE` times as long is waited for one, if none is left.
     """
 
     def __init__(self, urls: Sequence[str], timeout: float, health_seconds: float) -> None:
@@ -50,6 +57,7 @@ class ServerPool:
         self._running: dict[str, int] = {}
         self._http: Connections
         self._room: asyncio.Semaphore
+        self._returning: asyncio.Lock
 
     @property
     def in_use(self) -> list[str]:
@@ -63,7 +71,7 @@ class ServerPool:
             ConfigError: with the reason for each server.
         """
         if not self.in_use:
-            why = "; ".join(f"{url}: {reason}" for url, reason in self.down.items())
+            why = "; ".join(f"{url}: {self.down[url]}" for url in self.urls)
             raise ConfigError(
                 f"no server of model.engine.urls is left ({why}). Start them as docs/scaling.md "
                 "says; a training then goes on with --ckpt_path last"
@@ -73,6 +81,7 @@ class ServerPool:
         """Get ready, for at most ``room`` requests at the servers."""
         self._running = dict.fromkeys(self.urls, 0)
         self._room = asyncio.Semaphore(room)
+        self._returning = asyncio.Lock()
         # None is kept open: a server may close an idle one just when it is used again.
         self._http = Connections(room, self._health_seconds, kept=False)
 
@@ -130,23 +139,27 @@ class ServerPool:
         Returns:
             The servers that are in use again.
         """
+        before = self.down
+        await self._load_all(folder, weights)
+        if not self.in_use and await self._wait_for_health():
+            await self._load_all(folder, weights)
+        return [url for url in self.in_use if url in before]
+
+    async def _load_all(self, folder: Path, weights: str) -> None:
         found = await asyncio.gather(*(self._load(url, folder, weights) for url in self.urls))
-        loaded = [url for url, reason in zip(self.urls, found, strict=True) if reason is None]
-        back = [url for url in loaded if url in self.down]
         self.down = {u: why for u, why in zip(self.urls, found, strict=True) if why is not None}
-        return back
 
     async def _load(self, url: str, folder: Path, weights: str) -> str | None:
         """Make a server load weights; a string is the reason why it has not."""
         load = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         try:
-            await self._ask(url, "/health", seconds=self._health_seconds)
+            await self._check_health(url)
             if url in self.down:  # it may have been restarted
                 self._note(url, await self._ask(url, "/server_info?config_format=json"))
             try:
                 await self._ask(url, "/collective_rpc", load)
             except ServerError as error:
-                return f"it cannot load {folder}, which has to be the same folder there: {error}"
+                return f"it has not loaded {folder}, which has to be the same there: {error}"
             if json.loads(await self._ask(url, "/reset_prefix_cache", {})) != {"success": True}:
                 return "it would not forget what the old weights cached"
             await self._ask(url, "/update_weight_version", {"new_version": weights})
@@ -160,47 +173,84 @@ class ServerPool:
         """Ask one server after the other, until one answers.
 
         Raises:
-            ConfigError: if no server is left.
+            ConfigError: if no server is left, for the second time or for too long.
         """
         body = generate_body(request, stop_ids)
+        waited = False
         async with self._room:
             while True:
+                if not (self.in_use or waited):
+                    await self._return()
+                    waited = True
                 self.require_one()
                 slots = {url: self.facts[url].slots for url in self.in_use}
                 url = choose({url: self._running[url] for url in slots}, slots)
                 self._running[url] += 1
                 try:
-                    return read_generation(await self._generate(url, body), weights)
+                    return read_generation(await self._ask(url, GENERATE, body), weights)
                 except ServerError as error:
                     self.down.setdefault(url, str(error))
                 finally:
                     self._running[url] -= 1
 
-    async def _generate(self, url: str, body: Mapping[str, Any]) -> bytes:
-        """An answer, or an error as soon as the server does not answer a health check."""
-        answer = asyncio.ensure_future(self._ask(url, "/inference/v1/generate", body))
+    async def _return(self) -> None:
+        """If no server is in use, use those again that are healthy, as soon as one is.
+
+        Their answers are still refused if they have other weights by now.
+        """
+        async with self._returning:  # once for all requests
+            if not self.in_use:
+                for url in await self._wait_for_health():
+                    if url in self.facts:
+                        self.down.pop(url, None)
+
+    async def _wait_for_health(self) -> list[str]:
+        """The servers that are healthy, as soon as one is; none after a while."""
+        end = time.monotonic() + PATIENCE * self._health_seconds
+        while True:
+            found = await asyncio.gather(
+                *(self._check_health(url) for url in self.urls), return_exceptions=True
+            )
+            healthy = [url for url, fault in zip(self.urls, found, strict=True) if fault is None]
+            if healthy or time.monotonic() > end:
+                return healthy
+            await asyncio.sleep(self._health_seconds / 10)
+
+    async def _ask(self, url: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        """What a server answers; after a passing fault it is asked again, if it is healthy."""
+        try:
+            return await self._watch(url, path, body)
+        except PassingError:
+            await self._check_health(url)
+            return await self._watch(url, path, body)
+
+    async def _watch(self, url: str, path: str, body: Mapping[str, Any] | None) -> bytes:
+        """One answer, or an error as soon as the server does not answer a health check."""
+        answer = asyncio.ensure_future(self._exchange(url, path, body, self._timeout))
         try:
             while True:
                 await asyncio.wait({answer}, timeout=self._health_seconds)
                 if answer.done():
                     return answer.result()
-                await self._ask(url, "/health", seconds=self._health_seconds)
+                await self._check_health(url)
         finally:
             answer.cancel()
 
-    async def _ask(
-        self,
-        url: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        seconds: float | None = None,
+    async def _check_health(self, url: str) -> None:
+        try:
+            await self._exchange(url, "/health", None, self._health_seconds)
+        except PassingError as error:  # not asked twice
+            raise ServerError(str(error)) from error
+
+    async def _exchange(
+        self, url: str, path: str, body: Mapping[str, Any] | None, limit: float
     ) -> bytes:
-        """What a server answers.
+        """One answer.
 
         Raises:
-            ServerError: if it does not, or with a fault.
+            PassingError: if the connection fails, or the server says that it does.
+            ServerError: if there is no answer within ``limit`` seconds, or another fault.
         """
-        limit = seconds or self._timeout
         data = None if body is None else json.dumps(body).encode("ascii")
         try:
             async with asyncio.timeout(limit):
@@ -208,10 +258,10 @@ class ServerPool:
         except TimeoutError as error:
             raise ServerError(f"no answer from {path} within {limit:.4g} seconds") from error
         except httpx.RequestError as error:
-            raise ServerError(typed_line(error)) from error
+            raise PassingError(typed_line(error)) from error
         except MalformedError as error:
             raise ServerError(str(error)) from error
         if response.status_code != 200:
-            words = server_message(said)
-            raise ServerError(f"HTTP {response.status_code} from {path}, {words}")
+            kind = PassingError if response.is_server_error else ServerError
+            raise kind(f"HTTP {response.status_code} from {path}, {server_message(said)}")
         return said

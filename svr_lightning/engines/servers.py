@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from svr_lightning.engines.base import Engine, Output, Request
@@ -21,7 +22,7 @@ from svr_lightning.engines.openai import check_url
 from svr_lightning.engines.server_pool import ServerPool
 from svr_lightning.engines.vllm_process import processes
 from svr_lightning.engines.vllm_weights import is_tied, is_vision, wrap
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import check_folder
 
 FILE_BYTES = 2**30
@@ -39,7 +40,7 @@ class ServersEngine(Engine):
         folder: for the weights; the same path here and on every server.
         timeout: seconds that an answer may take, waiting in a server's queue included.
         health_seconds: without an answer for so long, a server is asked for its health, and has as
-            long to tell it.
+            long to tell it. Without a server left, twenty times as long is waited for one.
 
     Raises:
         ConfigError: if an argument is out of range, or the folder cannot be written to.
@@ -126,9 +127,10 @@ class ServersEngine(Engine):
                 if place == len(weights) or sum(w.nbytes for w in part.values()) >= FILE_BYTES:
                     save_file(part, folder / f"model-{number:05}.safetensors")
                     part, number = {}, number + 1
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # the latter is no OSError
+            why = getattr(error, "strerror", None) or one_line(error)
             raise ConfigError(
-                f"model.engine.folder={self.folder} cannot be written ({error.strerror or error})"
+                f"model.engine.folder={self.folder} cannot be written ({why})"
             ) from error
 
     def _agree(self) -> None:
@@ -156,7 +158,7 @@ class ServersEngine(Engine):
         """Wait until at least one request has ended.
 
         Raises:
-            ConfigError: if no server is left.
+            ConfigError: if no server is left, and none comes back in time.
         """
         try:
             return [output for _, output in self._asked.take(wait=True)]

@@ -1,7 +1,8 @@
 """An engine made of several servers, each of them a real HTTP server, healthy and faulty."""
 
-import json
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,115 +11,16 @@ import pytest
 import torch
 
 from svr_lightning.core.types import FinishReason
+from svr_lightning.engines import server_pool
 from svr_lightning.engines.base import Output
-from svr_lightning.engines.generate_protocol import (
-    Facts,
-    ServerError,
-    choose,
-    generate_body,
-    read_facts,
-    read_generation,
-)
+from svr_lightning.engines.generate_protocol import generate_body
 from svr_lightning.engines.servers import ServersEngine
 from svr_lightning.errors import ConfigError
 from tests import forked
+from tests.limits import files_no_longer_than
 from tests.models import tiny_qwen3
 from tests.requests import ask, finish
 from tests.token_server import EOS, TokenServer, drawn
-
-# --- on plain values ----------------------------------------------------------------------------
-
-
-def answer(**changes: Any) -> bytes:
-    choice: dict[str, Any] = {
-        "token_ids": [3, 5],
-        "logprobs": {"content": [{"logprob": -0.25}, {"logprob": -1.5}]},
-        "finish_reason": "length",
-        "weight_versions": [{"version": "run-4", "start": 0, "end": 2}],
-        **changes,
-    }
-    return json.dumps({"choices": [choice]}).encode()
-
-
-def test_an_answer_is_tokens_log_probabilities_and_how_it_ended() -> None:
-    assert read_generation(answer(), "run-4") == ((3, 5), (-0.25, -1.5), FinishReason.LENGTH)
-
-
-OTHERS = {
-    "another version": [{"version": "run-3", "start": 0, "end": 2}],
-    "two versions": [
-        {"version": "run-3", "start": 0, "end": 1},
-        {"version": "run-4", "start": 1, "end": 2},
-    ],
-    "no version": None,
-}
-
-
-@pytest.mark.parametrize("spans", OTHERS.values(), ids=OTHERS)
-def test_an_answer_of_other_weights_is_refused(spans: Any) -> None:
-    with pytest.raises(ServerError, match=r"answers with the weights .* in the place of run-4"):
-        read_generation(answer(weight_versions=spans), "run-4")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"<html>",
-        b"[" * 100_000,
-        b'{"choices": []}',
-        answer(finish_reason="abort"),
-        answer(logprobs=None),
-        answer(token_ids=["x", "y"]),
-        answer(token_ids=[3]),
-        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": -9999.0}]}),
-        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": float("nan")}]}),
-    ],
-)
-def test_an_answer_that_cannot_be_trained_on_is_refused(body: bytes) -> None:
-    with pytest.raises(ServerError):
-        read_generation(body, "run-4")
-
-
-def info(**model: Any) -> bytes:
-    said = {"logprobs_mode": "processed_logprobs", "max_model_len": 512, "dtype": "torch.bfloat16"}
-    config = {
-        "model_config": {**said, "multimodal_config": None, **model},
-        "scheduler_config": {"max_num_seqs": 128},
-        "device_config": {"device": "cuda"},
-    }
-    return json.dumps({"vllm_config": config}).encode()
-
-
-def test_a_server_says_what_it_is() -> None:
-    assert read_facts(info(), 512) == Facts("bfloat16", 128, wrapped=False, on_cpu=False)
-    assert read_facts(info(multimodal_config={}), 512).wrapped
-
-
-def test_a_server_that_cannot_train_is_refused_with_the_option_that_mends_it() -> None:
-    with pytest.raises(ServerError, match="--logprobs-mode raw_logprobs; start it with processed_"):
-        read_facts(info(logprobs_mode="raw_logprobs"), 512)
-    with pytest.raises(ServerError, match=r"--max-model-len 512, less than .*max_model_len=513"):
-        read_facts(info(), 513)
-    for body in (b"", b"{}", b'{"vllm_config": "text"}'):
-        with pytest.raises(ServerError, match="says nothing of its model"):
-            read_facts(body, 512)
-
-
-def test_the_next_request_goes_where_the_largest_share_of_places_is_free() -> None:
-    assert choose({"a": 0, "b": 0}, {"a": 4, "b": 8}) == "a"
-    assert choose({"a": 1, "b": 1}, {"a": 4, "b": 8}) == "b"  # 1/4 and 1/8
-    assert choose({"b": 9}, {"a": 4, "b": 8}) == "b"
-
-
-def test_a_request_says_how_it_is_drawn_and_what_alone_ends_it() -> None:
-    body = generate_body(ask(3, seed=2**63 - 1, top_k=5), (EOS, 9))
-    assert body["token_ids"] == list(ask(3).prompt_ids)
-    said = body["sampling_params"]
-    assert (said["seed"], said["top_k"], said["temperature"]) == (2**63 - 1, 5, 1.0)
-    assert (said["stop_token_ids"], said["ignore_eos"], said["logprobs"]) == ([EOS, 9], True, 0)
-
-
-# --- through servers ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -248,6 +150,50 @@ def test_without_a_server_the_run_ends_and_says_why_of_each(
     engine.sleep()
 
 
+@pytest.mark.parametrize("fault", ["drop", "503"])
+def test_a_healthy_server_is_asked_again_after_one_fault(
+    servers: list[TokenServer],
+    model: Any,
+    tmp_path: Path,
+    recwarn: pytest.WarningsRecorder,
+    fault: str,
+) -> None:
+    only = servers[:1]
+    engine = engine_of(only, tmp_path, model)
+    only[0].fault, only[0].faulty = fault, 1
+    assert rollout(engine, 1) == expected(count=1)
+    assert len(only[0].bodies) == 2
+    assert not [one for one in recwarn if "left out" in str(one.message)]
+    engine.sleep()
+
+
+def test_the_last_server_is_waited_for_while_it_has_time_to_come_back(
+    servers: list[TokenServer], model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = servers[:1]
+    engine = engine_of(only, tmp_path, model, health_seconds=2.0)
+
+    def gone_for(seconds: float) -> None:
+        only[0].fault = "gone"
+        threading.Timer(seconds, setattr, (only[0], "fault", "")).start()
+
+    gone_for(1.0)
+    assert rollout(engine) == expected()
+    gone_for(1.0)
+    engine.sync(model, 1)
+    assert rollout(engine) == expected(version=1)
+    monkeypatch.setattr(server_pool, "PATIENCE", 0.1)
+    only[0].fault = "gone"
+    with (
+        pytest.warns(UserWarning, match="is left out"),
+        pytest.raises(ConfigError, match=f"no server .* is left .{only[0].url}: Remote"),
+    ):
+        rollout(engine)
+    engine.cancel()
+    with pytest.raises(ConfigError, match=r"no server .* is left"):
+        engine.sync(model, 2)
+
+
 def test_a_server_may_come_later_and_has_to_fit_then(
     servers: list[TokenServer], model: Any, tmp_path: Path
 ) -> None:
@@ -273,9 +219,39 @@ def test_a_folder_that_a_server_does_not_see_is_named(
         raise ConnectionError
 
     monkeypatch.setattr(servers[0], "_load", lost)
-    with pytest.warns(UserWarning, match=r"it cannot load /.*, which has to be the same folder"):
+    with pytest.warns(UserWarning, match=r"it has not loaded /.*, which has to be the same"):
         engine = engine_of(servers, tmp_path, model)
     assert rollout(engine) == expected()
+    engine.sleep()
+
+
+def test_a_server_that_hangs_while_it_loads_is_left_out_and_a_slow_one_is_not(
+    servers: list[TokenServer], model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(servers, tmp_path, model, health_seconds=2.0)
+    load = TokenServer._load
+
+    def hang(_: Path) -> None:
+        servers[0].fault = "hang"
+        while servers[0].fault == "hang":
+            time.sleep(0.01)
+
+    def slow(folder: Path) -> None:
+        time.sleep(3.0)  # a health check falls into it
+        load(servers[1], folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(servers[0], "_load", hang)
+        patch.setattr(servers[1], "_load", slow)
+        began = time.monotonic()
+        with pytest.warns(UserWarning, match=f"{servers[0].url} is left out .* from /health with"):
+            engine.sync(model, 1)
+        assert time.monotonic() - began < 20  # an answer may take 1800 seconds
+    assert rollout(engine) == expected(version=1)
+    servers[0].fault = ""
+    engine.sync(model, 2)
+    assert rollout(engine) == expected(version=2)
+    assert min(server.pushes for server in servers) == 2
     engine.sleep()
 
 
@@ -304,6 +280,12 @@ def test_a_folder_that_can_no_longer_be_written_to_is_named(
     servers: list[TokenServer], model: Any, tmp_path: Path
 ) -> None:
     engine = engine_of(servers[:1], tmp_path, model)
+    with (
+        files_no_longer_than(10_000),
+        pytest.raises(ConfigError, match=r"model\.engine\.folder=.* written \(.*File too large"),
+    ):
+        engine.sync(model, 1)
+    assert list((tmp_path / "weights").iterdir()) == []
     (tmp_path / "weights").rmdir()
     (tmp_path / "weights").touch()
     with pytest.raises(ConfigError, match=r"model\.engine\.folder=.* cannot be written"):
