@@ -1,18 +1,23 @@
 """The computed memory of a training step."""
 
+import functools
+import inspect
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from svr_lightning.errors import ConfigError
 from tools.memory import cards
 from tools.memory.__main__ import main
 from tools.memory.plan import Plan, Zero, plan_of, resolve
-from tools.memory.step import Usage, usage
+from tools.memory.step import Usage, at_full_depth, counted, usage
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
@@ -100,6 +105,8 @@ def test_a_plan_knows_adapters_and_shards() -> None:
     assert (plan.lora, plan.reference_follows, plan.shards) == ((32, "all-linear"), False, 1)
     plan = plan_of(resolve(layers("gsm8k.yaml", "hardware/8gpu_fsdp2.yaml")))
     assert (plan.lora, plan.shards, plan.ranks, plan.zero) == (None, 8, 8, None)
+    two_nodes = (*layers("gsm8k.yaml", "hardware/8gpu_fsdp2.yaml"), "--trainer.num_nodes", "2")
+    assert plan_of(resolve(two_nodes)).shards == 16
 
 
 def test_a_configuration_on_a_cpu_needs_no_card(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,6 +125,11 @@ def test_what_cannot_be_computed_is_one_line(capsys: pytest.CaptureFixture[str])
         plan_of(resolve([*CPU, "--trainer.devices", "auto"]))
 
 
+def test_a_known_model_takes_what_all_its_layers_take() -> None:
+    plan = replace(cards.layered_plan("math", "4gpu_zero2"), ranks=1)
+    assert at_full_depth(plan) == counted(plan)
+
+
 # --- worked out by hand ------------------------------------------------------------
 
 
@@ -129,6 +141,28 @@ def test_zero_shards_masters_moments_and_gradients_over_the_ranks() -> None:
     # bf16: the sum, those of this micro-batch, and a bucket of 1000.
     assert (one.gradients, four.gradients) == (4 * count + 2000, count + 2000)
     assert one.micro_batch == four.micro_batch
+
+
+def test_kernels_that_are_installed_and_need_a_gpu_are_not_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("svr_lightning.training.kernels._PUT_ASIDE", {})
+    for name, plain in vars(modeling_qwen3_5).copy().items():
+        if name.endswith(("gated_delta_rule", "causal_conv1d_fn")):
+            monkeypatch.setattr(modeling_qwen3_5, name, with_kernel(inspect.unwrap(plain)))
+    for device in ("cpu", "cuda"):
+        assert usage(tiny(device=device, ranks=8)).micro_batch > 0
+
+
+def with_kernel(plain: Any) -> Any:
+    """What transformers makes of its function where a kernel is installed."""
+    implementation = {}
+
+    @functools.wraps(plain)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return implementation[torch.device("cuda")]
+
+    return wrapped
 
 
 def test_without_zero_weights_gradients_and_both_moments_are_in_fp32() -> None:

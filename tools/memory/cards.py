@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from tools.bench.workloads import GIB
@@ -20,8 +21,15 @@ HARDWARE = {
     "1gpu": "80 GB",
     "4gpu_zero2": "80 GB",
     "multi_node": "80 GB",
+    "8gpu_fsdp2": "80 GB",
 }
 """The layers for GPUs, each with the card that the runs are meant for."""
+LARGE = (
+    ("Qwen/Qwen3-14B", 8, "80 GB"),
+    ("Qwen/Qwen3-32B", 16, "80 GB"),
+    ("Qwen/Qwen3-32B", 8, "141 GB"),
+)
+"""Larger policies that `math` trains with sharded weights, each on so many cards."""
 MODELS = ("Qwen/Qwen3.5-2B", *(f"Qwen/Qwen3-{size}" for size in ("4B", "8B", "14B", "32B")))
 RANKS = (1, 4, 8, 16, 64)
 SHARDED = ("Qwen/Qwen3.5-2B", "Qwen/Qwen3-14B", "Qwen/Qwen3-32B")
@@ -105,6 +113,7 @@ def report(plan: Plan) -> str:
 # --- what ships -----------------------------------------------------------------------------------
 
 
+@cache
 def layered_plan(run: str, layer: str) -> Plan:
     """The plan of a shipped run on a hardware layer."""
     paths = [ROOT / "configs" / name for name in (f"{run}.yaml", f"hardware/{layer}.yaml")]
@@ -116,6 +125,11 @@ def shipped() -> Iterator[tuple[str, str, Plan, str]]:
     for run in RUNS:
         for layer, card in HARDWARE.items():
             yield run, layer, layered_plan(run, layer), card
+    plan = layered_plan("math", "8gpu_fsdp2")
+    for policy, cards, card in LARGE:
+        name = f"math, {policy.partition('/')[2]}"
+        large = replace(plan, policy=policy, ranks=cards, shards=cards)
+        yield name, f"8gpu_fsdp2, {cards} x {card}", large, card
 
 
 def table_of_runs() -> str:

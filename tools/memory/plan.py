@@ -98,7 +98,7 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
         precision=str(trainer["precision"]),
         ranks=ranks,
         zero=_zero(trainer["strategy"]),
-        shards=_shards(trainer["strategy"]),
+        shards=ranks if _shards(trainer["strategy"]) else 1,
         lora=_adapters(policy["lora"]),
         reference_follows=model["reference"]["every"] > 0,
         checkpointing=policy["gradient_checkpointing"],
@@ -130,10 +130,8 @@ def _zero(strategy: Any) -> Zero | None:
     return Zero(**{name: settings[name] for name in names})
 
 
-def _shards(strategy: Any) -> int:
-    if isinstance(strategy, str) or not strategy["class_path"].endswith("SVRFSDPStrategy"):
-        return 1
-    return int(strategy["init_args"]["processes"])
+def _shards(strategy: Any) -> bool:
+    return not isinstance(strategy, str) and strategy["class_path"].endswith("SVRFSDPStrategy")
 
 
 def _adapters(lora: Any) -> tuple[int, str | tuple[str, ...]] | None:

@@ -27,6 +27,7 @@ from svr_lightning.core.types import Sample
 from svr_lightning.engines import lora
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig
+from svr_lightning.training.kernels import choose_functions
 from svr_lightning.training.packing import prepare_packing
 from svr_lightning.training.policy import BUILT_IN, RANDOM_HYBRID, load_policy
 from svr_lightning.training.reference import mix_reference
@@ -51,6 +52,8 @@ KNOWN: dict[str, Any] = {
     "Qwen/Qwen3-32B": lambda: _qwen3(5120, 25_600, 64, 64),
 }
 """Models whose shape needs no download."""
+GROUP = 4
+"""Layers after which the known models repeat themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,11 +122,21 @@ def outline(policy: str) -> tuple[Any, int]:
 
 def usage(plan: Plan) -> Usage:
     """The memory of one training step on one GPU: what was counted, and its shards."""
-    one = {"ranks": 1, "engine_share": 0.0, "sleeps": False, "tensor_parallel": 1}
-    found = _counted(replace(plan, **one, shards=min(plan.shards, 2)))  # type: ignore[arg-type]
+    alike: dict[str, Any] = {"ranks": 1, "engine_share": 0.0, "sleeps": False, "tensor_parallel": 1}
+    alike |= {"shards": min(plan.shards, 2), "micro_batches": min(plan.micro_batches, 2)}
+    found = at_full_depth(replace(plan, **alike))
     if plan.shards > 1:
         return _under_fsdp2(plan, found)
     return found if plan.zero is None else _under_zero(plan, plan.zero, found)
+
+
+def at_full_depth(plan: Plan) -> Usage:
+    """What is counted; of a known model at two depths, since each group of layers adds the same."""
+    if plan.policy not in KNOWN:
+        return counted(plan)
+    one, two = (vars(counted(plan, groups * GROUP)) for groups in (1, 2))
+    more = architecture(plan.policy).num_hidden_layers // GROUP - 2
+    return Usage(**{name: size + more * (size - one[name]) for name, size in two.items()})
 
 
 def _under_zero(plan: Plan, zero: Zero, found: Usage) -> Usage:
@@ -160,10 +173,15 @@ def _under_fsdp2(plan: Plan, found: Usage) -> Usage:
 
 
 @cache
-def _counted(plan: Plan) -> Usage:
-    """The step on tensors without data; sharded ones are without optimizer and gradients."""
+def counted(plan: Plan, layers: int | None = None) -> Usage:
+    """The step of a model with all or so many layers, on tensors without data.
+
+    Where it is sharded, optimizer and gradients are left out.
+    """
     sharded = plan.zero is not None or plan.shards > 1
     config, batch = architecture(plan.policy), full_batch(plan)
+    if layers is not None:
+        config.num_hidden_layers, config.layer_types = layers, config.layer_types[:layers]
     with ExitStack() as scope:
         if plan.device == "cuda":
             scope.enter_context(kernels())
@@ -208,6 +226,7 @@ def build(config: Any, in_bf16: bool) -> Any:
     """A model with random weights, in eval mode."""
     dtype = torch.bfloat16 if in_bf16 else torch.float32
     model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    choose_functions(model, "cpu")
     prepare_packing(model)
     return model
 
