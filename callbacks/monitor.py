@@ -6,6 +6,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+import numpy as np
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 
@@ -31,8 +32,8 @@ class Monitor(Callback):
 
     From the samples file of the validation: images of the reliability diagram and of accuracy over
     tokens, and as text the best and the worst trajectories. The second image compares stopping
-    rules, on the problems of which ``model.evaluation.validate_past_stop`` recorded all turns. The
-    hyperparameters stand beside the metrics of the first validation.
+    rules, on the problems that ``model.evaluation.validate_past_stop`` chose; with 0 it shows the
+    policy's own rule alone. The hyperparameters stand beside the metrics of the first validation.
 
     Args:
         trajectories: how many of the best and how many of the worst are shown.
@@ -67,11 +68,17 @@ class Monitor(Callback):
 
 
 def _whole(run: Run) -> Run:
-    """The problems of which every turn was recorded; the run itself where there is none."""
-    full = {name: table.length == run.max_turns for name, table in run.tables.items()}
-    if not any(rows.any() for rows in full.values()):
+    """The problems chosen to be recorded past their stop; the run itself where there is none.
+
+    Those of which every turn happens to be recorded would be too many that never stop.
+    """
+    chosen = {one.key for source in run.sources for one in source.records if one.past_stop}
+    if run.complete or not chosen:
         return run
-    tables = {name: t.select(full[name]) for name, t in run.tables.items() if full[name].any()}
+    tables = {
+        name: table.select(np.array([(name, one) in chosen for one in table.ids]))
+        for name, table in run.tables.items()
+    }
     return replace(run, tables=replayed(tables, run.rule, run.max_turns), complete=True)
 
 

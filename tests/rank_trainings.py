@@ -72,6 +72,7 @@ def train(
     resume: str | None = None,
     engine: Engine | None = None,
     lora: LoRAConfig | None = None,
+    checkpointing: bool = False,
 ) -> Seen:
     """Train the embedded policy for some steps on the same four problems per step.
 
@@ -79,8 +80,9 @@ def train(
         ``weights`` and ``reference`` at the end, ``norms`` and ``lines`` of ``metrics.csv``,
         ``rollouts`` of this process: problem, sample, turn -> token ids, in the first step. Of
         one process also ``sizes`` of its gradients, and their ``rounding`` where these are 1.
+        ``held`` names the parameters that still have a gradient.
     """
-    model = make_model(updates, micro_batch_size=8 // devices // accumulate, lora=lora)
+    model = make_model(updates, 8 // devices // accumulate, lora, checkpointing)
     model.engine = engine
     first = FirstRollout()
     trainer = SVRTrainer(
@@ -105,6 +107,7 @@ def train(
     if lora is None:
         reference = model.reference.state_dict()
         seen["reference"] = {k: whole(v).clone() for k, v in reference.items()}
+    seen["held"] = [k for k, p in model.policy.named_parameters() if p.grad is not None]
     if trainer.is_global_zero:
         with (folder / "metrics.csv").open(newline="") as stream:
             seen["lines"] = list(csv.reader(stream))[1:]
@@ -128,11 +131,19 @@ def sizes(
 
 
 def make_model(
-    updates: int = 1, micro_batch_size: int = 8, lora: LoRAConfig | None = None
+    updates: int = 1,
+    micro_batch_size: int = 8,
+    lora: LoRAConfig | None = None,
+    checkpointing: bool = False,
 ) -> SVRModule:
     """The embedded policy, with a reference that drifts at every other step."""
     return SVRModule(
-        policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=lora),
+        policy=PolicyConfig(
+            max_prompt_tokens=512,
+            max_model_len=1024,
+            lora=lora,
+            gradient_checkpointing=checkpointing,
+        ),
         recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
         sampling=SamplingConfig(max_completion_tokens=24),
         optimizer=OptimizerConfig(lr=LR),
@@ -303,7 +314,7 @@ class CopyEngine(Engine):
         self.version = -1
 
     def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
-        self.copy = copy.deepcopy(model)
+        self.copy = copy.deepcopy(model).eval()
         self.inner.start(self.copy, stop_token_ids, max_model_len)
 
     def sync(self, model: Any, version: int) -> None:
@@ -327,8 +338,8 @@ def fsdp2(
     folder: Path, *callbacks: Callback, strategy: Any = SVRFSDPStrategy, **options: Any
 ) -> Seen:
     """A training whose policy, reference and optimizer are in parts."""
-    options |= {"devices": 2, "engine": CopyEngine()}
-    return train(folder, *callbacks, strategy=strategy(processes=2), **options)
+    options |= {"devices": 2, "engine": CopyEngine(), "checkpointing": True}
+    return train(folder, *callbacks, strategy=strategy(), **options)
 
 
 class KilledWhileSaving(SVRFSDPStrategy):
@@ -353,6 +364,7 @@ def sharded_weights(folder: Path) -> Seen:
     seen = {
         "fsdp2": fsdp2(folder / "fsdp2", HFExport()),
         "fsdp2 accumulated": fsdp2(folder / "fsdp4", saver(), accumulate=4),
+        "fsdp2 mixed": fsdp2(folder / "fsdp_mixed", precision="bf16-mixed"),
         "fsdp2 resumed": fsdp2(folder / KILLED, saver(), resume="last", accumulate=4),
     }
     model = make_model()
@@ -361,7 +373,7 @@ def sharded_weights(folder: Path) -> Seen:
         default_root_dir=str(folder / "fsdp_validated"),
         accelerator="cpu",
         devices=2,
-        strategy=SVRFSDPStrategy(processes=2),
+        strategy=SVRFSDPStrategy(),
         logger=False,
         enable_progress_bar=False,
     )

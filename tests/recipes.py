@@ -79,6 +79,9 @@ class Actors:
                 on_done(index, results[-1])
         return results
 
+    def agreed(self, value: Any) -> Any:
+        return value
+
     def _play(self, job: Job) -> Any:
         asked: Sequence[Any] = next(job.program)
         count = 0

@@ -97,20 +97,23 @@ def assert_same_first_step(found: Any, trained: Any, lr: float, length: int, tok
 
     Args:
         found: the policy to check.
-        trained: the other one, which still has the gradients of the step.
+        trained: the module of the other one, whose trainer still has the optimizer.
         lr: of the step.
         length: of the longest sequence.
         tokens: of all sequences.
     """
     eps = 1e-8
-    gradients = {name: p.grad for name, p in trained.named_parameters()}
-    error = of_gradients(trained, length, tokens, gradients)
+    optimizer, policy = trained.trainer.optimizers[0], trained.policy
+    share = 1 - optimizer.param_groups[0]["betas"][0]  # of the first gradient in its average
+    states = {name: optimizer.state[p] for name, p in policy.named_parameters()}
+    gradients = {name: state["exp_avg"] / share for name, state in states.items()}
+    error = of_gradients(policy, length, tokens, gradients)
     firm = 0
-    weights = zip(found.parameters(), trained.named_parameters(), strict=True)
+    weights = zip(found.parameters(), policy.named_parameters(), strict=True)
     for weight, (name, expected) in weights:
         surely = (gradients[name].abs() - error).clamp(min=0)
         step = lr * (error * eps / (surely + eps) ** 2).clamp(max=2.0)
         allowed = step + rounding(3, expected.abs().max().item())
         assert ((weight - expected).abs() <= allowed).all(), name
         firm += int((step < lr / 10).sum())
-    assert firm > 0.5 * sum(p.numel() for p in trained.parameters())  # of most weights it is strict
+    assert firm > 0.5 * sum(p.numel() for p in policy.parameters())  # of most weights it is strict

@@ -5,9 +5,9 @@
 
 A repeated name adds data sets that it lacks, or otherwise another seed of the method: values are
 then means with standard deviations. If every turn was recorded (model.evaluation.adaptive false),
-the stopping rule of the run's configuration is replayed, and fixed budgets and thresholds are
-shown too. Writes index.html, report.md, tables.tex, report.json, and figures/ with the numbers of
-each figure.
+the stopping rule of the run's configuration is replayed, fixed budgets and thresholds are shown
+too, and all stopping rules are compared within the same tokens. Writes index.html, report.md,
+tables.tex, report.json, and figures/ with the numbers of each figure.
 """
 
 import argparse
@@ -18,13 +18,13 @@ from rich.console import Console
 from rich.text import Text
 
 from svr_lightning.display import plain
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_file, write_json
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import Plot, all_figures
 from svr_lightning.report.page import page, report_md
 from svr_lightning.report.runs import Method, compare_rules, read_methods, read_votes
-from svr_lightning.report.tables import all_tables, headline
+from svr_lightning.report.tables import all_tables, headline, winners
 from svr_lightning.report.text import Table, tables_tex
 
 
@@ -39,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("report"), help="folder (report)")
     parser.add_argument("--votes", type=Path, help="votes.json that the vote command left")
     parser.add_argument(
+        "--budget",
+        type=float,
+        help="tokens per problem at which stopping rules are compared (default: those that the "
+        "first method takes)",
+    )
+    parser.add_argument(
         "--max-trajectories",
         type=int,
         default=25,
@@ -50,9 +56,15 @@ def run(options: argparse.Namespace) -> int:
     """Read, measure, draw, write."""
     if options.max_trajectories < 0:
         raise ConfigError(f"--max-trajectories {options.max_trajectories}: must not be negative")
+    require(options.budget is None or options.budget > 0, "--budget must be above 0 tokens")
     methods = read_methods(options.runs)
     votes = read_votes(options.votes) if options.votes else {}
-    rules = compare_rules(methods)
+    rules = compare_rules(methods, options.budget)
+    require(
+        options.budget is None or bool(rules),
+        "--budget: no stopping rule can be replayed; record every turn with "
+        "--model.evaluation.adaptive false",
+    )
     tables = all_tables(methods, votes, rules)
     figures, notes = all_figures(methods, votes, rules)
     write_report(options.out, methods, figures, notes, tables, options.max_trajectories)
@@ -60,6 +72,8 @@ def run(options: argparse.Namespace) -> int:
     console.print(Text(plain(headline(methods))))
     for method in methods[1:]:
         console.print(Text(plain(headline([method]))))
+    for sentence in winners(methods, rules):
+        console.print(Text(plain(sentence)))
     for note in notes:
         console.print(Text(plain(note), style="grey50"))
     console.print(

@@ -127,6 +127,10 @@ class Engine(ABC):
         self.cancel()
         return ()
 
+    def agreed(self, value: Any) -> Any:
+        """What the first of the processes that share it has as ``value``; all of them call it."""
+        return value
+
     def sleep(self) -> None:
         """Release memory that only sampling needs. The next sync or submit allocates it again."""
         return

@@ -26,6 +26,7 @@ from svr_lightning.engines.vllm_process import (
     process_named,
     processes,
     random_state_kept,
+    threads_kept,
 )
 from svr_lightning.errors import ConfigError
 
@@ -39,6 +40,9 @@ CPU_CACHE_BYTES = 256 * 2**20
 """KV cache on a CPU, where a share of the memory would be that of the whole machine."""
 MOST_SEQUENCES = 1024
 """Limit of completions that run at the same time."""
+EVALUATED_SEQUENCES = 256
+"""The same where nothing trains. Of vLLM's own 1024 on large GPUs few are used by an evaluation,
+and each start would capture graphs and profile the sampler for all."""
 CPU_BATCHED_TOKENS = 8192
 """Tokens of one engine step on a CPU; a prompt has to fit into what is left of them."""
 _OURS = frozenset(
@@ -131,7 +135,13 @@ class VLLMEngine(Engine):
             self._eager = partial(torch.compiler.set_stance, "force_eager")
         shared = own_shared_memory() if on_cpu and self.ranks > 1 else nullcontext()
         gpu = 0 if on_cpu else torch.cuda.current_device()
-        with process_named(self.ranks, gpu), random_state_kept(), self._eager(), shared:
+        with (
+            process_named(self.ranks, gpu),
+            random_state_kept(),
+            threads_kept(),
+            self._eager(),
+            shared,
+        ):
             try:
                 self._llm = LLM(**arguments)
             except (TypeError, ValueError) as error:
@@ -229,6 +239,16 @@ class VLLMEngine(Engine):
         self.cancel()
         return outputs
 
+    def agreed(self, value: Any) -> Any:
+        """What the first of the processes that share it has as ``value``; all of them call it."""
+        if self.ranks == 1:
+            return value
+        from vllm.distributed import get_tp_group
+
+        group, values = get_tp_group(), [value]
+        torch.distributed.broadcast_object_list(values, src=group.ranks[0], group=group.cpu_group)
+        return values[0]
+
     def _output(self, result: Any) -> Output:
         (completion,) = result.outputs
         if completion.finish_reason not in _REASONS:
@@ -277,6 +297,7 @@ def served_config(model: Any, release: tuple[int, ...], *, tied: bool) -> Any:
     that do not support it alone.
     """
     config = copy.deepcopy(model.config)
+    config.name_or_path = ""  # where it was read from
     config.architectures = [type(model).__name__]
     config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = tied
     if config.model_type == "qwen3_5_text" and release < TEXT_ONLY_QWEN3_5:
@@ -295,7 +316,8 @@ def config_folder(config: Any) -> Path:
     Its path is part of the key under which vLLM caches compiled code: another one at every start
     would compile everything again.
     """
-    cache = Path(os.environ.get("VLLM_CACHE_ROOT", "~/.cache/vllm")).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    cache = Path(os.environ.get("VLLM_CACHE_ROOT", f"{home}/vllm")).expanduser()
     content = config.to_json_string(use_diff=False)
     folder = cache / "svr_lightning" / hashlib.sha256(content.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
@@ -313,9 +335,8 @@ def defaults(
         "seed": 0,  # of nothing: every request brings its own
         "generation_config": "vllm",
         "disable_log_stats": True,
+        "max_num_seqs": min(trajectories or EVALUATED_SEQUENCES, MOST_SEQUENCES),
     }
-    if trajectories is not None:  # vLLM's own default captures graphs for up to 1024
-        arguments["max_num_seqs"] = min(trajectories, MOST_SEQUENCES)
     if _is_hybrid(config):
         arguments["enable_prefix_caching"] = False  # almost useless with recurrent states
         arguments["mamba_ssm_cache_dtype"] = "float32"  # as the trainer holds them

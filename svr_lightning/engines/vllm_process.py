@@ -119,6 +119,20 @@ def processes() -> int:
 
 
 @contextmanager
+def threads_kept() -> Iterator[None]:
+    """On CUDA, vLLM leaves torch one thread, unless ``OMP_NUM_THREADS`` says how many.
+
+    An optimizer on the CPU would have no more.
+    """
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+
+@contextmanager
 def random_state_kept() -> Iterator[None]:
     """VLLM seeds the generators of the process that it lives in."""
     python, numpy = random.getstate(), np.random.get_state()

@@ -129,14 +129,17 @@ def data_sets(methods: Sequence[Method]) -> list[str]:
     return ordered(name for method in methods for run in method.runs for name in run.tables)
 
 
-def compare_rules(methods: Sequence[Method]) -> dict[int, Numbers]:
-    """Stopping rules of each method that was recorded whole, at the tokens of the first such one.
+def compare_rules(methods: Sequence[Method], budget: float | None = None) -> dict[int, Numbers]:
+    """Stopping rules at equal tokens, on the first seed of each method that was recorded whole.
+
+    Args:
+        methods: of which the others are left out.
+        budget: tokens per problem; None takes those of the first such method.
 
     Returns:
         {place of the method: see :func:`~svr_lightning.evaluation.sweep.compare_stops`}.
     """
     found: dict[int, Numbers] = {}
-    budget = None
     for number, run in enumerate(method.runs[0] for method in methods):
         if run.complete:
             found[number] = compare_stops(run.tables, run.rule, run.max_turns, budget)

@@ -173,6 +173,21 @@ def results(methods: Sequence[Method]) -> Table:
     )
 
 
+def winners(methods: Sequence[Method], rules: Mapping[int, Numbers]) -> list[str]:
+    """One sentence for each method of ``rules``: its best stopping rule at the budget."""
+    sentences = []
+    for number, found in rules.items():
+        method = methods[number]
+        best = next((row for row in found["rows"] if row["name"] == found["winner"]), None)
+        said = "no stopping rule is cheap enough"
+        if best is not None:
+            rule = f"the best stopping rule that reads no labels is {best['name']!r}"
+            said = f"{rule}, with {best['accuracy']:.3f} accuracy"
+        budget = f"{found['budget']:,.0f} tokens per problem"
+        sentences.append(f"{method.name}, seed {method.runs[0].seed}: within {budget} {said}.")
+    return sentences
+
+
 def stopping_rules(methods: Sequence[Method], rules: Mapping[int, Numbers]) -> Table:
     """Families of stopping rules at equal tokens; the best that reads no labels is bold."""
     rows: Rows = []
@@ -200,7 +215,8 @@ def stopping_rules(methods: Sequence[Method], rules: Mapping[int, Numbers]) -> T
         main=True,
         caption=f"Stopping rules at equal tokens: at most {budget:,.0f} per problem on average. "
         "The best setting of a rule on one half of the problems is measured on the other half. "
-        "Intervals are 95 % over problems; the gap is to the best rule that reads no labels.",
+        "Intervals are 95 % over problems; the gap is to the best rule that reads no labels. "
+        + " ".join(winners(methods, rules)),
         head=("Method", "Rule", "Acc.", "95 % interval", "Tokens", "Gap", "95 % interval"),
         rows=rows,
         marks=marks,

@@ -130,13 +130,17 @@ def roll_out(
                 for t in _trajectories(result)
             ]
 
-        results = enumerate(driver.run(jobs, on_done=grade, ahead=ahead))
-        for problem, its in zip(problems, programs, strict=True):
-            ends = list(islice(results, len(its)))
-            trajectories = [t for _, result in ends for t in _trajectories(result)]
-            with record_function("reward"):
-                ys = [[y.result() for y in turns] for index, _ in ends for turns in labels[index]]
-                groups.append(_reward_group(problem, trajectories, ys, recipe, place, attempt))
+        results = driver.run(jobs, on_done=grade, ahead=ahead)
+        with record_function("reward"):
+            ys = [[[y.result() for y in turns] for turns in labels[i]] for i in range(len(jobs))]
+            # Processes that share an engine replace the same groups, also where a grader has
+            # answered one of them only: other requests than its neighbours' would block them all.
+            ends = zip(results, driver.agreed(ys), strict=True)
+            for problem, its in zip(problems, programs, strict=True):
+                own = list(islice(ends, len(its)))
+                trajectories = [t for result, _ in own for t in _trajectories(result)]
+                graded = [turns for _, of_job in own for turns in of_job]
+                groups.append(_reward_group(problem, trajectories, graded, recipe, place, attempt))
     return groups
 
 

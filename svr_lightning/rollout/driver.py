@@ -121,6 +121,7 @@ class Driver:
             f"{type(engine).__name__} reads token ids, so the driver needs a renderer",
         )
         self._engine = engine
+        self.agreed = engine.agreed
         self._renderer = renderer if engine.reads_tokens else None
         self.place = SeedContext(run_seed=run_seed, step=step, attempt=attempt)
         self._progress = progress or Progress("", 0, quiet=True)

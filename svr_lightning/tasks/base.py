@@ -107,7 +107,9 @@ class Task(ABC):
     """Whether answers and references are LaTeX, which the grader ``symbolic`` can compare."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Name the task after its class and its init arguments, unless the class has a name.
+        """Name the task after its class and its init arguments, unless the class has its own name.
+
+        With the name of its base its problems would be graded by the base.
 
         Raises:
             TypeError: if an init argument is not a JSON value, or the class takes none.
@@ -115,7 +117,7 @@ class Task(ABC):
         if (args or kwargs) and cls.__init__ is object.__init__:  # which would not mind them
             raise TypeError(f"{cls.__name__} takes no arguments, not {kwargs or args}")
         task = super().__new__(cls)
-        if not hasattr(cls, "name"):
+        if "name" not in vars(cls):
             task.name = _name(cls, task, args, kwargs)
         return task
 

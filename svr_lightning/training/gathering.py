@@ -1,6 +1,6 @@
 """Plain values of several processes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
 from typing import Any, TypeVar
@@ -19,8 +19,10 @@ def gather_lists(values: Sequence[T]) -> list[T]:
     return list(chain.from_iterable(gathered))
 
 
-def mean_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
-    """The mean of each value over the ranks that have it."""
-    shards = gather_lists([dict(values)])
-    keys = dict.fromkeys(key for shard in shards for key in shard)
-    return {k: fmean(shard[k] for shard in shards if k in shard) for k in keys}
+def over_ranks(values: Mapping[str, float], maxima: Container[str]) -> dict[str, float]:
+    """The mean of each value over the ranks that have it; of those in ``maxima`` the largest."""
+    found: dict[str, list[float]] = {}
+    for shard in gather_lists([dict(values)]):
+        for key, value in shard.items():
+            found.setdefault(key, []).append(value)
+    return {key: max(of) if key in maxima else fmean(of) for key, of in found.items()}

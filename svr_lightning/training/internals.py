@@ -5,7 +5,8 @@ fails where a new version no longer has it, or calls it with other arguments.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.fetchers import _DataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.strategies import DeepSpeedStrategy
+from lightning.pytorch.strategies import DeepSpeedStrategy, ModelParallelStrategy
+from torch._C import _len_torch_function_stack
+from torch.overrides import _pop_mode_temporarily
 
 _LOOPS = "lightning.pytorch.loops"
 
@@ -40,6 +43,11 @@ PRIVATE = {
     "lightning.pytorch.strategies.DeepSpeedStrategy._init_deepspeed_distributed": (
         "processes on CPUs, which Lightning refuses"
     ),
+    "lightning.pytorch.strategies.ModelParallelStrategy._data_parallel_size": (
+        "shards over all processes, however many a launcher starts"
+    ),
+    "torch._C._len_torch_function_stack": "engines work under no torch-function mode",
+    "torch.overrides._pop_mode_temporarily": "as above",
     "torch.optim.AdamW._step_supports_amp_scaling": "gradients are clipped under mixed precision",
     "transformers.PreTrainedConfig._attn_implementation": "which attention a model calls",
     "deepspeed.ops.__compatible_ops__": "no communication kernel is compiled on CPUs",
@@ -125,6 +133,18 @@ class CPUDeepSpeed(DeepSpeedStrategy):
         self._init_deepspeed_distributed()
 
 
+class AllProcesses(ModelParallelStrategy):
+    """Lightning's FSDP2 over all processes of the run."""
+
+    def __init__(self, timeout: timedelta) -> None:
+        super().__init__(tensor_parallel_size=1, timeout=timeout)
+
+    def setup_environment(self) -> None:
+        """Join the other processes."""
+        self._data_parallel_size = self.num_nodes * self.num_processes
+        super().setup_environment()
+
+
 def compile_no_kernels() -> None:
     """Keep DeepSpeed from compiling a communication kernel on CPUs, which takes over a minute."""
     import deepspeed
@@ -141,6 +161,15 @@ def save_at_the_end(callback: ModelCheckpoint, step: int) -> None:
 def has_trainer(module: LightningModule) -> bool:
     """Whether a trainer runs this module."""
     return module._trainer is not None
+
+
+@contextmanager
+def no_torch_function_modes() -> Iterator[None]:
+    """Outside of all of them; a default device is one."""
+    with ExitStack() as modes:
+        for _ in range(_len_torch_function_stack()):
+            modes.enter_context(_pop_mode_temporarily())
+        yield
 
 
 def let_gradients_be_clipped(optimizer: torch.optim.AdamW) -> None:

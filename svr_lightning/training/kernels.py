@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from transformers.integrations.liger import apply_liger_kernel
 
 from svr_lightning.errors import ConfigError, one_line, require
@@ -18,13 +18,14 @@ LIGER_MODELS = ("qwen3", "qwen3_5_text")
 by the same functions, as its source says."""
 
 
-def use_kernels(model: Any, liger: bool | None, device: str) -> None:
+def use_kernels(model: Any, liger: bool | None, device: str, *, trains: bool = True) -> None:
     """Patch the model in place with the kernels that this machine has for it, and log which ones.
 
-    ``liger`` is that of :class:`PolicyConfig`, ``device`` the type that will run the model.
+    ``liger`` is that of :class:`PolicyConfig`, ``device`` the type that will run the model. Where
+    nothing ``trains``, slow or wrong kernels are warned of: with vLLM the model computes nothing.
 
     Raises:
-        ConfigError: if ``liger`` is True and cannot be.
+        ConfigError: if ``liger`` is True and cannot be, or a training would be slow or wrong.
     """
     config = model.config.get_text_config()
     installed = find_spec("liger_kernel") is not None and find_spec("triton") is not None
@@ -34,15 +35,41 @@ def use_kernels(model: Any, liger: bool | None, device: str) -> None:
         changes = {"fused_linear_cross_entropy": False, "cross_entropy": False}
         apply_liger_kernel(model, changes)
         used.append(f"liger-kernel {version('liger_kernel')}")
+    choose_functions(model, device)
     if device == "cuda":
-        used += linear_attention_kernels(model)
+        try:
+            used += linear_attention_kernels(model)
+        except ConfigError as error:
+            if trains:
+                raise
+            rank_zero_warn(str(error))
     rank_zero_info(f"kernels on {device}: {', '.join([*used, 'torch'])}")
 
 
 LINEAR_ATTENTION = "chunk_gated_delta_rule"
 CONVOLUTION = "causal_conv1d_fn"
 """Functions of linear-attention layers, as transformers names them."""
+_FUNCTIONS = ("gated_delta_rule", "causal_conv1d_fn", "causal_conv1d_update")
+"""How the names of all of them end, for prompts and for single tokens."""
+_PUT_ASIDE: dict[Any, Any] = {}
+"""What transformers chose, by the function of its own that a CPU runs instead."""
 KERNELS = "pip install 'svr-lightning[kernels]'"
+
+
+def choose_functions(model: Any, device: str) -> None:
+    """Let linear attention call transformers' own functions, on CUDA those that it has chosen.
+
+    It chooses when it is imported, and takes kernels for CUDA, where they are installed, on a CPU
+    too. The choice holds for all models of this process.
+    """
+    for functions, word in _words(model):
+        if word.endswith(_FUNCTIONS):
+            found = functions[word]
+            if device == "cuda":
+                functions[word] = _PUT_ASIDE.get(found, found)
+            elif (chooser := _chooser(found)) is not None:
+                functions[word] = inspect.unwrap(chooser)
+                _PUT_ASIDE[functions[word]] = found
 
 
 def linear_attention_kernels(model: Any) -> list[str]:
@@ -79,26 +106,39 @@ def called(model: Any, name: str) -> Any:
     transformers takes a kernel where its package imports without any error, else a function of
     its own, and hides its choice in the closure of a wrapper.
     """
-    for forward in {inspect.unwrap(type(module).forward) for module in model.modules()}:
-        for word in forward.__code__.co_names:
-            if word.endswith(name) and word in forward.__globals__:
-                return _chosen(forward.__globals__[word])
+    for functions, word in _words(model):
+        if word.endswith(name):
+            return _chosen(functions[word])
     return None
 
 
+def _words(model: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """The module-level names that the layers' forward passes use, each with its module."""
+    for forward in {inspect.unwrap(type(module).forward) for module in model.modules()}:
+        for word in forward.__code__.co_names:
+            if word in forward.__globals__:
+                yield forward.__globals__, word
+
+
 def _chosen(wrapper: Any) -> Any:
-    for function in _within(wrapper):
-        inside = inspect.getclosurevars(function).nonlocals
-        if "implementation" in inside:
-            return inside["implementation"]
-    return wrapper
+    chooser = _chooser(wrapper)
+    return wrapper if chooser is None else _nonlocals(chooser)["implementation"]
+
+
+def _chooser(wrapper: Any) -> Any:
+    """The function within a wrapper that calls what was chosen; None if it is no wrapper."""
+    return next((f for f in _within(wrapper) if "implementation" in _nonlocals(f)), None)
+
+
+def _nonlocals(function: Any) -> Any:
+    return inspect.getclosurevars(function).nonlocals
 
 
 def _within(wrapper: Any) -> Iterator[Any]:
     """A wrapper, and the functions in its closure; the package kernels makes it a module."""
     function = wrapper if inspect.isfunction(wrapper) else type(wrapper).forward
     yield function
-    yield from filter(inspect.isfunction, inspect.getclosurevars(function).nonlocals.values())
+    yield from filter(inspect.isfunction, _nonlocals(function).values())
 
 
 def _of_transformers(function: Any) -> bool:

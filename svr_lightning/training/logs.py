@@ -8,6 +8,7 @@ import resource
 import sys
 import time
 from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -111,6 +112,17 @@ def hyperparameters(module: Any) -> dict[str, Any]:
     return dict(json.loads(json.dumps({"model": model}, default=str)))  # tuples as lists
 
 
+MAXIMA = frozenset({"train/ratio_max", "train/behaviour/max", "memory/peak"})
+"""Logged values of which that of all processes is the largest, not the mean."""
+
+
+def seconds_now(device_type: str) -> float:
+    """A clock's seconds, on CUDA once the GPU has done all that it was given."""
+    if device_type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 class StepLog:
     """Means and maxima over an optimizer step's micro-batches, and what its update took."""
 
@@ -143,7 +155,7 @@ class StepLog:
 
     def take(self, device: torch.device) -> dict[str, float]:
         """The logged values of the update that ends now; the next one begins."""
-        seconds = time.perf_counter() - self._began
+        seconds = seconds_now(device.type) - self._began
         values = {name: total / self._count for name, total in self._sums.items()} | self._maxima
         values["time/update"] = seconds
         values["speed/update"] = self._tokens / seconds
@@ -295,8 +307,20 @@ class CollapseWatch:
     """
 
     def __init__(self) -> None:
-        self._seen: list[SelfVerification] = []
+        self._start: list[SelfVerification] = []
+        self._latest: deque[SelfVerification] = deque(maxlen=WINDOW)
         self._said = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for a checkpoint, so that a resumed run keeps its start."""
+        seen = {"start": self._start, "latest": self._latest}
+        return {"said": self._said} | {name: list(map(list, each)) for name, each in seen.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        self._start = [SelfVerification(*one) for one in state["start"]]
+        self._latest.extend(SelfVerification(*one) for one in state["latest"])
+        self._said = state["said"]
 
     def note(self, stats: Mapping[str, float]) -> str | None:
         """Add the logged values of a rollout; returns the warning at its first occurrence.
@@ -305,7 +329,8 @@ class CollapseWatch:
         """
         if "train/auroc" not in stats:
             return None
-        self._seen.append(
+        rollouts = self._start if len(self._start) < WINDOW else self._latest
+        rollouts.append(
             SelfVerification(
                 says_correct=stats["train/verdict/correct"],
                 would_stop=stats["train/would_stop"],
@@ -313,11 +338,11 @@ class CollapseWatch:
                 auroc=stats["train/auroc"],
             )
         )
-        if self._said or len(self._seen) < 2 * WINDOW:
+        if self._said or len(self._latest) < WINDOW:
             return None
         start, now = (
             SelfVerification(*map(fmean, zip(*rollouts, strict=True)))
-            for rollouts in (self._seen[:WINDOW], self._seen[-WINDOW:])
+            for rollouts in (self._start, self._latest)
         )
         self._said = has_collapsed(start, now)
         return ADVICE.format(start=start, now=now) if self._said else None

@@ -31,9 +31,9 @@ from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import check_precision
 from svr_lightning.training.evaluating import ModuleEvaluation
 from svr_lightning.training.flops import batch_flops
-from svr_lightning.training.gathering import mean_over_ranks
+from svr_lightning.training.gathering import over_ranks
 from svr_lightning.training.internals import has_trainer
-from svr_lightning.training.logs import CollapseWatch, CSVLog, StepLog, hyperparameters
+from svr_lightning.training.logs import MAXIMA, CollapseWatch, CSVLog, StepLog, hyperparameters
 from svr_lightning.training.policy import load_policy, stop_token_ids, weights_fingerprint
 from svr_lightning.training.profiling import StepTrace
 from svr_lightning.training.reference import make_reference, mix_reference
@@ -149,7 +149,7 @@ class SVRModule(LightningModule):
     def _load_policy(self) -> None:
         config = self.policy_config
         device = "cpu" if not has_trainer(self) else self.trainer.strategy.root_device.type
-        self.policy, tokenizer = load_policy(config, self.seed, device)
+        self.policy, tokenizer = load_policy(config, self.seed, device, trains=self._trains)
         self.renderer = Renderer(
             tokenizer,
             max_prompt_tokens=config.max_prompt_tokens,
@@ -226,18 +226,21 @@ class SVRModule(LightningModule):
         return state if self.policy_config.lora is None else lora.adapters_of(state)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the recipe's state and the fingerprint of the adapters' base model."""
+        """Add the recipe's state, the watch's and the fingerprint of the adapters' base model."""
+        checkpoint["collapse"] = self._collapse.state_dict()
         if self.policy_config.lora is not None:
             checkpoint["base"] = weights_fingerprint(lora.base_of(self.policy.state_dict()))
         if state := self.recipe.scheduler.state_dict():
             checkpoint["recipe"] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the recipe's state; drop the reference if the run does not train."""
+        """Restore both states; drop the reference if the run does not train."""
         if has_trainer(self) and self._trains:
             check_resumable(checkpoint)
         if "recipe" in checkpoint:
             self.recipe.scheduler.load_state_dict(checkpoint["recipe"])
+        if "collapse" in checkpoint:  # earlier versions did not save it
+            self._collapse.load_state_dict(checkpoint["collapse"])
         self.serving.weights_replaced()
         if "state_dict" not in checkpoint:
             return  # DeepSpeed and FSDP2 load weights themselves
@@ -330,8 +333,9 @@ class SVRModule(LightningModule):
             "train/loss": update.loss.detach(),
             "train/kl": update.kl,
             "train/clip_frac": update.clip_frac,
-            "engine/logprob_diff": update.logprob_diff,
         }
+        if batch.fresh_weight:
+            means["engine/logprob_diff"] = update.logprob_diff
         maxima = {"train/ratio_max": update.ratio_max}
         if (weights := update.behaviour) is not None:
             means |= {f"train/behaviour/{k}": getattr(weights, k) for k in ("mean", "clipped")}
@@ -348,28 +352,32 @@ class SVRModule(LightningModule):
             self._require_finite(total_norm(self.policy).item())
         stats = self._step_log.take(self.device)
         stats["train/lr"] = optimizer.param_groups[0]["lr"]
-        gap = stats["engine/logprob_diff"]
+        gap = stats.get("engine/logprob_diff")
         stats |= self._rollout_stats
         self._rollout_stats = {}  # written once, with the first update of the rollout
         floor = stats.get("engine/logprob_floor")  # of this process, as the gap is
-        stats = mean_over_ranks(stats)
-        self.write_metrics(stats, self.global_step + 1)
+        stats = over_ranks(stats, MAXIMA)
+        step = self.global_step + 1
+        self.write_metrics(stats, step)
         if warning := self._collapse.note(stats):
-            rank_zero_warn(f"optimizer step {self.global_step + 1}: {warning}")
-        if floor is not None and (warning := self._canary.judge(gap, floor, self.global_step + 1)):
-            warnings.warn(warning, stacklevel=2)
+            rank_zero_warn(f"optimizer step {step}: {warning}")
+        judged = None if gap is None or floor is None else self._canary.judge(gap, floor, step)
+        if judged:
+            warnings.warn(judged, stacklevel=2)
         for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
             if key in stats:
                 self.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Step, then let the reference follow after every N-th step."""
+        """Step and free the gradients; the reference follows after every N-th step."""
         super().optimizer_step(*args, **kwargs)
         strategy: Any = self.trainer.strategy
         if strategy.handles_gradient_accumulation:
             if self.trainer.fit_loop.accumulating:  # type: ignore[attr-defined]
                 return
             self._require_finite(strategy.gradient_norm())  # it left out one that is not
+        else:
+            self.policy.zero_grad()  # else they would take memory during the next rollout
         step = self.global_step + 1
         every = self.reference_config.every
         if self.reference is not None and every and step % every == 0:

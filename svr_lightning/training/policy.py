@@ -43,7 +43,9 @@ _SCORE_SHAPING = (
 """Changes of the output layer's scores, as configurations of some architectures name them."""
 
 
-def load_policy(config: PolicyConfig, seed: int, device: str = "cpu") -> tuple[Any, Any]:
+def load_policy(
+    config: PolicyConfig, seed: int, device: str = "cpu", *, trains: bool = True
+) -> tuple[Any, Any]:
     """Load a model with fp32 weights and its tokenizer, for a ``device`` of this type.
 
     Raises:
@@ -57,7 +59,7 @@ def load_policy(config: PolicyConfig, seed: int, device: str = "cpu") -> tuple[A
         model = _read_model(config)
     _check(model, config)
     freeze_vision(model)
-    use_kernels(model, config.liger, device)
+    use_kernels(model, config.liger, device, trains=trains)
     prepare_packing(model)
     if config.lora is not None:
         lora.attach(model, **asdict(config.lora), seed=seed, base=config.path)

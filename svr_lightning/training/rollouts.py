@@ -28,7 +28,8 @@ from svr_lightning.rollout.collect import collect_rollout, share_of
 from svr_lightning.training.canary import rounding_floor
 from svr_lightning.training.config import check_weighing
 from svr_lightning.training.gathering import gather_lists
-from svr_lightning.training.logs import rollout_stats
+from svr_lightning.training.internals import no_torch_function_modes
+from svr_lightning.training.logs import rollout_stats, seconds_now
 from svr_lightning.training.packing import can_pack
 from svr_lightning.training.policy import probe
 from svr_lightning.training.update import (
@@ -67,19 +68,15 @@ def plain_tensors() -> Iterator[None]:
     Lightning loads models under a default device and dtype, and validates under autocast and
     inference mode. They would apply to tensors that an engine creates.
     """
-    dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with ExitStack() as modes:
-            if torch.get_default_device().type != "cpu":
-                modes.enter_context(torch.device("cpu"))
-            modes.enter_context(torch.inference_mode(False))
-            for device in ("cpu", "cuda"):
-                if torch.is_autocast_enabled(device):
-                    modes.enter_context(torch.autocast(device, enabled=False))
-            yield
-    finally:
-        torch.set_default_dtype(dtype)
+    with ExitStack() as modes:
+        modes.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float32)
+        modes.enter_context(no_torch_function_modes())
+        modes.enter_context(torch.inference_mode(False))
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                modes.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 class PolicyEngine:
@@ -111,7 +108,7 @@ class PolicyEngine:
         with plain_tensors():
             engine.start(policy, stop_token_ids, max_model_len)
         self.engine = engine
-        self._policy = policy
+        self._policy, self._device_type = policy, device_type
         self._replaced = True
         self._watched: list[Tensor] = []
         self._still = 0
@@ -128,18 +125,18 @@ class PolicyEngine:
         """
         seconds, training = None, self._policy.training
         self._policy.eval()
-        try:
-            with plain_tensors(), torch.no_grad():
+        with plain_tensors(), torch.no_grad():
+            try:
                 if self._replaced or self.engine.version != version:
-                    started = time.perf_counter()
+                    started = seconds_now(self._device_type)
                     with record_function("sync"):
                         self.engine.sync(self._policy, version)
                     self._replaced = False
-                    seconds = time.perf_counter() - started
+                    seconds = seconds_now(self._device_type) - started
                 yield seconds
-        finally:
-            self.engine.sleep()
-            self._policy.train(training)
+            finally:
+                self.engine.sleep()
+                self._policy.train(training)
 
     def start_watching(self) -> None:
         """Remember the current weights, to compare with those after the next optimizer step."""

@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.device_mesh import DeviceMesh
@@ -20,19 +19,19 @@ from svr_lightning.engines.lora import is_adapted
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import require
 from svr_lightning.training.checkpoint import check_weights, remove, replacing, without_reference
+from svr_lightning.training.internals import AllProcesses
 from svr_lightning.training.parts import check_parts, save_parts
 
 
-class SVRFSDPStrategy(ModelParallelStrategy):
+class SVRFSDPStrategy(AllProcesses):
     """Lightning's FSDP2 with checkpoints in parts that are complete or absent.
 
     Args:
-        processes: of the whole run.
         timeout: how long a process waits for another one; the slowest rollout has to fit.
     """
 
-    def __init__(self, processes: int, timeout: timedelta = timedelta(minutes=30)) -> None:
-        super().__init__(data_parallel_size=processes, tensor_parallel_size=1, timeout=timeout)
+    def __init__(self, timeout: timedelta = timedelta(minutes=30)) -> None:
+        super().__init__(timeout)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """This process's parts, where they are: Lightning would copy all to the CPU's memory."""
@@ -107,7 +106,11 @@ def shard(model: Any, mesh: DeviceMesh) -> Any:
     """Shard a transformers model in place: layer by layer, then embedding, norm and output layer.
 
     Tied embeddings stay tied.
+
+    Raises:
+        ConfigError: if some of its weights would be left whole.
     """
+    _check_parts(model)
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     tied = head.weight is embedding.weight
     for layer in model.base_model.layers:
@@ -120,3 +123,20 @@ def shard(model: Any, mesh: DeviceMesh) -> Any:
         part = distribute_tensor(head.weight.data, mesh, [Shard(0)])
         head.weight = nn.Parameter(part, requires_grad=head.weight.requires_grad)
     return model
+
+
+def _check_parts(model: Any) -> None:
+    """Require that a model's weights are those of its layers, their base and the output layer."""
+    within = "model.policy.path: under SVRFSDPStrategy"
+    mend = "set trainer.strategy=deepspeed_stage_2"
+    name, head = type(model).__name__, model.get_output_embeddings()
+    require(
+        hasattr(model.base_model, "layers"),
+        f"{within} a model is sharded layer by layer, and {name} has no list of that name; {mend}",
+    )
+    sharded = {id(weight) for weight in (*model.base_model.parameters(), head.weight)}
+    whole = [key for key, weight in model.named_parameters() if id(weight) not in sharded]
+    require(
+        not whole,
+        f"{within} every process would train another {', '.join(whole)} of {name}; {mend}",
+    )

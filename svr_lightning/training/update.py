@@ -55,7 +55,7 @@ class TrainBatch:
     mean_weight: float
     """The same factor for logs, whose means are over the sequences with a loss."""
     fresh_weight: float
-    """The same for means over the sequences with fresh tokens."""
+    """The same for means over the sequences with fresh tokens; 0 without any."""
     group_ids: tuple[str, ...]
     """[B] problem of each sequence, for messages."""
     old_logprobs: Tensor | None = None
@@ -169,7 +169,8 @@ def micro_batches(
 
 def _with_fresh_weight(batches: Sequence[TrainBatch], accumulate: int) -> list[TrainBatch]:
     fresh = sum(int(batch.fresh.any(dim=1).sum()) for batch in batches)
-    return [replace(batch, fresh_weight=accumulate / max(fresh, 1)) for batch in batches]
+    weight = accumulate / fresh if fresh else 0.0
+    return [replace(batch, fresh_weight=weight) for batch in batches]
 
 
 def balanced_split(lengths: Sequence[int], count: int, packed: bool = False) -> list[slice]:

@@ -81,7 +81,7 @@ def test_the_first_optimizer_step_is_ours(turn: str, tmp_path: Path) -> None:
     assert any(sample.advantage for group in module.groups for sample in group.samples)
     trainer = trl_step(problems, tmp_path, turn=turn, engine=TransformersEngine(max_batch=64))
     length = 512 + 96
-    assert_same_first_step(trainer.model, module.policy, LR, length, PROBLEMS * GROUP * length)
+    assert_same_first_step(trainer.model, module, LR, length, PROBLEMS * GROUP * length)
 
 
 def test_the_documented_example_trains_with_trls_own_generation(

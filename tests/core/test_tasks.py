@@ -18,6 +18,7 @@ MODULE = """
 from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.base import Task
+from svr_lightning.tasks.countdown import Countdown
 
 class Echo(Task):
     style = AnswerStyle(role="You are an echo.", request="it", reminder="it", draft_limit=9)
@@ -42,6 +43,10 @@ class NotATask:
 
 class Broken(Task):
     pass
+
+class Lenient(Countdown):
+    def grade(self, completion, problem):
+        return True
 """
 
 
@@ -94,6 +99,13 @@ def test_a_task_made_by_hand_is_found_again_by_its_problems(module: str) -> None
     assert get_task(problem.task).times == 3  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"Echo: init arguments must be JSON values"):
         echo(object())
+
+
+def test_a_subclass_of_a_task_grades_its_own_problems(module: str) -> None:
+    task = get_task(f"{module}.Lenient")
+    problem = task.from_row({"nums": [1, 2], "target": 3})
+    assert get_task(problem.task) is task
+    assert task.grade("three", problem)
 
 
 def test_a_class_that_is_defined_again_is_made_again(module: str) -> None:

@@ -33,9 +33,9 @@ def start(folder: Path, *extra: str) -> BaseProcess:
     return forked.start(folder.with_suffix(".log"), *command(folder, *extra))
 
 
-def resume(folder: Path) -> BaseProcess:
+def resume(folder: Path, *extra: str) -> BaseProcess:
     """The same command with ``--ckpt_path last``."""
-    return start(folder, "--ckpt_path", "last")
+    return start(folder, "--ckpt_path", "last", *extra)
 
 
 def wait_for(path: Path, process: BaseProcess, text: str = "") -> None:

@@ -11,33 +11,48 @@ from svr_lightning.training.logs import CSVLog
 from tests.faults.runs import differences, resume, start, wait_for
 from tests.forked import wait
 
+ALL_WEIGHTS = ()
+ADAPTERS = ("--model.policy.lora.r", "4")
+
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+def options(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """What trains, as a test asks for it."""
+    if request.param:
+        pytest.importorskip("peft")
+    return tuple(request.param)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(
+    options: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, float]:
     """The end state to reach, and how long one optimizer step takes, validations included."""
     folder = tmp_path_factory.mktemp("resume") / "whole"
-    process = start(folder)
+    process = start(folder, *options)
     wait_for(folder / "metrics.csv", process)
     began = time.monotonic()
     assert wait(process) == 0
     return folder, (time.monotonic() - began) / 5  # from the end of step 1 to that of step 6
 
 
+@pytest.mark.parametrize("options", [ALL_WEIGHTS, ADAPTERS], indirect=True)
 def test_a_run_killed_and_resumed_ends_like_one_that_was_not(
-    uninterrupted: tuple[Path, float], tmp_path: Path
+    options: tuple[str, ...], uninterrupted: tuple[Path, float], tmp_path: Path
 ) -> None:
     whole, step_seconds = uninterrupted
     folder = tmp_path / "killed"
-    process = start(folder)
+    process = start(folder, *options)
     wait_for(folder / "metrics.csv", process, "\n3,train/loss,")
     time.sleep(0.5 * step_seconds)  # somewhere within step 4, of 6
     process.kill()
     assert wait(process) == -signal.SIGKILL
     assert not (folder / "policy").exists()
-    assert wait(resume(folder)) == 0
+    assert wait(resume(folder, *options)) == 0
     assert differences(whole, folder) == []
 
 
+@pytest.mark.parametrize("options", [ALL_WEIGHTS], indirect=True)
 def test_a_validation_is_made_up_for_where_a_kill_cut_it_off_and_only_there(
     uninterrupted: tuple[Path, float], tmp_path: Path
 ) -> None:

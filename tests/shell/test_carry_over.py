@@ -171,6 +171,8 @@ def test_fresh_tokens_alone_are_compared_with_the_engine() -> None:
     (batch,) = micro_batches([mixed, old, new], **options)
     assert batch.fresh_weight == 1 / 2  # of three sequences two have fresh tokens
     assert batch.mean_weight == 1 / 3
+    (none,) = micro_batches([old], **options)
+    assert none.fresh_weight == 0.0  # nothing to compare
 
 
 # --- a training ---------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import TASKS, GradingError, Task, get_task
 from svr_lightning.tasks.base import Row
+from svr_lightning.tasks.grading import Label
 from svr_lightning.training.logs import rollout_stats
 from svr_lightning.training.update import samples_of
 from tests.scripted_engine import ScriptedEngine
@@ -265,6 +267,32 @@ def test_replacing_problems_needs_a_source_of_fresh_ones() -> None:
             resample="top_up",
         )
     assert engine.requests == []
+
+
+def test_processes_that_share_an_engine_replace_what_the_first_one_would() -> None:
+    """Its grader found nothing right, and this process's found one of two."""
+    texts = cycle([RIGHT + SURE, WRONG + SURE])
+    engine = ScriptedEngine(lambda _: [*TOKENIZER.encode(next(texts)), TOKENIZER.eos_token_id])
+    engine.sync(None, 0)
+    engine.agreed = lambda labels: [[[Label(correct=False)]] for _ in labels]  # type: ignore[method-assign]
+    asked: list[int] = []
+
+    def fresh(attempt: int, count: int, exclude: frozenset[str]) -> list[Problem]:
+        asked.append(count)
+        return [problem("q")]
+
+    (found,) = collect_rollout(
+        engine,
+        GRPO(group_size=2),
+        [problem("p")],
+        renderer=Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900),
+        sampling=Decoding(max_completion_tokens=100),
+        seed=0,
+        resample="top_up",
+        fresh=fresh,
+    )
+    assert asked == [1, 1]
+    assert not any(turn.correct for turns in found.scored for turn in turns)
 
 
 # --- grading beside the engine ------------------------------------------------------------------

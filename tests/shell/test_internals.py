@@ -26,6 +26,7 @@ ARGUMENTS = {
     "_update_metrics": ["self", "trainer", "pl_module"],
     "_get_train_description": ["self", "current_epoch"],
     "_init_deepspeed_distributed": ["self"],
+    "_pop_mode_temporarily": [],
 }
 """Of the private methods that internals.py calls or replaces."""
 

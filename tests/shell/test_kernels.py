@@ -3,12 +3,15 @@
 import inspect
 import logging
 import sys
+import tomllib
 from importlib.abc import MetaPathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 from transformers.integrations.hub_kernels import use_kernel_func_from_hub_with_fallback
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
@@ -19,10 +22,13 @@ from svr_lightning.training.kernels import (
     LINEAR_ATTENTION,
     called,
     check_triton,
+    choose_functions,
     chooses_liger,
     use_kernels,
 )
+from tests import forked
 from tests.models import tiny_hybrid, tiny_qwen3
+from tests.small_fit import data, module, trainer
 
 
 def chosen(wanted: bool | None, **changes: Any) -> bool:
@@ -102,21 +108,29 @@ class Kernels:
 
     def choose(self, package: str, name: str, stock: Any) -> None:
         """As transformers does once, when it is imported."""
-        word = next(word for word in vars(modeling_qwen3_5) if word.endswith(name))
         chosen = use_kernel_func_from_hub_with_fallback(name, package)(stock)
-        self._patch.setattr(modeling_qwen3_5, word, chosen)
+        self._patch.setattr(modeling_qwen3_5, word_of(name), chosen)
 
 
 PLACES = [
     (LINEAR_ATTENTION, "fla", "fla.ops.gated_delta_rule"),
     (CONVOLUTION, "causal_conv1d", "causal_conv1d"),
 ]
+FOR_ONE_TOKEN = [
+    ("fused_recurrent_gated_delta_rule", *PLACES[0][1:]),
+    ("causal_conv1d_update", *PLACES[1][1:]),
+]
+
+
+def word_of(name: str) -> str:
+    """What the model calls the function."""
+    name = name.removeprefix("fused_")
+    return next(word for word in vars(modeling_qwen3_5) if word.endswith(name))
 
 
 def stock(name: str) -> Any:
     """The function of transformers itself."""
-    word = next(word for word in vars(modeling_qwen3_5) if word.endswith(name))
-    return inspect.unwrap(getattr(modeling_qwen3_5, word))
+    return inspect.unwrap(getattr(modeling_qwen3_5, word_of(name)))
 
 
 @pytest.mark.parametrize(("name", "package", "inside"), PLACES)
@@ -133,6 +147,23 @@ def test_the_function_that_is_named_is_the_one_that_the_model_calls(
     assert (found.__module__, found.__name__) == (inside, name)
     model(ids)
     assert kernels.calls == [name] * 3  # one for each layer of linear attention
+
+
+@pytest.mark.parametrize(("name", "package", "inside"), PLACES + FOR_ONE_TOKEN)
+def test_on_a_cpu_an_installed_kernel_is_not_called_and_on_cuda_it_is_again(
+    name: str, package: str, inside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svr_lightning.training.kernels._PUT_ASIDE", {})
+    model, plain = tiny_hybrid(), stock(name)
+    kernels = Kernels(monkeypatch)
+    kernels.install(package, inside, name, plain)
+    for _ in range(2):
+        use_kernels(model, None, "cpu")
+    model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=3)
+    assert kernels.calls == []
+    choose_functions(model, "cuda")
+    found = called(model, word_of(name))
+    assert (found.__module__, found.__name__) == (inside, name)
 
 
 def gpu(monkeypatch: pytest.MonkeyPatch, triton: str, capability: tuple[int, int]) -> None:
@@ -182,6 +213,45 @@ def test_the_loop_of_transformers_is_refused_on_cuda_whatever_keeps_the_kernel_f
     Kernels(monkeypatch).choose("fla", LINEAR_ATTENTION, stock(LINEAR_ATTENTION))
     with pytest.raises(ConfigError, match="No module named 'einops'"):
         use_kernels(tiny_hybrid(), False, "cuda")
+
+
+def test_a_model_with_linear_attention_is_refused_on_hopper_with_such_a_triton(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (name, package, inside), _ = PLACES
+    Kernels(monkeypatch).install(package, inside, name, stock(name))
+    gpu(monkeypatch, "3.6.0", (9, 0))
+    with pytest.raises(ConfigError, match=r"Triton 3\.6\.0 computes wrong gradients"):
+        use_kernels(tiny_hybrid(), False, "cuda")
+
+
+def test_the_extra_kernels_has_what_transformers_imports_and_nothing_to_compile() -> None:
+    project = tomllib.loads((forked.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {
+        extra: {Requirement(line).name for line in project["optional-dependencies"][extra]}
+        for extra in ("kernels", "conv1d")
+    }
+    # Without einops fla cannot be imported; its kernels are fla-core's.
+    assert named["kernels"] == {"liger-kernel", "flash-linear-attention", "fla-core", "einops"}
+    assert named["conv1d"] == {"causal-conv1d"}
+
+
+def test_where_nothing_trains_the_loop_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"No module named 'fla'\); pip install"):
+        use_kernels(tiny_hybrid(), False, "cuda", trains=False)
+
+
+def test_a_test_loads_a_policy_that_does_not_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    monkeypatch.setattr(
+        "svr_lightning.training.policy.use_kernels", lambda *_, trains: told.append(trains)
+    )
+    run = trainer(tmp_path, max_steps=1)
+    run.fit(module(), data())
+    run.test(module(), data(test=data().sources["val"]))
+    assert told == [True, False]
 
 
 @pytest.mark.parametrize(

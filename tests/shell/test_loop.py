@@ -80,6 +80,21 @@ def test_several_updates_share_one_rollout(tmp_path: Path) -> None:
     assert {len(problems) for problems in watch.problems} == {4}
 
 
+def test_gradients_take_no_memory_during_a_rollout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[list[str]] = []
+    collect = SVRModule.collect
+
+    def watched(model: SVRModule, *arguments: Any) -> Any:
+        held.append([name for name, p in model.policy.named_parameters() if p.grad is not None])
+        return collect(model, *arguments)
+
+    monkeypatch.setattr(SVRModule, "collect", watched)
+    trainer(tmp_path, max_steps=2).fit(module(micro_batch_size=4), data())
+    assert held == [[], []]
+
+
 class RoundedEngine(TransformersEngine):
     """Reports log-probabilities that are off by 0.01, as those of an engine in bf16 are."""
 
@@ -120,7 +135,7 @@ def test_the_size_of_micro_batches_does_not_change_the_update(
     run = trainer(tmp_path, max_steps=1)
     run.fit(split, data())
     assert run.accumulate_grad_batches == accumulate
-    assert_same_first_step(split.policy, whole.policy, **FIRST_STEP)
+    assert_same_first_step(split.policy, whole, **FIRST_STEP)
 
 
 class Forwards(Callback):
@@ -164,7 +179,7 @@ def test_what_saves_memory_computes_again_and_makes_the_same_update(
     count = Forwards()
     trainer(tmp_path, count, max_steps=1).fit(saving, data())
     assert (count.policy, count.reference) == (policy, reference)
-    assert_same_first_step(saving.policy, plain.policy, **FIRST_STEP)
+    assert_same_first_step(saving.policy, plain, **FIRST_STEP)
 
 
 def test_limits_and_fast_dev_run_count_problem_batches(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 from svr_lightning.metrics import METRIC_NAMES, BrierScore, FinalAccuracy, TrajectoryMetrics
+from svr_lightning.training.gathering import over_ranks
+from svr_lightning.training.logs import MAXIMA
 from tests import forked
 from tests.trajectories import EXPECTED, adaptive, problem_tables, same, summarize
 
@@ -98,7 +100,20 @@ def _alone(rank: int) -> dict[str, Any]:
     return summarize(adaptive())["datasets"]["toy"] if rank == 0 else {}
 
 
+def _step_values(rank: int) -> dict[str, float]:
+    """What each rank notes of a step; rank 1 has no tokens to compare with the engine."""
+    own: dict[str, float] = {
+        "train/kl": [0.2, 0.4][rank],
+        "train/behaviour/max": [1.5, 4.0][rank],
+        "memory/peak": [7.0, 3.0][rank],
+    }
+    if rank == 0:
+        own["engine/logprob_diff"] = 0.01
+    return over_ranks(own, MAXIMA)
+
+
 _SCENARIOS = {
+    "step_values": _step_values,
     "uneven": _uneven,
     "padded": _padded,
     "empty_rank": _empty_rank,
@@ -115,6 +130,16 @@ def test_two_ranks_agree_on_the_numbers_of_one_process(
 ) -> None:
     assert by_rank[0][scenario] == by_rank[1][scenario]
     assert same(by_rank[0][scenario], EXPECTED)
+
+
+def test_a_steps_values_are_means_over_the_ranks_that_have_them_and_maxima(
+    by_rank: list[dict[str, Any]],
+) -> None:
+    expected = {
+        **{"train/kl": pytest.approx(0.3), "train/behaviour/max": 4.0},
+        **{"memory/peak": 7.0, "engine/logprob_diff": 0.01},
+    }
+    assert by_rank[0]["step_values"] == by_rank[1]["step_values"] == expected
 
 
 def test_two_ranks_that_saw_nothing_agree_on_nan(by_rank: list[dict[str, Any]]) -> None:

@@ -107,7 +107,7 @@ def test_the_example_and_the_trainer_take_the_same_first_step(
     assert len(set(returns)) > 1  # otherwise there was nothing to learn
     lr = minimal.LR * warmup_stable_decay(0, total_steps=1)
     samples_per_step = 2 * minimal.GROUP
-    assert_same_first_step(policy, module.policy, lr, 1024, samples_per_step * 1024)
+    assert_same_first_step(policy, module, lr, 1024, samples_per_step * 1024)
     pairs = zip(policy.parameters(), start.parameters(), strict=True)
     assert max((now - before).abs().max().item() for now, before in pairs) > lr / 2
 

@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PhiConfig,
+    PhiForCausalLM,
+)
 
 from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy, own_strategy
-from svr_lightning.training.sharding import SVRFSDPStrategy
+from svr_lightning.training.sharding import SVRFSDPStrategy, shard
 from tests import forked
 from tests.faults.runs import MEASURED
 from tests.rank_trainings import CLIP, KILLED, LORA, LR, CopyEngine, train
@@ -121,6 +127,11 @@ def test_every_step_is_logged_once_with_the_norm_of_the_whole_gradient(
     assert all(CLIP < norm < 4 * CLIP for norm in alone["norms"])
 
 
+def test_no_process_keeps_a_gradient_after_its_step(ranks: list[Seen]) -> None:
+    for seen in ranks:
+        assert [seen[way]["held"] for way in WAYS] == [[]] * len(WAYS)
+
+
 def test_two_processes_sample_what_one_does(ranks: list[Seen], alone: Seen) -> None:
     shares = [ranks[rank]["zero2"]["rollouts"] for rank in range(2)]
     assert [len(share) for share in shares] == [8, 8]  # 2 problems x G 2 x 2 turns
@@ -158,7 +169,7 @@ def after_the_kill(ranks: list[Seen]) -> Path:
 def test_one_process_goes_on_with_the_parts_that_two_have_written(
     ranks: list[Seen], alone: Seen, tmp_path: Path
 ) -> None:
-    last, strategy = after_the_kill(ranks) / "last.ckpt", SVRFSDPStrategy(processes=1)
+    last, strategy = after_the_kill(ranks) / "last.ckpt", SVRFSDPStrategy()
     resumed = train(tmp_path, strategy=strategy, engine=CopyEngine(), resume=str(last))
     for state in ("weights", "reference"):
         assert_same_steps(resumed[state], alone[state], alone["sizes"], 3 * LR, alone["rounding"])
@@ -169,6 +180,22 @@ def test_fsdp2_has_the_loss_and_the_gradients_of_one_process(ranks: list[Seen]) 
         assert len(seen["fsdp2 gaps"]) == 4  # plain and hybrid, tied and not
         for kind, gap in seen["fsdp2 gaps"].items():
             assert max(gap) < 1e-5, (kind, gap)
+
+
+def test_fsdp2_in_mixed_precision_differs_less_from_one_process_than_the_precisions_do(
+    ranks: list[Seen], alone: Seen, tmp_path: Path
+) -> None:
+    one, two = train(tmp_path, precision="bf16-mixed"), ranks[0]["fsdp2 mixed"]
+    assert {weight.dtype for weight in two["weights"].values()} == {torch.float32}
+    first, expected, full = (seen["norms"][0] for seen in (two, one, alone))
+    assert abs(first - expected) < 0.1 * abs(expected - full)
+    assert apart(two, one) < apart(one, alone)
+
+
+def apart(one: Seen, other: Seen) -> float:
+    """The distance between the weights that two trainings end with."""
+    pairs = ((weight, other["weights"][name]) for name, weight in one["weights"].items())
+    return torch.cat([(left - right).flatten() for left, right in pairs]).norm().item()
 
 
 def test_sharded_weights_are_exported_whole(ranks: list[Seen]) -> None:
@@ -188,10 +215,18 @@ def test_what_sharded_weights_cannot_do_is_refused(
     with pytest.raises(ConfigError, match=message):
         train(
             tmp_path,
-            strategy=SVRFSDPStrategy(processes=1),
+            strategy=SVRFSDPStrategy(),
             engine=engine,
             lora=LORA if adapters else None,
         )
+
+
+def test_a_model_that_would_not_be_sharded_as_a_whole_is_refused() -> None:
+    small = {"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    with pytest.raises(ConfigError, match="and GPT2LMHeadModel has no list of that name"):
+        shard(GPT2LMHeadModel(GPT2Config(**small)), None)
+    with pytest.raises(ConfigError, match=r"another lm_head\.bias of PhiForCausalLM; set"):
+        shard(PhiForCausalLM(PhiConfig(**small)), None)
 
 
 def test_zero2_goes_on_within_a_rollout_as_if_it_had_not_stopped(ranks: list[Seen]) -> None:

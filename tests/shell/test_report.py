@@ -137,29 +137,6 @@ def test_every_row_of_every_latex_table_has_its_columns_and_braces_close(tmp_pat
     assert "Maj@10 & 0.625 & 3.00 & 0.625 & 3.00 \\\\" in vote
 
 
-def test_stopping_rules_are_compared_at_the_tokens_of_the_first_method(tmp_path: Path) -> None:
-    sets = {"gsm8k": (60, 0.6, 0.3, 0.2)}
-    save(tmp_path / "a", recording(sets, turns=4, seed=1), config(1))
-    save(tmp_path / "b", recording(sets, turns=4, seed=2), config(2))
-    save(tmp_path / "cut", [record("x", (True, "C", 0.9, 5), early=True)], config(3))
-    methods = read_methods([str(tmp_path / name) for name in ("a", "cut", "b")])
-    rules = compare_rules(methods)
-    spent = methods[0].runs[0].datasets["gsm8k"]["avg_total_tokens"]
-    assert {number: found["budget"] for number, found in rules.items()} == {0: spent, 2: spent}
-    (table,) = [t for t in all_tables(methods, {}, rules) if t.name == "stopping_rules"]
-    for number, found in rules.items():
-        start = 0 if not number else table.rows.index(None) + 1
-        best = [row["name"] for row in found["rows"]].index(found["winner"]) + start
-        assert table.marks[best, 2] == "best"
-        assert table.rows[best][5:] == ["--", "--"]  # no gap to itself
-        shown = [(row[1], row[2]) for row in table.rows[start : start + len(found["rows"])]]
-        assert shown == [(row["name"], f"{row['accuracy']:.3f}") for row in found["rows"]]
-    (plot,) = [p for p in all_figures(methods, {}, rules)[0] if p.name == "12_stopping_rules_1"]
-    # At most 1, 2, 3 and 4 turns under its own rule.
-    assert (len(plot.numbers["own"]), plot.numbers["own"][-1]["tokens"]) == (4, spent)
-    assert svg(plot.draw, plot.numbers) == svg(plot.draw, json.loads(json.dumps(plot.numbers)))
-
-
 def _balanced(text: str) -> bool:
     plain = re.sub(r"\\[{}]", "", text)
     return plain.count("{") == plain.count("}")
@@ -407,6 +384,8 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
         (["={folder}/eval/one"], "NAME=FOLDER"),
         (["m={folder}/eval/one", "--votes", "{folder}/bad.json"], "bad.json"),
         (["m={folder}/eval/one", "--max-trajectories", "-1"], "--max-trajectories"),
+        (["m={folder}/eval/one", "--budget", "0"], "--budget must be above 0"),
+        (["m={folder}/eval/one", "--budget", "500"], "--budget: no stopping rule"),
         (["m={folder}/unlabelled"], "no label"),
         (["m={folder}/eval/one", "--out", "{folder}/bad.json/x"], "bad.json is a file"),
     ],

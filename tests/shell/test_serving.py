@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import _get_current_function_mode_stack
 
 from svr_lightning.core.types import Sample
 from svr_lightning.engines.transformers import TransformersEngine
@@ -176,7 +177,9 @@ def test_an_engine_works_outside_of_every_ambient_mode() -> None:
 
     def modes() -> tuple[Any, ...]:
         autocast, inference = torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
-        return torch.get_default_device().type, torch.get_default_dtype(), autocast, inference
+        functions = len(_get_current_function_mode_stack())
+        device, dtype = torch.get_default_device().type, torch.get_default_dtype()
+        return device, dtype, autocast, inference, functions
 
     class Noting(TransformersEngine):
         def start(self, *args: Any) -> None:
@@ -190,6 +193,9 @@ def test_an_engine_works_outside_of_every_ambient_mode() -> None:
         def step(self) -> Any:
             seen.append(("step", *modes()))
             return super().step()
+
+        def sleep(self) -> None:
+            seen.append(("sleep", *modes()))
 
     model, before = tiny_qwen3(), modes()
     torch.set_default_dtype(torch.bfloat16)
@@ -205,10 +211,11 @@ def test_an_engine_works_outside_of_every_ambient_mode() -> None:
             )
             with serving.sampling(0):
                 serving.engine.step()
-            assert modes() == ambient == ("meta", torch.bfloat16, True, True)
+            assert modes() == ambient == ("meta", torch.bfloat16, True, True, 1)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert seen == [(call, *before) for call in ("start", "sync", "step")]
+    assert before[-1] == 0
+    assert seen == [(call, *before) for call in ("start", "sync", "step", "sleep")]
 
 
 def test_a_policy_that_is_not_on_a_gpu_is_sampled_by_transformers() -> None:

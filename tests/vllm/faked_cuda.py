@@ -14,15 +14,19 @@ from typing import Any
 
 import torch
 
+from svr_lightning.errors import ConfigError
+from tests.vllm.inspecting import inspect_here
+
 CARDS = {"A100 of 80 GB": ((8, 0), 80), "H100 of 80 GB": ((9, 0), 80), "H200": ((9, 0), 141)}
 TRAJECTORIES = 128
+THREADS = 2
+SECOND_GPU = "what is said of a policy on the second GPU"
 THEIR_OWN = "what vLLM chooses on an H200"
 
 
 def fake_cuda() -> Any:
     """Make vLLM's CPU build take this machine for one with a CUDA device; returns the device."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # vLLM then expects no Triton driver
-    torch.cuda.current_device = lambda: 0
     import vllm.platforms as platforms
     from vllm.platforms.interface import DeviceCapability
 
@@ -31,7 +35,9 @@ def fake_cuda() -> Any:
     sys.modules[kernels.__name__] = kernels
     assert platforms.current_platform.is_cpu()
     platforms.vllm_version_matches_substr = lambda _: False  # it is no CPU build
-    from vllm.model_executor.layers.mamba.gdn import qwen_gdn_linear_attn  # noqa: F401
+    from vllm.model_executor.models import qwen3_5  # noqa: F401  # what it needs of a CPU build
+
+    inspect_here()
     from vllm.platforms.cuda import CudaPlatformBase
 
     class Card(CudaPlatformBase):
@@ -58,6 +64,11 @@ def fake_cuda() -> Any:
     return Card
 
 
+def on_gpu(number: int) -> None:
+    """Let the policy be there."""
+    torch.cuda.current_device = lambda: number
+
+
 class ConfiguredError(Exception):
     """Ends a start where the configuration has been made, which it holds."""
 
@@ -66,7 +77,9 @@ def configure(**arguments: Any) -> None:
     """In place of ``vllm.LLM``."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
+    from vllm.utils.torch_utils import set_torch_threads_for_runtime
 
+    set_torch_threads_for_runtime()  # as its worker on a GPU does
     raise ConfiguredError(EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS))
 
 
@@ -96,16 +109,26 @@ def found(**options: Any) -> dict[str, Any]:
         "largest_graph": max(config.compilation_config.cudagraph_capture_sizes),
         "states": str(config.cache_config.mamba_ssm_cache_dtype),
         "hash": config.compute_hash(),
+        "threads": torch.get_num_threads(),
     }
 
 
 if __name__ == "__main__":
+    on_gpu(0)
+    os.environ.pop("OMP_NUM_THREADS", None)
+    torch.set_num_threads(THREADS)
     card = fake_cuda()
     import vllm
 
     vllm.LLM = configure
-    figures = {}
+    figures: dict[str, Any] = {}
     for name, (card.capability, card.gigabytes) in CARDS.items():
         figures[name] = found()
+    on_gpu(1)
+    try:
+        found()
+    except ConfigError as refused:
+        figures[SECOND_GPU] = str(refused)
+    on_gpu(0)
     figures[THEIR_OWN] = found(additional_config={}, max_num_seqs=None)
     Path(sys.argv[1]).write_text(json.dumps(figures))

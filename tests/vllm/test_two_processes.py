@@ -1,7 +1,7 @@
 """Two processes on vLLM, with an engine each under ZeRO-2 or with one that they share.
 
 Each training is done once by Lightning's own processes, and once by tasks of SLURM that are killed
-and put back into the queue.
+and put back into the queue; but for FSDP2, which is killed in tests/shell/test_ranks.py.
 """
 
 import json
@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,14 +22,21 @@ from tests.vllm.conftest import rounding, served_model
 
 STEPS = 4
 HELD_OUT = 3
+SHARED = ("--model.engine.tensor_parallel_size", "2")
+FSDP2 = "{class_path: svr_lightning.training.sharding.SVRFSDPStrategy}"
 WAYS = {
-    "shared": ("--model.engine.tensor_parallel_size", "2", "--trainer.strategy", "ddp"),
+    "shared": (*SHARED, "--trainer.strategy", "ddp"),
     "sharded": ("--trainer.strategy", "deepspeed_stage_2"),
+    "parts": (
+        *(*SHARED, "--trainer.strategy", FSDP2),
+        *("--model.policy.gradient_checkpointing", "true"),
+    ),
 }
-"""One engine for both processes; an engine each, the optimizer sharded."""
+"""One engine for both processes; an engine each, the optimizer sharded; one, and all sharded."""
 GAP = "engine/logprob_diff"
 """Rounding alone, which the engine does not repeat from process to process."""
-SOURCE = "{name: train, task: countdown, path: 'embedded:countdown-tiny', limit: 16}"
+TASK = "{class_path: tests.vllm.graded_by_rank.GradedByRank}"
+SOURCE = f"{{name: train, task: {TASK}, path: 'embedded:countdown-tiny', limit: 16}}"
 DEV = (
     "[{name: dev, task: countdown, path: 'embedded:countdown-tiny', split: dev, "
     f"limit: {HELD_OUT}}}]"
@@ -126,11 +134,11 @@ def whole(
     return finish(start(policy, folder, *WAYS[way]), folder)
 
 
-def sampled(folder: Path, step: int) -> dict[tuple[str, int], list[str]]:
+def sampled(folder: Path, step: int, key: str = "text") -> dict[tuple[str, int], list[Any]]:
     """The texts of a step's trajectories, by problem and sample."""
     lines = [json.loads(line) for line in (folder / "rollouts.jsonl").open()]
     return {
-        (line["id"], line["sample"]): [turn["text"] for turn in line["turns"]]
+        (line["id"], line["sample"]): [turn[key] for turn in line["turns"]]
         for line in lines
         if line["step"] == step
     }
@@ -144,10 +152,15 @@ def logged(folder: Path, key: str) -> list[float]:
     return found
 
 
-def test_two_processes_roll_out_and_evaluate_what_one_would(alone: Path, whole: Path) -> None:
+def test_two_processes_roll_out_and_evaluate_what_one_would(
+    alone: Path, whole: Path, way: str
+) -> None:
     first = sampled(whole, 1)
     assert first == sampled(alone, 1)
     assert len(first) == 4 * 8
+    # The second process finds no answer right.
+    same = sampled(whole, 1, "correct") == sampled(alone, 1, "correct")
+    assert same == (way != "sharded")  # with an engine of its own it keeps its labels
     assert sampled(whole, STEPS) != first
     for step in (2, STEPS):
         records = whole / "eval" / f"step-{step:06d}" / "samples.jsonl"
@@ -156,6 +169,7 @@ def test_two_processes_roll_out_and_evaluate_what_one_would(alone: Path, whole: 
     assert max(logged(whole, GAP)) < rounding(whole)
 
 
+@pytest.mark.parametrize("way", ["shared", "sharded"], indirect=True, scope="module")
 def test_tasks_of_slurm_that_are_killed_and_queued_again_end_like_an_uninterrupted_training(
     policy: Path, way: str, whole: Path, tmp_path: Path
 ) -> None:
