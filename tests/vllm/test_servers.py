@@ -224,13 +224,16 @@ def test_with_carry_over_a_killed_server_that_is_started_again_is_used_again(
     said = [str(one.message) for one in warned if "is left out" in str(one.message)]
     assert [line.split()[0] for line in said] == [servers[1].url]
     assert engine.in_use == [2, 2, 1, 2, 2, 2]
+    carried = 0
     for step, completions in enumerate(drawn.steps):
         versions = {one.policy_version for one in completions}
         assert versions <= {step - 1, step}
-        assert (step - 1 in versions) == (step > 0)  # some were carried over
+        carried += step - 1 in versions
         for one in completions:
             assert one.earlier == ()  # what a server had not completed was begun anew
             assert drawn_by(drawn.policies[one.policy_version], one)
+    # In which steps is up to the servers' speed: a turn is carried over once it is complete.
+    assert carried > 0
     # The weights that a server starts with are told from those that it is given.
     assert not any(drawn_by(drawn.policies[0], one) for one in drawn.steps[-1])
 
