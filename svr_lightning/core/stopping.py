@@ -321,8 +321,10 @@ def ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending |
 
 def first_ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | None:
     """The ending of recorded turns, which may continue after it; None if there are too few."""
-    prefixes = (turns[:seen] for seen in range(1, len(turns) + 1))
-    return next((end for one in prefixes if (end := ending(rule, one, max_turns))), None)
+    for seen in range(1, len(turns) + 1):
+        if end := ending(rule, turns[:seen], max_turns):
+            return end
+    return None
 
 
 def should_stop(

@@ -1,6 +1,5 @@
 """Rows within equal budgets of tokens, over recordings whose answers are known."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -93,9 +92,9 @@ def test_fresh_turns_are_rivals_too_rlcrs_and_its_own(tmp_path: Path) -> None:
 def test_fresh_turns_up_to_the_first_right_one_stand_apart(tmp_path: Path) -> None:
     """Turns 1, 2 and 3 cost 100, 200 and 300 tokens of prompt alone; none is within 50 tokens."""
     fresh = seeds_of("grpo_fresh", tmp_path)
-    fresh = replace(fresh, sampled=fresh.greedy)
+    sampled = summary.stop_families(fresh.tables)
     options = Frontier(names=("once",), answers=(option([HALF, HALF], 60),))
-    found = budget_entries([(fresh, options)])
+    found = budget_entries([(fresh, options, sampled)])
     (oracle,) = found["oracles"]
     assert oracle["name"] == "grpo_fresh"
     # a is right at turn 1, b, c and f at turn 2, d at turn 3, e at turn 1.
@@ -127,7 +126,7 @@ def test_votes_are_options_too(tmp_path: Path) -> None:
         votes={3: option([ALL, ALL], 140)},
     )
     alone = Frontier(names=("GRPO, 1 turn",), answers=(option([HALF, HALF], 40),))
-    (curve,) = budget_entries([(voted, alone)])["curves"]
+    (curve,) = budget_entries([(voted, alone, {})])["curves"]
     found = {point["budget"]: point["accuracy"] for point in curve["points"]}
     assert (found[100], found[140]) == (0.5, 1.0)
     assert curve["points"][-1]["options"] == ["GRPO Maj@3", "GRPO Maj@3"]
@@ -136,14 +135,14 @@ def test_votes_are_options_too(tmp_path: Path) -> None:
 def test_a_checked_row_without_rivals_has_no_pair(tmp_path: Path) -> None:
     row = seeds_of("svr", tmp_path)
     alone = Frontier(names=("SVR, 1 turn",), answers=(option([HALF, HALF], 40),))
-    assert budget_entries([(row, alone)])["pairs"] == []
+    assert budget_entries([(row, alone, {})])["pairs"] == []
 
 
 def test_sampled_turns_are_options_too(tmp_path: Path) -> None:
     """Greedily the row is never right; its sampled first turns are right for a and e."""
     row = seeds_of("grpo_mt", tmp_path)
-    both = Seeds(row=row.row, seeds=row.seeds, greedy=row.greedy, sampled=row.greedy, votes={})
+    sampled = summary.stop_families(row.tables)
     greedy = Frontier(names=("greedy",), answers=(option([NONE, NONE], 40),))
-    (curve,) = budget_entries([(both, greedy)])["curves"]
+    (curve,) = budget_entries([(row, greedy, sampled)])["curves"]
     assert {point["accuracy"] for point in curve["points"] if point["budget"] <= 100} == {0.0}
     assert any("GRPO-MT sampled, " in point["options"][0] for point in curve["points"])

@@ -11,7 +11,7 @@ start it again and it goes on. Flags after -- go to every training:
 
 What is published counts as done too, and reports add to it:
 
-    python -m tools.miniature --stage report   # every table again, in seconds
+    python -m tools.miniature --stage report   # every table again, in one or two minutes
 """
 
 import argparse

@@ -29,12 +29,12 @@ Families = Mapping[str, Frontier]
 Entry = dict[str, Any]
 
 
-def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
+def budget_entries(rows: Sequence[tuple[Seeds, Frontier, Families]]) -> Entry:
     """Accuracy within each budget: every row's, and the gap of ours to the best pair.
 
     Args:
-        rows: with all that each can return greedily, see :func:`options_of`. Sampled turns and
-            votes are options too.
+        rows: each with all that it can return greedily, see :func:`options_of`, and the stopping
+            rules on its sampled turns. These and votes are options too.
 
     Returns:
         ``curves``: title, name and ``points`` of every row that takes several turns or votes.
@@ -45,7 +45,7 @@ def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
         up to the first right answer. This reads labels; where a program can check an answer, as on
         Countdown, it is what the program gives.
     """
-    every = [(seeds, _whole(seeds, options)) for seeds, options in rows]
+    every = [(seeds, _whole(seeds, greedy, sampled)) for seeds, greedy, sampled in rows]
     curves = [
         {"name": seeds.row.name, "title": seeds.row.title, "points": curve(seeds, options)}
         for seeds, options in every
@@ -59,8 +59,8 @@ def budget_entries(rows: Sequence[tuple[Seeds, Frontier]]) -> Entry:
         if (pair := pairs_of(one, own, every, against))["points"]
     ]
     oracles = [
-        {"name": seeds.row.name, "title": seeds.row.title, "points": curve(seeds, _oracle(seeds))}
-        for seeds, _ in rows
+        {"name": seeds.row.name, "title": seeds.row.title, "points": curve(seeds, sampled[ORACLE])}
+        for seeds, _, sampled in rows
         if seeds.row.fresh
     ]
     return {"curves": curves, "pairs": pairs, "oracles": oracles}
@@ -127,22 +127,14 @@ def is_rival(row: Row) -> bool:
     return row.trained and row.interface is None and not row.uses_labels
 
 
-def _whole(seeds: Seeds, greedy: Frontier) -> Frontier:
+def _whole(seeds: Seeds, greedy: Frontier, sampled: Families) -> Frontier:
     """The greedy options of a row, the same of its sampled turns, and its votes."""
     title = seeds.row.title
-    names, answers = [*greedy.names], [*greedy.answers]
-    if seeds.sampled:
-        families = summary.stop_families([recording.table for recording in seeds.sampled])
-        sampled = options_of(f"{title} sampled", families)
-        names += sampled.names
-        answers += sampled.answers
+    parts = [greedy, options_of(f"{title} sampled", sampled)] if sampled else [greedy]
+    names = [name for part in parts for name in part.names]
+    answers = [answers for part in parts for answers in part.answers]
     names += [f"{title} Maj@{k}" for k in seeds.votes]
     return Frontier(names=tuple(names), answers=(*answers, *seeds.votes.values()))
-
-
-def _oracle(seeds: Seeds) -> Frontier:
-    """The sampled turns of a row up to the first right one."""
-    return summary.stop_families([recording.table for recording in seeds.sampled])[ORACLE]
 
 
 def _with_seeds(seeds: Seeds, options: Frontier, wanted: Sequence[int]) -> Frontier:

@@ -30,14 +30,14 @@ def summarise(rows: Sequence[Seeds]) -> tuple[list[Entry], Entry]:
         ConfigError: if two rows were asked different problems.
     """
     reference = next((row for row in rows if row.row.name == REFERENCE), None)
-    stops = [summary.stop_families(seeds.tables) for seeds in rows]
-    wholes = [options_of(one.row.title, found) for one, found in zip(rows, stops, strict=True)]
+    stops = [(summary.stop_families(one.tables), sampled_families(one)) for one in rows]
+    wholes = [options_of(one.row.title, found) for one, (found, _) in zip(rows, stops, strict=True)]
     options = next((w for one, w in zip(rows, wholes, strict=True) if one is reference), None)
     entries: list[Entry] = []
     for seeds, families, whole in zip(rows, stops, wholes, strict=True):
         same_problems(rows[0].tables[0].ids, seeds.tables[0].ids, seeds.row.name)
         drawn = summary.draws(summary.clusters(seeds.tables[0]), len(seeds.seeds))
-        own = [(row_entry(seeds, families, drawn), answers(seeds), whole)]
+        own = [(row_entry(seeds, *families, drawn), answers(seeds), whole)]
         for k, voted in seeds.votes.items():
             alone = Frontier(names=(f"{k} votes",), answers=(voted,))
             own.append((vote_entry(seeds, k, voted, drawn), voted, alone))
@@ -45,11 +45,17 @@ def summarise(rows: Sequence[Seeds]) -> tuple[list[Entry], Entry]:
             if reference and options and seeds is not reference:
                 entry[f"versus_{REFERENCE}"] = versus(reference, seeds, returned, options, theirs)
             entries.append(entry)
-    return entries, budget_entries(list(zip(rows, wholes, strict=True)))
+    sampled = [found for _, found in stops]
+    return entries, budget_entries(list(zip(rows, wholes, sampled, strict=True)))
 
 
-def row_entry(seeds: Seeds, families: Families, drawn: Draws) -> Entry:
-    """Greedy and sampled metrics of a row."""
+def sampled_families(seeds: Seeds) -> Families:
+    """The families of stopping rules on a row's sampled turns; none where none were sampled."""
+    return summary.stop_families(_sampled(seeds)) if seeds.sampled else {}
+
+
+def row_entry(seeds: Seeds, families: Families, sampled: Families, drawn: Draws) -> Entry:
+    """Greedy and sampled metrics of a row, from its stopping rules on greedy and sampled turns."""
     fixed = summary.mean_over_seeds([summary.budget_ratios(table) for table in seeds.tables], drawn)
     best = max(fixed, key=lambda k: (fixed[k]["mean"], -int(k)))
     return {
@@ -57,7 +63,7 @@ def row_entry(seeds: Seeds, families: Families, drawn: Draws) -> Entry:
         "fixed": {k: fixed[k]["mean"] for k in fixed},
         "fixed_tokens": {k: _mean_tokens(seeds.tables, int(k)) for k in fixed},
         "best_fixed": {"budget": int(best), **fixed[best]},
-        "stops": stops_entry(seeds, families, drawn),
+        "stops": stops_entry(seeds, families, sampled, drawn),
         "changes": changes_entry(seeds.tables, drawn),
         "sampled": sampled_entry(seeds, drawn),
     }
@@ -77,7 +83,7 @@ def greedy_entry(seeds: Seeds, drawn: Draws) -> Entry:
     }
 
 
-def stops_entry(seeds: Seeds, families: Families, drawn: Draws) -> list[Entry]:
+def stops_entry(seeds: Seeds, families: Families, sampled: Families, drawn: Draws) -> list[Entry]:
     """Each family of stopping rules at the row's own tokens; none for single turns.
 
     Of fresh turns the sampled ones, since greedy ones would repeat the first. Settings are chosen
@@ -85,7 +91,7 @@ def stops_entry(seeds: Seeds, families: Families, drawn: Draws) -> list[Entry]:
     """
     own = answers(seeds)
     if seeds.row.fresh and seeds.sampled:
-        families = summary.stop_families([recording.table for recording in seeds.sampled])
+        families = sampled
         own = summary.answers_of(*zip(*_own_protocol(seeds.sampled), strict=True))
     elif seeds.tables[0].correct.shape[1] == 1:
         return []
@@ -107,7 +113,7 @@ def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
     """
     own = [summary.ratios_of(*pair) for pair in _own_protocol(seeds.sampled)]
     returned = summary.mean_over_seeds(own, drawn)
-    tables = [recording.table for recording in seeds.sampled]
+    tables = _sampled(seeds)
     budgets = [summary.budget_ratios(table) for table in tables]
     turns = [{k: v for k, v in of.items() if int(k) <= plan.HORIZON} for of in budgets]
     pairs = [(table, replay(table, None, _few(table))) for table in tables]
@@ -192,6 +198,10 @@ def _few(table: TurnTable) -> int:
 
 def _own_protocol(recordings: Sequence[Recording]) -> list[tuple[TurnTable, Outcome]]:
     return [(recording.table, recording.outcome) for recording in recordings]
+
+
+def _sampled(seeds: Seeds) -> list[TurnTable]:
+    return [recording.table for recording in seeds.sampled]
 
 
 def _mean_tokens(tables: Sequence[TurnTable], budget: int) -> float:
