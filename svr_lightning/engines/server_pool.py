@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from lightning.pytorch.utilities import rank_zero_warn
 
 from svr_lightning.engines.base import Request
 from svr_lightning.engines.chat_protocol import MalformedError, server_message
@@ -206,7 +207,9 @@ class ServerPool:
 
     async def _wait_for_health(self) -> list[str]:
         """The servers that are healthy, as soon as one is; none after a while."""
-        end = time.monotonic() + PATIENCE * self._health_seconds
+        patience = PATIENCE * self._health_seconds
+        rank_zero_warn(f"no server of model.engine.urls is left; waiting {patience:g} s for one")
+        end = time.monotonic() + patience
         while True:
             found = await asyncio.gather(
                 *(self._check_health(url) for url in self.urls), return_exceptions=True

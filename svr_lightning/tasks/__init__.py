@@ -65,8 +65,27 @@ def get_task(name: str) -> Task:
         task = cls(**init_args)
     except Exception as error:  # the class is the user's own: it may raise anything
         raise ValueError(f"task {name!r} cannot be made: {error}") from error
+    _require_own_name(task)
     _loaded[name] = _loaded[task.name] = task
     return task
+
+
+def _require_own_name(task: Task) -> None:
+    """Refuse a name by which another task would be found, or none.
+
+    Raises:
+        ValueError: with what to do.
+    """
+    own = task.name.partition(" ")[0]
+    try:
+        found = type(TASKS[own]) if own in TASKS else _find_class(own)
+    except ValueError:
+        found = None
+    if found is not type(task):
+        raise ValueError(
+            f"{type(task).__module__}.{type(task).__qualname__}: name = {task.name!r} does not "
+            f"lead to this class; leave it out, or make it an entry point of group {ENTRY_POINTS}"
+        )
 
 
 def resolve_task(spec: TaskSpec) -> Task:

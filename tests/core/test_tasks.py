@@ -38,6 +38,12 @@ class Echo(Task):
     def grade(self, completion, problem):
         return completion == " ".join(problem.reference * self.times)
 
+class Nameless(Echo):
+    name = "nameless"
+
+class Double(Countdown):
+    name = "countdown"
+
 class NotATask:
     pass
 
@@ -133,6 +139,8 @@ def test_an_entry_point_names_a_task(module: str, monkeypatch: pytest.MonkeyPatc
         ("raises.Task", "'raises.Task' cannot be imported: no luck"),
         ("echo_tasks.NotATask", "'echo_tasks.NotATask' is not a subclass of svr_lightning.tasks"),
         ("echo_tasks.Broken", "'echo_tasks.Broken' cannot be made: Can't instantiate abstract"),
+        ("echo_tasks.Nameless", "Nameless: name = 'nameless' does not lead to this class; leave"),
+        ("echo_tasks.Double", "Double: name = 'countdown' does not lead to this class; leave it"),
         ("os.system", "'os.system' is not a subclass"),
         (
             {"class_path": "svr_lightning.tasks.math.Math", "init_args": {"grader": "symbolic"}},

@@ -186,6 +186,7 @@ def test_the_last_server_is_waited_for_while_it_has_time_to_come_back(
     only[0].fault = "gone"
     with (
         pytest.warns(UserWarning, match="is left out"),
+        pytest.warns(UserWarning, match=r"no server .* is left; waiting 0\.2 s for one"),
         pytest.raises(ConfigError, match=f"no server .* is left .{only[0].url}: Remote"),
     ):
         rollout(engine)

@@ -223,3 +223,18 @@ def test_a_card_is_filled_by_the_higher_of_rollout_and_update(
     assert (awake.rollout, awake.update, awake.spare, awake.fits) == (14.0, 18.0, 2.0, False)
     asleep = cards.fit(tiny(engine_share=0.5, sleeps=True), used, "card")
     assert (asleep.rollout, asleep.update, asleep.spare, asleep.fits) == (14.0, 8.0, 6.0, True)
+
+
+def test_a_share_without_room_for_the_engines_cache_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cards, "CARDS", {"card": 20.0})
+    used = Usage(
+        parameters=2 * GIB, weights=0, reference=0, optimizer=0, gradients=0, micro_batch=0, step=0
+    )
+    # 4 GiB of weights in bf16: a share of a quarter leaves 1 GiB of 5.
+    assert cards.fit(tiny(engine_share=0.25), used, "card").fits
+    narrow = cards.fit(tiny(engine_share=0.24), used, "card")
+    assert narrow.cache == pytest.approx(0.8)
+    assert not narrow.fits
+    assert cards.fit(tiny(engine_share=0.0), used, "card").fits

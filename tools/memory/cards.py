@@ -13,6 +13,8 @@ CARDS: Mapping[str, float] = {"24 GB": 23.6, "48 GB": 47.4, "80 GB": 79.2, "141 
 """GiB that torch reports as the total memory of an RTX 4090, an A6000, an A100 and an H200."""
 SPARE = 3.0
 """GiB that have to be left for the CUDA context, workspaces, NCCL and fragmentation."""
+CACHE = 1.0
+"""GiB that the engine's weights have to leave of its share, for its activations and cache."""
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ("countdown", "gsm8k", "math")
@@ -42,6 +44,8 @@ class Fit:
 
     engine: float
     """The engine's share, its weights and cache."""
+    cache: float
+    """What its weights leave of this share; 0 without an engine on the card."""
     rollout: float
     """At the peak of a rollout."""
     update: float
@@ -51,8 +55,8 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether enough is left."""
-        return self.spare >= SPARE
+        """Whether enough is left of the card, and of the engine's share."""
+        return self.spare >= SPARE and (self.engine == 0 or self.cache >= CACHE)
 
 
 def fit(plan: Plan, used: Usage, card: str) -> Fit:
@@ -61,7 +65,8 @@ def fit(plan: Plan, used: Usage, card: str) -> Fit:
     rollout = used.resting / GIB + engine
     update = used.training / GIB + (0.0 if plan.sleeps else engine)
     spare = CARDS[card] - max(rollout, update)
-    return Fit(engine=engine, rollout=rollout, update=update, spare=spare)
+    cache = engine - engine_weights(plan, used)
+    return Fit(engine=engine, cache=cache, rollout=rollout, update=update, spare=spare)
 
 
 def engine_weights(plan: Plan, used: Usage) -> float:
@@ -104,7 +109,10 @@ def report(plan: Plan) -> str:
     lines += ["", f"{'card':<8}{'engine':>8}{'rollout':>9}{'update':>8}{'spare':>8}"]
     for card in CARDS:
         found = fit(plan, used, card)
-        verdict = "fits" if found.fits else f"does not fit with {SPARE:g} GiB to spare"
+        lacks = f"does not fit with {SPARE:g} GiB to spare"
+        if found.spare >= SPARE:
+            lacks = f"its share leaves the engine {found.cache:.1f} GiB for its cache"
+        verdict = "fits" if found.fits else lacks
         values = f"{found.engine:8.1f}{found.rollout:9.1f}{found.update:8.1f}{found.spare:8.1f}"
         lines.append(f"{card:<8}{values}  {verdict}")
     return "\n".join(lines)
