@@ -7,6 +7,8 @@ JOBS ?= 2
 
 # Without bytecode on disk every process would compile torch, transformers and Lightning anew.
 unexport PYTHONDONTWRITEBYTECODE
+# For models this small, threads that wait for a busy core cost far more than they gain.
+export OMP_NUM_THREADS ?= 1
 
 .PHONY: run miniature test pytest lint verifiers
 .DEFAULT_GOAL := run
@@ -44,7 +46,7 @@ test: lint pytest verifiers
 pytest: $(VENV)/.test
 	@(command -v chromium && command -v chromedriver) >/dev/null || echo "Chromium is missing: the report's page is" \
 		"not tested in a browser. Install it with: apt-get install chromium chromium-driver"
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
+	$(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
 
 lint: $(VENV)/.test
 	$(PYTHON) -m ruff check .

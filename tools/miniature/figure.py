@@ -19,7 +19,6 @@ from svr_lightning.report.drawing import (
     shown,
     token_axis,
 )
-from tools.miniature.budgets import OURS
 
 _KINDS = {
     "reference": (BLUE, "o", ""),
@@ -30,6 +29,8 @@ _KINDS = {
     "control": (INK, "P", "controls without training"),
 }
 """Colour, marker and name of each kind of rows, from top to bottom."""
+_CHECKED = {"svr": BLUE, "svr_plus": LIGHT_BLUE, "rlcr": ORANGE}
+"""Colours of the policies that state a self-check; the others are grey."""
 
 
 def rows(entries: Sequence[Mapping[str, Any]]) -> Figure:
@@ -70,7 +71,9 @@ def rows(entries: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def budgets(data: Mapping[str, Any]) -> Figure:
-    """The best option of each row within a budget, against its tokens; fresh turns are dashed.
+    """The best option of each row within a budget, against its tokens.
+
+    Policies with a self-check have colours, and fresh turns are dashed.
 
     Args:
         data: ``curves``: ``name``, ``title`` and ``points`` with ``tokens`` and ``accuracy``.
@@ -81,16 +84,16 @@ def budgets(data: Mapping[str, Any]) -> Figure:
     labels: list[Label] = []
     for curve in data["curves"]:
         policy = curve["name"].removesuffix("_fresh")
-        fresh, ours = policy != curve["name"], policy in OURS
+        fresh, checked = policy != curve["name"], policy in _CHECKED
         tokens = [point["tokens"] for point in curve["points"]]
         accuracy = [point["accuracy"] for point in curve["points"]]
         if not tokens:
             continue
-        colour = {"svr": BLUE, "svr_plus": LIGHT_BLUE}.get(policy, ORANGE)
-        style, width = ".--" if fresh else ".-", 2.0 if ours else 1.0
+        colour = _CHECKED.get(policy, GREY)
+        style, width = ".--" if fresh else ".-", 2.0 if checked else 1.2
         axes.plot(tokens, accuracy, style, color=colour, linewidth=width)
         drawn.append((tokens, accuracy))
-        weight = "bold" if ours else "normal"
+        weight = "bold" if checked else "normal"
         end = (tokens[-1], accuracy[-1])
         labels.append(Label(*end, shown(curve["title"], 40), colour, SMALL, weight))
     token_axis(axes)

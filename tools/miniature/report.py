@@ -31,6 +31,11 @@ FILES = (
     OUTCOMES,
     tuning.TUNED,
 )
+HEADLINES = (
+    *("warm_start", "grpo", "grpo_mt", "murphy", "svr", "svr_plus"),
+    *("rlcr_fresh", "svr_fresh", "svr_plus_fresh"),
+)
+"""The rows of the figure of budgets, which more would make unreadable."""
 
 
 def write_report(
@@ -75,14 +80,10 @@ def write_report(
     # What is shown is greedy, where fresh turns repeat the first one.
     once = [_point(entry) for entry in entries if entry["group"] != "fresh"]
     write_file(out / "rows.svg", [svg(draw_rows, once)])
-    curves = [one for one in budgets["curves"] if _of_both_tasks(plan.BY_NAME[one["name"]])]
+    curves = [one for one in budgets["curves"] if one["name"] in HEADLINES]
     write_file(out / "budgets.svg", [svg(draw_budgets, {"curves": curves})])
     table = f"{out / 'table.md'}: {len(entries)} rows"
     return [table, *(f"not judged: {cell}" for cell in missing)]
-
-
-def _of_both_tasks(row: Row) -> bool:
-    return row.tasks == plan.BOTH and row.group != "control"
 
 
 def _judged(
