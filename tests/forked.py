@@ -1,8 +1,9 @@
 """Programs in processes of their own, forked from one that has imported what they need.
 
-A new interpreter takes four seconds of processor time to import torch, Lightning and the rest; a
-fork of one that has takes none. The parent holds nothing but imports, so that what runs in a fork
-starts as it would in a new interpreter. What a program starts itself is a new interpreter.
+A new interpreter takes four seconds of processor time to import torch, Lightning and the rest, and
+three more for vLLM; a fork of one that has takes none. The parent holds nothing but imports, so
+that what runs in a fork starts as it would in a new interpreter. What a program starts itself is a
+new interpreter.
 """
 
 import multiprocessing
@@ -13,10 +14,13 @@ from collections.abc import Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).resolve().parents[1]
 METHOD = "forkserver"
 _FORKS = multiprocessing.get_context(METHOD)
-_FORKS.set_forkserver_preload(["svr_lightning.cli.training"])
+_FORKS.set_forkserver_preload(["svr_lightning.cli.training", "tests.vllm.imported"])
+"""The second is passed over where vLLM is missing."""
 
 
 def start(
@@ -43,6 +47,7 @@ def _run(module: str, arguments: tuple[str, ...], log: Path, variables: Mapping[
     os.chdir(ROOT)
     os.environ.clear()
     os.environ.update(variables)
+    torch.set_num_threads(int(variables["OMP_NUM_THREADS"]))  # was read when it was imported
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(output, stream)

@@ -1,10 +1,23 @@
-"""Of two processes under torchrun one is killed: both begin again from the last checkpoint."""
+"""Two processes under torchrun share a training; of one that is killed, both begin again."""
 
+import json
 from pathlib import Path
 
+import pytest
+
+from svr_lightning.core.metrics import METRIC_NAMES
 from tests import forked
 from tests.faults.runs import command, differences
 from tests.forked import ROOT
+
+STEPS = 4
+SOURCE = "[{{name: {0}, task: countdown, path: 'embedded:countdown-tiny', split: {0}, limit: {1}}}]"
+SAVING = "{every_n_train_steps: 1, save_top_k: 0, save_last: true, enable_version_counter: false}"
+CALLBACKS = (
+    "[{class_path: svr_lightning.callbacks.RolloutLog, init_args: {every: 0}}, "
+    "{class_path: svr_lightning.callbacks.BeforeAfter}, "
+    f"{{class_path: lightning.pytorch.callbacks.ModelCheckpoint, init_args: {SAVING}}}]"
+)
 
 
 def run_two(folder: Path, mark: Path) -> str:
@@ -13,8 +26,9 @@ def run_two(folder: Path, mark: Path) -> str:
     training = command(
         folder,
         *("--trainer.devices", "2", "--trainer.strategy", "ddp", "--ckpt_path", "last"),
+        *("--trainer.max_steps", str(STEPS), "--trainer.callbacks", CALLBACKS),
         *("--model.updates_per_rollout", "1", "--data.problems_per_step", "2"),
-        *("--trainer.max_steps", "4", "--trainer.limit_val_batches", "0"),
+        *("--data.val", SOURCE.format("dev", 7), "--data.test", SOURCE.format("test", 5)),
         *("--model.engine", engine),
     )
     launch = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
@@ -32,13 +46,41 @@ def run_two(folder: Path, mark: Path) -> str:
     return said
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training in which no process is killed."""
+    folder = tmp_path_factory.mktemp("elastic") / "whole"
+    mark = folder.with_name("struck before")
+    mark.touch()
+    run_two(folder, mark)
+    return folder
+
+
+def test_two_processes_share_the_work_and_write_one_run(whole: Path) -> None:
+    metrics = (whole / "metrics.csv").read_text().splitlines()
+    stepped = [line.split(",")[0] for line in metrics if "train/grad_norm" in line]
+    assert stepped == [str(step) for step in range(1, STEPS + 1)]
+    rollouts = [json.loads(line) for line in (whole / "rollouts.jsonl").open()]
+    # 2 problems over both processes, 4 trajectories of each.
+    assert len(rollouts) == STEPS * 2 * 4
+    assert len({(line["step"], line["id"]) for line in rollouts}) == STEPS * 2
+    for name, count in ((f"step-{STEPS:06d}", 7), ("after", 5)):
+        results = json.loads((whole / "eval" / name / "results.json").read_text())
+        assert [values["n"] for values in results["datasets"].values()] == [count]
+    # What validation logs is reduced over the processes by the metrics themselves.
+    results = json.loads((whole / "eval" / f"step-{STEPS:06d}" / "results.json").read_text())
+    logged = {key: value for _, key, value in (line.split(",") for line in metrics[1:])}
+    for name in METRIC_NAMES:
+        value = results["datasets"]["dev"][name]
+        assert (f"val/dev/{name}" in logged) == (value is not None)
+        assert value is None or float(logged[f"val/dev/{name}"]) == value, name
+
+
 def test_a_killed_process_comes_back_and_the_run_ends_as_one_that_was_not_interrupted(
-    tmp_path: Path,
+    whole: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "struck before").touch()
-    run_two(tmp_path / "whole", tmp_path / "struck before")
     said = run_two(tmp_path / "killed", tmp_path / "struck")
     assert (tmp_path / "struck").exists()
     assert "failed (exitcode: -9) local_rank: 1" in said
     assert said.count("Restored all states from the checkpoint") == 1
-    assert differences(tmp_path / "whole", tmp_path / "killed") == []
+    assert differences(whole, tmp_path / "killed") == []

@@ -3,14 +3,14 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from tests import forked
 
 
 class VLLMServer:
@@ -29,8 +29,7 @@ class VLLMServer:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self._log = log
-        self._command = [
-            *(sys.executable, str(Path(__file__).with_name("vllm_server.py"))),
+        self._options = [
             *("--model", str(model), "--served-model-name", name),
             *("--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"),
             *("--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"),
@@ -45,23 +44,17 @@ class VLLMServer:
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_NO_USAGE_STATS": "1",
-            "TORCHDYNAMO_DISABLE": "1",
             "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
         }
-        with self._log.open("wb") as stream:
-            self._process = subprocess.Popen(
-                self._command,
-                env={**os.environ, **environment},
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
-            )
+        self._log.unlink(missing_ok=True)
+        self._process = forked.start(
+            self._log, *self._options, module="tests.vllm.vllm_server", **environment
+        )
 
     def wait(self) -> None:
         """Until it is healthy."""
         for _ in range(1200):
-            assert self._process.poll() is None, self._said()
+            assert self._process.exitcode is None, self._said()
             try:
                 urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
             except (urllib.error.URLError, OSError):
@@ -78,7 +71,8 @@ class VLLMServer:
         """``kill -9``, also of one that was killed before."""
         with suppress(ProcessLookupError):
             self.signal(signal.SIGKILL)
-        self._process.wait()
+        self._process.kill()  # if it has no group of its own yet
+        self._process.join()
 
     def _said(self) -> str:
         return self._log.read_text(errors="replace")[-3000:]

@@ -5,9 +5,11 @@ The arguments are those of ``vllm serve``; what answers is the same server.
 """
 
 import multiprocessing
+import os
 import runpy
 import sys
 
+import torch
 import vllm.v1.engine.core
 import vllm.v1.engine.utils  # noqa: F401
 from vllm.entrypoints.openai import api_server
@@ -19,6 +21,8 @@ def _fork() -> multiprocessing.context.BaseContext:
 
 
 if __name__ == "__main__":
+    os.setsid()  # so that a signal reaches the engine process too
+    torch.compiler.set_stance("force_eager")  # compiling costs more than it saves
     spawning = system_utils.get_mp_context
     for module in list(sys.modules.values()):
         if vars(module).get("get_mp_context") is spawning:

@@ -17,7 +17,7 @@ from tools.miniature.figure import budgets as draw_budgets
 from tools.miniature.figure import rows as draw_rows
 from tools.miniature.outcomes import FILE as OUTCOMES
 from tools.miniature.outcomes import write_outcomes
-from tools.miniature.plan import Row, Settings
+from tools.miniature.plan import Settings
 from tools.miniature.reading import Seeds, joined, read_row
 from tools.miniature.results import REFERENCE, summarise
 from tools.miniature.tables import commands_md, table_md
