@@ -38,6 +38,7 @@ from inspect_ai.model import (
     ChatMessageSystem,
     ChatMessageUser,
     ContentText,
+    GenerateConfig,
     ModelOutput,
     get_model,
 )
@@ -139,6 +140,7 @@ def svr_solver(
     """
     name = resolve_task(task).name
     rule = rule_from_config({"stop": stop, "threshold": threshold})
+    require(not rule.needs_tokens, f"stop={rule}: Inspect's answers have no log-probabilities")
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         problem = _problem(state, name)
@@ -150,7 +152,10 @@ def svr_solver(
 
         async def ask(messages: list[Message], max_tokens: int) -> RemoteCompletion:
             chat = [ROLES[message["role"]](content=message["content"]) for message in messages]
-            outputs.append(await get_model().generate(chat))
+            model = get_model()  # --max-tokens of Inspect may only lower the task's limit
+            most = min(max_tokens, model.config.max_tokens or max_tokens)
+            config = GenerateConfig(max_tokens=most)
+            outputs.append(await model.generate(chat, config=config))
             said.extend([*chat[bool(said) :], outputs[-1].message])  # the system message once
             return completion_of(outputs[-1])
 

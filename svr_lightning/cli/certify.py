@@ -42,7 +42,8 @@ from svr_lightning.cli.inputs import (
     recorded_policy,
     recorded_settings,
     recorded_turns,
-    require_recorded,
+    require_score,
+    require_tokens,
     run_configs,
     share,
 )
@@ -123,6 +124,10 @@ class Job:
     tables: Tables
     second: Tables | None
 
+    def __post_init__(self) -> None:
+        if any(promise.name == "tokens" for promise in self.promises):
+            require_tokens([*self.tables.values(), *(self.second or {}).values()])
+
     def points(self) -> list[OperatingPoint]:
         """What each rule did."""
         try:
@@ -153,7 +158,7 @@ def run(options: argparse.Namespace) -> int:
         return _plan(promises, len(rules), 1 - options.confidence)
     tables = _tables(options.samples, options)
     calibration, report = _split(tables, options)
-    configs = run_configs(options.samples)
+    configs = run_configs([*options.samples, *(options.report_on or [])])
     recorded = recorded_turns(tables, configs)
     origin = {"decoding": recorded_settings(configs, tables), "policy": recorded_policy(configs)}
     turns = recorded if options.max_turns is None else options.max_turns
@@ -219,7 +224,7 @@ def _tables(paths: list[Path] | None, options: argparse.Namespace) -> Tables:
     require(bool(paths), "--samples: give the recordings")
     assert paths
     tables = load_recordings(paths, options.columns)
-    require_recorded(tables, options.score, tokens=options.max_tokens is not None)
+    require_score(tables, options.score)
     return tables
 
 
@@ -330,11 +335,10 @@ def _plan(promises: list[Promise], size: int, delta: float) -> int:
     for one, part in product(shares, (0.0, 0.25, 0.5, 0.75)):
         needed = labels_needed(one.limit, part * one.limit, level)
         rows.append((one.name, number(one.limit), number(part * one.limit), str(needed)))
-    console = Console()
     heads = ("promise", "at most", "if the true rate is", "independent labels")
-    console.print(text_table(heads, rows, "labels for a certificate in nine cases of ten"))
+    Console().print(text_table(heads, rows, "labels for a certificate in nine cases of ten"))
     notes = "Variants of one problem count as one; wrong_accepted needs as many accepted answers."
-    console.print(Text(f"{notes} Fewer --thresholds need fewer: each is tested at {level:.3g}."))
+    Console().print(Text(f"{notes} Fewer --thresholds need fewer: each is tested at {level:.3g}."))
     return 0
 
 

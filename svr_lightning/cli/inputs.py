@@ -90,19 +90,23 @@ def load_recordings(paths: Sequence[Path], columns: Sequence[str] | None) -> dic
         raise ConfigError(f"{error}; another program's log needs --columns") from error
 
 
-def require_recorded(tables: Mapping[str, TurnTable], score: str, *, tokens: bool) -> None:
-    """Raise ConfigError if no turn has the score or, where they matter, one lacks tokens."""
+def require_score(tables: Mapping[str, TurnTable], score: str) -> None:
+    """Raise ConfigError if no turn has the score."""
     turns = (turn for table in tables.values() for turns in table.signals for turn in turns)
     require(
         any(getattr(turn, score) is not None for turn in turns),
         f"--score {score}: the samples hold no {score!r}; record it, or take another score",
     )
-    turns_made = sum(int(table.length.sum()) for table in tables.values())
-    counted = sum(int((table.completion_tokens > 0).sum()) for table in tables.values())
+
+
+def require_tokens(tables: Sequence[TurnTable]) -> None:
+    """Raise ConfigError if a turn lacks its number of tokens."""
+    turns_made = sum(int(table.length.sum()) for table in tables)
+    counted = sum(int((table.completion_tokens > 0).sum()) for table in tables)
     require(
-        not tokens or counted == turns_made,
-        f"--max-tokens: {turns_made - counted} of {turns_made} turns have no tokens; name their "
-        "column with --columns tokens=COLUMN",
+        counted == turns_made,
+        f"the promise on tokens: {turns_made - counted} of {turns_made} turns have no tokens; name "
+        "their column with --columns tokens=COLUMN",
     )
 
 
@@ -121,7 +125,13 @@ def _read_log(path: Path, names: Mapping[str, str]) -> TurnTable:
         except ValueError as error:
             raise ConfigError(f"{path.parent}/{row.where}: {error}") from error
         found = turns.setdefault(values["id"], [])
-        clusters[values["id"]] = values["cluster"]
+        cluster, known = values["cluster"], clusters.get(values["id"])
+        require(
+            None in (cluster, known) or cluster == known,
+            f"{path.parent}/{row.where}: problem {values['id']!r} has the clusters {known!r} and "
+            f"{cluster!r}; a problem belongs to one",
+        )
+        clusters[values["id"]] = known or cluster
         turn = {"turn": values["turn"] or len(found) + 1, "confidence": values["confidence"]}
         turn |= {"correct": values["correct"], "completion_tokens": values["tokens"] or 0}
         found.append({**_EMPTY_TURN, **turn})
@@ -195,7 +205,7 @@ def recorded_policy(configs: Sequence[Mapping[str, Any]]) -> str | None:
     """
     paths = {setting(config, "model", "policy", "path") for config in configs}
     told = ", ".join(sorted(map(str, paths)))
-    require(len(paths) == 1, f"--samples: of several policies: {told}")
+    require(len(paths) == 1, f"--samples, --report-on: of several policies: {told}")
     return None if paths == {None} else told
 
 
@@ -217,7 +227,7 @@ def recorded_settings(
         own = [certified_settings(config, ()) for config in configs]
         require(
             all(one == own[0] for one in own),
-            f"--samples: recorded with different settings: {own}; give those of one setting",
+            f"--samples, --report-on: recorded with different settings: {own}; give those of one",
         )
         model = {"model": configs[0].get("model")}
         return certified_settings({**model, "data": {"val": sources}}, datasets)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from svr_lightning.cli.inputs import add_task_option, require_trusted_tasks
 from svr_lightning.display import plain, text_table
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.evaluation.records import SampleRecord, TurnRecord, by_dataset
 from svr_lightning.evaluation.results import (
     RESULTS,
@@ -28,6 +28,7 @@ from svr_lightning.evaluation.results import (
     write_results,
 )
 from svr_lightning.tasks import get_task
+from svr_lightning.tasks.fields import shown
 from svr_lightning.tasks.grading import GRADERS, Grader, get_grader, label
 
 _EXAMPLES = 3
@@ -85,7 +86,14 @@ def _regraded(record: SampleRecord, grader: Grader) -> SampleRecord:
         raise ConfigError(f"{where}: {error}") from error
     turns = []
     for turn in record.turns:
-        new = label(task, turn.text, problem, grader)
+        try:
+            new = label(task, turn.text, problem, grader)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(
+                f"{where}: task {record.task} cannot grade with the reference "
+                f"{shown(problem.reference)} and the payload {shown(dict(problem.payload))} "
+                f"({one_line(repr(error))})"
+            ) from error
         turns.append(replace(turn, correct=new.correct, grading_error=new.error))
     return replace(record, turns=tuple(turns))
 

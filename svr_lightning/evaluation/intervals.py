@@ -44,19 +44,19 @@ def effective_size(values: NDArray[Any], cluster: Ints) -> float:
     """The effective number of independent problems in the mean of [N] ``values``, at most N.
 
     N divided by the design effect, the ratio of the mean's variance over clusters to that over
-    problems; C if all values are equal.
+    problems; C if all values are equal, and 1 in one cluster, which tells nothing of others.
 
     Examples:
         >>> effective_size(np.array([1, 1, 0, 0]), np.array([0, 0, 1, 1]))
         2.0
     """
-    n = len(values)
-    if n == 0 or _clusters(cluster) == n:
-        return float(n)
+    n, count = len(values), _clusters(cluster)
+    if n == 0 or count in (1, n):
+        return float(count)
     gap = values - values.mean()
     within = float((gap**2).sum())
     if within == 0:
-        return float(_clusters(cluster))
+        return float(count)
     between = float((cluster_sums(gap, cluster) ** 2).sum())
     return n / max(1.0, between / within)
 

@@ -166,7 +166,7 @@ def write_operating_point(
 
     Args:
         folder: of the policy; it has to be there.
-        threshold: gamma in [0, 1].
+        threshold: gamma, in [0, 1] but for a certified rule on log-probabilities.
         details: how it was chosen: a certificate, or only for readers of the file.
 
     Returns:
@@ -178,8 +178,10 @@ def write_operating_point(
     folder = Path(folder)
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; an operating point belongs to a policy's")
-    if not 0 <= threshold <= 1:
-        raise ConfigError(f"threshold={threshold} must lie in [0, 1]")
+    try:
+        Confident(**{**details.get("rule", {}), "threshold": threshold}).check()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     path = folder / OPERATING_POINT
     write_json(path, {_OWN: threshold, **details})
     return path

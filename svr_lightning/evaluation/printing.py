@@ -74,18 +74,25 @@ def print_results(file: Path) -> None:
     for name, average in results["macro"].items():
         if len(average["datasets"]) > 1 and not average["missing"]:
             rows[f"average ({name}, {len(average['datasets'])} sets)"] = average
+    partial = False
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("data set", overflow="ellipsis", no_wrap=True, max_width=24)
     for name in ("n", *_COLUMNS):
         table.add_column(name, justify="right", no_wrap=True)
     for name, values in rows.items():
         cells = [_cell(values, key, form) for key, form in _COLUMNS.values()]
+        partial |= any(cell.endswith("*") for cell in cells)
         table.add_row(Text(plain(name)), str(values.get("n", "")), *cells)
     console = Console()
     console.print(table)
+    if partial:
+        console.print(Text("* average over the data sets where the metric is defined"))
     console.print(Text(f"{file.parent}: samples.jsonl, results.json"), soft_wrap=True)
 
 
 def _cell(values: Mapping[str, Any], key: str, form: str) -> str:
     absent = "" if key == "accuracy_ci95" else "--"
-    return absent if values.get(key) is None else form.format(values[key])
+    if values.get(key) is None:
+        return absent
+    partial = values.get("n_datasets", {}).get(key, 0) < len(values.get("datasets", ()))
+    return form.format(values[key]) + "*" * partial

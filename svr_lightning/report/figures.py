@@ -82,7 +82,7 @@ def _of_recording(method: Method, number: int, rules: Numbers | None) -> Iterato
         caption = f"Stopping rules over tokens{pooled}; settings are the best on these problems"
         numbers = accuracy.rule_numbers(run, rules)
         yield plot("12_stopping_rules", caption, numbers, accuracy.draw_rules)
-    if run.complete and run.self_checks:
+    if run.has_thresholds:
         numbers = accuracy.threshold_numbers(run)
         yield plot("03_thresholds", "Other thresholds", numbers, accuracy.draw_thresholds)
     if run.self_checks:

@@ -4,7 +4,6 @@ Of each figure one function gives the numbers, plain JSON, and one draws them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import cycle
 from statistics import fmean, stdev
 from typing import Any
@@ -14,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from svr_lightning.evaluation.intervals import Z_95, mean_variance
+from svr_lightning.evaluation.replay import replay
 from svr_lightning.evaluation.sweep import ORACLE, THRESHOLDS
 from svr_lightning.evaluation.table import pool, problem_table
 from svr_lightning.report import drawing
@@ -131,23 +131,19 @@ _RULES = (
 )
 
 
-def rule_numbers(run: Run, rules: Numbers | None) -> Numbers:
+def rule_numbers(run: Run, rules: Numbers) -> Numbers:
     """Where a run's own rule lies, under every T_max, and the frontiers of other stopping rules.
 
     Args:
-        run: its data sets are pooled.
-        rules: of :func:`~svr_lightning.evaluation.sweep.compare_stops`; None if the run was not
-            recorded whole, so that other rules cannot be replayed.
+        run: recorded whole; its data sets are pooled.
+        rules: of :func:`~svr_lightning.evaluation.sweep.compare_stops`.
     """
     table = pool(run.tables)
-    outcome = table.outcome
     own = []
-    for turns in range(1, table.correct.shape[1] + 1):
-        cut = {name: np.minimum(getattr(outcome, name), turns) for name in ("returned", "observed")}
-        found = problem_table(table, replace(outcome, **cut))
+    for turns in range(1, run.max_turns + 1):
+        found = problem_table(table, replay(table, run.rule, turns))
         own.append({"tokens": found.value("avg_total_tokens"), "accuracy": found.value("accuracy")})
-    rows = rules["rows"] if rules else []
-    lines = [{"name": row["name"], "points": row["points"]} for row in rows]
+    lines = [{"name": row["name"], "points": row["points"]} for row in rules["rows"]]
     return {"own": own, "lines": lines}
 
 

@@ -19,9 +19,15 @@ from svr_lightning.evaluation.calibration import (
     levels_of,
     reliability_bins,
 )
-from svr_lightning.evaluation.intervals import wilson_interval
+from svr_lightning.evaluation.intervals import effective_size, wilson_interval
 from svr_lightning.evaluation.sweep import transitions
-from svr_lightning.evaluation.table import Bools, TurnTable, problem_table
+from svr_lightning.evaluation.table import (
+    Bools,
+    Ints,
+    TurnTable,
+    cluster_codes,
+    problem_table,
+)
 from svr_lightning.report import drawing
 from svr_lightning.report.numbers import Numbers
 
@@ -36,22 +42,28 @@ def reliability_numbers(table: TurnTable) -> Numbers:
     returned = table.outcome.returned[turns["row"]] == turns["turn"]
     stopped = table.outcome.stopped_early[turns["row"]] & returned
     return {
-        "observed": _reliability(turns, np.ones(len(stopped), dtype=bool)),
-        "stopped": _reliability(turns, stopped),
+        "observed": _reliability(turns, table.cluster, np.ones(len(stopped), dtype=bool)),
+        "stopped": _reliability(turns, table.cluster, stopped),
     }
 
 
-def _reliability(turns: Mapping[str, NDArray[Any]], rows: Bools) -> Numbers:
-    """The bins of some turns, with Wilson intervals and verdicts, and their calibration error."""
+def _reliability(turns: Mapping[str, NDArray[Any]], cluster: Ints, rows: Bools) -> Numbers:
+    """The bins of some turns, with Wilson intervals and verdicts, and their calibration error.
+
+    Turns of one problem, or of one cluster of problems, are not independent.
+    """
+    clusters = cluster[turns["row"][rows]]
     confidence, correct, verdict = (turns[k][rows] for k in ("confidence", "correct", "verdict"))
     levels = levels_of(confidence, correct)
     place = np.searchsorted(np.arange(1, BINS) / BINS, confidence, side="right")
     bins = []
     for number, row in enumerate(reliability_bins(levels, BINS)):
-        accuracy, n = row["accuracy"], int(row["n"] or 0)
-        said = verdict[place == number]
+        accuracy = row["accuracy"]
+        here = place == number
+        said = verdict[here]
         verdicts = {name.value: int((said == code).sum()) for name, code in VERDICT_CODES.items()}
-        interval = None if accuracy is None else wilson_interval(accuracy, n)
+        size = effective_size(correct[here], cluster_codes(clusters[here].tolist()))
+        interval = None if accuracy is None else wilson_interval(accuracy, size)
         bins.append({**row, "accuracy_ci95": interval, "verdicts": verdicts})
     ece = float(expected_calibration_error(levels, BINS)) if len(confidence) else None
     return {"n": len(confidence), "ece": ece, "bins": bins}

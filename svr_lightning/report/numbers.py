@@ -140,10 +140,18 @@ def mean_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> flo
 
 
 def text_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> str:
-    """The mean over seeds; of several, with their sample standard deviation."""
+    """The mean over seeds; of several, with their sample standard deviation.
+
+    Where not all of several data sets have the metric, it says how many do.
+    """
     values = values_of(seeds, names, metric)
     form = FORMS[metric][1]
     if not values:
         return NONE
     text = form(statistics.fmean(values))
-    return text if len(values) < 2 else f"{text} \u00b1 {form(statistics.stdev(values))}"
+    if len(values) > 1:
+        text += f" \u00b1 {form(statistics.stdev(values))}"
+    counts = {macro_average(one, names, [metric])["n_datasets"].get(metric, 0) for one in seeds}
+    if counts != {len(names)}:
+        text += f" (of {min(counts)} sets)"
+    return text

@@ -158,6 +158,7 @@ def _listing(methods: Sequence[Method], most: int) -> dict[str, Any]:
     }
     items = []
     for number, (method, rows) in enumerate(zip(methods, found, strict=True), start=1):
+        gate = method.runs[0].gate
         for record, filed in choose(rows, most):
             places = [f"method-{number}", f"set-{sets.index(record.dataset) + 1}"]
             places += [f"kind-{place}" for place, kind in enumerate(kinds, 1) if kind in filed]
@@ -168,7 +169,7 @@ def _listing(methods: Sequence[Method], most: int) -> dict[str, Any]:
                 "name": f"{display(record.dataset)} / {record.id}",
                 "method": _named(method.name) if len(methods) > 1 else "",
                 "interface": method.runs[0].interface,
-                "threshold": method.runs[0].gate.threshold,
+                "threshold": gate.threshold if gate.score == "confidence" else None,
             }
             items.append(item)
     first = " Of several seeds, the first." if any(len(m.runs) > 1 for m in methods) else ""

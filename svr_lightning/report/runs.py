@@ -75,6 +75,11 @@ class Run:
         """The rule whose threshold figures and sweeps change: the run's own if it has one."""
         return self.rule if isinstance(self.rule, Confident) else Confident()
 
+    @property
+    def has_thresholds(self) -> bool:
+        """Whether its rule can be replayed with ``THRESHOLDS``: of probabilities, not of nats."""
+        return self.complete and self.self_checks and "logprob" not in self.gate.score
+
     @cached_property
     def self_checks(self) -> bool:
         """Whether any turn has a self-check."""

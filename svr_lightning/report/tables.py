@@ -64,7 +64,7 @@ def _of_method(method: Method, number: int) -> Iterator[Table]:
     run = method.runs[0]
     if run.complete:
         yield fixed_budgets(method, number)
-    if run.complete and run.self_checks:
+    if run.has_thresholds:
         sets = columns_of(run.tables)
         yield thresholds(method, f"threshold_accuracy_{number}", ("accuracy",), sets)
         sets = averages(run.tables)

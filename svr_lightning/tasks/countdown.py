@@ -100,10 +100,7 @@ class Countdown(Task):
             value, used = evaluate(answer.partition("=")[0].strip())
         except ExpressionError:
             return False
-        return (
-            Counter(used) == Counter(problem.payload.get("nums"))
-            and str(value) == problem.reference
-        )
+        return str(value) == problem.reference and Counter(used) == Counter(problem.payload["nums"])
 
     def format_score(self, completion: str) -> float:
         r"""1.0 for reasoning, then an answer, then nothing, self-checks apart; otherwise 0.0.

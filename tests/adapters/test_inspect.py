@@ -59,6 +59,12 @@ def test_an_eval_of_inspect_is_ours_turn_by_turn(
     assert {"ece", "aurc"} <= printed.keys()
 
 
+def test_a_rule_that_reads_log_probabilities_is_refused() -> None:
+    stop = {"class_path": "Confident", "init_args": {"score": "answer_logprob", "threshold": -0.1}}
+    with pytest.raises(ConfigError, match="Inspect's answers have no log-probabilities"):
+        inspect_eval.svr_solver("countdown", stop=stop)
+
+
 def test_a_sample_that_a_limit_of_inspect_ends_is_wrong_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

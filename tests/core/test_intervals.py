@@ -34,6 +34,8 @@ def test_single_problems_have_the_variance_and_size_of_independent_ones() -> Non
     assert effective_size(twins, pairs) == pytest.approx(5)
     assert mean_variance(twins, pairs) == pytest.approx(values.var(ddof=1) / 5)
     assert effective_size(np.ones(10), pairs) == 5
+    # One cluster tells nothing of others.
+    assert effective_size(values, 0 * alone) == 1
     # Opposite ones in each cluster: no less than independent, and no more is claimed.
     assert effective_size(np.array([1, 0] * 5), pairs) == 10
     assert (

@@ -202,6 +202,21 @@ def test_another_rule_is_tested_as_it_would_stop(tmp_path: Path) -> None:
     assert found(samples)["rule"]["needs_correct"] is False
 
 
+def test_a_threshold_on_log_probabilities_is_written_for_predict_too(tmp_path: Path) -> None:
+    rows = problems()
+    for row in rows:
+        for one in row["turns"]:
+            one["answer_logprob"] = -0.01 if one["correct"] else -2.0
+    write_samples(tmp_path, rows)
+    policy = tmp_path / "policy"
+    policy.mkdir()
+    scored = ["--score", "answer_logprob", "--thresholds", "-0.1", "--write", str(policy)]
+    assert certify(tmp_path / "samples.jsonl", *scored) == 0
+    own = read_operating_point(policy)
+    assert isinstance(own, Certificate)
+    assert own.rule == Confident(threshold=-0.1, score="answer_logprob")
+
+
 def test_samples_that_end_at_their_stop_are_refused_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,6 +309,8 @@ def test_recordings_of_other_settings_are_not_mixed_and_not_compared(
     hot = str(tmp_path / "hot" / "samples.jsonl")
     assert main(["certify", "--samples", str(samples), hot, "--max-pse", "0.1"]) == 2
     assert "recorded with different settings" in capsys.readouterr().err
+    assert certify(samples, "--report-on", hot) == 2
+    assert "--report-on: recorded with different settings" in capsys.readouterr().err
     certificate = samples.parent / "certify" / "certificate.json"
     content = json.loads(certificate.read_text())
     certificate.write_text(json.dumps(content | {"decoding": {"temperature": 0.0}}))

@@ -11,6 +11,7 @@ from pyarrow.parquet import write_table
 
 from svr_lightning.__main__ import main
 from svr_lightning.cli.inputs import load_log
+from svr_lightning.errors import ConfigError
 
 
 def log_rows(size: int = 300) -> list[dict[str, Any]]:
@@ -122,6 +123,47 @@ def test_tokens_are_promised_only_where_all_were_counted(
     rows = [{**row, "tokens": 5} if k < counted else row for k, row in enumerate(rows)]
     log = tmp_path / "log.jsonl"
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    limits = ["--max-tokens", "9", "--token-bound", "99"]
+    limits = ["--max-tokens", "9", "--token-bound", "99", "--calibrate-on", "1"]
     assert main(["certify", "--samples", str(log), "--columns", "id=id", *limits]) == 2
-    assert f"--max-tokens: {said} have no tokens" in capsys.readouterr().err
+    assert f"{said} have no tokens" in capsys.readouterr().err
+
+
+def test_tokens_of_a_second_model_and_of_new_problems_count_only_where_they_were_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"id": k, "confidence": 0.9, "correct": 1} for k in range(300)]
+    logs = {"with": [{**row, "tokens": 5} for row in rows], "without": rows}
+    for name, found in logs.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
+    given, less = (["--samples", str(tmp_path / f"{name}.jsonl")] for name in logs)
+    columns = ["--columns", "id=id"]
+    limits = ["--max-tokens", "40", "--token-bound", "99", "--calibrate-on", "1"]
+    second = ["--second", str(tmp_path / "without.jsonl")]
+    assert main(["certify", *given, *columns, *limits, *second]) == 2
+    assert "300 of 600 turns have no tokens" in capsys.readouterr().err
+    assert main(["certify", *given, *columns, *limits]) == 0
+    certificate = str(tmp_path / "certify" / "certificate.json")
+    assert main(["certify", "--check", certificate, *less, *columns]) == 2
+    assert "300 of 300 turns have no tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("said", "clusters"), [(["a", "", "a"], 1), (["", "a", ""], 1), (["", "", ""], 2)]
+)
+def test_a_cluster_may_be_named_once_for_all_turns_of_a_problem(
+    said: list[str], clusters: int, tmp_path: Path
+) -> None:
+    turns = [{"id": k, "confidence": 0.9, "correct": 1, "cluster": c} for k in "pq" for c in said]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in turns))
+    assert len(set(load_log([log], ["id=id"])["log"].cluster.tolist())) == clusters
+
+
+def test_two_clusters_of_one_problem_are_refused(tmp_path: Path) -> None:
+    turns = [{"id": "p", "confidence": 0.9, "correct": 1, "cluster": c} for c in "ab"]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in turns))
+    with pytest.raises(
+        ConfigError, match=r"log\.jsonl:2: problem 'p' has the clusters 'a' and 'b'"
+    ):
+        load_log([log], ["id=id"])

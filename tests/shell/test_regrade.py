@@ -34,6 +34,7 @@ def record(dataset: str, name: str, text: str, correct: bool, **changes: Any) ->
     }
 
 
+ANSWERED = {**turn(1, True, "C", 0.9, 10), "text": "<answer>3+5</answer>", "answer": "3+5"}
 RECORDS = [
     record("math500", "a", r"\boxed{\sqrt{12}}", False),
     record("math500", "b", r"\boxed{\sqrt{3}}", True),
@@ -103,6 +104,12 @@ def test_a_turn_that_cannot_be_graded_counts_as_wrong_and_says_why() -> None:
         ({"task": None}, [], "'task' of the record must be a string"),
         ({"task": "chess"}, [], "chess"),
         ({"reference": ""}, [], "math500/a has no reference answer"),
+        ({"reference": 1}, [], "math500/a: task math cannot grade with the reference 1"),
+        (
+            {"task": "countdown", "reference": "8", "turns": [ANSWERED]},
+            [],
+            "math500/a: task countdown cannot grade with the reference '8' and the payload {}",
+        ),
         ({}, ["--out", "{folder}"], "the samples lie there; name another folder"),
     ],
 )

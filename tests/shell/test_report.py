@@ -16,6 +16,7 @@ from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.replay import replayed
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
+from svr_lightning.report.numbers import text_of
 from svr_lightning.report.page import POLICY, page
 from svr_lightning.report.runs import Method, compare_rules, heading, read_methods, read_votes
 from svr_lightning.report.tables import all_tables, headline, main_results
@@ -81,6 +82,19 @@ def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Pat
     rows = found["seed_robustness_1"].rows
     assert [row[0] for row in rows if row] == ["0", "1", "Mean \u00b1 Std."]
     assert [row[1] for row in rows if row] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
+
+
+def test_an_average_says_over_how_many_data_sets_it_is_where_one_lacks_the_metric(
+    tmp_path: Path,
+) -> None:
+    right, wrong = (True, "C", 0.9, 5), (False, "C", 0.7, 5)
+    both = [record(str(i), one, dataset="a", early=True) for i, one in enumerate((right, wrong))]
+    alike = [record(str(i), right, dataset="b", early=True) for i in range(2)]
+    save(tmp_path / "m", [*both, *alike], config(0))
+    (method,) = read_methods([f"m={tmp_path / 'm'}"])
+    seeds = method.seeds
+    assert text_of(seeds, ["a", "b"], "auroc") == "1.000 (of 1 sets)"
+    assert text_of(seeds, ["a", "b"], "accuracy") == "0.750"
 
 
 def test_the_best_of_each_column_is_bold_and_the_second_best_underlined(tmp_path: Path) -> None:

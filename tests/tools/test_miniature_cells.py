@@ -177,6 +177,18 @@ def test_results_of_another_configuration_are_not_taken_for_these(tmp_path: Path
     assert "\n" not in line
 
 
+def test_results_of_a_policy_that_was_trained_again_are_not_taken_for_these(tmp_path: Path) -> None:
+    policy = tmp_path / "policy"
+    policy.mkdir()
+    (policy / "model.safetensors").write_bytes(b"one")
+    command = step(tmp_path / "a", "write")
+    command = replace(command, arguments=(*command.arguments, "--model.policy.path", str(policy)))
+    Runner(PROGRAM, lambda _: None).run([Cell(name="a", commands=(command,))], jobs=1)
+    assert is_done(command)
+    (policy / "model.safetensors").write_bytes(b"two")
+    assert state_of(command) == "other"
+
+
 def test_the_layer_of_svr_plus_is_the_candidate_that_was_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

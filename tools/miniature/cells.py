@@ -25,6 +25,7 @@ import yaml
 
 from svr_lightning import tiny
 from svr_lightning.errors import ConfigError, one_line
+from svr_lightning.evaluation.operating_point import weights_digest
 from svr_lightning.files import write_json
 from tools.miniature.plan import Cell, Command
 
@@ -207,7 +208,7 @@ def read_record(command: Command) -> dict[str, Any]:
 
 
 def inputs_digest(arguments: Sequence[str]) -> str:
-    """SHA-256 of what a command line names: its configurations and the shipped policy.
+    """SHA-256 of what a command line names: its configurations, and its policy or the shipped one.
 
     Comments and the order of keys do not count.
 
@@ -225,6 +226,8 @@ def inputs_digest(arguments: Sequence[str]) -> str:
             start = re.search(r"embedded:(\w+)-tiny", json.dumps(layer))
             if start:
                 digest.update(_shipped_weights(start[1]))
+        elif flag == "--model.policy.path":  # a row may be judged with another row's policies
+            digest.update((weights_digest(value) or "").encode())
     return digest.hexdigest()
 
 
