@@ -1,9 +1,11 @@
-# The commands of the README. VENV, ARGS and JOBS can be set:
-# make run ARGS="--trainer.max_steps 4"; make test JOBS=4
+# The commands of the README. VENV, ARGS, WORKERS and JOBS can be set:
+# make run ARGS="--trainer.max_steps 4"; make test WORKERS=6; make miniature JOBS=4
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 ARGS ?=
 JOBS ?= 2
+# More than two cores: a third of the time tests wait for processes that they have started.
+WORKERS ?= 3
 
 # Without bytecode on disk every process would compile torch, transformers and Lightning anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -46,7 +48,7 @@ test: lint pytest verifiers
 pytest: $(VENV)/.test
 	@(command -v chromium && command -v chromedriver) >/dev/null || echo "Chromium is missing: the report's page is" \
 		"not tested in a browser. Install it with: apt-get install chromium chromium-driver"
-	$(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
+	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
 
 lint: $(VENV)/.test
 	$(PYTHON) -m ruff check .

@@ -95,4 +95,4 @@ def _cell(values: Mapping[str, Any], key: str, form: str) -> str:
     if values.get(key) is None:
         return absent
     partial = values.get("n_datasets", {}).get(key, 0) < len(values.get("datasets", ()))
-    return form.format(values[key]) + "*" * partial
+    return f"{form.format(values[key])}{'*' * partial}"

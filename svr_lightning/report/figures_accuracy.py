@@ -131,19 +131,21 @@ _RULES = (
 )
 
 
-def rule_numbers(run: Run, rules: Numbers) -> Numbers:
+def rule_numbers(run: Run, rules: Numbers | None) -> Numbers:
     """Where a run's own rule lies, under every T_max, and the frontiers of other stopping rules.
 
     Args:
-        run: recorded whole; its data sets are pooled.
-        rules: of :func:`~svr_lightning.evaluation.sweep.compare_stops`.
+        run: its data sets are pooled.
+        rules: of :func:`~svr_lightning.evaluation.sweep.compare_stops`; None if the run was not
+            recorded whole, so that other rules cannot be replayed.
     """
     table = pool(run.tables)
     own = []
     for turns in range(1, run.max_turns + 1):
         found = problem_table(table, replay(table, run.rule, turns))
         own.append({"tokens": found.value("avg_total_tokens"), "accuracy": found.value("accuracy")})
-    lines = [{"name": row["name"], "points": row["points"]} for row in rules["rows"]]
+    rows = rules["rows"] if rules else []
+    lines = [{"name": row["name"], "points": row["points"]} for row in rows]
     return {"own": own, "lines": lines}
 
 

@@ -10,12 +10,13 @@ from xml.etree import ElementTree
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.core.stopping import Confident
+from svr_lightning.core.stopping import Confident, Majority, rule_as_config
 from svr_lightning.evaluation.metrics import measure
 from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.evaluation.replay import replayed
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures
+from svr_lightning.report.figures_accuracy import rule_numbers
 from svr_lightning.report.numbers import text_of
 from svr_lightning.report.page import POLICY, page
 from svr_lightning.report.runs import Method, compare_rules, heading, read_methods, read_votes
@@ -82,6 +83,18 @@ def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Pat
     rows = found["seed_robustness_1"].rows
     assert [row[0] for row in rows if row] == ["0", "1", "Mean \u00b1 Std."]
     assert [row[1] for row in rows if row] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
+
+
+def test_a_rule_is_replayed_under_every_number_of_turns(tmp_path: Path) -> None:
+    """Of answers 1, 2, 2 the majority is the first until the third turn."""
+    rows = [record("a", (False, "U", 0.5, 1), (True, "U", 0.5, 1), (True, "U", 0.5, 1))]
+    for one, answer in zip(rows[0]["turns"], "122", strict=True):
+        one["answer"] = answer
+    settings = config(0)
+    settings["model"] = {"evaluation": {"stop": rule_as_config(Majority())}}
+    save(tmp_path / "m", rows, settings)
+    (method,) = read_methods([f"m={tmp_path / 'm'}"])
+    assert [point["accuracy"] for point in rule_numbers(method.runs[0], None)["own"]] == [0, 0, 1]
 
 
 def test_an_average_says_over_how_many_data_sets_it_is_where_one_lacks_the_metric(
