@@ -4,7 +4,7 @@ VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 ARGS ?=
 JOBS ?= 2
-# More than two cores: a third of the time tests wait for processes that they have started.
+# Three on two cores, since tests wait a third of the time for processes that they started.
 WORKERS ?= 3
 
 # Without bytecode on disk every process would compile torch, transformers and Lightning anew.
