@@ -3,6 +3,7 @@
 import inspect
 import json
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,14 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
         lora.save_adapter(model, root / "adapter")
     pl_module.renderer.tokenizer.save_pretrained(folder)
     _, rule = pl_module.evaluating.protocol
-    if isinstance(rule, Confident) and rule.score == "confidence":
+    if isinstance(rule, Confident):
         # New even if the folder had one: its certificate was for other weights.
-        write_operating_point(folder, rule.threshold, {"max_turns": evaluation.max_turns})
+        details: dict[str, Any] = {"max_turns": evaluation.max_turns}
+        usual = Confident(threshold=rule.threshold)
+        if rule != usual:
+            own = {k: v for k, v in asdict(rule).items() if v != getattr(usual, k)}
+            details["rule"] = own
+        write_operating_point(folder, rule.threshold, details)
     after = root / "eval" / "after" / "results.json"
     datasets = json.loads(after.read_text())["datasets"] if after.is_file() else {}
     (folder / "README.md").write_text(model_card(pl_module, datasets), encoding="utf-8")

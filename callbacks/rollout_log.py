@@ -28,7 +28,6 @@ class RolloutLog(Callback):
     def __init__(self, every: int = 20) -> None:
         self.every = every
         self._bytes = 0
-        self._resumed = False
 
     def state_dict(self) -> dict[str, Any]:
         """The length of the file at the checkpoint."""

@@ -383,7 +383,8 @@ def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
         rule = kind(**stop.get("init_args", {}))
         for field in fields(kind):  # type: ignore[arg-type]
             wanted = (int, float) if isinstance(field.default, float) else type(field.default)
-            if not isinstance(getattr(rule, field.name), wanted):
+            value = getattr(rule, field.name)
+            if not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool):
                 raise TypeError(field.name)
         rule.check()
     except (KeyError, TypeError, AttributeError, ValueError) as error:

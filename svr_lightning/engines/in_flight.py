@@ -68,6 +68,8 @@ class InFlight(Generic[T]):
         """Close the connections by ``hang_up``, and stop all coroutines and the thread."""
         if self._portal is None:
             return
+        for future in list(self._running.values()):  # else each would find its server gone
+            future.cancel()
         with contextlib.suppress(httpx.HTTPError, OSError):
             self._portal.call(hang_up)
         self._running.clear()

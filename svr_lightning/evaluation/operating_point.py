@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import write_json
 
 OPERATING_POINT = "operating_point.json"
@@ -116,7 +116,7 @@ def read_operating_point(folder: str | os.PathLike[str]) -> Confident | Certific
     """Where a policy's folder asks to stop, with a certificate if it has one; None if it does not.
 
     Raises:
-        ConfigError: if the file is there and holds neither a certificate nor a threshold in [0, 1].
+        ConfigError: if the file is there and holds neither a certificate nor a rule.
     """
     path = Path(folder) / OPERATING_POINT
     content = _content(path)
@@ -124,13 +124,16 @@ def read_operating_point(folder: str | os.PathLike[str]) -> Confident | Certific
         return None
     if content.get("certified"):
         return Certificate.read(path)
-    threshold: Any = content.get("threshold")
-    number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
-    if number and 0 <= threshold <= 1:
-        return Confident(threshold=float(threshold))
-    raise ConfigError(
-        f"{path}: 'threshold' must be a number in [0, 1]; certify again or remove the file"
-    )
+    try:
+        options = {**content.get("rule", {}), "threshold": content[_OWN]}
+        rule = rule_from_config({"stop": {"class_path": "Confident", "init_args": options}})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: 'threshold' and 'rule' are not those of a stopping rule "
+            f"({one_line(error.__cause__ or repr(error))}); certify again or remove the file"
+        ) from error
+    assert isinstance(rule, Confident)
+    return rule
 
 
 def weights_digest(folder: str | os.PathLike[str]) -> str | None:

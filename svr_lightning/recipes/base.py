@@ -40,9 +40,8 @@ class Group:
     scored: tuple[tuple[ScoredTurn, ...], ...]
     rewards: tuple[tuple[Reward, ...], ...]
     returns: tuple[float, ...]
-    attempt: int
     place: SeedContext = START
-    """Seeds random draws of :meth:`Recipe.credit`."""
+    """Seeds random draws of :meth:`Recipe.credit`; its attempt is that of dynamic resampling."""
     samples: tuple[Sample, ...] = ()
     """The optimised sequences with their advantages; empty before :meth:`Recipe.credit`."""
     degenerate: bool = False

@@ -85,7 +85,7 @@ def collect_rollout(
         progress = Progress("rollout", 0, quiet=not show_progress)
         place = {"run_seed": seed, "step": step, "attempt": attempt}
         driver = Driver(engine, renderer, progress=progress, **place)
-        share: dict[str, Any] = {"attempt": attempt, "part": part, "parts": parts, "carry": carry}
+        share: dict[str, Any] = {"part": part, "parts": parts, "carry": carry}
         return roll_out(batch, recipe=recipe, driver=driver, decoding=sampling, **share)
 
     groups = roll(problems, 0)
@@ -98,7 +98,6 @@ def roll_out(
     recipe: Recipe,
     driver: Driver,
     decoding: Decoding,
-    attempt: int = 0,
     part: int = 0,
     parts: int = 1,
     carry: CarryOver | None = None,
@@ -106,12 +105,12 @@ def roll_out(
     """Run the recipe's programs for all problems at once and reward what they return.
 
     A recipe may replace some of ``problems``. The other arguments are those of
-    :func:`collect_rollout`; ``attempt`` is the generation attempt under dynamic resampling.
+    :func:`collect_rollout`.
     """
     carry = carry or CarryOver()
     place = replace(driver.place, part=part, parts=parts)
     problems = recipe.scheduler.batch(problems, place)
-    begun = {} if attempt else carry.begun
+    begun = {} if place.attempt else carry.begun
     programs = [_jobs(problem, recipe, place, decoding, begun) for problem in problems]
     jobs = list(chain.from_iterable(programs))
     later = replace(place, step=place.step + 1, attempt=0)
@@ -140,7 +139,7 @@ def roll_out(
                 own = list(islice(ends, len(its)))
                 trajectories = [t for result, _ in own for t in _trajectories(result)]
                 graded = [turns for _, of_job in own for turns in of_job]
-                groups.append(_reward_group(problem, trajectories, graded, recipe, place, attempt))
+                groups.append(_reward_group(problem, trajectories, graded, recipe, place))
     return groups
 
 
@@ -184,7 +183,6 @@ def _reward_group(
     labels: list[list[Label]],
     recipe: Recipe,
     place: SeedContext,
-    attempt: int,
 ) -> Group:
     scored = [
         score_turns(problem, t.turns, recipe.dialogue.formats, ys)
@@ -197,7 +195,6 @@ def _reward_group(
         scored=tuple(tuple(turns) for turns in scored),
         rewards=tuple(tuple(turns) for turns in rewards),
         returns=tuple(recipe.returns(rewards)),
-        attempt=attempt,
         place=place,
     )
     samples = tuple(recipe.credit(group))

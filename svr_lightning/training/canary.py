@@ -6,7 +6,7 @@ rounding alone depends on precision, depth and architecture; the run measures it
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from statistics import fmean
 from typing import Any
@@ -86,6 +86,15 @@ class Canary:
         self._most = most
         self._above = 0
         self._floors: deque[float] = deque(maxlen=WINDOW)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for a checkpoint, so that a run that is often resumed is judged too."""
+        return {"above": self._above, "floors": list(self._floors)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        self._above = state["above"]
+        self._floors.extend(state["floors"])
 
     def judge(self, gap: float, floor: float, step: int) -> str | None:
         """A warning if ``gap`` is above the limit.

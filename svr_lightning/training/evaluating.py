@@ -252,18 +252,19 @@ class ModuleEvaluation:
     def _log(self, stage: str, results: Mapping[str, Any]) -> None:
         self._forget(stage)  # of an earlier run of the same command, or of an interrupted one
         module, values = self._module, named_metrics(stage, results)
-        # Equal on all ranks already. Lightning writes them to the loggers at "step" and returns
-        # them from validate() and test(). In float64, as results.json.
+        # Equal on all ranks already. Nothing is reduced: NCCL cannot reduce a CPU's tensors.
+        # Lightning writes them to the loggers at "step" and returns them from validate() and
+        # test(). In float64, as results.json.
         exact = {k: torch.tensor(v, dtype=torch.float64, device="cpu") for k, v in values.items()}
         if exact:
             exact["step"] = torch.tensor(float(module.global_step))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*have no logger configured.*")
-            module.log_dict(exact, logger=True, sync_dist=True)
+            module.log_dict(exact, logger=True)
         macro = results.get("macro")
         if stage == "val" and macro:
             for name, metric in (("val_acc", "accuracy"), ("turns", "turns")):
-                module.log(name, macro["all"][metric], prog_bar=True, logger=False, sync_dist=True)
+                module.log(name, macro["all"][metric], prog_bar=True, logger=False)
 
     def _forget(self, stage: str) -> None:
         """Drop from ``metrics.csv`` what was logged of a stage at the present step."""

@@ -10,6 +10,9 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
+_RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
+_REFERENCE = ("mix", "every")
+
 
 def identity_of(module: Any, data: Any) -> dict[str, str]:
     """The settings of an ``SVRModule`` and its data by their dotted names, as text."""
@@ -21,6 +24,8 @@ def identity_of(module: Any, data: Any) -> dict[str, str]:
         "data.train": f"{len(problems)} problems with sha256 {data.training_digest[:16]}",
         "model.resample": module.resample,
         "model.carry_over": str(module.carry_over),
+        **{f"model.policy.{name}": str(getattr(module.policy_config, name)) for name in _RENDERING},
+        **{f"model.reference.{k}": str(getattr(module.reference_config, k)) for k in _REFERENCE},
         **{f"model.sampling.{name}": str(value) for name, value in sampling.items()},
         **dict(_settings("model.recipe", module.recipe)),
     }

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.rewards import Reward
-from svr_lightning.core.stopping import should_stop
+from svr_lightning.core.stopping import StopRule, StopSignals
 from svr_lightning.core.types import ScoredTurn, Verdict
 from svr_lightning.recipes.base import Group
 from svr_lightning.training.flops import peak_flops, utilization
@@ -130,12 +130,17 @@ class StepLog:
         self.begin()
 
     def begin(self) -> None:
-        """Note that an update begins."""
+        """Forget the update before."""
         self._sums: dict[str, float] = {}
         self._maxima: dict[str, float] = {}
         self._count = self._tokens = 0
         self._flops = 0.0
-        self._began = time.perf_counter()
+        self._began: float | None = None
+
+    def start(self) -> None:
+        """Note that a micro-batch begins: an update's time is from its first one on."""
+        if self._began is None:
+            self._began = time.perf_counter()
 
     def add(
         self,
@@ -155,6 +160,7 @@ class StepLog:
 
     def take(self, device: torch.device) -> dict[str, float]:
         """The logged values of the update that ends now; the next one begins."""
+        assert self._began is not None
         seconds = seconds_now(device.type) - self._began
         values = {name: total / self._count for name, total in self._sums.items()} | self._maxima
         values["time/update"] = seconds
@@ -166,21 +172,26 @@ class StepLog:
         return values
 
 
-def rollout_stats(groups: Sequence[Group]) -> dict[str, float]:
-    """Rewards, correctness, self-verification and lengths of one rollout, averaged over turns."""
+def rollout_stats(groups: Sequence[Group], rule: StopRule | None) -> dict[str, float]:
+    """Rewards, correctness, self-verification and lengths of one rollout, averaged over turns.
+
+    Args:
+        groups: of the rollout.
+        rule: the recipe's form of the paper's stopping rule, which is asked of each turn.
+    """
     turns = [turn for group in groups for trajectory in group.scored for turn in trajectory]
     rewards = [reward for group in groups for rewards in group.rewards for reward in rewards]
     returns = list(chain.from_iterable(group.returns for group in groups))
     stats = {
         "train/reward/mean": fmean(returns),
         "train/zero_std_groups": _share(group.degenerate for group in groups),
-        "train/resampled_groups": _share(group.attempt > 0 for group in groups),
+        "train/resampled_groups": _share(group.place.attempt > 0 for group in groups),
         "train/generations": len(turns) / len(groups),
         "train/accuracy": _share(turn.correct for turn in turns),
         "train/truncated": _share(turn.truncated for turn in turns),
         "train/completion_tokens": fmean(turn.completion_tokens for turn in turns),
     }
-    return {**stats, **_reward_terms(rewards), **_per_turn(groups), **_self_checks(turns)}
+    return {**stats, **_reward_terms(rewards), **_per_turn(groups), **_self_checks(turns, rule)}
 
 
 def _reward_terms(rewards: Sequence[Reward]) -> dict[str, float]:
@@ -201,8 +212,13 @@ def _per_turn(groups: Sequence[Group]) -> dict[str, float]:
     return {f"train/turn{index}/accuracy": _share(correct[index]) for index in sorted(correct)}
 
 
-def _self_checks(turns: Sequence[ScoredTurn]) -> dict[str, float]:
+def _self_checks(turns: Sequence[ScoredTurn], rule: StopRule | None) -> dict[str, float]:
     """Statistics of the self-checks; nothing if no turn has one."""
+    signals = [
+        StopSignals(turn.verdict, turn.confidence, turn.truncated)
+        for turn in turns
+        if turn.verdict is not None and turn.confidence is not None
+    ]
     checked = [
         (turn.verdict, turn.confidence, turn.correct)
         for turn in turns
@@ -215,9 +231,7 @@ def _self_checks(turns: Sequence[ScoredTurn]) -> dict[str, float]:
         "train/overconfidence": _share(
             verdict == Verdict.CORRECT and not correct for verdict, _, correct in checked
         ),
-        "train/would_stop": _share(
-            should_stop(verdict, stated, truncated=False) for verdict, stated, _ in checked
-        ),
+        "train/would_stop": _share(rule is not None and rule.stops([one], 2) for one in signals),
         "train/confidence/spread": pstdev(stated for _, stated, _ in checked),
     }
     for word in Verdict:

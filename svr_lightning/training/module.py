@@ -121,8 +121,8 @@ class SVRModule(LightningModule):
         self.trace = StepTrace(profile_steps)
         self._step_log = StepLog()
         self._rollout_stats: dict[str, float] = {}
-        self._collapse = CollapseWatch()
-        self._canary = Canary(sampling.max_logprob_noise)
+        self._collapse, self._canary = CollapseWatch(), Canary(sampling.max_logprob_noise)
+        self._watches: dict[str, Any] = {"collapse": self._collapse, "canary": self._canary}
         self.rollouts = ModuleRollouts(self)
         self._grad_norm = math.nan
 
@@ -226,21 +226,21 @@ class SVRModule(LightningModule):
         return state if self.policy_config.lora is None else lora.adapters_of(state)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the recipe's state, the watch's and the fingerprint of the adapters' base model."""
-        checkpoint["collapse"] = self._collapse.state_dict()
+        """Add the states of recipe and watches, and the fingerprint of the adapters' base model."""
+        checkpoint |= {name: watch.state_dict() for name, watch in self._watches.items()}
         if self.policy_config.lora is not None:
             checkpoint["base"] = weights_fingerprint(lora.base_of(self.policy.state_dict()))
         if state := self.recipe.scheduler.state_dict():
             checkpoint["recipe"] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore both states; drop the reference if the run does not train."""
+        """Restore these states; drop the reference if the run does not train."""
         if has_trainer(self) and self._trains:
             check_resumable(checkpoint)
         if "recipe" in checkpoint:
             self.recipe.scheduler.load_state_dict(checkpoint["recipe"])
-        if "collapse" in checkpoint:  # earlier versions did not save it
-            self._collapse.load_state_dict(checkpoint["collapse"])
+        for name in self._watches.keys() & checkpoint.keys():  # earlier versions did not save them
+            self._watches[name].load_state_dict(checkpoint[name])
         self.serving.weights_replaced()
         if "state_dict" not in checkpoint:
             return  # DeepSpeed and FSDP2 load weights themselves
@@ -315,11 +315,11 @@ class SVRModule(LightningModule):
     def collect(self, problems: list[Problem], ahead: Sequence[Problem] = ()) -> list[TrainBatch]:
         """One batch of micro-batches; ``ahead`` are problems that the rollout may begin."""
         batches, self.groups, self._rollout_stats = self.rollouts.collect(problems, ahead)
-        self._step_log.begin()
         return batches
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
         """The policy loss of one micro-batch."""
+        self._step_log.start()
         update = policy_update_loss(
             self.policy,
             self.reference,

@@ -16,6 +16,7 @@ from torch.profiler import record_function
 
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.sharded import own_part
+from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem, Sample
 from svr_lightning.display import plain
 from svr_lightning.engines.base import Engine
@@ -263,7 +264,7 @@ class ModuleRollouts:
         groups = groups[first : first + own]
         samples = samples_of(groups, module.recipe.samples_per_problem)
         module.recipe.scheduler.remember(groups, module.global_step, gather_lists)
-        stats = rollout_stats(groups)
+        stats = rollout_stats(groups, module.recipe.protocol(1, Confident())[1])
         stats["time/rollout"] = time.perf_counter() - started
         stats |= engine.stats(stats["time/rollout"])
         if sync_seconds is not None:

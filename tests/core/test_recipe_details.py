@@ -20,6 +20,7 @@ from svr_lightning.core.rewards import (
     turn_rewards,
 )
 from svr_lightning.core.seeds import SeedContext, derive_seed
+from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem, ScoredTurn, Turn, Verdict
 from svr_lightning.engines.base import Request
 from svr_lightning.errors import ConfigError
@@ -517,7 +518,7 @@ def test_every_attempt_of_resampling_has_its_own_seeds(mode: Any) -> None:
     )
     assert sorted(seeds) == sorted(seed for attempt in expected for seed in attempt)
     assert len(set(seeds)) == 6
-    assert (group.attempt, group.place) == (2, SeedContext(run_seed=5, step=3, attempt=2))
+    assert group.place == SeedContext(run_seed=5, step=3, attempt=2)
     assert [sample.advantage > 0 for sample in group.samples] == [True, False]
 
 
@@ -535,7 +536,7 @@ def test_every_recipe_takes_a_reward_of_ones_own(name: str) -> None:
     assert {tuple(reward.terms) for reward in rewards} == {("correct", "long")}
     assert (max(group.returns), min(group.returns)) == pytest.approx((1.4, 0.4))
     assert any(advantages(recipe.credit(group)))
-    stats = rollout_stats([group])
+    stats = rollout_stats([group], Confident())
     assert stats["train/reward/long"] == pytest.approx(0.4)
     assert {key for key in stats if key.startswith("train/reward/")} == {
         f"train/reward/{term}" for term in ("mean", "correct", "long")
@@ -580,10 +581,10 @@ def test_a_method_without_a_self_check_has_none_and_logs_none() -> None:
     assert {turn.check for t in group.trajectories for turn in t.turns} == {None}
     turns = [turn for turns in group.scored for turn in turns]
     assert {(t.verdict, t.confidence, t.self_check_format) for t in turns} == {(None, None, 0.0)}
-    logged = " ".join(rollout_stats([group]))
+    logged = " ".join(rollout_stats([group], Confident()))
     assert not any(word in logged for word in ("brier", "verdict", "confiden", "self_check"))
     ((group,), _) = play(SVR(group_size=2), lambda i, n, _: SAID[i][n])
-    stats = rollout_stats([group])
+    stats = rollout_stats([group], Confident())
     # (.81 + .04 + .36 + .04 + .25 + .25) / 6; says CORRECT of a wrong answer once.
     assert stats["train/brier"] == pytest.approx(1.75 / 6)
     assert stats["train/overconfidence"] == pytest.approx(1 / 6)

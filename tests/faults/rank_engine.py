@@ -1,10 +1,13 @@
-"""An engine that does something to one rank in the middle of its first rollout."""
+"""Engines that do something to one rank in the middle of a rollout, and a strategy for ranks."""
 
 import os
 import signal
 import time
 from pathlib import Path
 from typing import Any
+
+import torch
+from lightning.pytorch.strategies import DDPStrategy
 
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
@@ -49,6 +52,15 @@ class FaultyRank(TransformersEngine):
         if self._fault == "config":
             raise ConfigError("data.train: what every process finds wrong")
         raise ValueError("the fault of this test")
+
+
+class ReducesNoMetrics(DDPStrategy):
+    """DDP that, like NCCL, does not reduce the metrics of an evaluation, which are on the CPU."""
+
+    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64:
+            raise RuntimeError("No backend type associated with device type cpu")
+        return super().reduce(tensor, *args, **kwargs)
 
 
 class KilledOnce(TransformersEngine):

@@ -25,7 +25,8 @@ def run_two(folder: Path, mark: Path) -> str:
     engine = f"{{class_path: tests.faults.rank_engine.KilledOnce, init_args: {{mark: {mark}}}}}"
     training = command(
         folder,
-        *("--trainer.devices", "2", "--trainer.strategy", "ddp", "--ckpt_path", "last"),
+        *("--trainer.devices", "2", "--ckpt_path", "last"),
+        *("--trainer.strategy", "{class_path: tests.faults.rank_engine.ReducesNoMetrics}"),
         *("--trainer.max_steps", str(STEPS), "--trainer.callbacks", CALLBACKS),
         *("--model.updates_per_rollout", "1", "--data.problems_per_step", "2"),
         *("--data.val", SOURCE.format("dev", 7), "--data.test", SOURCE.format("test", 5)),
@@ -52,7 +53,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("elastic") / "whole"
     mark = folder.with_name("struck before")
     mark.touch()
-    run_two(folder, mark)
+    assert "failed (exitcode" not in run_two(folder, mark)
     return folder
 
 

@@ -62,7 +62,6 @@ def group(text: str) -> Group:
         scored=(tuple(scored),),
         rewards=(tuple(rewards),),
         returns=(1.0,),
-        attempt=0,
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.stopping import StopRule
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import SamplingConfig
@@ -31,8 +32,8 @@ def fit(
     """Train one step for each rollout of which such statistics are ``seen``; the checkpoint."""
     rollouts = iter(seen)
 
-    def stats(groups: Sequence[Group]) -> dict[str, float]:
-        return rollout_stats(groups) | next(rollouts)
+    def stats(groups: Sequence[Group], rule: StopRule) -> dict[str, float]:
+        return rollout_stats(groups, rule) | next(rollouts)
 
     monkeypatch.setattr("svr_lightning.training.rollouts.rollout_stats", stats)
     recipe = SVR(group_size=2, horizon=1, length_scale=92, loss=LossSpec(beta=0.0))

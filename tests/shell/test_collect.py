@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from transformers import AutoTokenizer
 
 from svr_lightning import tiny
 from svr_lightning.core.credit import is_degenerate
+from svr_lightning.core.parsing import SelfCheckFields
+from svr_lightning.core.seeds import START
+from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Output, Request
 from svr_lightning.recipes.base import Group
@@ -40,7 +44,7 @@ def group(name: str, returns: tuple[float, ...], attempt: int = 0) -> Group:
         scored=(),
         rewards=(),
         returns=returns,
-        attempt=attempt,
+        place=replace(START, attempt=attempt),
         degenerate=is_degenerate(returns),
     )
 
@@ -70,7 +74,7 @@ class Rolls:
         problems = [problem(name) for name in names]
         groups = self.roll(problems, 0)
         groups = replace_degenerate(groups, self.roll, self.fresh, mode)  # type: ignore[arg-type]
-        return [(each.problem.id, each.attempt) for each in groups]
+        return [(each.problem.id, each.place.attempt) for each in groups]
 
 
 # --- off --------------------------------------------------------------------------------------
@@ -232,9 +236,29 @@ def test_each_problem_is_compared_with_itself_alone() -> None:
     assert sum(advantages[2:]) == pytest.approx(0.0)
 
 
+@pytest.mark.parametrize(
+    ("interface", "share"), [("joint", 1 / 4), ("verdict", 2 / 4), ("confidence", 3 / 4)]
+)
+def test_a_turn_would_stop_by_the_fields_of_its_recipes_self_check(
+    interface: SelfCheckFields, share: float
+) -> None:
+    unsure = "<self_check>VERDICT: UNSURE; CONFIDENCE: 0.9</self_check>"
+    hesitant = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.5</self_check>"
+    groups = rolled([RIGHT + SURE, RIGHT + unsure], [RIGHT + unsure, RIGHT + hesitant])
+    rule = SVR(interface=interface).protocol(1, Confident())[1]
+    assert rollout_stats(groups, rule)["train/would_stop"] == share
+
+
+def test_a_truncated_turn_would_not_stop() -> None:
+    (one,) = rolled([RIGHT + SURE, RIGHT + SURE])
+    cut = tuple(tuple(replace(turn, truncated=True) for turn in turns) for turns in one.scored)
+    assert rollout_stats([one], Confident())["train/would_stop"] == 1
+    assert rollout_stats([replace(one, scored=cut)], Confident())["train/would_stop"] == 0
+
+
 def test_what_is_logged_of_a_rollout_is_worked_out_by_hand() -> None:
     groups = rolled([WRONG + SURE, RIGHT + SURE], [WRONG + SURE, WRONG])
-    stats = rollout_stats(groups)
+    stats = rollout_stats(groups, Confident())
     assert stats["train/reward/mean"] == pytest.approx((1.42 + 0.125) / 2)
     assert stats["train/accuracy"] == 1 / 4
     assert stats["train/generations"] == 4

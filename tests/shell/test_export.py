@@ -32,7 +32,8 @@ def exported(
     folder = export_policy(trained, root, exported_weights(trained.policy, "float32"))
     file = folder / "operating_point.json"
     point = json.loads(file.read_text()) if file.is_file() else {}
-    expected = Confident(threshold=point["threshold"]) if point else None
+    rule = {**point.get("rule", {}), "threshold": point.get("threshold")}
+    expected = Confident(**rule) if point else None
     assert read_operating_point(folder) == expected
     return point, (folder / "README.md").read_text()
 
@@ -61,6 +62,14 @@ def test_a_threshold_taken_from_the_policy_that_was_trained_is_handed_on(tmp_pat
     # What was found out about the other weights is not claimed of these.
     assert point == {"threshold": 0.9125, "max_turns": 2}
     assert "confidence >= 0.9125" in card
+
+
+def test_an_exported_policy_stops_by_the_whole_rule_that_it_was_evaluated_with(
+    tmp_path: Path,
+) -> None:
+    rule = Confident(threshold=0.7, needs_correct=False, fallback="most_confident", give_up=0.2)
+    exported(tmp_path, evaluation=EvaluationConfig(stop=rule, max_turns=2))
+    assert read_operating_point(tmp_path / "policy") == rule
 
 
 def test_new_weights_do_not_inherit_what_the_old_ones_were_tuned_to(tmp_path: Path) -> None:

@@ -12,12 +12,17 @@ from svr_lightning.core.losses import LossSpec
 from svr_lightning.recipes.dialogues import Neutral
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
-from svr_lightning.training.config import EvaluationConfig, OptimizerConfig, SamplingConfig
+from svr_lightning.training.config import (
+    EvaluationConfig,
+    OptimizerConfig,
+    ReferenceConfig,
+    SamplingConfig,
+)
 from svr_lightning.training.identity import identity_of, warn_of_changes
 from svr_lightning.training.sources import DataSource
 from tests.small_fit import data, module, trainer
 
-RECIPE = module().recipe
+RECIPE, POLICY = module().recipe, module().policy_config
 Settings = dict[str, Any]
 
 
@@ -42,6 +47,12 @@ def told(said: pytest.WarningsRecorder) -> list[str]:
         ({}, {"seed": 4}, ["seed_everything=3, 4, but the checkpoint was saved with 3: "]),
         ({}, {"train": train(10)}, ["data.train=10 problems with sha256 "]),
         ({"resample": "top_up"}, {}, ["model.resample=top_up, "]),
+        (
+            {"policy": replace(POLICY, max_prompt_tokens=300)},
+            {},
+            ["model.policy.max_prompt_tokens=300, but"],
+        ),
+        ({"reference": ReferenceConfig(every=3)}, {}, ["model.reference.every=3, but"]),
         ({"sampling": SamplingConfig(max_completion_tokens=60)}, {}, [".max_completion_tokens=60"]),
         (
             {"recipe": replace(RECIPE, loss=LossSpec(beta=0.2), horizon=1)},

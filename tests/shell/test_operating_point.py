@@ -178,7 +178,7 @@ def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(
     )
     *_, line = capsys.readouterr().err.strip().splitlines()
     assert code == 2
-    assert "operating_point.json: 'threshold' must be a number in [0, 1]" in line
+    assert "(threshold=7 must lie in [0, 1]; the paper's is 0.85); certify again or remove" in line
 
 
 def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(

@@ -63,6 +63,22 @@ def expected(version: int = 0, count: int = 20) -> dict[int, Output]:
     }
 
 
+def test_requests_that_are_cancelled_do_not_make_their_servers_suspect(
+    servers: list[TokenServer], model: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    for server in servers:
+        server.info["scheduler_config"]["max_num_seqs"] = 32
+    engine = engine_of(servers, tmp_path, model)
+    for server in servers:
+        server.fault = "hang"
+    for number in range(64):
+        engine.submit(ask(number))
+    time.sleep(0.5)  # they are at the servers
+    engine.cancel()
+    assert engine._pool.down == {}
+    assert not [one for one in recwarn if "is left" in str(one.message)]
+
+
 def test_servers_share_a_rollout_of_the_weights_that_they_were_given(
     servers: list[TokenServer], model: Any, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """The policy as an engine serves it: kept in step, and stopped where it is not."""
 
 import copy
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,16 @@ def test_the_canary_warns_first_and_ends_a_run_that_disagrees_three_times_in_a_r
     assert said[1].startswith("engine/logprob_diff is 0.31 at optimizer step 2, above 0.3, which")
     with pytest.raises(RuntimeError, match="step 7"):
         canary.judge(0.31, 0.03, 7)
+
+
+def test_a_run_that_is_resumed_between_its_rollouts_is_judged_by_all_of_them() -> None:
+    canary = Canary(10.0)
+    for step in (1, 2):
+        assert canary.judge(0.31, 0.03, step) is not None
+        state, canary = canary.state_dict(), Canary(10.0)
+        canary.load_state_dict(json.loads(json.dumps(state)))
+    with pytest.raises(RuntimeError, match="step 3"):
+        canary.judge(0.31, 0.03, 3)
 
 
 def test_the_limit_follows_the_floor_and_what_is_no_number_ends_a_run_at_once() -> None:

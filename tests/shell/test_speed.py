@@ -145,6 +145,8 @@ def test_an_update_on_a_gpu_ends_when_the_gpu_has_done_it(
     monkeypatch.setattr("svr_lightning.training.logs.peak_flops", lambda _: 1e12)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 0)
     log = StepLog()
+    gpu_clock[0] += 7  # a validation, before the update begins
+    log.start()
     log.add(30, 1.5e12, {}, {})
     gpu_clock[0] += 2
     found = log.take(torch.device("cuda"))
