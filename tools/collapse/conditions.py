@@ -14,6 +14,7 @@ import svr_lightning as svr
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.rewards import RewardWeights
 from svr_lightning.core.schedule import warmup_stable_decay
+from svr_lightning.core.stopping import Confident
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.svr import SVR
@@ -126,7 +127,7 @@ def train(
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad()
-        stats = rollout_stats(groups)
+        stats = rollout_stats(groups, recipe.protocol(1, Confident())[1])
         yield {key.removeprefix("train/"): stats.get(key) for key in KEPT}
 
 
