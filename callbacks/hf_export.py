@@ -80,11 +80,9 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
     _, rule = pl_module.evaluating.protocol
     if isinstance(rule, Confident):
         # New even if the folder had one: its certificate was for other weights.
-        details: dict[str, Any] = {"max_turns": evaluation.max_turns}
         usual = Confident(threshold=rule.threshold)
-        if rule != usual:
-            own = {k: v for k, v in asdict(rule).items() if v != getattr(usual, k)}
-            details["rule"] = own
+        own = {k: v for k, v in asdict(rule).items() if v != getattr(usual, k)}
+        details = {"max_turns": evaluation.max_turns, **({"rule": own} if own else {})}
         write_operating_point(folder, rule.threshold, details)
     after = root / "eval" / "after" / "results.json"
     datasets = json.loads(after.read_text())["datasets"] if after.is_file() else {}

@@ -169,8 +169,9 @@ def write_operating_point(
 
     Args:
         folder: of the policy; it has to be there.
-        threshold: gamma, in [0, 1] but for a certified rule on log-probabilities.
-        details: how it was chosen: a certificate, or only for readers of the file.
+        threshold: gamma, in [0, 1] but for a rule on log-probabilities.
+        details: how it was chosen: a certificate, or only for readers of the file; ``rule`` has
+            the rule's options beside the threshold.
 
     Returns:
         The file.

@@ -214,34 +214,32 @@ def _per_turn(groups: Sequence[Group]) -> dict[str, float]:
 
 def _self_checks(turns: Sequence[ScoredTurn], rule: StopRule | None) -> dict[str, float]:
     """Statistics of the self-checks; nothing if no turn has one."""
-    signals = [
-        StopSignals(turn.verdict, turn.confidence, turn.truncated)
-        for turn in turns
-        if turn.verdict is not None and turn.confidence is not None
-    ]
     checked = [
-        (turn.verdict, turn.confidence, turn.correct)
+        (turn.verdict, turn.confidence, turn.correct, turn.truncated)
         for turn in turns
         if turn.verdict is not None and turn.confidence is not None
     ]
     if not checked:
         return {}
     stats = {
-        "train/brier": fmean((stated - correct) ** 2 for _, stated, correct in checked),
+        "train/brier": fmean((stated - correct) ** 2 for _, stated, correct, _ in checked),
         "train/overconfidence": _share(
-            verdict == Verdict.CORRECT and not correct for verdict, _, correct in checked
+            verdict == Verdict.CORRECT and not correct for verdict, _, correct, _ in checked
         ),
-        "train/would_stop": _share(rule is not None and rule.stops([one], 2) for one in signals),
-        "train/confidence/spread": pstdev(stated for _, stated, _ in checked),
+        "train/would_stop": _share(
+            rule is not None and rule.stops([StopSignals(verdict, stated, truncated)], 2)
+            for verdict, stated, _, truncated in checked
+        ),
+        "train/confidence/spread": pstdev(stated for _, stated, *_ in checked),
     }
     for word in Verdict:
-        share = _share(verdict == word for verdict, _, _ in checked)
+        share = _share(verdict == word for verdict, *_ in checked)
         stats[f"train/verdict/{word.value.lower()}"] = share
     for name, label in (("right", True), ("wrong", False)):
-        values = [stated for _, stated, correct in checked if correct == label]
+        values = [stated for _, stated, correct, _ in checked if correct == label]
         if values:
             stats[f"train/confidence/{name}"] = fmean(values)
-    ranked = auroc(*(np.array(column) for column in list(zip(*checked, strict=True))[1:]))
+    ranked = auroc(*(np.array(column) for column in list(zip(*checked, strict=True))[1:3]))
     return stats if math.isnan(ranked) else {**stats, "train/auroc": ranked}
 
 
