@@ -22,7 +22,7 @@ PARTS = (
     Part(name="update", call="tools.gpu_check.update.run", share=90),
     Part(name="resume", call="tools.gpu_check.fits.resume", share=110),
     Part(name="fit", call="tools.gpu_check.fits.run", share=160),
-    Part(name="rollout", call="tools.gpu_check.rollouts.run", share=80),
+    Part(name="rollout", call="tools.gpu_check.rollouts.run", share=120),
 )
 
 
