@@ -73,7 +73,7 @@ def _whole(run: Run) -> Run:
     Those of which every turn happens to be recorded would be too many that never stop.
     """
     chosen = {one.key for source in run.sources for one in source.records if one.past_stop}
-    if run.complete or not chosen:
+    if run.complete or run.rule is None or not chosen:
         return run
     tables = {
         name: table.select(np.array([(name, one) in chosen for one in table.ids]))
@@ -83,11 +83,11 @@ def _whole(run: Run) -> Run:
 
 
 def _pictures(run: Run) -> list[tuple[str, Draw, Numbers]]:
-    whole = _whole(run)
-    rules = compare_stops(whole.tables, run.rule, run.max_turns) if whole.complete else None
-    pictures: list[tuple[str, Draw, Numbers]] = [
-        ("accuracy_over_tokens", draw_rules, rule_numbers(whole, rules))
-    ]
+    pictures: list[tuple[str, Draw, Numbers]] = []
+    if run.rule is not None:
+        whole = _whole(run)
+        rules = compare_stops(whole.tables, run.rule, run.max_turns) if whole.complete else None
+        pictures.append(("accuracy_over_tokens", draw_rules, rule_numbers(whole, rules)))
     if run.self_checks:
         numbers = reliability_numbers(pool(run.tables))
         pictures.append(("reliability", draw_reliability, numbers))

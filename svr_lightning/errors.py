@@ -11,10 +11,14 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+def printable(text: str) -> str:
+    """On one line, control characters shown as '?'."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
 def one_line(message: object) -> str:
     """Another library's message on one line: shortened, control characters shown as '?'."""
-    text = " ".join(str(message).split())
-    text = "".join(character if character.isprintable() else "?" for character in text)
+    text = printable(str(message))
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 

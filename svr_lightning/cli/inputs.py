@@ -111,7 +111,7 @@ def require_tokens(tables: Sequence[TurnTable]) -> None:
 
 
 def _read_log(path: Path, names: Mapping[str, str]) -> TurnTable:
-    from svr_lightning.training.sources import local_rows  # imports torch
+    from svr_lightning.training.row_files import local_rows
 
     turns: dict[str, list[dict[str, Any]]] = {}
     clusters: dict[str, str | None] = {}

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from svr_lightning.cli.checks import check_command_line, did_you_mean, with_questions
 from svr_lightning.cli.keys import flat, known_keys
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, printable
 from svr_lightning.files import check_folder
 
 USER_FAULT = 2
@@ -186,5 +186,5 @@ def read_files(name: str, arguments: list[str]) -> int:
 
 def fail(message: str, program: str = "svr_lightning") -> int:
     """Print one line on standard error; returns the exit code."""
-    print(f"{program}: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{program}: error: {printable(message)}", file=sys.stderr)
     return USER_FAULT

@@ -173,13 +173,13 @@ def _controller(options: argparse.Namespace) -> Controller:
     certified_limit = None
     given = {"threshold": options.threshold, "give_up": options.give_up}
     levels = {name: level for name, level in given.items() if level is not None}
-    own = options.rule == "Confident" and levels == {} and options.max_turns is None
+    own = options.rule == "Confident" and levels == {}
     require(
-        options.certificate is None or own,
+        options.certificate is None or (own and options.max_turns is None),
         "--certificate sets rule, thresholds and T_max; leave out the options for them",
     )
     known = _operating_point(options) if own else None
-    certificate = known if isinstance(known, Certificate) else None
+    certificate = known if isinstance(known, Certificate) and options.max_turns is None else None
     if certificate is not None:
         told = {"chat_template_kwargs": _template(options)}
         asked = (certificate.rule, certificate.max_turns, told, certificate.otherwise)
@@ -188,9 +188,10 @@ def _controller(options: argparse.Namespace) -> Controller:
         rule, limit = certificate.rule, certificate.decoding.get("max_completion_tokens")
         certified_limit = limit if isinstance(limit, int) else None  # several have a list
         print(f"certificate {certificate.id}: {rule}; {', '.join(certificate.promises)}")
-    elif isinstance(known, Confident):
-        rule = known
-        print(f"{options.policy}/{OPERATING_POINT}: stops at {rule}")
+    elif known is not None:
+        rule = known.rule if isinstance(known, Certificate) else known
+        note = "; --max-turns voids its certificate" if isinstance(known, Certificate) else ""
+        print(f"{options.policy}/{OPERATING_POINT}: stops at {rule}{note}")
     if levels:
         require(isinstance(rule, Confident), f"--threshold, --give-up: {options.rule} has none")
         rule = Confident(**levels)

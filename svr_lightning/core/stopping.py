@@ -354,6 +354,11 @@ def rule_as_config(rule: StopRule) -> dict[str, Any]:
     }
 
 
+def is_own(class_path: str) -> bool:
+    """Whether a rule's class path lies in this package; its class name alone does too."""
+    return "." not in class_path or class_path.startswith("svr_lightning.")
+
+
 def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
     """The rule of a recorded ``model.evaluation``; the paper's if it names none.
 
@@ -379,7 +384,8 @@ def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
         if other or gate not in ("joint", "verdict", "confidence"):
             raise ValueError(f"gate={gate!r} with its evidence is no stopping rule of this version")
     try:
-        kind = RULES[str(stop["class_path"]).rpartition(".")[2]]
+        path = str(stop["class_path"])
+        kind = RULES[path.rpartition(".")[2] if is_own(path) else path]
         rule = kind(**stop.get("init_args", {}))
         for field in fields(kind):  # type: ignore[arg-type]
             wanted = (int, float) if isinstance(field.default, float) else type(field.default)

@@ -131,11 +131,15 @@ def _of_confidence(levels: calibration.ConfidenceCounts) -> dict[str, Floats]:
     }
 
 
+AVERAGES = ("all", "math")
+"""Averages over data sets, logged like a data set of that name."""
+
+
 def macro_averages(
     datasets: Mapping[str, Mapping[str, Any]], metrics: Sequence[str] = METRIC_NAMES
 ) -> dict[str, Any]:
-    """The averages ``all`` and ``math`` of a results file."""
-    names = {"all": tuple(datasets), "math": MATH_5}
+    """The averages of a results file: ``all``, and the paper's ``math`` over five data sets."""
+    names = dict(zip(AVERAGES, (tuple(datasets), MATH_5), strict=True))
     return {key: macro_average(datasets, chosen, metrics) for key, chosen in names.items()}
 
 
@@ -178,7 +182,7 @@ def named_metrics(stage: str, results: Mapping[str, Any]) -> dict[str, float]:
     datasets: dict[str, dict[str, Any]] = dict(results.get("datasets", {}))
     if len(datasets) > 1:
         macro = results["macro"]
-        datasets |= {name: macro[name] for name in ("all", "math") if macro[name]["datasets"]}
+        datasets |= {name: macro[name] for name in AVERAGES if macro[name]["datasets"]}
     return {
         f"{stage}/{dataset}/{metric}": float(values[metric])
         for dataset, values in datasets.items()

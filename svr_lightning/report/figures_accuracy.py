@@ -135,10 +135,11 @@ def rule_numbers(run: Run, rules: Numbers | None) -> Numbers:
     """Where a run's own rule lies, under every T_max, and the frontiers of other stopping rules.
 
     Args:
-        run: its data sets are pooled.
+        run: with a rule of this package; its data sets are pooled.
         rules: of :func:`~svr_lightning.evaluation.sweep.compare_stops`; None if the run was not
             recorded whole, so that other rules cannot be replayed.
     """
+    assert run.rule is not None
     table = pool(run.tables)
     own = []
     for turns in range(1, run.max_turns + 1):

@@ -151,7 +151,8 @@ def text_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> str
     text = form(statistics.fmean(values))
     if len(values) > 1:
         text += f" \u00b1 {form(statistics.stdev(values))}"
-    counts = {macro_average(one, names, [metric])["n_datasets"].get(metric, 0) for one in seeds}
+    averaged = [macro_average(one, names, [metric]) for one in seeds]
+    counts = {one["n_datasets"].get(metric, 0) for one in averaged if not one["missing"]}
     if counts != {len(names)}:
         text += f" (of {min(counts)} sets)"
     return text

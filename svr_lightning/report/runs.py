@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
+from svr_lightning.core.stopping import Confident, StopRule, is_own, rule_from_config
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.metrics import measure
 from svr_lightning.evaluation.records import SampleRecord
@@ -19,6 +19,7 @@ from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, compare_sto
 from svr_lightning.evaluation.table import TurnTable
 from svr_lightning.report.numbers import Datasets, Numbers, marked, ordered
 
+_STOP_CLASS = ("model", "evaluation", "stop", "class_path")
 _NAMED = 6  # methods that a heading names
 Votes = dict[int, dict[str, Numbers]]
 """{number of votes: {data set: accuracy and tokens}}."""
@@ -47,7 +48,8 @@ class Run:
     sources: Sequence[Source]
     tables: dict[str, TurnTable]
     """Under ``rule`` if the run is complete, else as they were recorded."""
-    rule: StopRule
+    rule: StopRule | None
+    """None if it is a class outside of this package, which no report imports."""
     max_turns: int
     complete: bool
     """Whether every problem has all T_max turns, so that any stopping rule can be replayed."""
@@ -105,7 +107,8 @@ class Run:
         """The stopping rule in words."""
         if not self.stops:
             return "one turn" if self.max_turns == 1 else f"{self.max_turns} fixed turns"
-        return f"{self.rule} and at most {self.max_turns} turns"
+        rule = self.rule or setting(self.sources[0].config, *_STOP_CLASS)
+        return f"{rule} and at most {self.max_turns} turns"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +149,7 @@ def compare_rules(methods: Sequence[Method], budget: float | None = None) -> dic
     """
     found: dict[int, Numbers] = {}
     for number, run in enumerate(method.runs[0] for method in methods):
-        if run.complete:
+        if run.complete and run.rule is not None:
             found[number] = compare_stops(run.tables, run.rule, run.max_turns, budget)
             budget = found[number]["budget"]
     return found
@@ -227,13 +230,15 @@ def _run(sources: Sequence[Source], index: int) -> Run:
     found = {name: table for source in sources for name, table in source.tables.items()}
     tables = {name: found[name] for name in ordered(found)}
     evaluation = next((e for s in sources if (e := _mapping(s.config, "model", "evaluation"))), {})
+    stop = setting(evaluation, "stop", "class_path")
+    own = not isinstance(stop, str) or is_own(stop)
     try:
-        rule = rule_from_config(evaluation)
+        rule = rule_from_config(evaluation) if own else None
     except ValueError as error:
         results = sources[0].samples.parent / RESULTS
         raise ConfigError(f"{results}: model.evaluation.{error}") from error
     width = max(table.correct.shape[1] for table in tables.values())
-    complete = width > 1 and all(
+    complete = (rule is not None and width > 1) and all(
         bool(((table.length == width) | (table.length == 0)).all())
         and not (table.outcome.stopped_early & (table.outcome.observed == table.length)).any()
         for table in tables.values()
@@ -246,7 +251,7 @@ def _run(sources: Sequence[Source], index: int) -> Run:
     return Run(
         seed=str(seed) if isinstance(seed, int) else f"#{index}",
         sources=sources,
-        tables=replayed(tables, rule, width) if complete else tables,
+        tables=replayed(tables, rule, width) if rule and complete else tables,
         rule=rule,
         max_turns=max(horizon, width),
         complete=complete,

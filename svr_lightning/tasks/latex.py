@@ -55,7 +55,8 @@ _NAME = r"[A-Za-z](?:_(?:\{[^{}]*\}|\w))?(?:\([A-Za-z](?:,[A-Za-z])*\))?"
 _NAMED = re.compile(rf"(?:{_NAME})?(?:=|\\in(?!fty|t)|\\approx)(?=.)")
 _SCRIPT = re.compile(r"([\^_])\{(\w)\}")
 _POINT = re.compile(r"(?<![0-9])\.(?=[0-9])")
-_DECIMAL = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+\.?[0-9]*|\.[0-9]+)"
+# A number can be read in one way only: two ways for each digit would take cubic time on fractions.
+_DECIMAL = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _SLASH = re.compile(rf"(?:(?<=[,(\[+\-=;{{])|^)({_DECIMAL})/({_DECIMAL})(?=[,)\]+\-=;}}]|$)")
 _CHOICE = re.compile(r"\(([A-Z])\)")
 

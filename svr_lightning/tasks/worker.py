@@ -50,6 +50,7 @@ _SHORT_WORDS = ("yes", "no", "odd")
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _SCIENTIFIC = re.compile(r"(?<=[0-9])[eE]([+-]?[0-9]{1,3})(?![0-9])")
 _IMAGINARY = re.compile(r"(?<=[0-9])i(?![A-Za-z])")
+_MARKS = re.compile(r"(?<=[0-9)])_\{?([0-9]+)|('|\\prime(?![a-zA-Z]))")
 _BRACKET = re.compile(r"[(\[]|\\\{")
 _GO_ON = 3
 """Exit status of a child that asks to be replaced."""
@@ -93,11 +94,18 @@ def equal_answers(answer: str, reference: str) -> bool:
     words = _words(answer), _words(reference)
     if all(words):
         return words[0] == words[1]
+    if _marks(answer) != _marks(reference):
+        return False
     gold, found = read(reference), read(answer)
     if not gold or not found:
         return False
     equal = verify(gold, found, allow_set_relation_comp=True, timeout_seconds=None)
     return bool(equal) and _same_size(gold[0], found[0]) and _all_sides(gold[0], found[0])
+
+
+def _marks(text: str) -> list[str]:
+    r"""What the reader leaves out: bases as in ``1101_2``, and primes as in ``f'``."""
+    return [base or "'" for base, _ in _MARKS.findall(text)]
 
 
 def read(text: str) -> list[Any]:

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, require
+from svr_lightning.evaluation.metrics import AVERAGES
 from svr_lightning.tasks import resolve_task
 from svr_lightning.training.sources import (
     DataSource,
@@ -132,6 +133,11 @@ class SVRDataModule(LightningDataModule):
             names = [source.name for source in sources]
             unique = len(set(names)) == len(names)
             require(unique, f"data.{part}: the names {names} must differ from each other")
+            averages = [name for name in names if name in AVERAGES]
+            require(
+                part in ("train", "predict") or len(names) == 1 or not averages,
+                f"data.{part}: {averages} are the names of averages; rename the data set",
+            )
         self._problems: dict[Split, list[list[Problem]]] = {}
 
     def transfer_batch_to_device(

@@ -2,22 +2,18 @@
 
 A source is a hub data set, a local file or folder, the embedded set or a generator. Whatever it
 is, every row goes through its task's ``from_row``, and whatever is wrong with it becomes one
-:class:`ConfigError` that says where. Text files are not read by ``datasets``: it names no line of
-a faulty file and refuses a column whose values differ in type.
+:class:`ConfigError` that says where.
 """
 
-import csv
-import gzip
 import hashlib
 import json
 import logging
 import math
 import re
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -30,6 +26,7 @@ from svr_lightning.tasks.countdown_problems import (
     countdown_split,
     generate_rows,
 )
+from svr_lightning.training.row_files import READERS, RawRow, local_rows
 
 OnBadRow = Literal["error", "skip"]
 
@@ -38,9 +35,7 @@ MAX_CHARACTERS = 100_000
 COUNTDOWN_TINY, ARITHMETIC_TINY = "embedded:countdown-tiny", "embedded:arithmetic-tiny"
 _SHOWN = 5
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-_SPLITS = {"train", "test", "validation", "valid", "val", "dev"}
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
-_WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)")
 
 log = logging.getLogger(__name__)
 
@@ -171,17 +166,6 @@ def check_text(text: str, name: str) -> None:
         raise ValueError(f"the {name} is not valid Unicode") from None
 
 
-class RawRow(NamedTuple):
-    """A row as it was read."""
-
-    number: int
-    """Position in the whole data set, from 0."""
-    where: str
-    """For messages: ``file:line``, counted from 1 as editors do, or ``row NUMBER``."""
-    value: Any
-    """What was read; the ValueError that reading raised, where it did."""
-
-
 def _read(source: DataSource) -> list[RawRow]:
     """All rows that ``select`` and ``limit`` leave. Raises ValueError, without the label."""
 
@@ -216,20 +200,22 @@ def _problem(row: RawRow, source: DataSource, task: Task) -> Problem:
         raise row.value
     if not isinstance(row.value, Mapping):
         raise ValueError(f"expected an object, found {type(row.value).__name__}")
-    value = _renamed(row.value, source.columns or {})
+    value = _renamed(row.value, source.columns or {}, task)
+    # Tables made by pandas write NaN for "nothing here", in columns nobody asks for too.
     absent = [name for name, cell in value.items() if isinstance(cell, float) and math.isnan(cell)]
+    value |= dict.fromkeys(absent)
     try:
-        # Tables made by pandas write NaN for "nothing here", in columns nobody asks for too.
-        problem = task.from_row({**value, **dict.fromkeys(absent)})
+        problem = task.from_row(value)
     except ValueError as error:
         if absent:
             raise ValueError(f"{error} (NaN in {', '.join(map(repr, absent))})") from None
         raise
-    cluster = value.get("cluster", problem.cluster)
+    cluster = value.get("cluster")
+    cluster = "" if cluster is None else str(cluster).strip()
     problem = replace(
         problem,
         id=problem.id or f"{source.name}/{row.number}",
-        cluster=None if cluster is None else str(cluster),
+        cluster=cluster or problem.cluster,
     )
     for name in ("question", "reference", "id", "cluster"):
         if isinstance(text := getattr(problem, name), str):
@@ -237,15 +223,21 @@ def _problem(row: RawRow, source: DataSource, task: Task) -> Problem:
     return problem
 
 
-def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    """A row under the task's column names. Raises ValueError for a column that is not there."""
+def _renamed(row: Mapping[str, Any], columns: Mapping[str, str], task: Task) -> dict[str, Any]:
+    """A row under the task's column names. Raises ValueError for a column that is not there.
+
+    Other names that the task knows for a mapped column are left out: it might read them first.
+    """
     for wanted, name in columns.items():
         if name not in row:
             raise ValueError(
                 f"missing column {name!r}, which columns.{wanted} names; the row has "
                 f"{sorted(map(str, row))}"
             )
-    return {**row, **{wanted: row[name] for wanted, name in columns.items()}}
+    names = [column.names for column in task.columns if not columns.keys().isdisjoint(column.names)]
+    hidden = {name for its in names for name in its}
+    kept = {name: cell for name, cell in row.items() if name not in hidden}
+    return {**kept, **{wanted: row[name] for wanted, name in columns.items()}}
 
 
 def _hub_rows(
@@ -274,125 +266,4 @@ def _hub_rows(
 
 def is_hub_id(path: str) -> bool:
     """Whether a path can be the name of a hub data set: ``owner/name`` and no file's."""
-    return bool(_HUB_ID.fullmatch(path)) and not path.lower().endswith(tuple(_READERS))
-
-
-def local_rows(path: Path, *, split: str, subset: str | None) -> list[RawRow]:
-    """The rows of a file, or of those files of a folder that belong to a split, in order of name.
-
-    Raises:
-        ValueError: if there is no file to read or one cannot be read.
-    """
-    files, folder = [path], path.parent
-    if path.is_dir():
-        folder = path / subset if subset else path
-        if not folder.is_dir():
-            raise ValueError(f"the folder has no sub-folder {subset!r}, which subset asks for")
-        files = _files_of(folder, split)
-    rows: list[RawRow] = []
-    for file in files:
-        name = file.relative_to(folder).as_posix()
-        read = next((r for suffix, r in _READERS.items() if name.lower().endswith(suffix)), None)
-        if read is None:
-            raise ValueError(f"{name} is none of {', '.join(_READERS)}")
-        try:
-            for place, value in read(file):
-                rows.append(RawRow(len(rows), f"{name}{place}", value))
-        except (OSError, EOFError, ValueError, NotImplementedError, zlib.error, csv.Error) as error:
-            reason = one_line(getattr(error, "strerror", None) or error)
-            raise ValueError(f"cannot read {name}: {reason}") from error
-    return rows
-
-
-def _files_of(folder: Path, split: str) -> list[Path]:
-    """Files named for ``split``; all files where none is named for any split."""
-    names = sorted(
-        file.relative_to(folder)
-        for file in folder.rglob("*")
-        if file.is_file()
-        and file.name.lower().endswith(tuple(_READERS))
-        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
-    )
-    if not names:
-        raise ValueError(f"the folder holds no {', '.join(_READERS)} file")
-    words = {name: set(re.split(r"[^a-z0-9]+", name.as_posix().lower())) for name in names}
-    if all(words[name].isdisjoint({*_SPLITS, split.lower()}) for name in names):
-        return [folder / name for name in names]
-    named = [folder / name for name in names if split.lower() in words[name]]
-    if not named:
-        found = ", ".join(name.as_posix() for name in names[:5])
-        raise ValueError(f"the folder has no file named for split {split!r}, only {found}")
-    return named
-
-
-def _parsed(raw: bytes) -> Any:
-    """The JSON value of some bytes, or the ValueError that says where it breaks off."""
-    try:
-        return json.loads(raw.decode("utf-8-sig"))
-    except json.JSONDecodeError as error:
-        line = f"line {error.lineno}, " if error.lineno > 1 else ""
-        reason = error.msg.removesuffix(" starting at")
-        return ValueError(f"invalid JSON at {line}column {error.colno}: {reason}")
-    except UnicodeDecodeError as error:
-        return ValueError(f"not UTF-8: {error}")
-    except (ValueError, RecursionError) as error:
-        return ValueError(f"invalid JSON: {one_line(error)}")
-
-
-_Placed = Iterator[tuple[str, Any]]
-"""What follows the file's name in messages, and a row's value."""
-
-
-def _json_lines(file: Path) -> _Placed:
-    with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield f":{number}", _parsed(line.rstrip())
-
-
-def _json_list(file: Path) -> _Placed:
-    value = _parsed(file.read_bytes())
-    if isinstance(value, ValueError):
-        raise ValueError(f"{value}. With one object a line it is a .jsonl file")
-    if not isinstance(value, list):
-        raise ValueError(f"expected a list of objects, found {type(value).__name__}")
-    yield from ((f" row {number}", row) for number, row in enumerate(value))
-
-
-def _parquet(file: Path) -> _Placed:
-    from pyarrow import parquet  # comes with datasets, which would copy the file to its cache
-
-    rows = parquet.read_table(file).to_pylist()
-    yield from ((f" row {number}", row) for number, row in enumerate(rows))
-
-
-def _csv(file: Path) -> _Placed:
-    """Rows under a header line. Whole numbers, JSON lists and JSON objects are read as such."""
-    with file.open(newline="", encoding="utf-8-sig") as stream:
-        table = csv.DictReader(stream)
-        header = table.fieldnames or []
-        if twice := sorted({name for name in header if header.count(name) > 1}):
-            raise ValueError(f"the header names {twice[0]!r} twice; rename one of the columns")
-        for cells in table:
-            value: Any = {key: _cell(text) for key, text in cells.items() if key is not None}
-            if None in cells or None in cells.values():
-                value = ValueError(f"another number of cells than the header's {len(value)}")
-            yield f":{table.line_num}", value
-
-
-def _cell(text: str | None) -> Any:
-    if not text or not text.strip():
-        return None
-    if _WHOLE_NUMBER.fullmatch(text.strip()) or text.lstrip().startswith(("[", "{")):
-        value = _parsed(text.encode())
-        return text if isinstance(value, ValueError) else value
-    return text
-
-
-_READERS: dict[str, Callable[[Path], _Placed]] = {
-    ".json": _json_list,
-    ".jsonl": _json_lines,
-    ".jsonl.gz": _json_lines,
-    ".parquet": _parquet,
-    ".csv": _csv,
-}
+    return bool(_HUB_ID.fullmatch(path)) and not path.lower().endswith(tuple(READERS))

@@ -272,6 +272,12 @@ def test_the_longest_answers_are_compared_in_bounded_time(piece: str) -> None:
         assert not equivalent(answer, "1")
 
 
+def test_digits_that_end_as_no_fraction_are_read_in_one_way() -> None:
+    answer = rf"\frac{{{'1' * 660}}}{{{'1' * 1310} x}}"
+    with bounded_processor_time(1.0):  # 3.5 s if each digit may end the whole part
+        assert not equivalent(answer, "1")
+
+
 def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> None:
     with bounded_processor_time():
         for text in (hostile_text, f"<answer>{hostile_text}</answer>"):

@@ -403,6 +403,7 @@ def test_results_without_a_rule_had_the_papers(evaluation: dict[str, Any], rule:
         {"stop": "Confident"},
         {"stop": {}},
         {"stop": {"class_path": "os.system"}},
+        {"stop": {"class_path": "mine.rules.Majority"}},
         {"stop": {"class_path": "Confident", "init_args": {"threshold": "0.9"}}},
         {"stop": {"class_path": "Confident", "init_args": {"score": "length"}}},
         {"stop": {"class_path": "Confident", "init_args": {"threshold": math.nan}}},

@@ -197,6 +197,12 @@ def test_two_sets_of_one_name_are_refused() -> None:
         SVRDataModule(val=[made("x"), made("x", seed=2)])
 
 
+def test_a_set_beside_others_may_not_be_named_like_their_average() -> None:
+    with pytest.raises(ConfigError, match=r"data\.test: \['math'\] are the names of averages"):
+        SVRDataModule(test=[made("math"), made("x")])
+    SVRDataModule(train=made("math"), val=[made("all")])
+
+
 @pytest.mark.parametrize("name", ["problems_per_step", "eval_batch_size"])
 def test_sizes_must_be_positive(name: str) -> None:
     with pytest.raises(ConfigError, match=f"data.{name}=0 must be at least 1"):

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from svr_lightning.__main__ import main
+from svr_lightning.cli import serve
+from svr_lightning.cli.main import parser_of
 from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.operating_point import (
@@ -179,6 +181,23 @@ def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(
     *_, line = capsys.readouterr().err.strip().splitlines()
     assert code == 2
     assert "(threshold=7 must lie in [0, 1]; the paper's is 0.85); certify again or remove" in line
+
+
+@pytest.mark.parametrize("certified", [True, False])
+def test_serve_keeps_a_policys_own_threshold_under_another_number_of_turns(
+    tmp_path: Path, certified: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = Confident(threshold=0.97)
+    if certified:
+        rule = written(tmp_path).rule
+    else:
+        write_operating_point(tmp_path, rule.threshold, {})
+    options = ["--task", "countdown", "--policy", str(tmp_path), "--max-turns", "3"]
+    controller = serve._controller(parser_of("serve").parse_args(options))
+    assert (controller.rule, controller.max_turns, controller.certificate) == (rule, 3, None)
+    said = capsys.readouterr().out
+    assert f"operating_point.json: stops at {rule}" in said
+    assert ("; --max-turns voids its certificate" in said) is certified
 
 
 def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(

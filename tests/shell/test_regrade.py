@@ -160,3 +160,14 @@ def test_a_task_that_only_the_file_names_is_not_imported(
     assert not mark.exists()
     run(command, [*arguments, "--task", f"evil_{command}.Task"])
     assert mark.exists()
+
+
+def test_a_fault_in_a_file_does_not_colour_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / SAMPLES
+    path.write_text(json.dumps(record("a", "1", "5", True, task="\x1b[31mred\x07")) + "\n")
+    assert run("regrade", ["--samples", str(path), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "[31mred" in said
+    assert said.rstrip("\n").isprintable()

@@ -110,6 +110,30 @@ def test_an_average_says_over_how_many_data_sets_it_is_where_one_lacks_the_metri
     assert text_of(seeds, ["a", "b"], "accuracy") == "0.750"
 
 
+def test_a_seed_without_a_data_set_does_not_count_for_its_averages(tmp_path: Path) -> None:
+    one, other = (True, "C", 0.9, 5), (False, "C", 0.7, 5)
+    both = [record("1", one, dataset=name, early=True) for name in "ab"]
+    save(tmp_path / "both", both, config(0))
+    save(tmp_path / "a", [record("1", other, dataset="a", early=True)], config(1))
+    (method,) = read_methods([f"m={tmp_path / 'both'}", f"m={tmp_path / 'a'}"])
+    seeds = method.seeds
+    assert len(seeds) == 2
+    assert text_of(seeds, ["b"], "accuracy") == text_of(seeds, ["a", "b"], "accuracy") == "1.000"
+
+
+def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path: Path) -> None:
+    settings = config(0)
+    own = {"class_path": "mine.rules.Majority"}
+    settings["model"] = {"evaluation": {"stop": own, "max_turns": 3}}
+    save(tmp_path / "m", uncensored(), settings)
+    (method,) = read_methods([f"m={tmp_path / 'm'}"])
+    (run,) = method.runs
+    assert (run.rule, run.complete) == (None, False)
+    assert run.datasets["toy"] == measure(turn_tables(uncensored())["toy"])
+    assert run.rule_text == "mine.rules.Majority and at most 3 turns"
+    assert compare_rules([method]) == {}
+
+
 def test_the_best_of_each_column_is_bold_and_the_second_best_underlined(tmp_path: Path) -> None:
     assert ranked([[0.1, 0.3, 0.3, 0.2, None], [0.4, None]]) == {
         (1, 1): "best",

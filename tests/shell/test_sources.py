@@ -108,6 +108,21 @@ def test_csv_rows_are_under_a_header_and_faults_name_their_line(tmp_path: Path) 
     assert "numbers.csv: the header names 'target' twice; rename one" in error_of(source)
 
 
+def test_an_interval_in_a_csv_cell_stays_text_and_a_list_of_texts_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('problem,answer\nWhich interval?,"[1, 2]"\nWhich two?,"[""3"", ""4""]"\n')
+    problems = load_problems(DataSource(name="own", task="math", path=str(path)))
+    assert [problem.reference for problem in problems] == ["[1, 2]", "3,4"]
+
+
+def test_a_mapped_column_is_read_before_others_that_the_task_knows(tmp_path: Path) -> None:
+    row = {"problem": "old", "question": "older", "mine": "new", "answer": "1", "fixed": "2"}
+    path = write_lines(tmp_path / "rows.jsonl", [row])
+    columns = {"question": "mine", "final_answer": "fixed"}
+    (one,) = load_problems(DataSource(name="own", task="math", path=str(path), columns=columns))
+    assert (one.question, one.reference) == ("new", "2")
+
+
 def test_columns_may_have_names_of_their_own(tmp_path: Path) -> None:
     rows = [{"problem_text": row["question"], "answer": row["answer"]} for row in ROWS]
     path = write_lines(tmp_path / "rows.jsonl", rows)
@@ -325,6 +340,13 @@ def test_a_bad_row_is_named_with_its_reason_or_left_out_with_a_warning(
 def test_nan_in_a_column_nobody_reads_is_no_fault(tmp_path: Path) -> None:
     rows = [{**row, "score": NAN} for row in ROWS[1:]]
     assert len(load_problems(gsm8k(write_parquet(tmp_path / "rows.parquet", rows)))) == 2
+
+
+@pytest.mark.parametrize("cluster", [NAN, None, "", "  "], ids=str)
+def test_rows_without_a_cluster_are_not_one_cluster(tmp_path: Path, cluster: Any) -> None:
+    rows = [{**row, "cluster": cluster} for row in ROWS]
+    problems = load_problems(gsm8k(write_lines(tmp_path / "rows.jsonl", rows)))
+    assert [problem.cluster for problem in problems] == [None, None, None]
 
 
 def test_only_the_first_five_bad_rows_are_listed(tmp_path: Path) -> None:
