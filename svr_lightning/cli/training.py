@@ -210,9 +210,12 @@ def best_checkpoint(trainer: Trainer) -> str:
     for callback in trainer.checkpoint_callbacks:
         if not isinstance(callback, ModelCheckpoint) or callback.monitor is None:
             continue
-        for last in filter(Path.is_file, _checkpoints(trainer)):
+        for last in filter(Path.exists, _checkpoints(trainer)):
+            # A checkpoint of shards is a folder: FSDP2 and DeepSpeed keep the rest in these files.
+            parts = [*last.glob("meta.pt"), *last.glob("checkpoint/*model_states.pt")]
+            file = parts[0] if parts else last
             try:
-                saved = torch.load(last, map_location="cpu", mmap=True, weights_only=True)
+                saved = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
                 name = Path(saved["callbacks"][callback.state_key]["best_model_path"]).name
             except (OSError, RuntimeError, KeyError, TypeError, UnpicklingError) as error:
                 raise ConfigError(
@@ -220,7 +223,7 @@ def best_checkpoint(trainer: Trainer) -> str:
                     f"{callback.monitor!r}; give last or a file"
                 ) from error
             best = last.parent / name
-            if name and best.is_file():
+            if name and best.exists():
                 return str(best)
     raise ConfigError(
         f"--ckpt_path best: no checkpoint under {trainer.default_root_dir} was chosen by a "

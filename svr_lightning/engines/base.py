@@ -51,7 +51,8 @@ class Output:
     token_ids: tuple[int, ...]
     """[L] sampled ids, the stop token included where it was sampled."""
     logprobs: tuple[float, ...]
-    """[L] nats over the full vocabulary: at the sampling temperature, at 1 if greedy."""
+    """[L] nats at the sampling temperature, at 1 if greedy: over the full vocabulary, but of vLLM
+    over what top-p and top-k leave of it."""
     finish_reason: FinishReason | None
     """None of a completion that was interrupted."""
     version: int

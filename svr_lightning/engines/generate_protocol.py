@@ -13,6 +13,9 @@ LOGPROBS_MODE = "processed_logprobs"
 """The server's, so that log-probabilities are those at the sampling temperature."""
 NO_LOGPROB = -9999.0
 """What a server tells in the place of one that is not finite."""
+ROUNDING = 0.1
+"""Nats by which rounding may lift the log-probability of a sure token above 0."""
+_UNREADABLE = (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError)
 
 
 class ServerError(Exception):
@@ -51,7 +54,9 @@ def read_facts(body: bytes, max_model_len: int) -> Facts:
             wrapped=model.get("multimodal_config") is not None,
             on_cpu=config["device_config"]["device"] == "cpu",
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if facts.slots < 1:
+            raise ValueError(facts.slots)
+    except (*_UNREADABLE, AttributeError) as error:
         raise ServerError("/server_info says nothing of its model; vLLM 0.32 does") from error
     if mode != LOGPROBS_MODE:
         raise ServerError(f"it runs with --logprobs-mode {mode}; start it with {LOGPROBS_MODE}")
@@ -90,30 +95,34 @@ class Drawn(NamedTuple):
     finish_reason: FinishReason
 
 
-def read_generation(body: bytes, weights: str) -> Drawn:
-    """Read an answer, every token of which has to be drawn with the weights of this name.
+def read_generation(body: bytes, weights: str, most: int, vocabulary: int) -> Drawn:
+    """Read an answer of at most ``most`` tokens, drawn with the weights of this name.
 
     Raises:
         ServerError: if it is none, or of other weights.
     """
     try:
         choice = json.loads(body)["choices"][0]
-        token_ids = tuple(int(token) for token in choice["token_ids"])
+        token_ids = tuple(choice["token_ids"])
         logprobs = tuple(float(one["logprob"]) for one in choice["logprobs"]["content"])
         versions = {str(span["version"]) for span in choice["weight_versions"] or ()}
         reason = FinishReason(choice["finish_reason"])
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise ServerError("its answer is no completion with log-probabilities") from error
     if versions != {weights}:
         found = one_line(", ".join(sorted(versions))) or "none that it names"
         raise ServerError(f"it answers with the weights {found} in the place of {weights}")
+    if not all(type(token) is int and 0 <= token < vocabulary for token in token_ids):
+        raise ServerError(f"its tokens are not numbers from 0 to {vocabulary - 1}")
+    if not 1 <= len(token_ids) <= most:
+        raise ServerError(f"it answers with {len(token_ids)} tokens, asked for 1 to {most}")
     if len(logprobs) != len(token_ids) or not all(map(_is_logprob, logprobs)):
         raise ServerError("its log-probabilities are not one finite number for each token")
     return Drawn(token_ids, logprobs, reason)
 
 
 def _is_logprob(nats: float) -> bool:
-    return math.isfinite(nats) and nats > NO_LOGPROB
+    return math.isfinite(nats) and NO_LOGPROB < nats < ROUNDING
 
 
 def choose(running: Mapping[str, int], slots: Mapping[str, int]) -> str:

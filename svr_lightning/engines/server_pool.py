@@ -8,12 +8,12 @@ is healthy again is tried once more.
 import asyncio
 import json
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
-from lightning.pytorch.utilities import rank_zero_warn
 
 from svr_lightning.engines.base import Request
 from svr_lightning.engines.chat_protocol import MalformedError, server_message
@@ -52,6 +52,8 @@ class ServerPool:
         self.down: dict[str, str] = {}
         """Servers that are not in use, with the reason."""
         self.max_model_len = 0
+        self.vocabulary = 0
+        """Tokens that the policy knows."""
         self.tied = False
         """The policy's output layer is its embedding."""
         self._timeout, self._health_seconds = timeout, health_seconds
@@ -155,8 +157,8 @@ class ServerPool:
         load = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         try:
             await self._check_health(url)
-            if url in self.down:  # it may have been restarted
-                self._note(url, await self._ask(url, "/server_info?config_format=json"))
+            # It may have been restarted with other options since the last push.
+            self._note(url, await self._ask(url, "/server_info?config_format=json"))
             try:
                 await self._ask(url, "/collective_rpc", load)
             except ServerError as error:
@@ -188,7 +190,9 @@ class ServerPool:
                 url = choose({url: self._running[url] for url in slots}, slots)
                 self._running[url] += 1
                 try:
-                    return read_generation(await self._ask(url, GENERATE, body), weights)
+                    said = await self._ask(url, GENERATE, body)
+                    most = request.sampling.max_tokens
+                    return read_generation(said, weights, most, self.vocabulary)
                 except ServerError as error:
                     self.down.setdefault(url, str(error))
                 finally:
@@ -208,7 +212,9 @@ class ServerPool:
     async def _wait_for_health(self) -> list[str]:
         """The servers that are healthy, as soon as one is; none after a while."""
         patience = PATIENCE * self._health_seconds
-        rank_zero_warn(f"no server of model.engine.urls is left; waiting {patience:g} s for one")
+        warnings.warn(  # by each process: the first one may still have all of its servers
+            f"no server of model.engine.urls is left; waiting {patience:g} s for one", stacklevel=2
+        )
         end = time.monotonic() + patience
         while True:
             found = await asyncio.gather(

@@ -7,11 +7,12 @@ does not depend on which server completes which request.
 
 import shutil
 import uuid
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
@@ -79,6 +80,7 @@ class ServersEngine(Engine):
         """
         self._stop_token_ids = stop_token_ids
         self._pool.max_model_len, self._pool.tied = max_model_len, is_tied(model)
+        self._pool.vocabulary = model.config.get_text_config().vocab_size
         if _is_first():
             self._call(self._pool.meet)
         self._agree()
@@ -190,9 +192,10 @@ class ServersEngine(Engine):
         """Name lost servers; here, since the loop has a separate thread."""
         down = dict(self._pool.down)
         for url in down.keys() - self._told:
-            rank_zero_warn(
+            warnings.warn(  # by each process: others may not have asked it
                 f"{url} is left out until a later sync: {down[url]}. What it has not completed "
-                "goes to the other servers"
+                "goes to the other servers",
+                stacklevel=2,
             )
         self._told = set(down)
 

@@ -28,7 +28,7 @@ from svr_lightning.engines.vllm_process import (
     random_state_kept,
     threads_kept,
 )
-from svr_lightning.errors import ConfigError
+from svr_lightning.errors import ConfigError, require
 
 SUPPORTED = ((0, 25), (0, 33))
 """First release of vLLM that is served, and first that is not."""
@@ -87,6 +87,10 @@ class VLLMEngine(Engine):
         self.version = -1
         self.dtype = torch.bfloat16
         self.max_batch = 0
+        require(
+            tensor_parallel_size >= 1,
+            f"model.engine.tensor_parallel_size={tensor_parallel_size} must be at least 1",
+        )
         self.ranks = tensor_parallel_size
         self.gpu_memory_utilization = gpu_memory_utilization
         self.sleep_level = sleep_level

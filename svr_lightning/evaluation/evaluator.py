@@ -327,6 +327,8 @@ class Evaluator:
 
     def _scores(self, problem: Problem, completion: AnyCompletion) -> TokenScores:
         """How probable a completion was, which is known only if its sampled tokens are."""
+        if self.config.restricted:
+            return NO_SCORES
         answer = get_task(problem.task).extract_answer(completion.text)
         if isinstance(completion, RemoteCompletion):
             return scores_of_tokens(completion.text, answer, completion.tokens)

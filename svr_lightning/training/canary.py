@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from svr_lightning.training.gathering import gather_lists, of_this_rank
 from svr_lightning.training.update import TrainBatch, completion_logprobs
 
 LEAST = 1e-6
@@ -88,13 +89,23 @@ class Canary:
         self._floors: deque[float] = deque(maxlen=WINDOW)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint, so that a run that is often resumed is judged too."""
-        return {"above": self._above, "floors": list(self._floors)}
+        """The states of all processes for a checkpoint: a run that is often resumed is judged too.
+
+        Every process must call it.
+        """
+        return {"ranks": gather_lists([{"above": self._above, "floors": list(self._floors)}])}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
-        self._above = state["above"]
-        self._floors.extend(state["floors"])
+        """Restore what :meth:`state_dict` returned.
+
+        If the number of processes is another, each takes the longest row of rollouts above the
+        limit and the floors of all.
+        """
+        states = state.get("ranks", [state])  # earlier versions had that of the first process alone
+        own = of_this_rank(states)
+        states = states if own is None else [own]
+        self._above = max(one["above"] for one in states)
+        self._floors.extend(floor for one in states for floor in one["floors"])
 
     def judge(self, gap: float, floor: float, step: int) -> str | None:
         """A warning if ``gap`` is above the limit.

@@ -231,6 +231,30 @@ def check_resumable(checkpoint: Mapping[str, Any]) -> None:
     )
 
 
+def check_adapters(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuse adapters of other settings (alpha shows in no weight) or of another base model.
+
+    Args:
+        saved: a checkpoint; those of earlier versions lack the settings.
+        own: :func:`~svr_lightning.training.policy.adapter_facts` of the run.
+
+    Raises:
+        ConfigError: if they differ.
+    """
+    settings = own.get("lora")
+    held = saved.get("lora", settings)
+    require(
+        held == settings,
+        f"model.policy.lora={settings}, but the checkpoint's adapters have {held}; give it as it "
+        "was",
+    )
+    require(
+        own.get("base") in (None, saved.get("base")),
+        "the checkpoint's adapters belong to a base model with other weights; give "
+        "model.policy.path as it was",
+    )
+
+
 def without_reference(weights: Mapping[str, Any]) -> dict[str, Any]:
     """The weights for a module that evaluates, without the reference.
 

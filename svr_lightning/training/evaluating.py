@@ -1,6 +1,7 @@
 """An :class:`Evaluator` inside Lightning's validation, test and predict loops."""
 
 import json
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -194,7 +195,8 @@ class ModuleEvaluation:
         self.begin(name, "test", past_stop)
         limit, loaders = self._module.trainer.limit_test_batches, self._data.test_dataloader()
         for source, loader in zip(self._data.sources["test"], loaders, strict=True):
-            batches = limit if isinstance(limit, int) else int(len(loader) * limit)
+            # Rounded up: a process with one batch less must not stay away from a common sync.
+            batches = limit if isinstance(limit, int) else math.ceil(len(loader) * limit)
             for problems in islice(loader, batches):
                 self.evaluator.solve(problems, source.name, source.max_completion_tokens)
         self.finish()
@@ -213,6 +215,7 @@ class ModuleEvaluation:
         return hash_of(
             {
                 "weights": weights_fingerprint(module.policy.state_dict()),
+                **({} if policy.lora is None else {"lora": asdict(policy.lora)}),
                 "prompts": [
                     module.renderer.tokenizer.chat_template,
                     policy.chat_template_kwargs,

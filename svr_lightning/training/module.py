@@ -19,7 +19,12 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import ResampleMode
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.canary import Canary
-from svr_lightning.training.checkpoint import check_resumable, check_weights, without_reference
+from svr_lightning.training.checkpoint import (
+    check_adapters,
+    check_resumable,
+    check_weights,
+    without_reference,
+)
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
@@ -34,7 +39,8 @@ from svr_lightning.training.flops import batch_flops
 from svr_lightning.training.gathering import over_ranks
 from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import MAXIMA, CollapseWatch, CSVLog, StepLog, hyperparameters
-from svr_lightning.training.policy import load_policy, stop_token_ids, weights_fingerprint
+from svr_lightning.training.optimizer import make_optimizer
+from svr_lightning.training.policy import adapter_facts, load_policy, stop_token_ids
 from svr_lightning.training.profiling import StepTrace
 from svr_lightning.training.reference import make_reference, mix_reference
 from svr_lightning.training.rollouts import ModuleRollouts, PolicyEngine
@@ -42,7 +48,6 @@ from svr_lightning.training.sharding import shard_for
 from svr_lightning.training.trainer import RolloutFitLoop
 from svr_lightning.training.update import (
     TrainBatch,
-    make_optimizer,
     policy_update_loss,
     total_norm,
 )
@@ -226,10 +231,9 @@ class SVRModule(LightningModule):
         return state if self.policy_config.lora is None else lora.adapters_of(state)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the states of recipe and watches, and the fingerprint of the adapters' base model."""
+        """Add the states of recipe and watches, the adapters' settings and their base model."""
         checkpoint |= {name: watch.state_dict() for name, watch in self._watches.items()}
-        if self.policy_config.lora is not None:
-            checkpoint["base"] = weights_fingerprint(lora.base_of(self.policy.state_dict()))
+        checkpoint |= adapter_facts(self.policy, self.policy_config.lora)
         if state := self.recipe.scheduler.state_dict():
             checkpoint["recipe"] = state
 
@@ -242,18 +246,12 @@ class SVRModule(LightningModule):
         for name in self._watches.keys() & checkpoint.keys():  # earlier versions did not save them
             self._watches[name].load_state_dict(checkpoint[name])
         self.serving.weights_replaced()
+        check_adapters(checkpoint, adapter_facts(self.policy, self.policy_config.lora))
         if "state_dict" not in checkpoint:
             return  # DeepSpeed and FSDP2 load weights themselves
         if self.reference is None and not self._trains:
             checkpoint["state_dict"] = without_reference(checkpoint["state_dict"])
         check_weights(self.state_dict(), checkpoint["state_dict"])
-        if self.policy_config.lora is not None:
-            base = weights_fingerprint(lora.base_of(self.policy.state_dict()))
-            require(
-                checkpoint.get("base") == base,
-                "the checkpoint's adapters belong to a base model with other weights; give "
-                "model.policy.path as it was",
-            )
 
     def setup(self, stage: str) -> None:
         """Set the gradient accumulation, computed from data, recipe and processes."""

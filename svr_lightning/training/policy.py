@@ -19,7 +19,7 @@ from svr_lightning.core.sharded import own_part
 from svr_lightning.engines import lora
 from svr_lightning.engines.vllm_weights import VISION
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.training.config import PolicyConfig
+from svr_lightning.training.config import LoRAConfig, PolicyConfig
 from svr_lightning.training.kernels import use_kernels
 from svr_lightning.training.packing import prepare_packing
 
@@ -226,3 +226,14 @@ def fingerprint(parts: Mapping[str, Any]) -> str:
     """A sha256 of values that JSON can hold."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def adapter_facts(policy: Any, config: LoRAConfig | None) -> dict[str, Any]:
+    """What must not change for adapters: their settings, and the fingerprint of their base model.
+
+    Empty without adapters.
+    """
+    if config is None:
+        return {}
+    base = weights_fingerprint(lora.base_of(policy.state_dict()))
+    return {"lora": asdict(config), "base": base}

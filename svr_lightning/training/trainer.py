@@ -35,6 +35,7 @@ from svr_lightning.training.gathering import gather_lists
 from svr_lightning.training.identity import identity_of, warn_of_changes
 from svr_lightning.training.internals import Fetcher, FitLoop, HookedTrainer, save_at_the_end
 from svr_lightning.training.logs import CSVLog
+from svr_lightning.training.optimizer import use_rates
 from svr_lightning.training.update import TrainBatch
 
 
@@ -141,6 +142,11 @@ class RolloutFitLoop(FitLoop):
             self.trainer.training = True
             # Lightning counts this validation itself when it continues.
             val_loop.batch_progress.load_state_dict(progress)
+        if self.restarting:
+            for optimizer, one in zip(
+                self.trainer.optimizers, self.trainer.lr_scheduler_configs, strict=True
+            ):
+                use_rates(optimizer, one.scheduler, module.optimizer_config)
         super().run()
 
     def setup_data(self) -> None:

@@ -18,13 +18,10 @@ from torch.profiler import record_function
 
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import BehaviourWeights, LossSpec, policy_loss
-from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.core.sharded import whole
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, sample_of
 from svr_lightning.rollout.carry import check_versions
-from svr_lightning.training.config import OptimizerConfig
-from svr_lightning.training.internals import let_gradients_be_clipped
 from svr_lightning.training.packing import boundaries, no_mask
 
 
@@ -359,38 +356,6 @@ def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Te
     token_ids = ids[rows, positions + 1]
     logp = linear_logprobs(hidden[rows, positions], weight, bias, token_ids, temperature)
     return logp.new_zeros(batch.mask.shape).masked_scatter(batch.mask.bool(), logp)
-
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Trainable parameters in two groups: matrices decay, norms and biases do not.
-
-    Norm scales, biases and per-head vectors are exactly the parameters with fewer than two
-    dimensions; convolution kernels and embeddings have more.
-    """
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
-    ]
-
-
-def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) -> dict[str, Any]:
-    """What ``configure_optimizers`` returns for ``total_steps`` optimizer steps."""
-    groups = [group for group in parameter_groups(model, config.weight_decay) if group["params"]]
-    optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
-    let_gradients_be_clipped(optimizer)
-
-    def factor(step: int) -> float:
-        return warmup_stable_decay(
-            step,
-            total_steps,
-            warmup_fraction=config.warmup_fraction,
-            decay_fraction=config.decay_fraction,
-            floor=config.floor,
-        )
-
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def total_norm(model: nn.Module) -> Tensor:

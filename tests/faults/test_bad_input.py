@@ -126,6 +126,14 @@ CORRECTION = "--model.recipe.loss.behaviour_correction"
             [*SERVERS, f"{ENGINE}.urls", "['http://a']", f"{ENGINE}.folder", "x", *QUICK],
             ["error: model.engine.timeout=-1.0 must be positive"],
         ),
+        ([ENGINE, "TransformersEngine", f"{ENGINE}.max_batch", "0"], ["max_batch=0 must be"]),
+        (
+            [
+                *(*STOP, "Confident", f"{STOP[0]}.score", "verdict_probability"),
+                *("--model.evaluation.temperature", "0.6", "--model.evaluation.top_p", "0.9"),
+            ],
+            ["with top_p=0.9, top_k=0: vLLM reports log-probabilities"],
+        ),
         ([f"{LORA}.r", "0"], ["error: model.policy.lora.r=0 must be at least 1"]),
         ([f"{LORA}.r", "2.5"], ["error: model.policy.lora.r=2.5: must be a whole number"]),
         ([LORA, "true"], ["error: model.policy.lora=true: must hold keys", "r, alpha, target"]),

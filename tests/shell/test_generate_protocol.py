@@ -30,7 +30,7 @@ def answer(**changes: Any) -> bytes:
 
 
 def test_an_answer_is_tokens_log_probabilities_and_how_it_ended() -> None:
-    assert read_generation(answer(), "run-4") == ((3, 5), (-0.25, -1.5), FinishReason.LENGTH)
+    assert read_generation(answer(), "run-4", 2, 6) == ((3, 5), (-0.25, -1.5), FinishReason.LENGTH)
 
 
 OTHERS = {
@@ -46,7 +46,7 @@ OTHERS = {
 @pytest.mark.parametrize("spans", OTHERS.values(), ids=OTHERS)
 def test_an_answer_of_other_weights_is_refused(spans: Any) -> None:
     with pytest.raises(ServerError, match=r"answers with the weights .* in the place of run-4"):
-        read_generation(answer(weight_versions=spans), "run-4")
+        read_generation(answer(weight_versions=spans), "run-4", 2, 6)
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,22 @@ def test_an_answer_of_other_weights_is_refused(spans: Any) -> None:
         answer(logprobs=None),
         answer(token_ids=["x", "y"]),
         answer(token_ids=[3]),
+        answer(token_ids=[3, 5.0]),
+        answer(token_ids=[3, float("inf")]),
+        answer(token_ids=[3, -1]),
+        answer(token_ids=[3, 6]),
+        answer(token_ids=[3, True]),
+        answer(token_ids=[], logprobs={"content": []}),
+        answer(token_ids=[3] * 3, logprobs={"content": [{"logprob": -1.0}] * 3}),
+        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": 3.0}]}),
+        answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": -(10**400)}]}),
         answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": -9999.0}]}),
         answer(logprobs={"content": [{"logprob": -0.25}, {"logprob": float("nan")}]}),
     ],
 )
 def test_an_answer_that_cannot_be_trained_on_is_refused(body: bytes) -> None:
     with pytest.raises(ServerError):
-        read_generation(body, "run-4")
+        read_generation(body, "run-4", 2, 6)
 
 
 def info(**model: Any) -> bytes:

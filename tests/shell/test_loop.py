@@ -367,6 +367,18 @@ def test_a_forgotten_sync_is_noticed(tmp_path: Path) -> None:
         trainer(tmp_path).fit(module(engine=Stale()), data())
 
 
+def test_a_resumed_run_trains_with_the_rate_that_it_is_given(tmp_path: Path) -> None:
+    run = trainer(tmp_path, max_steps=1)
+    run.fit(module(), data())
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    resumed = trainer(tmp_path, max_steps=2)
+    slower = module(optimizer=OptimizerConfig(lr=1e-7))
+    resumed.fit(slower, data(), ckpt_path=tmp_path / "end.ckpt")
+    (group, *_) = resumed.optimizers[0].param_groups
+    assert group["initial_lr"] == 1e-7
+    assert group["lr"] <= 1e-7
+
+
 def test_a_checkpoint_of_training_can_be_evaluated(tmp_path: Path) -> None:
     run = trainer(tmp_path, max_steps=2)
     run.fit(module(), data())

@@ -250,6 +250,13 @@ def test_a_checkpoint_of_another_base_model_is_refused(trained: tuple[Path, SVRM
         train(trained[0] / "other", resume=str(trained[0] / "checkpoints" / "last.ckpt"), **other)
 
 
+def test_a_checkpoint_of_another_alpha_is_refused(trained: tuple[Path, SVRModule]) -> None:
+    other = LoRAConfig(r=2, alpha=12)
+    path = str(trained[0] / "checkpoints" / "last.ckpt")
+    with pytest.raises(ConfigError, match=r"'alpha': 12.*but the.*'alpha': 6"):
+        train(trained[0] / "other", resume=path, lora=other)
+
+
 def test_an_adapter_alone_is_no_policy(trained: tuple[Path, SVRModule]) -> None:
     with pytest.raises(ConfigError, match="an adapter without its base model"):
         load_policy(PolicyConfig(path=str(trained[0] / "adapter")), seed=1)

@@ -14,13 +14,12 @@ from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM
 from svr_lightning import tiny
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig, ReferenceConfig
+from svr_lightning.training.optimizer import make_optimizer, parameter_groups, use_rates
 from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
 from svr_lightning.training.reference import make_reference, mix_reference
 from svr_lightning.training.update import (
     batch_of,
     completion_logprobs,
-    make_optimizer,
-    parameter_groups,
     total_norm,
 )
 from tests.models import MODELS, tiny_hybrid, tiny_qwen3
@@ -97,6 +96,26 @@ def test_the_learning_rate_follows_the_schedule_in_every_group() -> None:
     assert rates[:3] == pytest.approx([0.05, 0.525, 1.0])
     assert rates[31:34] == pytest.approx([1.0, 1.0, 0.88125])
     assert rates[39] == pytest.approx(0.16875)
+
+
+def test_a_resumed_run_takes_the_rates_of_its_configuration() -> None:
+    before, its_schedule = made(total=40)
+    for _ in range(32):
+        before.step()
+        its_schedule.step()
+    model = tiny_qwen3()
+    config = OptimizerConfig(lr=1e-5, weight_decay=0.2, betas=(0.8, 0.9))
+    parts = make_optimizer(model, config, 40)
+    optimizer, scheduler = parts["optimizer"], parts["lr_scheduler"]["scheduler"]
+    optimizer.load_state_dict(before.state_dict())
+    scheduler.load_state_dict(its_schedule.state_dict())
+    use_rates(optimizer, scheduler, config)
+    for expected in (1.0, 0.88125):  # of the schedule, as above
+        assert [group["lr"] for group in optimizer.param_groups] == [1e-5 * expected] * 2
+        assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.0]
+        assert [group["betas"] for group in optimizer.param_groups] == [(0.8, 0.9)] * 2
+        optimizer.step()
+        scheduler.step()
 
 
 def test_the_first_step_of_adamw_by_hand() -> None:

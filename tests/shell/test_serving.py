@@ -103,6 +103,14 @@ def test_a_run_that_is_resumed_between_its_rollouts_is_judged_by_all_of_them() -
         canary.judge(0.31, 0.03, 3)
 
 
+def test_the_canaries_of_several_processes_go_on_as_one_where_their_number_has_changed() -> None:
+    canary = Canary(10.0)
+    ranks = [{"above": 0, "floors": [0.01]}, {"above": 2, "floors": [0.03]}]
+    canary.load_state_dict({"ranks": ranks})
+    with pytest.raises(RuntimeError, match=r"above 0\.2, which"):  # of floors 0.01, 0.03 and 0.02
+        canary.judge(0.21, 0.02, 3)
+
+
 def test_the_limit_follows_the_floor_and_what_is_no_number_ends_a_run_at_once() -> None:
     canary = Canary(10.0)
     assert canary.judge(0.31, 0.04, 1) is None

@@ -13,8 +13,9 @@ from svr_lightning.errors import typed_line
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.flops import peak_flops, update_flops
 from svr_lightning.training.kernels import use_kernels
+from svr_lightning.training.optimizer import make_optimizer
 from svr_lightning.training.packing import can_pack, prepare_packing
-from svr_lightning.training.update import batch_of, make_optimizer, policy_update_loss
+from svr_lightning.training.update import batch_of, policy_update_loss
 from tools.bench import workloads
 from tools.gpu_check.flops import FORMULA
 from tools.gpu_check.models import (

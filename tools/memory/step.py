@@ -28,13 +28,13 @@ from svr_lightning.engines import lora
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig
 from svr_lightning.training.kernels import choose_functions
+from svr_lightning.training.optimizer import make_optimizer
 from svr_lightning.training.packing import prepare_packing
 from svr_lightning.training.policy import BUILT_IN, RANDOM_HYBRID, load_policy
 from svr_lightning.training.reference import mix_reference
 from svr_lightning.training.update import (
     TrainBatch,
     batch_of,
-    make_optimizer,
     policy_update_loss,
     total_norm,
 )

@@ -1,0 +1,58 @@
+"""The policy's optimizer and its learning-rate schedule."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from svr_lightning.core.schedule import warmup_stable_decay
+from svr_lightning.training.config import OptimizerConfig
+from svr_lightning.training.internals import let_gradients_be_clipped
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Trainable parameters in two groups: matrices decay, norms and biases do not.
+
+    Norm scales, biases and per-head vectors are exactly the parameters with fewer than two
+    dimensions; convolution kernels and embeddings have more.
+    """
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) -> dict[str, Any]:
+    """What ``configure_optimizers`` returns for ``total_steps`` optimizer steps."""
+    groups = [group for group in parameter_groups(model, config.weight_decay) if group["params"]]
+    optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    let_gradients_be_clipped(optimizer)
+
+    def factor(step: int) -> float:
+        return warmup_stable_decay(
+            step,
+            total_steps,
+            warmup_fraction=config.warmup_fraction,
+            decay_fraction=config.decay_fraction,
+            floor=config.floor,
+        )
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def use_rates(optimizer: Any, scheduler: Any, config: OptimizerConfig) -> None:
+    """Continue with the rates of ``config`` in place of those that a checkpoint has restored.
+
+    Args:
+        optimizer: of :func:`make_optimizer`, restored, or what a strategy has wrapped it in.
+        scheduler: its own, restored.
+        config: of the run that resumes.
+    """
+    scheduler.base_lrs = [config.lr] * len(scheduler.base_lrs)
+    for number, group in enumerate(optimizer.param_groups):
+        factor = scheduler.lr_lambdas[number](scheduler.last_epoch)
+        group["initial_lr"], group["lr"] = config.lr, config.lr * factor
+        group["betas"] = config.betas
+        group["weight_decay"] = 0.0 if number else config.weight_decay  # the matrices come first
