@@ -430,13 +430,16 @@ def test_a_fast_dev_run_leaves_nothing_that_the_next_run_trips_over(tmp_path: Pa
     assert not any((tmp_path / name).exists() for name in ("policy", "eval/before", "eval/after"))
 
 
-def test_the_limit_on_test_batches_holds_for_the_comparison(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit", "count"), [(2, 2), (0.01, 1)])
+def test_the_limit_on_test_batches_holds_for_the_comparison(
+    tmp_path: Path, limit: float, count: int
+) -> None:
     tested = data(test=data().sources["val"], eval_batch_size=1)
-    run = trainer(tmp_path, BeforeAfter(), max_steps=1, limit_test_batches=2)
+    run = trainer(tmp_path, BeforeAfter(), max_steps=1, limit_test_batches=limit)
     run.fit(module(), tested)
     for name in ("before", "after"):
         lines = (tmp_path / "eval" / name / "samples.jsonl").read_text().splitlines()
-        assert len(lines) == 2
+        assert len(lines) == count
 
 
 def test_the_comparison_names_the_best_stop_without_a_self_check(
