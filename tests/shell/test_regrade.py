@@ -166,7 +166,7 @@ def test_a_fault_in_a_file_does_not_colour_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / SAMPLES
-    path.write_text(json.dumps(record("a", "1", "5", True, task="\x1b[31mred\x07")) + "\n")
+    path.write_text(json.dumps(record("\x1b[31mred\x07", "1", "5", True, task="?")) + "\n")
     assert run("regrade", ["--samples", str(path), "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert "[31mred" in said
