@@ -215,7 +215,7 @@ class _Generation(Engine):
                 id=request.id,
                 token_ids=tuple(ids),
                 logprobs=tuple(logprobs[row]) if logprobs else (),
-                finish_reason=ends[ids[-1] in self._stop_ids],
+                finish_reason=ends[bool(ids) and ids[-1] in self._stop_ids],
                 version=self.version,
             )
             for row, (request, ids) in enumerate(zip(requests, completions, strict=True))

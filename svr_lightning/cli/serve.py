@@ -299,7 +299,7 @@ def _run_engine(server: Connection, config: "PolicyConfig", name: str | None) ->
     engines = {"transformers": TransformersEngine, "vllm": VLLMEngine}
     with suppress(BrokenPipeError):
         try:
-            model, tokenizer = load_policy(config, seed=0, device=device)
+            model, tokenizer = load_policy(config, seed=0, device=device, trains=False)
             serving = PolicyEngine(
                 model.to(device),
                 engines[name]() if name else None,

@@ -253,8 +253,12 @@ def serve_engine(server: Connection, engine: Engine, sampling: AbstractContextMa
                 if order is None:
                     return
                 if isinstance(order, Request):
-                    running.add(order.id)
-                    engine.submit(order)
+                    try:
+                        engine.submit(order)
+                    except Exception as error:  # the others go on
+                        server.send(Failure({order.id}, typed_line(error)))
+                    else:
+                        running.add(order.id)
                 elif order in running:
                     running.remove(order)
                     engine.drop(order)

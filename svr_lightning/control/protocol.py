@@ -25,6 +25,8 @@ _READ = {
 _REFUSED = ("tools", "functions", "response_format", "logprobs", "audio", "prediction")
 """Fields that ask for something else than one text; ignoring them would be misleading."""
 _LARGEST = 2**31
+LEAST_TEMPERATURE = 0.01
+"""Above 0. vLLM raises lower ones to it, and scores divided by a tiny number overflow."""
 
 
 class ServingError(Exception):
@@ -80,6 +82,8 @@ def read_request(body: bytes, model: str, longest: int, usual: float = 0.0) -> C
             raise ServingError(400, f"{name} is not supported; leave it out")
     question, passed_over = _question(asked.get("messages"))
     temperature = _number(asked, "temperature", usual, 0.0, 2.0)
+    if 0 < temperature < LEAST_TEMPERATURE:  # vLLM would raise it
+        raise ServingError(400, f"temperature must be 0 or at least {LEAST_TEMPERATURE}")
     nucleus = _number(asked, "top_p", 1.0, 1e-9, 1.0)
     candidates = max(_number(asked, "top_k", 0, -1, _LARGEST), 0)
     if temperature == 0:  # greedy whatever they say

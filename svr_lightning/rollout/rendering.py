@@ -19,6 +19,8 @@ from svr_lightning.errors import ConfigError
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 _METHOD_TAGS = {THINK_OPEN, THINK_CLOSE, "<answer>", "</answer>", OPEN_TAG, CLOSE_TAG}
 """Tags of completions, which are text even if a tokenizer calls them special."""
+CACHED_CHARACTERS = 2**16
+"""Longest prompt whose tokens are kept."""
 _PRIVATE_USE = "\U000f0000"
 
 
@@ -56,6 +58,7 @@ class Renderer:
         self._control_ids = frozenset(control.values())
         self._spelt_out = _at_any_of(control)
         self.text_prefix = self._open_think()
+        self._longest_token = max(map(len, tokenizer.get_vocab()))
         # All trajectories of a group begin with the same prompt, which is also checked in advance.
         self._encode_once = lru_cache(maxsize=1024)(self._encode_rendered)
 
@@ -66,6 +69,8 @@ class Renderer:
     def fits(self, messages: Sequence[Message]) -> bool:
         """Whether the prompt needs no cutting and leaves room for a completion."""
         limit = min(self.max_prompt_tokens, self.max_model_len - 1)
+        if sum(len(m["content"]) for m in messages) > limit * self._longest_token:
+            return False  # without encoding it, which takes seconds for a megabyte
         return len(self._encode(messages)) <= limit
 
     def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -114,7 +119,9 @@ class Renderer:
         return token_span(sample.text_span, count, lambda k: len(self.completion_text(ids[:k])))
 
     def _encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self._encode_once(tuple((m["role"], m["content"]) for m in messages))
+        said = tuple((m["role"], m["content"]) for m in messages)
+        kept = sum(len(content) for _, content in said) <= CACHED_CHARACTERS
+        return (self._encode_once if kept else self._encode_rendered)(said)
 
     def _encode_rendered(self, said: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
         """Render and encode, splitting every control token that the content spells.

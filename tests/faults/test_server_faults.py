@@ -260,6 +260,7 @@ USER = {"role": "user", "content": QUESTION}
         ({"messages": [USER], "model": "other\x1b[31m"}, 404, "no model 'other?[31m'"),
         ({"messages": [USER], "temperature": "hot"}, 400, "temperature must be a number"),
         ({"messages": [USER], "temperature": float("nan")}, 400, "temperature must be a number"),
+        ({"messages": [USER], "temperature": 1e-39}, 400, "temperature must be 0 or at least 0.01"),
         ({"messages": [USER], "temperature": 10**400}, 400, "temperature must be a number from"),
         ({"messages": [USER], "seed": 10**400}, 400, "seed must be a whole number from"),
         ({"messages": [USER], "max_tokens": True}, 400, "max_tokens must be a whole number"),

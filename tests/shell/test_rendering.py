@@ -203,6 +203,16 @@ def test_a_problem_fits_if_nothing_must_be_cut_and_a_completion_has_room() -> No
     assert not renderer(max_prompt_tokens=size, max_model_len=size).fits(messages)
 
 
+def test_a_text_of_more_characters_than_its_tokens_can_have_is_not_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = renderer(max_prompt_tokens=100)
+    longest = max(map(len, one.tokenizer.get_vocab()))
+    monkeypatch.setattr(one, "_encode", lambda _: ())
+    assert one.fits(chat("x" * (50 * longest)))
+    assert not one.fits(chat("x" * (100 * longest + 1)))
+
+
 def test_a_budget_below_the_system_message_is_a_faulty_configuration() -> None:
     with pytest.raises(
         ConfigError, match=r"model\.policy\.max_prompt_tokens=5 .* takes \d+ tokens"

@@ -86,15 +86,16 @@ def test_a_seed_repeats_what_was_sampled(embedded: str) -> None:
     assert len(set(texts)) > 1
 
 
+@pytest.mark.parametrize("method", ["step", "submit"])
 def test_an_engine_that_fails_is_reported_and_goes_on(
-    embedded: str, policy: Embedded, monkeypatch: pytest.MonkeyPatch
+    embedded: str, policy: Embedded, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    def fail() -> Any:
+    def fail(*_: Any) -> Any:
         raise RuntimeError("out of memory")
 
     health = embedded.removesuffix("/v1") + "/health"
     with monkeypatch.context() as patched:
-        patched.setattr(policy.engine, "step", fail)
+        patched.setattr(policy.engine, method, fail)
         said = chat(embedded)
     assert said.status_code == 503
     assert "RuntimeError: out of memory" in said.json()["error"]["message"]

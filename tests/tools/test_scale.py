@@ -216,6 +216,10 @@ def test_the_table_fits_a_terminal_and_says_what_is_assumed(
         (["--assume", "mfu=high"], "give NAME=NUMBER"),
         (["--config", str(ROOT / "configs/hardware/servers.yaml")], "only vLLM in the training"),
         (["--run", "nowhere"], "there is no rollouts.jsonl"),
+        (
+            ["--config", str(ROOT / "configs/methods/svr_plus.yaml")],
+            "SVRPlus trains on 16 sequences of a problem; only recipes that train on one of each",
+        ),
     ],
 )
 def test_what_is_not_simulated_is_refused_in_one_line(
@@ -226,7 +230,8 @@ def test_what_is_not_simulated_is_refused_in_one_line(
 
 
 def test_a_run_takes_the_place_of_what_is_assumed(setting: Setting, tmp_path: Path) -> None:
-    # Completions of 100 tokens at the median and 50 one deviation below; 0.01 s per engine step.
+    # Completions of 100 tokens at the median and 50 one deviation below; rollouts of 10 s, half a
+    # second of which is the sync: 0.0095 s per engine step.
     tokens = [50] * 16 + [100] * 34 + [200] * 50
     turns = [{"completion_tokens": n} for n in tokens]
     (tmp_path / "rollouts.jsonl").write_text(json.dumps({"turns": turns}) + "\n")
@@ -237,5 +242,5 @@ def test_a_run_takes_the_place_of_what_is_assumed(setting: Setting, tmp_path: Pa
     assert found["median"] == pytest.approx(150)
     assert found["mfu"] == 0.25
     given = replace(setting, assumed=Assumptions(**found)).on(4)
-    assert given.rollout / given.engine_steps == pytest.approx(0.01)
+    assert given.rollout / given.engine_steps == pytest.approx(0.0095)
     assert given.sync == pytest.approx(0.5)

@@ -211,6 +211,8 @@ def run(emit: Emit, device: str) -> None:
 
 def resume(emit: Emit, device: str) -> None:
     """The part ``resume``."""
+    import psutil  # comes with vLLM
+
     _require_command_line()
     fit = Fit(emit, device, "shallow")
     zero = find_spec("deepspeed") is not None
@@ -236,7 +238,8 @@ def resume(emit: Emit, device: str) -> None:
         fit.follow(process, KILLED_AFTER)
         if process.returncode is not None:
             raise RuntimeError(reason(process.returncode, output.read_text()))
-        process.kill()
+        for one in (*psutil.Process(process.pid).children(recursive=True), process):
+            one.kill()  # other ranks would wait for the first one and hold their GPUs
     emit("killed", KILLED_AFTER, note="step that was done; the checkpoint is of the one before")
     before = fit.sampled(KILLED_AFTER)
     fit.finish("--ckpt_path", "last")

@@ -11,7 +11,7 @@ from typing import Any
 from svr_lightning.engines.vllm import MOST_SEQUENCES
 from svr_lightning.errors import require
 from svr_lightning.report.figures_training import read_curves
-from tools.memory.plan import Plan, plan_of
+from tools.memory.plan import Plan, plan_of, recipe_of
 from tools.scale.cost import Assumptions, Costs, costs_on, on_ranks
 from tools.scale.schedule import Places, idle_share, optimizer_steps
 from tools.scale.workload import Attempts, Workload, fitted_lengths
@@ -102,6 +102,13 @@ class Setting:
 
     def __post_init__(self) -> None:
         engine = self.resolved["model"].get("engine")
+        recipe = recipe_of(self.resolved)
+        require(
+            recipe.samples_per_problem
+            == self.resolved["model"]["recipe"]["init_args"]["group_size"],
+            f"{type(recipe).__name__} trains on {recipe.samples_per_problem} sequences of a "
+            "problem; only recipes that train on one of each trajectory are simulated",
+        )
         require(
             self.plan.device == "cuda"
             and (not engine or engine["class_path"].endswith("VLLMEngine")),
@@ -166,7 +173,8 @@ def measured_points(run: Path, setting: Setting) -> dict[str, float]:
         found["mfu"] = fmean(logged["speed/mfu"])
     plain = replace(setting.assumed, **found, overhead=0.0, sync=0.0)
     predicted = replace(setting, assumed=plain).on(setting.plan.ranks)
-    seconds = sum(logged["time/rollout"]) / sum(logged["engine/steps"])
+    syncs = sum(logged.get("time/sync", ()))  # a part of the rollouts
+    seconds = (sum(logged["time/rollout"]) - syncs) / sum(logged["engine/steps"])
     found["overhead"] = max(0.0, seconds - predicted.rollout / predicted.engine_steps)
     if "time/sync" in logged:
         found["sync"] = max(0.0, median(logged["time/sync"]) - predicted.sync)
