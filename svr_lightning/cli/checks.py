@@ -230,7 +230,9 @@ def read_questions(path: str) -> list[str]:
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"--questions {path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
         raise ConfigError(f"--questions {path}: cannot be read as UTF-8 text ({error})") from error
     numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
     require(bool(numbered), f"--questions {path}: there are no questions in it")

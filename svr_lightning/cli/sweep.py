@@ -127,7 +127,7 @@ def _print_stops(console: Console, stops: Mapping[str, Any]) -> None:
         gap = "winner" if winner else f"{row['gap']:+.3f} {_interval(row['gap_ci95'])}"
         cells = [f"{row['accuracy']:.3f}", _interval(row["ci95"]), f"{row['tokens']:.0f}", gap]
         rows.append([row["name"], *cells])
-    title = f"stopping rules within {stops['budget']:.0f} tokens per problem"
+    title = f"stopping rules within {stops['budget']:.0f} tokens per problem, all problems together"
     headings = ["rule", "accuracy", "95 %", "tokens", "to the winner"]
     console.print(text_table(headings, rows, title))
     console.print(Text("settings chosen on one half of the problems, measured on the other"))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 
 from svr_lightning.control.controller import Controller, Otherwise, Result
 from svr_lightning.core.seeds import derive_seed
-from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
+from svr_lightning.core.stopping import RULES, Confident, StopRule, rule_from_config
 from svr_lightning.core.types import Turn
 from svr_lightning.engines.base import SamplingParams
 from svr_lightning.errors import one_line
@@ -150,15 +150,21 @@ def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controll
             raise ValueError("temperature must be above 0, since turns are independent samples")
         if "rule" in given:
             rule = _rule(given["rule"])
-        for name, low in (("threshold", -1e9), ("give_up", 0.0)):
+        for name in ("threshold", "give_up"):
             if name in given:
                 if not isinstance(rule, Confident):
                     raise ValueError(f"svr.{name}: {type(rule).__name__} has none")
+                nats = name == "threshold" and "logprob" in rule.score
+                low = -_LARGEST if nats else 0.0
                 level: Any = {name: _number(given, name, 0.0, low, 1.0, "svr.")}
                 rule = replace(rule, **level)
         otherwise = given.get("otherwise", base.otherwise)
         if otherwise not in get_args(Otherwise):
             raise ValueError(f"svr.otherwise must be one of {', '.join(get_args(Otherwise))}")
+        if otherwise == "escalate" and base.second is None:
+            raise ValueError(
+                "svr.otherwise: escalate needs a server that was started with --second"
+            )
         most, longest, limit = (
             base.max_tokens or _LARGEST,
             base.completion_limit,
@@ -191,6 +197,9 @@ def _rule(asked: Any) -> StopRule:
     spec = {"class_path": asked} if isinstance(asked, str) else asked
     if not isinstance(spec, dict) or not isinstance(spec.get("init_args", {}), dict):
         raise ValueError("svr.rule must be a name, or class_path and init_args")
+    name = str(spec.get("class_path")).rpartition(".")[2]
+    if name not in RULES:
+        raise ValueError(f"svr.rule: {one_line(name)!r} is none of {', '.join(sorted(RULES))}")
     try:
         return rule_from_config({"stop": spec})
     except ValueError as error:

@@ -40,7 +40,9 @@ def print_turn(problem: Problem, turn: Turn, *, name_problem: bool = False) -> N
     console.print(Text(excerpt(turn.completion.text)))
 
 
-def print_outcome(record: SampleRecord, rule: StopRule | None) -> None:
+def print_outcome(
+    record: SampleRecord, rule: StopRule | None, *, name_problem: bool = False
+) -> None:
     """Say what is returned, where the trajectory stopped and why."""
     console = Console()
     if not record.turns:
@@ -52,7 +54,7 @@ def print_outcome(record: SampleRecord, rule: StopRule | None) -> None:
         grade = ", could not be graded"
     console.print(
         Text.assemble(
-            ("answer: ", "bold"),
+            (f"answer [{plain(record.id)}]: " if name_problem else "answer: ", "bold"),
             plain(str(turn.answer)) + grade,
             f"   (turn {record.returned_turn}; stopped: {stop_reason(record, rule)})",
         )
@@ -73,17 +75,25 @@ def print_results(file: Path) -> None:
     rows = dict(results["datasets"])
     for name, average in results["macro"].items():
         if len(average["datasets"]) > 1 and not average["missing"]:
-            rows[f"average ({name}, {len(average['datasets'])} sets)"] = average
-    partial = False
+            rows[f"mean, {len(average['datasets'])} sets"] = average
+    partial, console = False, Console()
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("data set", overflow="ellipsis", no_wrap=True, max_width=24)
-    for name in ("n", *_COLUMNS):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, values in rows.items():
-        cells = [_cell(values, key, form) for key, form in _COLUMNS.values()]
-        partial |= any(cell.endswith("*") for cell in cells)
-        table.add_row(Text(plain(name)), str(values.get("n", "")), *cells)
-    console = Console()
+    cells = {
+        name: [
+            str(values.get("n", "")),
+            *(_cell(values, key, form) for key, form in _COLUMNS.values()),
+        ]
+        for name, values in rows.items()
+    }
+    headings = ("n", *_COLUMNS)
+    taken = [max(map(len, column)) for column in zip(headings, *cells.values(), strict=True)]
+    room = console.width - sum(taken) - 2 * len(taken) - 2  # two between columns and at the edges
+    table.add_column("data set", overflow="ellipsis", no_wrap=True, width=min(24, max(8, room)))
+    for heading, width in zip(headings, taken, strict=True):  # only names are shortened
+        table.add_column(heading, justify="right", no_wrap=True, width=width)
+    for name, row in cells.items():
+        partial |= any(cell.endswith("*") for cell in row)
+        table.add_row(Text(plain(name)), *row)
     console.print(table)
     if partial:
         console.print(Text("* average over the data sets where the metric is defined"))

@@ -182,7 +182,8 @@ def winners(methods: Sequence[Method], rules: Mapping[int, Numbers]) -> list[str
         said = "no stopping rule is cheap enough"
         if best is not None:
             rule = f"the best stopping rule that reads no labels is {best['name']!r}"
-            said = f"{rule}, with {best['accuracy']:.3f} accuracy"
+            together = " over all problems together" if len(method.runs[0].tables) > 1 else ""
+            said = f"{rule}, with {best['accuracy']:.3f} accuracy{together}"
         budget = f"{found['budget']:,.0f} tokens per problem"
         sentences.append(f"{method.name}, seed {method.runs[0].seed}: within {budget} {said}.")
     return sentences

@@ -166,7 +166,7 @@ class ModuleEvaluation:
         (source,) = self._data.sources["predict"]
         records = self.evaluator.solve(problems, source.name, source.max_completion_tokens, show)
         for record in records:
-            print_outcome(record, self.evaluator.rule)
+            print_outcome(record, self.evaluator.rule, name_problem=len(problems) > 1)
         return [record.to_json() for record in records]
 
     def finish(self, stage: Split | None = None) -> None:

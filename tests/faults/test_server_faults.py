@@ -274,11 +274,13 @@ USER = {"role": "user", "content": QUESTION}
         ({"messages": [USER], "svr": {"threshold": 2}}, 400, "threshold must be a number"),
         ({"messages": [USER], "svr": {"give_up": "low"}}, 400, "svr.give_up must be a number"),
         ({"messages": [USER], "svr": {"give_up": 0.9}}, 400, "give_up=0.9 must lie in"),
-        ({"messages": [USER], "svr": {"rule": "os.system"}}, 400, "no stopping rule"),
-        ({"messages": [USER], "svr": {"rule": {"class_path": 3}}}, 400, "no stopping rule"),
+        ({"messages": [USER], "svr": {"rule": "os.system"}}, 400, "'system' is none of"),
+        ({"messages": [USER], "svr": {"rule": {"class_path": 3}}}, 400, "'3' is none of"),
         ({"messages": [USER], "svr": {"rule": "Majority", "threshold": 0.5}}, 400, "has none"),
         ({"messages": [USER], "svr": {"otherwise": ["x"]}}, 400, "svr.otherwise must be one of"),
-        ({"messages": [USER], "svr": {"otherwise": "escalate"}}, 400, "needs a second client"),
+        ({"messages": [USER], "svr": {"otherwise": "escalate"}}, 400, "started with --second"),
+        ({"messages": [USER], "svr": {"rule": "Majorty"}}, 400, "'Majorty' is none of Confident, "),
+        ({"messages": [USER], "svr": {"threshold": 9}}, 400, "threshold must be a number from 0"),
     ],
 )
 def test_wrong_requests_are_refused_by_the_field(

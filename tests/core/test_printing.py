@@ -1,0 +1,29 @@
+"""What an evaluation prints, in 80 columns."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from svr_lightning.evaluation.printing import print_results
+
+VALUES = {
+    "n": 1319, "accuracy": 0.5333, "accuracy_ci95": [0.4671, 0.5982], "turns": 10.0,
+    "avg_total_tokens": 1227.4, "esr": 0.0, "pse": 0.4667, "auroc": 0.5123, "brier": 0.3519,
+}  # fmt: skip
+
+
+def test_names_are_shortened_in_a_narrow_terminal_and_numbers_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    average = {**VALUES, "datasets": ["a", "b"], "missing": [], "n_datasets": {}}
+    results = {"datasets": {"olympiadbench_of_a_long_name": VALUES}, "macro": {"all": average}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    print_results(tmp_path / "results.json")
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line for line in lines if line.lstrip().startswith("oly")]
+    assert len(row) <= 80
+    assert row.split()[0].endswith("…"), row
+    for shown in ("1319", "0.533", "0.467-0.598", "10.0", "0.352"):
+        assert shown in row
