@@ -73,7 +73,7 @@ def print_results(file: Path) -> None:
     """Print a results file, at most 80 columns wide, and the folder it lies in."""
     results = json.loads(file.read_text(encoding="utf-8"))
     rows = dict(results["datasets"])
-    for name, average in results["macro"].items():
+    for average in results["macro"].values():
         if len(average["datasets"]) > 1 and not average["missing"]:
             rows[f"mean, {len(average['datasets'])} sets"] = average
     partial, console = False, Console()
