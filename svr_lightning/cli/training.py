@@ -29,6 +29,7 @@ from svr_lightning.evaluation.results import RESULTS, SAMPLES
 from svr_lightning.files import to_json
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
+from svr_lightning.training.parts import REST
 from svr_lightning.training.trainer import SVRTrainer
 
 
@@ -212,7 +213,7 @@ def best_checkpoint(trainer: Trainer) -> str:
             continue
         for last in filter(Path.exists, _checkpoints(trainer)):
             # A checkpoint of shards is a folder: FSDP2 and DeepSpeed keep the rest in these files.
-            parts = [*last.glob("meta.pt"), *last.glob("checkpoint/*model_states.pt")]
+            parts = [*last.glob(REST), *last.glob("checkpoint/*model_states.pt")]
             file = parts[0] if parts else last
             try:
                 saved = torch.load(file, map_location="cpu", mmap=True, weights_only=True)

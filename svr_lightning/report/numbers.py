@@ -127,10 +127,19 @@ def average(datasets: Datasets, names: Sequence[str]) -> Numbers:
     return {**{name: values[name] for name in metrics}, "accuracy_ci95": interval}
 
 
+def _averages(
+    seeds: Sequence[Datasets], names: Sequence[str], metric: str
+) -> list[tuple[float | None, int]]:
+    """The macro average of each seed with all of ``names``, and over how many of them it is."""
+    found = [macro_average(datasets, names, [metric]) for datasets in seeds]
+    return [
+        (one.get(metric), one["n_datasets"].get(metric, 0)) for one in found if not one["missing"]
+    ]
+
+
 def values_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> list[float]:
     """The macro average over ``names`` of each seed that has it."""
-    found = [macro_average(datasets, names, [metric]) for datasets in seeds]
-    return [one[metric] for one in found if not one["missing"] and one.get(metric) is not None]
+    return [value for value, _ in _averages(seeds, names, metric) if value is not None]
 
 
 def mean_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> float | None:
@@ -144,15 +153,15 @@ def text_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> str
 
     Where not all of several data sets have the metric, it says how many do.
     """
-    values = values_of(seeds, names, metric)
+    averaged = _averages(seeds, names, metric)
+    values = [value for value, _ in averaged if value is not None]
     form = FORMS[metric][1]
     if not values:
         return NONE
     text = form(statistics.fmean(values))
     if len(values) > 1:
         text += f" \u00b1 {form(statistics.stdev(values))}"
-    averaged = [macro_average(one, names, [metric]) for one in seeds]
-    counts = {one["n_datasets"].get(metric, 0) for one in averaged if not one["missing"]}
+    counts = {count for _, count in averaged}
     if counts != {len(names)}:
         text += f" (of {min(counts)} sets)"
     return text

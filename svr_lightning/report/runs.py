@@ -19,7 +19,6 @@ from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, compare_sto
 from svr_lightning.evaluation.table import TurnTable
 from svr_lightning.report.numbers import Datasets, Numbers, marked, ordered
 
-_STOP_CLASS = ("model", "evaluation", "stop", "class_path")
 _NAMED = 6  # methods that a heading names
 Votes = dict[int, dict[str, Numbers]]
 """{number of votes: {data set: accuracy and tokens}}."""
@@ -50,6 +49,8 @@ class Run:
     """Under ``rule`` if the run is complete, else as they were recorded."""
     rule: StopRule | None
     """None if it is a class outside of this package, which no report imports."""
+    rule_name: str
+    """The rule in words; of such a class its path."""
     max_turns: int
     complete: bool
     """Whether every problem has all T_max turns, so that any stopping rule can be replayed."""
@@ -107,8 +108,7 @@ class Run:
         """The stopping rule in words."""
         if not self.stops:
             return "one turn" if self.max_turns == 1 else f"{self.max_turns} fixed turns"
-        rule = self.rule or setting(self.sources[0].config, *_STOP_CLASS)
-        return f"{rule} and at most {self.max_turns} turns"
+        return f"{self.rule_name} and at most {self.max_turns} turns"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,6 +253,7 @@ def _run(sources: Sequence[Source], index: int) -> Run:
         sources=sources,
         tables=replayed(tables, rule, width) if rule and complete else tables,
         rule=rule,
+        rule_name=str(rule or stop),
         max_turns=max(horizon, width),
         complete=complete,
     )

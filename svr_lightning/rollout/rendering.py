@@ -7,7 +7,7 @@ A message's content is only text. If it spells a control token, as a draft with 
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -58,9 +58,13 @@ class Renderer:
         self._control_ids = frozenset(control.values())
         self._spelt_out = _at_any_of(control)
         self.text_prefix = self._open_think()
-        self._longest_token = max(map(len, tokenizer.get_vocab()))
         # All trajectories of a group begin with the same prompt, which is also checked in advance.
         self._encode_once = lru_cache(maxsize=1024)(self._encode_rendered)
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """Characters; only a server asks, since it takes a pass over the vocabulary."""
+        return max(map(len, self.tokenizer.get_vocab()))
 
     def text(self, messages: Sequence[Message]) -> str:
         """The rendered prompt, generation prompt included."""

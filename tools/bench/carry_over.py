@@ -40,9 +40,8 @@ from svr_lightning.training.policy import load_tokenizer
 from svr_lightning.training.sources import DataSource, load_problems
 from tools.bench.machine import this_machine
 from tools.bench.rollout import GROUP, LONGEST, PROBLEMS, SPREAD, TURNS, TYPICAL, make_engine
-from tools.bench.workloads import EMBEDDED, LongTailed, stale_tokens, start_policy
+from tools.bench.workloads import EMBEDDED, TEMPERATURE, LongTailed, stale_tokens, start_policy
 
-TEMPERATURE = 0.9
 SEQUENCES = (1, 16, 32, 64)
 """In the steps that are timed."""
 CONTEXT = 64
@@ -60,7 +59,6 @@ class Workload:
     """Tokens of a completion at most."""
     typical: float
     """Their median."""
-    spread: float = SPREAD
     clock: Callable[[], float] = time.process_time
 
 
@@ -68,7 +66,7 @@ def roll_out_steps(
     engine: Engine, policy: Any, renderer: Renderer, work: Workload, *, carry_over: bool
 ) -> dict[str, Any]:
     """Roll out all steps and count what it takes."""
-    counted: Any = LongTailed(engine, work.typical, work.spread)
+    counted: Any = LongTailed(engine, work.typical, SPREAD)
     begun, tokens, old, per_step = {}, 0, 0, []
     started = work.clock()
     for step, problems in enumerate(work.steps):

@@ -9,12 +9,10 @@ from math import ceil
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentParser
 
 from svr_lightning.cli.main import main
 from svr_lightning.engines.vllm import VLLMEngine
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.recipes.base import Recipe
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 
 
@@ -72,15 +70,6 @@ def resolve(arguments: Sequence[str]) -> dict[str, Any]:
         code = end.code
     require(not code, "the configuration cannot be read; see above")
     return dict(yaml.safe_load(printed.getvalue()))
-
-
-def recipe_of(resolved: Mapping[str, Any]) -> Recipe:
-    """The recipe of a resolved configuration."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(Recipe, "recipe")
-    parsed = parser.parse_object({"recipe": resolved["model"]["recipe"]})
-    recipe: Recipe = parser.instantiate_classes(parsed).recipe
-    return recipe
 
 
 def plan_of(resolved: Mapping[str, Any]) -> Plan:

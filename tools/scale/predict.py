@@ -8,10 +8,13 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from jsonargparse import ArgumentParser
+
 from svr_lightning.engines.vllm import MOST_SEQUENCES
 from svr_lightning.errors import require
+from svr_lightning.recipes.base import Recipe
 from svr_lightning.report.figures_training import read_curves
-from tools.memory.plan import Plan, plan_of, recipe_of
+from tools.memory.plan import Plan, plan_of
 from tools.scale.cost import Assumptions, Costs, costs_on, on_ranks
 from tools.scale.schedule import Places, idle_share, optimizer_steps
 from tools.scale.workload import Attempts, Workload, fitted_lengths
@@ -102,7 +105,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         engine = self.resolved["model"].get("engine")
-        recipe = recipe_of(self.resolved)
+        recipe = _recipe_of(self.resolved)
         require(
             recipe.samples_per_problem
             == self.resolved["model"]["recipe"]["init_args"]["group_size"],
@@ -179,3 +182,12 @@ def measured_points(run: Path, setting: Setting) -> dict[str, float]:
     if "time/sync" in logged:
         found["sync"] = max(0.0, median(logged["time/sync"]) - predicted.sync)
     return found
+
+
+def _recipe_of(resolved: Mapping[str, Any]) -> Recipe:
+    """The recipe of a resolved configuration."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(Recipe, "recipe")
+    parsed = parser.parse_object({"recipe": resolved["model"]["recipe"]})
+    recipe: Recipe = parser.instantiate_classes(parsed).recipe
+    return recipe
