@@ -40,7 +40,7 @@ run: $(VENV)/.run
 	$(PYTHON) -m svr_lightning fit --config configs/countdown_tiny.yaml $(ARGS)
 
 miniature: $(VENV)/.run
-	$(PYTHON) -m tools.miniature --jobs $(JOBS) $(ARGS)
+	$(PYTHON) -m experiments.miniature --jobs $(JOBS) $(ARGS)
 
 # `make test --jobs 2` runs them side by side.
 test: lint pytest verifiers

@@ -1,9 +1,9 @@
-"""Observers of a run. None of them changes a gradient; any of them can be left out."""
+"""The observers of a run, under the short name ``callbacks`` for work in a checkout.
 
-from .before_after import BeforeAfter
-from .hf_export import HFExport
-from .monitor import Monitor
-from .progress import Progress
-from .rollout_log import RolloutLog
+They are modules of :mod:`svr_lightning.callbacks`: an installed package should not claim a
+top-level name that every other project uses too.
+"""
+
+from svr_lightning.callbacks import BeforeAfter, HFExport, Monitor, Progress, RolloutLog
 
 __all__ = ["BeforeAfter", "HFExport", "Monitor", "Progress", "RolloutLog"]

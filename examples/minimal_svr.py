@@ -2,7 +2,7 @@
 
 ``collect_rollout`` samples, grades, rewards and credits; ``policy_update_loss`` is the loss. The
 trainer uses both: from the same policy, problems and seed it takes the same first optimizer step
-(``tests/shell/test_minimal_example.py``). ``svr_from_scratch.py`` spells out what they do.
+(``tests/integration/test_minimal_example.py``). ``svr_from_scratch.py`` spells out what they do.
 
     python examples/minimal_svr.py --steps 3
 """

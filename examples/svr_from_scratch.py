@@ -1,7 +1,7 @@
 """SVR from scratch: rollout, rewards, advantage, update. No Lightning, no engine, no batching.
 
 Read this file to learn the method. It also checks the trainer: from the same policy, problems and
-seed both take the same first optimizer step (``tests/shell/test_minimal_example.py``).
+seed both take the same first optimizer step (``tests/integration/test_minimal_example.py``).
 
     python examples/svr_from_scratch.py --steps 3
 """

@@ -13,13 +13,12 @@ The names below are the stable public surface; importing them needs no torch, GP
 """
 
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Certificate": "evaluation.operating_point",
+    "Certificate": "analysis.operating_point",
     "Controller": "control.controller",
     "Problem": "core.types",
     "ScoredTurn": "core.types",
@@ -50,12 +49,6 @@ _HOME = {
 }
 
 __all__ = sorted(_HOME)
-
-# callbacks/ lies beside this package in a checkout and inside it once installed. This finds it
-# where the checkout is not installed, or shadows an installed wheel.
-_ROOT = Path(__file__).resolve().parent
-if not (_ROOT / "callbacks").is_dir() and (_ROOT.parent / "callbacks" / "__init__.py").is_file():
-    __path__.append(str(_ROOT.parent))
 
 
 def __getattr__(name: str) -> Any:

@@ -33,7 +33,7 @@ from svr_lightning.core.metrics import (
 )
 
 if TYPE_CHECKING:
-    from svr_lightning.evaluation.table import ProblemTable
+    from svr_lightning.analysis.table import ProblemTable
 
 __all__ = [
     "METRIC_NAMES",

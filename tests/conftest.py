@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-_LONG_FIRST = ("vllm", "real", "adapters", "faults", "e2e", "tools", "shell", "core")
+_LONG_FIRST = ("vllm", "real", "adapters", "faults", "e2e", "tools", "integration", "core")
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

@@ -5,10 +5,10 @@ from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
+from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.openai import OpenAIEngine
-from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.tasks import get_task
 from svr_lightning.training.sources import DataSource, load_problems
 from tests.chat_server import ChatServer, Reply, completion

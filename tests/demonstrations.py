@@ -1,9 +1,9 @@
 """What every demonstration of a warm start has to be."""
 
+from experiments.warmstart.documents import Document
 from svr_lightning.core.parsing import self_check_format_score, without_spans
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.tasks.base import Task
-from tools.warmstart.documents import Document
 
 
 def countdown_question(document: Document) -> tuple[list[int], int]:

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-from svr_lightning.callbacks.hf_export import HFExport
 from torch.distributed.device_mesh import init_device_mesh
 
+from svr_lightning.callbacks.hf_export import HFExport
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.sharded import whole
 from svr_lightning.engines.base import Engine

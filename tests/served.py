@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import uvicorn
 
+from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.control.backends import EngineBackend, Upstream, serve_engine
 from svr_lightning.control.controller import Controller
 from svr_lightning.control.server import ChatServer, Limits
@@ -19,7 +20,6 @@ from svr_lightning.core.stopping import Confident
 from svr_lightning.engines.base import Engine
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
-from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy, stop_token_ids

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from svr_lightning.evaluation.records import SCHEMA_VERSION
+from svr_lightning.analysis.records import SCHEMA_VERSION
 
 DATASETS = {
     # name: (problems, how likely the first answer is right, how likely a turn mends or breaks one)

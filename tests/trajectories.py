@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from svr_lightning.evaluation import metrics, results, table, voting
-from svr_lightning.evaluation.records import SCHEMA_VERSION, PoolRecord, SampleRecord
-from svr_lightning.evaluation.table import ProblemTable, TurnTable, problem_table
+from svr_lightning.analysis import metrics, results, table, voting
+from svr_lightning.analysis.records import SCHEMA_VERSION, PoolRecord, SampleRecord
+from svr_lightning.analysis.table import ProblemTable, TurnTable, problem_table
 
 Rows = Sequence[dict[str, Any]]
 """Sample records as JSON has them."""

@@ -4,7 +4,7 @@
     python -m tools.real_run --smoke    # minutes on two CPU cores; its figures mean nothing
 
 Converts the model (tools.real_model), teaches it each task's format by demonstrations
-(tools.warmstart), trains that with SVR, SVR+ and GRPO-MT, records every turn on held-out problems
+(warm start), trains that with SVR, SVR+ and GRPO-MT, records every turn on held-out problems
 before and after, replays stopping rules at equal tokens (sweep) and writes a report per task. Every
 step is a command in a process of its own, with its log and its command line under commands/. What
 is done is kept: start it again and it goes on. Leaves summary.md and summary.json.
@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
+from experiments.miniature.__main__ import check_checkout
+from experiments.miniature.cells import Runner
+from experiments.miniature.plan import Cell, Command
 from svr_lightning.errors import ConfigError
 from svr_lightning.files import write_file, write_json
-from tools.miniature.__main__ import check_checkout
-from tools.miniature.cells import Runner
-from tools.miniature.plan import Cell, Command
 from tools.real_model import missing_package
 
 TASKS = {
@@ -68,7 +68,7 @@ def warm_start(out: Path, task: str, options: argparse.Namespace) -> Cell:
     command = Command(
         name="warmstart",
         folder=str(folder),
-        module="tools.warmstart",
+        module="experiments.warmstart",
         arguments=arguments,
         result=f"{folder}/warmstart/config.json",
     )

@@ -6,7 +6,7 @@
         -T split=test --model openai-api/mine/policy
     python -m svr_lightning.adapters.inspect_eval runs/gsm8k/eval/test logs/gsm8k.eval
 
-The solver stores a :class:`~svr_lightning.evaluation.records.SampleRecord`, the line of a
+The solver stores a :class:`~svr_lightning.analysis.records.SampleRecord`, the line of a
 ``samples.jsonl``, which the scorer hands to this package's own metrics.
 """
 
@@ -54,6 +54,9 @@ from inspect_ai.scorer import (
 )
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
+from svr_lightning.analysis.metrics import defined_values
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.results import RESULTS, SAMPLES, read_results, read_samples, setting
 from svr_lightning.control.controller import Controller
 from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.core.types import (
@@ -65,9 +68,6 @@ from svr_lightning.core.types import (
 )
 from svr_lightning.errors import require
 from svr_lightning.evaluation.adaptive import error_record, trajectory_record
-from svr_lightning.evaluation.metrics import defined_values
-from svr_lightning.evaluation.records import SampleRecord
-from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_results, read_samples, setting
 from svr_lightning.tasks import resolve_task
 from svr_lightning.training.sources import DataSource, load_problems
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
+from svr_lightning.analysis.metrics import defined_values
+from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.types import FinishReason, Problem, RemoteCompletion, Trajectory, Turn
 from svr_lightning.evaluation.adaptive import trajectory_record
-from svr_lightning.evaluation.metrics import defined_values
-from svr_lightning.evaluation.records import SampleRecord
 from svr_lightning.recipes.dialogues import SelfVerifying
 from svr_lightning.training.sources import DataSource, load_problems
 

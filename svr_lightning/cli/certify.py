@@ -34,6 +34,25 @@ from rich.console import Console
 from rich.text import Text
 
 import svr_lightning
+from svr_lightning.analysis.certificates import (
+    Candidate,
+    Certification,
+    OperatingPoint,
+    Promise,
+    certify,
+    labels_needed,
+    replayed_points,
+    starts_of,
+)
+from svr_lightning.analysis.intervals import split_clusters
+from svr_lightning.analysis.operating_point import (
+    SCHEMA_VERSION,
+    Certificate,
+    weights_digest,
+    write_operating_point,
+)
+from svr_lightning.analysis.sweep import THRESHOLDS
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.cli.inputs import (
     above_zero,
     folder,
@@ -50,25 +69,6 @@ from svr_lightning.cli.inputs import (
 from svr_lightning.core.stopping import Confident, Score
 from svr_lightning.display import merged, number, text_table
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.evaluation.certificates import (
-    Candidate,
-    Certification,
-    OperatingPoint,
-    Promise,
-    certify,
-    labels_needed,
-    replayed_points,
-    starts_of,
-)
-from svr_lightning.evaluation.intervals import split_clusters
-from svr_lightning.evaluation.operating_point import (
-    SCHEMA_VERSION,
-    Certificate,
-    weights_digest,
-    write_operating_point,
-)
-from svr_lightning.evaluation.sweep import THRESHOLDS
-from svr_lightning.evaluation.table import TurnTable
 from svr_lightning.files import write_json
 
 METHOD = "learn then test: fallback procedure, exact binomial tests, betting tests for clusters"

@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from svr_lightning.errors import ConfigError, one_line, require
-from svr_lightning.evaluation.records import MAX_COUNT, SCHEMA_VERSION, AnyRecord, SampleRecord
-from svr_lightning.evaluation.results import (
+from svr_lightning.analysis.records import MAX_COUNT, SCHEMA_VERSION, AnyRecord, SampleRecord
+from svr_lightning.analysis.results import (
     RESULTS,
     certified_settings,
     read_results,
     read_tables,
     setting,
 )
-from svr_lightning.evaluation.table import TurnTable, turn_tables
+from svr_lightning.analysis.table import TurnTable, turn_tables
+from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.tasks import require_trusted
 
 LOG_COLUMNS = ("id", "turn", "confidence", "correct", "tokens", "cluster")

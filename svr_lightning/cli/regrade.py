@@ -15,11 +15,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from svr_lightning.cli.inputs import add_task_option, require_trusted_tasks
-from svr_lightning.display import plain, text_table
-from svr_lightning.errors import ConfigError, one_line, require
-from svr_lightning.evaluation.records import SampleRecord, TurnRecord, by_dataset
-from svr_lightning.evaluation.results import (
+from svr_lightning.analysis.records import SampleRecord, TurnRecord, by_dataset
+from svr_lightning.analysis.results import (
     RESULTS,
     SAMPLES,
     package_versions,
@@ -27,6 +24,9 @@ from svr_lightning.evaluation.results import (
     read_samples,
     write_results,
 )
+from svr_lightning.cli.inputs import add_task_option, require_trusted_tasks
+from svr_lightning.display import plain, text_table
+from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.fields import shown
 from svr_lightning.tasks.grading import GRADERS, Grader, get_grader, label

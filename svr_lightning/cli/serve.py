@@ -21,16 +21,16 @@ from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, get_args
 
+from svr_lightning.analysis.operating_point import (
+    OPERATING_POINT,
+    Certificate,
+    read_operating_point,
+)
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream, serve_engine
 from svr_lightning.control.controller import Controller, Otherwise, scores_of_reply
 from svr_lightning.core.stopping import RULES, Confident, StopRule
 from svr_lightning.engines.openai import check_url
 from svr_lightning.errors import ConfigError, one_line, require
-from svr_lightning.evaluation.operating_point import (
-    OPERATING_POINT,
-    Certificate,
-    read_operating_point,
-)
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
 

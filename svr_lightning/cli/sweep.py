@@ -24,14 +24,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from svr_lightning.analysis.metrics import DIAGNOSTICS, diagnose
+from svr_lightning.analysis.replay import replayed
+from svr_lightning.analysis.results import setting
+from svr_lightning.analysis.sweep import THRESHOLDS, compare_stops, long_rows, sweep
 from svr_lightning.cli.inputs import load_tables, recorded_turns, run_configs
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD, Confident
 from svr_lightning.display import merged, plain, text_table
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.evaluation.metrics import DIAGNOSTICS, diagnose
-from svr_lightning.evaluation.replay import replayed
-from svr_lightning.evaluation.results import setting
-from svr_lightning.evaluation.sweep import THRESHOLDS, compare_stops, long_rows, sweep
 from svr_lightning.files import write_file, write_json
 
 COLUMNS = (

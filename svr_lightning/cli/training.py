@@ -22,10 +22,10 @@ from lightning.pytorch.cli import (
 from lightning.pytorch.utilities import rank_zero_info
 from transformers.utils.logging import disable_progress_bar
 
+from svr_lightning.analysis.results import RESULTS, SAMPLES
 from svr_lightning.cli.messages import explain, of_lightning, of_parser
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.evaluation.printing import print_results
-from svr_lightning.evaluation.results import RESULTS, SAMPLES
 from svr_lightning.files import to_json
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from svr_lightning.analysis.results import VOTES, package_versions, read_pools
+from svr_lightning.analysis.voting import vote
 from svr_lightning.cli.inputs import add_task_option, require_trusted_tasks
 from svr_lightning.display import plain, text_table
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.evaluation.results import VOTES, package_versions, read_pools
-from svr_lightning.evaluation.voting import vote
 from svr_lightning.files import write_json
 
 RESULTS = "votes.json"

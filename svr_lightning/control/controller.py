@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
+from svr_lightning.analysis.operating_point import Certificate
 from svr_lightning.core.evidence import scores_of_tokens
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import (
@@ -27,7 +28,6 @@ from svr_lightning.core.types import (
 )
 from svr_lightning.engines.chat_protocol import read_answer, read_completion
 from svr_lightning.errors import require
-from svr_lightning.evaluation.operating_point import Certificate
 from svr_lightning.recipes.dialogues import (
     Dialogue,
     FreshTurns,

@@ -1,1 +1,1 @@
-"""How a policy is judged: adaptive inference, results files, replay of recorded samples."""
+"""How a policy is run on problems: adaptive inference and its records."""

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from svr_lightning.core.stopping import StopRule, first_ending
-from svr_lightning.core.types import AnyCompletion, Problem, Trajectory, Turn
-from svr_lightning.evaluation.records import (
+from svr_lightning.analysis.records import (
     CompletionRecord,
     PoolRecord,
     SampleRecord,
     TurnRecord,
     problem_fields,
 )
+from svr_lightning.core.stopping import StopRule, first_ending
+from svr_lightning.core.types import AnyCompletion, Problem, Trajectory, Turn
 from svr_lightning.recipes.dialogues import Signals
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.grading import get_grader, label

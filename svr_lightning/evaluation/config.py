@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from svr_lightning.analysis.results import applied_limit
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.evaluation.results import applied_limit
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import Dialogue, FreshTurns
 from svr_lightning.rollout.driver import Decoding

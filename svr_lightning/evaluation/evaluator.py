@@ -9,6 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from svr_lightning.analysis.metrics import summarize
+from svr_lightning.analysis.records import (
+    AnyRecord,
+    PoolRecord,
+    SampleRecord,
+    record_line,
+    unique,
+)
+from svr_lightning.analysis.results import (
+    VOTES,
+    Journal,
+    package_versions,
+    write_results,
+    write_samples,
+)
 from svr_lightning.core.evidence import scores_of_tokens
 from svr_lightning.core.parsing import self_check_format_score
 from svr_lightning.core.stopping import Confident
@@ -28,21 +43,6 @@ from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import require
 from svr_lightning.evaluation.adaptive import error_record, trajectory_record, vote_record
 from svr_lightning.evaluation.config import EvaluationConfig
-from svr_lightning.evaluation.metrics import summarize
-from svr_lightning.evaluation.records import (
-    AnyRecord,
-    PoolRecord,
-    SampleRecord,
-    record_line,
-    unique,
-)
-from svr_lightning.evaluation.results import (
-    VOTES,
-    Journal,
-    package_versions,
-    write_results,
-    write_samples,
-)
 from svr_lightning.files import write_file
 from svr_lightning.recipes.base import Gather, Recipe
 from svr_lightning.recipes.dialogues import RolloutFn, chain

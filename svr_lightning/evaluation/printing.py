@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Turn
 from svr_lightning.display import excerpt, plain, turn_header
-from svr_lightning.evaluation.records import SampleRecord
 
 _COLUMNS = {
     "accuracy": ("accuracy", "{:.3f}"),

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from svr_lightning.analysis.table import pool
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.table import pool
 from svr_lightning.report import figures_accuracy as accuracy
 from svr_lightning.report import figures_training as training
 from svr_lightning.report import figures_turns as turns

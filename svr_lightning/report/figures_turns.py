@@ -12,22 +12,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from svr_lightning.core.metrics import NO_VERDICT, VERDICT_CODES
-from svr_lightning.evaluation.calibration import (
+from svr_lightning.analysis.calibration import (
     BINS,
     expected_calibration_error,
     levels_of,
     reliability_bins,
 )
-from svr_lightning.evaluation.intervals import effective_size, wilson_interval
-from svr_lightning.evaluation.sweep import transitions
-from svr_lightning.evaluation.table import (
+from svr_lightning.analysis.intervals import effective_size, wilson_interval
+from svr_lightning.analysis.sweep import transitions
+from svr_lightning.analysis.table import (
     Bools,
     Ints,
     TurnTable,
     cluster_codes,
     problem_table,
 )
+from svr_lightning.core.metrics import NO_VERDICT, VERDICT_CODES
 from svr_lightning.report import drawing
 from svr_lightning.report.numbers import Numbers
 

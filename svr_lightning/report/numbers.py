@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from svr_lightning.evaluation.metrics import MATH_5, macro_average
+from svr_lightning.analysis.metrics import MATH_5, macro_average
 
 Numbers = dict[str, Any]
 Datasets = Mapping[str, Numbers]

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from svr_lightning.evaluation.results import setting
+from svr_lightning.analysis.results import setting
 from svr_lightning.files import to_json
 from svr_lightning.report.drawing import PALETTE
 from svr_lightning.report.figures import Plot

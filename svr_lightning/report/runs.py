@@ -7,16 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
+from svr_lightning.analysis.metrics import measure
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.replay import replayed
+from svr_lightning.analysis.results import RESULTS, SAMPLES, read_results, read_tables, setting
+from svr_lightning.analysis.sweep import THRESHOLDS, adaptive_row, compare_stops, fixed_row
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.stopping import Confident, StopRule, is_own, rule_from_config
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.metrics import measure
-from svr_lightning.evaluation.records import SampleRecord
-from svr_lightning.evaluation.replay import replayed
-from svr_lightning.evaluation.results import RESULTS, SAMPLES, read_results, read_tables, setting
-from svr_lightning.evaluation.sweep import THRESHOLDS, adaptive_row, compare_stops, fixed_row
-from svr_lightning.evaluation.table import TurnTable
 from svr_lightning.report.numbers import Datasets, Numbers, marked, ordered
 
 _NAMED = 6  # methods that a heading names
@@ -145,7 +145,7 @@ def compare_rules(methods: Sequence[Method], budget: float | None = None) -> dic
         budget: tokens per problem; None takes those of the first such method.
 
     Returns:
-        {place of the method: see :func:`~svr_lightning.evaluation.sweep.compare_stops`}.
+        {place of the method: see :func:`~svr_lightning.analysis.sweep.compare_stops`}.
     """
     found: dict[int, Numbers] = {}
     for number, run in enumerate(method.runs[0] for method in methods):

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from svr_lightning.analysis.records import SampleRecord, unique
 from svr_lightning.core.parsing import SelfCheckFields, self_check_format_score
-from svr_lightning.evaluation.records import SampleRecord, unique
 from svr_lightning.report.runs import Run
 
 CLASSES = {

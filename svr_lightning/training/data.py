@@ -17,9 +17,9 @@ from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader, DistributedSampler
 
+from svr_lightning.analysis.metrics import AVERAGES
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.evaluation.metrics import AVERAGES
 from svr_lightning.tasks import resolve_task
 from svr_lightning.training.sources import (
     DataSource,

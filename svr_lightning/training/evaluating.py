@@ -13,19 +13,19 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from svr_lightning.core.stopping import Confident, StopRule, rule_as_config
-from svr_lightning.core.types import Problem
-from svr_lightning.evaluation.config import EvaluationConfig
-from svr_lightning.evaluation.evaluator import Evaluator
-from svr_lightning.evaluation.metrics import macro_averages, named_metrics
-from svr_lightning.evaluation.operating_point import (
+from svr_lightning.analysis.metrics import macro_averages, named_metrics
+from svr_lightning.analysis.operating_point import (
     OPERATING_POINT,
     Certificate,
     read_operating_point,
 )
+from svr_lightning.analysis.results import RESULTS, certified_settings
+from svr_lightning.analysis.table import problem_table, turn_tables
+from svr_lightning.core.stopping import Confident, StopRule, rule_as_config
+from svr_lightning.core.types import Problem
+from svr_lightning.evaluation.config import EvaluationConfig
+from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.printing import print_outcome, print_turn
-from svr_lightning.evaluation.results import RESULTS, certified_settings
-from svr_lightning.evaluation.table import problem_table, turn_tables
 from svr_lightning.files import finite
 from svr_lightning.metrics import TrajectoryMetrics
 from svr_lightning.tasks import TASKS

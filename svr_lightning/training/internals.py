@@ -1,7 +1,8 @@
 """Every private name of other libraries that the package uses, under a public one.
 
-No other file touches one. ``PRIVATE`` says what each is needed for; tests/shell/test_internals.py
-fails where a new version no longer has it, or calls it with other arguments.
+No other file touches one. ``PRIVATE`` says what each is needed for;
+tests/integration/test_internals.py fails where a new version no longer has it, or calls it with
+other arguments.
 """
 
 from collections.abc import Iterator

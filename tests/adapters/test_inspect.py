@@ -18,12 +18,12 @@ from inspect_ai.model import ContentReasoning, ContentText, ModelOutput
 
 from examples import evaluate_with_inspect
 from svr_lightning.adapters import inspect_eval
+from svr_lightning.analysis.metrics import summarize
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.results import write_results
 from svr_lightning.core.types import FinishReason
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.adaptive import error_record
-from svr_lightning.evaluation.metrics import summarize
-from svr_lightning.evaluation.records import SampleRecord
-from svr_lightning.evaluation.results import write_results
 from tests.chat_server import ChatServer, completion
 from tests.countdown_server import PROBLEMS, opinion, records_of
 from tests.scripted import says

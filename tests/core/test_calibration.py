@@ -10,7 +10,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import auc, roc_auc_score, roc_curve
 from torchmetrics.classification import BinaryCalibrationError
 
-from svr_lightning.evaluation.calibration import (
+from svr_lightning.analysis.calibration import (
     ConfidenceCounts,
     area_under_risk_coverage,
     auroc,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from svr_lightning.core.stopping import Confident
-from svr_lightning.evaluation.certificates import (
+from svr_lightning.analysis.certificates import (
     OperatingPoint,
     Promise,
     certify,
@@ -20,7 +19,8 @@ from svr_lightning.evaluation.certificates import (
     start_levels,
     starts_of,
 )
-from svr_lightning.evaluation.p_values import binomial_cdf, mean_p_value, share_p_value
+from svr_lightning.analysis.p_values import binomial_cdf, mean_p_value, share_p_value
+from svr_lightning.core.stopping import Confident
 from tests.trajectories import record, turn_tables
 from tools.bench.certificates import (
     CELLS,

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from svr_lightning.core.stopping import Confident
-from svr_lightning.evaluation.calibration import (
+from svr_lightning.analysis.calibration import (
     area_under_risk_coverage,
     expected_calibration_error,
     levels_of,
 )
-from svr_lightning.evaluation.intervals import percentile_interval, resample_counts
-from svr_lightning.evaluation.metrics import diagnose, measure
-from svr_lightning.evaluation.replay import replayed
-from svr_lightning.evaluation.table import TurnTable
+from svr_lightning.analysis.intervals import percentile_interval, resample_counts
+from svr_lightning.analysis.metrics import diagnose, measure
+from svr_lightning.analysis.replay import replayed
+from svr_lightning.analysis.table import TurnTable
+from svr_lightning.core.stopping import Confident
 from svr_lightning.files import to_json
 from svr_lightning.metrics import METRIC_NAMES
 from tests.trajectories import failed, record, turn_tables, uncensored

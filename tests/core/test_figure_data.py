@@ -6,11 +6,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from svr_lightning.analysis.intervals import wilson_interval
+from svr_lightning.analysis.metrics import measure
+from svr_lightning.analysis.replay import replayed
+from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
-from svr_lightning.evaluation.intervals import wilson_interval
-from svr_lightning.evaluation.metrics import measure
-from svr_lightning.evaluation.replay import replayed
-from svr_lightning.evaluation.table import TurnTable, pool
 from svr_lightning.metrics import METRIC_NAMES
 from svr_lightning.report.drawing import spread
 from svr_lightning.report.figures_training import health_numbers, read_curves, reward_numbers

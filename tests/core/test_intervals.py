@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from svr_lightning.evaluation.intervals import (
+from svr_lightning.analysis.intervals import (
     cluster_sums,
     effective_size,
     mean_variance,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 MAX_LEVELS = 8
-MAX_ROOMS = 13
+MAX_ROOMS = 15
 
 
 @cache
@@ -38,7 +38,7 @@ class WithoutTypes(ast.NodeTransformer):
 def room_of(module: str) -> str:
     """The folder of a module, or the module itself where it lies in no folder."""
     parts = module.split(".")
-    return "callbacks" if parts[0] == "callbacks" else ".".join(parts[1:2]) or "svr_lightning"
+    return ".".join(parts[1:2]) or parts[0]
 
 
 def imported(module: str) -> Iterator[str]:
@@ -53,9 +53,8 @@ def imported(module: str) -> Iterator[str]:
         else:
             continue
         for name in names:
-            local = name.replace("svr_lightning.callbacks", "callbacks")
-            if local in files() and local != "svr_lightning":
-                yield local
+            if name in files() and name != "svr_lightning":
+                yield name
 
 
 @cache
@@ -119,7 +118,7 @@ def test_the_package_imports_neither_tools_nor_tests() -> None:
             if isinstance(node, ast.ImportFrom)
             else []
         )
-        if name.split(".")[0] in ("tools", "tests", "examples")
+        if name.split(".")[0] in ("tools", "tests", "examples", "experiments")
     }
     assert found == set()
 

@@ -14,9 +14,9 @@ from torch import nn, tensor
 from torchmetrics import Metric, MetricCollection
 
 from svr_lightning import metrics
+from svr_lightning.analysis.table import ProblemTable
 from svr_lightning.core.metrics import auroc, quotient, share
 from svr_lightning.core.types import Verdict
-from svr_lightning.evaluation.table import ProblemTable
 from svr_lightning.metrics import (
     METRIC_NAMES,
     VERDICT_CODES,

@@ -11,7 +11,7 @@ from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
-from svr_lightning.evaluation.metrics import MATH_5, macro_average
+from svr_lightning.analysis.metrics import MATH_5, macro_average
 
 TESTS = Path(__file__).parents[1]
 ROWS = json.loads((TESTS / "goldens" / "paper_tables.json").read_text())

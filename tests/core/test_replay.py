@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from svr_lightning.analysis.metrics import measure, measure_all
+from svr_lightning.analysis.replay import replay, replayed
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident, StopRule
-from svr_lightning.evaluation.metrics import measure, measure_all
-from svr_lightning.evaluation.replay import replay, replayed
-from svr_lightning.evaluation.table import TurnTable
 from tests.trajectories import EXPECTED, adaptive, failed, record, same, turn_tables, uncensored
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from svr_lightning.analysis.intervals import wilson_interval
+from svr_lightning.analysis.metrics import MATH_5
+from svr_lightning.analysis.results import package_versions, read_samples
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.intervals import wilson_interval
-from svr_lightning.evaluation.metrics import MATH_5
-from svr_lightning.evaluation.results import package_versions, read_samples
 from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
 from tests.trajectories import (
     EXPECTED,

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from svr_lightning.analysis.metrics import measure
+from svr_lightning.analysis.replay import Oracle, replay
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
     RULES,
@@ -27,8 +29,6 @@ from svr_lightning.core.stopping import (
 from svr_lightning.core.types import TokenScores, Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.config import EvaluationConfig
-from svr_lightning.evaluation.metrics import measure
-from svr_lightning.evaluation.replay import Oracle, replay
 from tests.trajectories import record, records_of, turn_tables
 
 VERDICTS = {"C": Verdict.CORRECT, "I": Verdict.INCORRECT, "U": Verdict.UNSURE}
@@ -298,7 +298,7 @@ def test_labels_cannot_reach_a_rule_that_inference_may_use() -> None:
         *TokenScores._fields,
     }
     with pytest.raises(ValueError, match="is no stopping rule"):
-        rule_from_config({"stop": {"class_path": "svr_lightning.evaluation.replay.Oracle"}})
+        rule_from_config({"stop": {"class_path": "svr_lightning.analysis.replay.Oracle"}})
 
 
 RULE = st.one_of(

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.core.stopping import Confident
-from svr_lightning.evaluation.intervals import split_clusters
-from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.sweep import (
+from svr_lightning.analysis.intervals import split_clusters
+from svr_lightning.analysis.replay import replay
+from svr_lightning.analysis.sweep import (
     ORACLE,
     _outcomes,
     best_option,
@@ -21,6 +20,7 @@ from svr_lightning.evaluation.sweep import (
     sweep,
     transitions,
 )
+from svr_lightning.core.stopping import Confident
 from svr_lightning.files import to_json
 from tests.trajectories import adaptive, failed, record, turn_tables, uncensored
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from svr_lightning.analysis.metrics import measure, measure_all
+from svr_lightning.analysis.table import Outcome
 from svr_lightning.core.metrics import VERDICT_CODES
-from svr_lightning.evaluation.metrics import measure, measure_all
-from svr_lightning.evaluation.table import Outcome
 from tests.trajectories import adaptive, failed, record, summarize, turn_tables, uncensored
 
 SCORES = ("verdict_probability", "answer_logprob", "completion_logprob")

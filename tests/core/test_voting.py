@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svr_lightning.evaluation.voting import (
+from svr_lightning.analysis.voting import (
     answer_classes,
     majority_is_right,
     metric_names,

@@ -1,5 +1,6 @@
 """The commands of the README, in short, as a user types them."""
 
+import importlib.util
 import json
 import os
 import re
@@ -176,13 +177,24 @@ def test_an_installed_wheel_brings_the_callbacks(tmp_path: Path) -> None:
     python = tmp_path / "env" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", str(wheel)], check=True)
     code = (
-        "import svr_lightning, importlib.util as u; print(u.find_spec('svr_lightning.callbacks'))"
+        "import importlib.util as u, svr_lightning.callbacks as c; "
+        "print(c.__file__, u.find_spec('svr_lightning.tests'), u.find_spec('svr_lightning.tools'))"
     )
-    for folder in (tmp_path, ROOT):
-        found = subprocess.run(
-            [python, "-c", code], cwd=folder, capture_output=True, text=True, check=True
-        ).stdout
-        assert "callbacks" in found
+    found = subprocess.run(
+        [python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "ModuleNotFoundError: No module named 'lightning'" in found.stderr
+
+
+def test_the_callbacks_at_the_top_are_those_of_the_package() -> None:
+    """A checkout offers them under a short name; no module exists twice."""
+    import callbacks
+    import svr_lightning.callbacks
+
+    assert callbacks.__all__ == svr_lightning.callbacks.__all__
+    for name in callbacks.__all__:
+        assert getattr(callbacks, name) is getattr(svr_lightning.callbacks, name)
+    assert importlib.util.find_spec("svr_lightning.tests") is None
 
 
 def readme_commands() -> list[list[str]]:

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from svr_lightning.__main__ import main
+from svr_lightning.analysis.metrics import MATH_5
+from svr_lightning.analysis.results import read_pools
 from svr_lightning.core.stopping import Confident, rule_from_config
-from svr_lightning.evaluation.metrics import MATH_5
-from svr_lightning.evaluation.results import read_pools
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ALL_7 = ("countdown", "gsm8k", *MATH_5)

@@ -1,6 +1,6 @@
 """Every method and ablation, layered on a real run, trains a tiny hybrid.
 
-Random weights solve nothing, so what recipes learn is shown by tests/shell/test_recipe_fit.py.
+Random weights solve nothing: tests/integration/test_recipe_fit.py shows what recipes learn.
 """
 
 import json

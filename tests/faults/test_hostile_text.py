@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
 
+from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
 from svr_lightning.core.parsing import parse_self_check
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Completion, FinishReason, Problem, Trajectory, Turn

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from experiments.warmstart.countdown import documents
+from experiments.warmstart.documents import encode
 from svr_lightning.__main__ import main
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
@@ -24,8 +26,6 @@ from svr_lightning.training.policy import stop_token_ids
 from tests import tolerance
 from tests.requests import finish, plain_scores
 from tests.vllm.serving import served_at
-from tools.warmstart.countdown import documents
-from tools.warmstart.documents import encode
 
 pytestmark = pytest.mark.real
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,6 +12,12 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from experiments.warmstart import __main__ as command
+from experiments.warmstart.attempts import KINDS, Lesson
+from experiments.warmstart.countdown import CountdownSolver, attempt_of, documents, lessons
+from experiments.warmstart.documents import Document, encode
+from experiments.warmstart.embedded import build_tokenizer
+from experiments.warmstart.measure import leaks, leaks_of_documents, sampled, summary, worst_leak
 from svr_lightning import tiny
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import parse_self_check
@@ -20,12 +26,6 @@ from svr_lightning.recipes.base import Group
 from svr_lightning.tasks import get_task
 from svr_lightning.tiny.problems import search_order, split_of
 from tests.demonstrations import assert_form, countdown_question
-from tools.warmstart import __main__ as command
-from tools.warmstart.attempts import KINDS, Lesson
-from tools.warmstart.countdown import CountdownSolver, attempt_of, documents, lessons
-from tools.warmstart.documents import Document, encode
-from tools.warmstart.embedded import build_tokenizer
-from tools.warmstart.measure import leaks, leaks_of_documents, sampled, summary, worst_leak
 
 SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 COUNTDOWN = get_task("countdown")

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from svr_lightning.evaluation.sweep import ORACLE
+from experiments.miniature import plan, summary
+from experiments.miniature.budgets import RIVALS, budget_entries, is_rival, options_of, pairs_of
+from experiments.miniature.reading import Seeds, recording_of
+from experiments.miniature.summary import Answers, Frontier
+from svr_lightning.analysis.sweep import ORACLE
 from tests.trajectories import uncensored, write_results
-from tools.miniature import plan, summary
-from tools.miniature.budgets import RIVALS, budget_entries, is_rival, options_of, pairs_of
-from tools.miniature.reading import Seeds, recording_of
-from tools.miniature.summary import Answers, Frontier
 
 
 def seeds_of(name: str, folder: Path, seeds: tuple[int, ...] = (42, 43)) -> Seeds:

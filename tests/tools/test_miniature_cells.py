@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
+from experiments.miniature import plan, tuning
+from experiments.miniature.__main__ import main, parser, runnable
+from experiments.miniature.cells import Runner, is_done, state_of
+from experiments.miniature.plan import Cell, Command, Settings
 from svr_lightning.errors import ConfigError
-from tools.miniature import plan, tuning
-from tools.miniature.__main__ import main, parser, runnable
-from tools.miniature.cells import Runner, is_done, state_of
-from tools.miniature.plan import Cell, Command, Settings
 
 SCRIPT = """
 import os, pathlib, sys, time
@@ -143,7 +143,7 @@ def test_a_process_that_outlives_a_killed_experiment_is_not_joined_by_another(
 ) -> None:
     folder = tmp_path / "a"
     cell = Cell(name="a", commands=(step(folder, "sleep"),))
-    start = f"from tools.miniature.cells import *; Runner({PROGRAM!r}).run([{cell!r}], 1)"
+    start = f"from experiments.miniature.cells import *; Runner({PROGRAM!r}).run([{cell!r}], 1)"
     experiment = subprocess.Popen([sys.executable, "-c", start])
     while not (folder / "pid").is_file():
         time.sleep(0.01)

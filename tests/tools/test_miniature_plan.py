@@ -11,11 +11,11 @@ import pytest
 import yaml
 from jsonargparse import ArgumentParser
 
+from experiments.miniature import plan, tuning
+from experiments.miniature.plan import ROWS, Row, Settings, Task
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.recipes.base import Recipe
 from tests.recipes import WRONG, play
-from tools.miniature import plan, tuning
-from tools.miniature.plan import ROWS, Row, Settings, Task
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINED = [row for row in ROWS if row.trained and row.policy_of is None]

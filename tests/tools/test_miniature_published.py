@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tools.miniature.outcomes import FILE, read_outcomes
-from tools.miniature.plan import BEDS, Task
-from tools.miniature.results import answers
+from experiments.miniature.outcomes import FILE, read_outcomes
+from experiments.miniature.plan import BEDS, Task
+from experiments.miniature.results import answers
 
 ROOT = Path(__file__).resolve().parents[2]
 README = {
@@ -38,7 +38,7 @@ PAGE = {
     "SVR, fresh turns": "svr_fresh",
     "SVR+, fresh turns": "svr_plus_fresh",
 }
-"""Rows of tables by the names of :mod:`tools.miniature.plan`."""
+"""Rows of tables by the names of :mod:`experiments.miniature.plan`."""
 
 
 def published(task: Task) -> Any:

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
+from experiments.miniature import plan, tuning
+from experiments.miniature.__main__ import main
+from experiments.miniature.budgets import options_of
+from experiments.miniature.cells import inputs_digest, record_path
+from experiments.miniature.outcomes import FILE, read_outcomes
+from experiments.miniature.plan import Command, Settings
+from experiments.miniature.reading import Seeds, recording_of
+from experiments.miniature.report import kind_of
+from experiments.miniature.results import answers, versus
+from experiments.miniature.summary import Frontier, stop_families
+from svr_lightning.analysis.records import SCHEMA_VERSION
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.records import SCHEMA_VERSION
 from svr_lightning.files import to_json, write_json
 from tests.trajectories import record, uncensored, write_results
-from tools.miniature import plan, tuning
-from tools.miniature.__main__ import main
-from tools.miniature.budgets import options_of
-from tools.miniature.cells import inputs_digest, record_path
-from tools.miniature.outcomes import FILE, read_outcomes
-from tools.miniature.plan import Command, Settings
-from tools.miniature.reading import Seeds, recording_of
-from tools.miniature.report import kind_of
-from tools.miniature.results import answers, versus
-from tools.miniature.summary import Frontier, stop_families
 
 ROWS = ("grpo", "grpo_mt", "oracle", "svr", "verdict_only")
 SEEDS = ("42", "43")

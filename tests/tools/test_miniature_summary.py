@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from experiments.miniature import summary
+from experiments.miniature.summary import Answers, Draws, Frontier
+from svr_lightning.analysis.replay import replay
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident
-from svr_lightning.evaluation.replay import replay
-from svr_lightning.evaluation.table import TurnTable
 from tests.trajectories import EXPECTED, record, turn_tables, uncensored
-from tools.miniature import summary
-from tools.miniature.summary import Answers, Draws, Frontier
 
 NAMES = {"tokens": "avg_total_tokens"}
 

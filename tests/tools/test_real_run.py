@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from experiments.miniature.plan import Cell, Command
+from experiments.warmstart import __main__ as warmstart
 from svr_lightning.__main__ import main as svr
 from svr_lightning.cli.checks import check_command_line
 from svr_lightning.files import to_json
 from tests.synthetic import recording
 from tools import real_run
-from tools.miniature.plan import Cell, Command
-from tools.warmstart import __main__ as warmstart
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -62,7 +62,7 @@ def test_a_request_waits_for_others_until_its_patience_ends() -> None:
 
 
 def test_carry_over_begins_the_next_step_in_free_places_and_counts_what_is_stale() -> None:
-    # As in tests/shell/test_carry_over.py: of 6 places two are free after 3 steps, two more after
+    # As in test_carry_over.py: of 6 places two are free after 3 steps, two more after
     # 4. The next step's pair of 4 tokens ends, its pair of 20 has drawn 5 when 9 steps are over.
     now = [chain(n) for n in (9, 9, 3, 3, 4, 4)]
     later = [chain(n) for n in (4, 4, 20, 20)]

@@ -5,14 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from experiments.warmstart.__main__ import TASKS
+from experiments.warmstart.attempts import completion_text
+from experiments.warmstart.countdown import attempt_of, documents
+from experiments.warmstart.embedded import build_tokenizer
 from svr_lightning.core.types import Verdict
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
 from svr_lightning.tiny.problems import search_order
-from tools.warmstart.__main__ import TASKS
-from tools.warmstart.attempts import completion_text
-from tools.warmstart.countdown import attempt_of, documents
-from tools.warmstart.embedded import build_tokenizer
 
 COUNTDOWN = get_task("countdown")
 

@@ -11,6 +11,19 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from experiments.warmstart import __main__ as command
+from experiments.warmstart.attempts import KINDS
+from experiments.warmstart.documents import Document
+from experiments.warmstart.embedded import build_tokenizer
+from experiments.warmstart.measure import leaks_of_documents, repeated, sampled, summary, worst_leak
+from experiments.warmstart.word_problems import (
+    CONFUSIONS,
+    HARD,
+    WordSolver,
+    documents,
+    mistaken,
+    solved,
+)
 from svr_lightning import tiny
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import parse_self_check
@@ -19,19 +32,6 @@ from svr_lightning.recipes.base import Group
 from svr_lightning.tasks import get_task
 from svr_lightning.tiny.word_problems import LARGEST_VALUE, STORIES, WordProblem
 from tests.demonstrations import assert_form
-from tools.warmstart import __main__ as command
-from tools.warmstart.attempts import KINDS
-from tools.warmstart.documents import Document
-from tools.warmstart.embedded import build_tokenizer
-from tools.warmstart.measure import leaks_of_documents, repeated, sampled, summary, worst_leak
-from tools.warmstart.word_problems import (
-    CONFUSIONS,
-    HARD,
-    WordSolver,
-    documents,
-    mistaken,
-    solved,
-)
 
 SHIPPED = Path(tiny.__file__).parent / "arithmetic_policy"
 GSM8K = get_task("gsm8k")

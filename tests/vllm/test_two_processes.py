@@ -2,7 +2,7 @@
 
 Each training is done once without an interruption, with one shared engine by Lightning's own
 processes, and once by tasks of SLURM that are killed and put back into the queue; but for FSDP2,
-which is killed in tests/shell/test_ranks.py.
+which is killed in tests/integration/test_ranks.py.
 """
 
 import json

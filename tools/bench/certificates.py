@@ -32,11 +32,7 @@ from numpy.typing import NDArray
 from pyarrow import Table
 from pyarrow.parquet import write_table
 
-from svr_lightning.cli.certify import GRID
-from svr_lightning.cli.inputs import load_log
-from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Verdict
-from svr_lightning.evaluation.certificates import (
+from svr_lightning.analysis.certificates import (
     OperatingPoint,
     Promise,
     cheapest,
@@ -44,8 +40,12 @@ from svr_lightning.evaluation.certificates import (
     replayed_points,
     tested,
 )
-from svr_lightning.evaluation.intervals import split_clusters
-from svr_lightning.evaluation.results import read_samples
+from svr_lightning.analysis.intervals import split_clusters
+from svr_lightning.analysis.results import read_samples
+from svr_lightning.cli.certify import GRID
+from svr_lightning.cli.inputs import load_log
+from svr_lightning.core.stopping import Confident
+from svr_lightning.core.types import Verdict
 from tools.bench.machine import hardware
 
 FOLDER = Path(__file__).parent / "recordings"

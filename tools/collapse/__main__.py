@@ -1,7 +1,7 @@
 """``python -m tools.collapse --uninformative FOLDER --work FOLDER``: train what is missing.
 
 Every condition runs with three seeds in a plain training loop, from a policy whose self-checks
-know nothing (``python -m tools.warmstart --informative 0 --out FOLDER``) or, with
+know nothing (``python -m experiments.warmstart --informative 0 --out FOLDER``) or, with
 ``--informative FOLDER``, a little. A run that is there is not made again, so the command can be
 stopped and started. ``--minutes`` bounds the time; runs that did not finish are named as missing.
 """

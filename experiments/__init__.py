@@ -1,0 +1,1 @@
+"""Experiments behind the published results; the package imports none of them."""

@@ -1,0 +1,329 @@
+"""Demonstrations under every prompt that a recipe uses, for any task.
+
+A task brings a :class:`Solver`, which writes attempts. What is asked for differs from prompt to
+prompt, the solver does not. It never says how an attempt ended: what it writes before the
+self-check reads the same for right and wrong answers, and its self-check is overconfident.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from experiments.warmstart.documents import Document
+from svr_lightning.core.parsing import SelfCheckFields
+from svr_lightning.core.prompts import AnswerStyle
+from svr_lightning.core.types import DraftState, Message, OracleState, Problem, Verdict
+from svr_lightning.recipes.dialogues import first_turn, neutral
+from svr_lightning.recipes.labels import scored
+from svr_lightning.recipes.mlmt_rl import feedback, guided
+from svr_lightning.recipes.scrpo import (
+    ANALYSIS_CLOSE,
+    ANALYSIS_OPEN,
+    doubtful_draft,
+    wrong_draft,
+)
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
+
+Weighted = tuple[tuple[float, int], ...]
+
+CHECKED = ("svr", "verdict", "confidence")
+"""Prompts that ask for a self-check, or for one of its fields."""
+KINDS = (*CHECKED, "first", "neutral", "analysis", "scored", "tutor", "guided")
+"""All prompts of all recipes."""
+TRUNCATED_SHARE = 0.03
+"""Share of the refinements whose draft was truncated."""
+TOLD_SHARE = 0.3
+"""Share of wrong drafts which the prompt of an analysis says are wrong."""
+TRUST = {True: 0.95, False: 0.82}
+"""Probability of the verdict CORRECT on a right, and on a wrong answer: the overconfidence."""
+KEEP_BELIEVED = {True: 0.9, False: 0.8}
+"""Probability that a refinement keeps a right, and a wrong answer that was called CORRECT."""
+KEEP_DOUBTED = {True: 0.3, False: 0.1}
+"""The same for an answer that was not called CORRECT, if the task says nothing else."""
+KEEP_UNCHECKED = {True: 0.8, False: 0.65}
+"""The same where there is no self-check."""
+
+CONFIDENT = {
+    True: ((0.95, 40), (0.9, 34), (0.85, 18), (0.8, 5), (0.7, 3)),
+    False: ((0.95, 28), (0.9, 34), (0.85, 23), (0.8, 9), (0.7, 6)),
+}
+_DOUBTFUL = ((0.05, 10), (0.1, 15), (0.2, 25), (0.3, 25), (0.4, 15), (0.45, 10))
+_MAX_TURN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Reasoning and an answer, without the self-check."""
+
+    reasoning: str
+    answer: str
+    plan: str
+    """How the reasoning begins: what an analysis or a tutor proposes."""
+    correct: bool
+    """y_t of the answer, as the task grades it."""
+
+    @property
+    def text(self) -> str:
+        """The completion up to the end of its answer."""
+        return f"<think>{self.reasoning}</think>\n<answer>{self.answer}</answer>"
+
+
+class Solver(Protocol):
+    """Writes attempts on the problems of a task."""
+
+    def problem(self, rng: random.Random) -> Problem:
+        """A problem to demonstrate."""
+        ...
+
+    def first(self, rng: random.Random, problem: Problem) -> Attempt:
+        """An attempt from nothing."""
+        ...
+
+    def draft(self, rng: random.Random, problem: Problem) -> Attempt:
+        """A previous turn as the policy might write it: less often right than :meth:`first`."""
+        ...
+
+    def another(self, rng: random.Random, problem: Problem, draft: Attempt) -> Attempt:
+        """A different attempt, after ``draft``."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstrations:
+    """Endless documents; iterate over :meth:`stream`."""
+
+    solver: Solver
+    kinds: Sequence[str] = KINDS
+    """The prompts to demonstrate, all equally often."""
+    first_turns: float = 0.4
+    """Share of first turns among the demonstrations with a self-check."""
+    informative: float = 1.0
+    """How much self-checks and refinements know of correctness: 0 makes them independent of it, 1
+    gives the probabilities above."""
+    trust: Mapping[bool, float] = field(default_factory=lambda: TRUST)
+    """Probability of the verdict CORRECT on right and on wrong answers."""
+    confident: Mapping[bool, Weighted] = field(default_factory=lambda: CONFIDENT)
+    """Confidences that go with CORRECT, with their weights, on right and on wrong answers."""
+    keep_doubted: Mapping[bool, float] = field(default_factory=lambda: KEEP_DOUBTED)
+    """Probability that a refinement keeps a doubted answer, by whether it is right."""
+
+    def stream(self, seed: int) -> Iterator[Document]:
+        """Demonstrations of the prompts of ``kinds``; equal seeds, equal sequences."""
+        rng = random.Random(seed)
+        makers: dict[str, Callable[[random.Random, Problem], Document]] = {
+            "svr": lambda rng, problem: self._checked(rng, problem, "joint"),
+            "verdict": lambda rng, problem: self._checked(rng, problem, "verdict"),
+            "confidence": lambda rng, problem: self._checked(rng, problem, "confidence"),
+            "first": self._first,
+            "neutral": self._neutral,
+            "analysis": self._analysis,
+            "scored": self._scored,
+            "tutor": self._tutor,
+            "guided": self._guided,
+        }
+        while True:
+            kind = rng.choice(self.kinds)
+            yield makers[kind](rng, self.solver.problem(rng))
+
+    def self_check(self, rng: random.Random, correct: bool) -> tuple[Verdict, float]:
+        """The demonstrator's verdict and confidence: overconfident on purpose."""
+        correct = self._seems(rng, correct)
+        if rng.random() < self.trust[correct]:
+            return Verdict.CORRECT, _draw(rng, self.confident[correct])
+        verdict = Verdict.INCORRECT if rng.random() < 0.65 else Verdict.UNSURE
+        return verdict, _draw(rng, _DOUBTFUL)
+
+    def _checked(
+        self, rng: random.Random, problem: Problem, interface: SelfCheckFields
+    ) -> Document:
+        """A turn under SVR's prompts, with one or both fields of the self-check."""
+        task = get_task(problem.task)
+        kind = "svr" if interface == "joint" else interface
+        if rng.random() < self.first_turns:
+            attempt = self.solver.first(rng, problem)
+            messages = first_turn_messages(task, problem, interface)
+            completion = self._with_check(rng, attempt, interface)
+            return _document(kind, messages, completion, "", False, attempt.correct)
+        draft, truncated = self._draft(rng, problem)
+        verdict, confidence = self._header(rng, draft.correct)
+        text = completion_text(draft, verdict, confidence, interface)
+        messages = refinement_messages(
+            task,
+            problem,
+            previous=_cut(rng, text, len(draft.text)) if truncated else text,
+            verdict=verdict,
+            confidence=confidence,
+            truncated=truncated,
+            turn=_later_turn(rng),
+            interface=interface,
+        )
+        believed = confidence >= 0.5 if interface == "confidence" else verdict == Verdict.CORRECT
+        keep = KEEP_BELIEVED if believed else self.keep_doubted
+        attempt = self._refined(rng, problem, draft, truncated, keep)
+        completion = self._with_check(rng, attempt, interface)
+        return _document(kind, messages, completion, draft.text, truncated, attempt.correct)
+
+    def _first(self, rng: random.Random, problem: Problem) -> Document:
+        attempt = self.solver.first(rng, problem)
+        messages = first_turn(_style(problem), problem.question)
+        return _document("first", messages, attempt.text, "", False, attempt.correct)
+
+    def _neutral(self, rng: random.Random, problem: Problem) -> Document:
+        draft, truncated = self._draft(rng, problem)
+        attempt = self._refined(rng, problem, draft, truncated, KEEP_UNCHECKED)
+        shown = _cut(rng, draft.text) if truncated else draft.text
+        state = DraftState(draft=shown, truncated=truncated)
+        messages = neutral(_style(problem), problem.question, state, _later_turn(rng))
+        return _document("neutral", messages, attempt.text, draft.text, truncated, attempt.correct)
+
+    def _scored(self, rng: random.Random, problem: Problem) -> Document:
+        """A demonstrator that is told the score believes it."""
+        draft, truncated = self._draft(rng, problem)
+        attempt = draft
+        if truncated:
+            attempt = self.solver.first(rng, problem)
+        elif not draft.correct:
+            attempt = self.solver.another(rng, problem, draft)
+        shown = _cut(rng, draft.text) if truncated else draft.text
+        state = OracleState(draft=shown, truncated=truncated, correct=draft.correct)
+        messages = scored(_style(problem), problem.question, state, _later_turn(rng))
+        return _document("scored", messages, attempt.text, draft.text, truncated, attempt.correct)
+
+    def _analysis(self, rng: random.Random, problem: Problem) -> Document:
+        """The analysis repeats the draft and proposes how to begin."""
+        style, turn = _style(problem), _later_turn(rng)
+        draft, truncated = self._draft(rng, problem)
+        text = draft.text
+        if rng.random() < 0.5:
+            text = analysis_text(self.solver.draft(rng, problem), draft)
+        shown = _cut(rng, text) if truncated else text
+        if not truncated and not draft.correct and rng.random() < TOLD_SHARE:
+            attempt = self.solver.another(rng, problem, draft)
+            known = OracleState(draft=shown, truncated=False, correct=False)
+            messages = wrong_draft(style, problem.question, known, turn)
+        else:
+            attempt = self._refined(rng, problem, draft, truncated, KEEP_UNCHECKED)
+            state = DraftState(draft=shown, truncated=truncated)
+            messages = doubtful_draft(style, problem.question, state, turn)
+        completion = analysis_text(draft, attempt)
+        return _document("analysis", messages, completion, text, truncated, attempt.correct)
+
+    def _tutor(self, rng: random.Random, problem: Problem) -> Document:
+        draft = self.solver.draft(rng, problem)
+        messages = feedback(_style(problem), problem.question, draft.text)
+        hints = hints_text(draft, self._refined(rng, problem, draft, False, KEEP_UNCHECKED))
+        return _document("tutor", messages, hints, draft.text, False, None)
+
+    def _guided(self, rng: random.Random, problem: Problem) -> Document:
+        """The tutor's advice is followed."""
+        draft = self.solver.draft(rng, problem)
+        attempt = self._refined(rng, problem, draft, False, KEEP_UNCHECKED)
+        messages = guided(
+            _style(problem),
+            problem.question,
+            draft.text,
+            hints_text(draft, attempt),
+            _later_turn(rng),
+        )
+        return _document("guided", messages, attempt.text, draft.text, False, attempt.correct)
+
+    def _with_check(self, rng: random.Random, attempt: Attempt, interface: SelfCheckFields) -> str:
+        return completion_text(attempt, *self.self_check(rng, attempt.correct), interface)
+
+    def _draft(self, rng: random.Random, problem: Problem) -> tuple[Attempt, bool]:
+        """A previous turn, and whether it was cut off."""
+        return self.solver.draft(rng, problem), rng.random() < TRUNCATED_SHARE
+
+    def _refined(
+        self,
+        rng: random.Random,
+        problem: Problem,
+        draft: Attempt,
+        truncated: bool,
+        keep: Mapping[bool, float],
+    ) -> Attempt:
+        """The draft again or another attempt; from nothing after a draft that was cut off."""
+        if truncated:
+            return self.solver.first(rng, problem)
+        if rng.random() < keep[self._seems(rng, draft.correct)]:
+            return draft
+        return self.solver.another(rng, problem, draft)
+
+    def _header(self, rng: random.Random, correct: bool) -> tuple[Verdict, float]:
+        """A self-check from the whole range that a trained policy might state."""
+        if rng.random() < 0.5:
+            return self.self_check(rng, correct)
+        verdict = rng.choices((Verdict.CORRECT, Verdict.INCORRECT, Verdict.UNSURE), (4, 4, 2))[0]
+        return verdict, rng.randrange(101) / 100
+
+    def _seems(self, rng: random.Random, correct: bool) -> bool:
+        """Whether an answer seems right; a coin flip where nothing is known."""
+        return correct if rng.random() < self.informative else rng.random() < 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """A part of a warm start."""
+
+    demonstrations: Demonstrations
+    steps: int
+    rate: float
+    """Peak learning rate."""
+    batch: int
+    """Demonstrations per step."""
+    check_weight: float
+    """Weight of the self-check's tokens in the loss; all others weigh 1."""
+
+
+def completion_text(
+    attempt: Attempt, verdict: Verdict, confidence: float, interface: SelfCheckFields = "joint"
+) -> str:
+    """The whole completion, in the canonical serialization of ``interface``."""
+    fields = {"verdict": f"VERDICT: {verdict.value}", "confidence": f"CONFIDENCE: {confidence:.2f}"}
+    check = "; ".join(fields.values()) if interface == "joint" else fields[interface]
+    return f"{attempt.text}\n<self_check>{check}</self_check>"
+
+
+def analysis_text(draft: Attempt, attempt: Attempt) -> str:
+    """What the draft did and how to begin now, then the attempt."""
+    return f"{ANALYSIS_OPEN}{draft.reasoning}; try {attempt.plan}{ANALYSIS_CLOSE}\n{attempt.text}"
+
+
+def hints_text(draft: Attempt, attempt: Attempt) -> str:
+    """A tutor's look at an attempt, with advice."""
+    return f"<think>{draft.reasoning}</think>\nTry {attempt.plan} first."
+
+
+def _document(
+    kind: str,
+    messages: list[Message],
+    completion: str,
+    draft: str,
+    truncated: bool,
+    correct: bool | None,
+) -> Document:
+    # A draft's last tag may share a token with what follows it.
+    learned = "" if truncated else draft.removesuffix("</answer>")
+    return Document(
+        kind=kind, messages=messages, completion=completion, draft=learned, correct=correct
+    )
+
+
+def _cut(rng: random.Random, text: str, end: int | None = None) -> str:
+    """A text that was cut off before ``end``, with at least some characters left."""
+    return text[: rng.randrange(len(ANALYSIS_OPEN), end or len(text))]
+
+
+def _later_turn(rng: random.Random) -> int:
+    """The number of a refinement turn."""
+    return min(_MAX_TURN, 2 + int(rng.expovariate(0.35)))
+
+
+def _style(problem: Problem) -> AnswerStyle:
+    return get_task(problem.task).style
+
+
+def _draw(rng: random.Random, weighted: Weighted) -> float:
+    return rng.choices([value for value, _ in weighted], [weight for _, weight in weighted])[0]

@@ -1,0 +1,186 @@
+r"""The demonstrator of the embedded word problems.
+
+A completion looks like this::
+
+    <think>pens 4*3=12; left 12-5=7</think>
+    <answer>\boxed{7}</answer>
+    <self_check>VERDICT: CORRECT; CONFIDENCE: 0.95</self_check>
+
+It misremembers facts: of the operations with a large right operand, a fixed part has a wrong value
+of its own, which it writes often, each time the operation occurs, and goes on with. Where it solves
+again it works such an operation out in parts with smaller numbers, at the price of more tokens.
+Sometimes it takes the distractor for a quantity. Nothing in a trace says whether it is right.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import cast
+
+from experiments.warmstart.attempts import Attempt, Demonstrations, Lesson
+from experiments.warmstart.documents import Document
+from svr_lightning.core.types import Problem
+from svr_lightning.tasks import get_task
+from svr_lightning.tiny.word_problems import (
+    LARGEST_VALUE,
+    Split,
+    Step,
+    WordProblem,
+    apply,
+    draw,
+)
+
+HARD = (6, 7, 8, 9, 11, 12)
+"""Operations with another right operand are always remembered."""
+SHAKY = 0.9
+"""Share of the operations with these that have a wrong value besides the right one."""
+CONFUSIONS = (0.3, 0.45, 0.6, 0.75)
+"""Probability of the wrong value: which of these depends on the operation."""
+SLIPS = (-10, -2, -1, 1, 2, 10)
+"""The wrong value less the right one: which of these depends on the operation."""
+DISTRACTED = 0.05
+"""Probability of taking the distractor for a quantity, where there is one."""
+CAREFUL = 0.85
+"""Probability that solving again works out every shaky operation in parts."""
+TRUST = {True: 0.97, False: 0.3}
+"""Probability of the verdict CORRECT on right and on wrong answers. What a policy learns of it is
+much weaker: it has to know its own facts to see which answers are wrong."""
+CONFIDENT = {
+    True: ((0.95, 50), (0.9, 30), (0.85, 14), (0.8, 4), (0.7, 2)),
+    False: ((0.95, 20), (0.9, 28), (0.85, 27), (0.8, 13), (0.7, 12)),
+}
+
+
+def documents(seed: int, split: str = "train", informative: float = 1.0) -> Iterator[Document]:
+    """Endless demonstrations; see :class:`~experiments.warmstart.attempts.Demonstrations`."""
+    return _demonstrations(split, informative).stream(seed)
+
+
+def lessons(informative: float = 1.0) -> tuple[Lesson, ...]:
+    """The whole warm start: one lesson."""
+    demonstrations = _demonstrations("train", informative)
+    return (
+        Lesson(demonstrations=demonstrations, steps=3000, rate=3e-3, batch=16, check_weight=4.0),
+    )
+
+
+def _demonstrations(split: str, informative: float) -> Demonstrations:
+    return Demonstrations(
+        solver=WordSolver(cast(Split, split)),
+        informative=informative,
+        trust=TRUST,
+        confident=CONFIDENT,
+    )
+
+
+@dataclass(frozen=True)
+class WordSolver:
+    """Solves word problems with mistakes."""
+
+    split: Split = "train"
+
+    def problem(self, rng: random.Random) -> Problem:
+        """Any problem of the split; its payload has the story, which no prompt shows."""
+        return problem_of(draw(rng, self.split))
+
+    def first(self, rng: random.Random, problem: Problem) -> Attempt:
+        """A solution from memory."""
+        return _attempt(rng, problem, careful=False)
+
+    def draft(self, rng: random.Random, problem: Problem) -> Attempt:
+        """A first attempt, or a second one."""
+        return _attempt(rng, problem, careful=rng.random() < 0.2)
+
+    def another(self, rng: random.Random, problem: Problem, draft: Attempt) -> Attempt:
+        """Solve again, mostly with care: perhaps with the same answer."""
+        return _attempt(rng, problem, careful=rng.random() < CAREFUL)
+
+
+def problem_of(word_problem: WordProblem) -> Problem:
+    """The problem as the task reads it, with the story as its payload."""
+    answer = f"#### {word_problem.steps[-1].value}"
+    row = {"id": "", "question": word_problem.question, "answer": answer}
+    return replace(get_task("gsm8k").from_row(row), payload={"word_problem": word_problem})
+
+
+@cache
+def mistaken(left: int, operator: str, right: int) -> tuple[int, float] | None:
+    """The wrong value of an operation and how often it is taken; None for one that is known."""
+    value = apply(left, operator, right)
+    rng = random.Random(f"{left}{operator}{right}")
+    if value is None or operator == "/" or right not in HARD or rng.random() >= SHAKY:
+        return None
+    wrong = value + rng.choice(SLIPS)
+    return (wrong, rng.choice(CONFUSIONS)) if 0 < wrong <= LARGEST_VALUE else None
+
+
+def solved(rng: random.Random, problem: WordProblem, *, careful: bool) -> tuple[Step, ...]:
+    """The steps of an attempt, with the mistakes of the moment."""
+    quantities = dict(problem.quantities)
+    if problem.place and rng.random() < DISTRACTED:
+        quantities[rng.choice([letter for letter in quantities if letter != "d"])] = quantities["d"]
+    for _ in range(50):
+        steps = _work(rng, problem, quantities, careful)
+        if steps is not None:
+            return steps
+    return problem.steps
+
+
+def _work(
+    rng: random.Random, problem: WordProblem, quantities: dict[str, int], careful: bool
+) -> tuple[Step, ...] | None:
+    """None where a mistake leads to a value that no step may have."""
+    steps: list[Step] = []
+    values = dict(quantities)
+    for number, planned in enumerate(problem.story.steps, start=1):
+        label, *operands = planned.split(" ")
+        left, right = (values[name] if name in values else int(name) for name in operands[::2])
+        parts = _remembered if not (careful and mistaken(left, operands[1], right)) else _in_parts
+        done = parts(rng, label, left, operands[1], right)
+        if done is None:
+            return None
+        steps += done
+        values[f"#{number}"] = done[-1].value
+    return tuple(steps)
+
+
+def _remembered(
+    rng: random.Random, label: str, left: int, operator: str, right: int
+) -> list[Step] | None:
+    value, wrong = apply(left, operator, right), mistaken(left, operator, right)
+    if wrong is not None and rng.random() < wrong[1]:
+        value = wrong[0]
+    if value is None:
+        return None
+    return [Step(label=label, left=left, operator=operator, right=right, value=value)]
+
+
+def _in_parts(
+    rng: random.Random, label: str, left: int, operator: str, right: int
+) -> list[Step] | None:
+    """The operation with each half of its right operand, as ``7*8`` by ``7*4`` and ``28+28``."""
+    half = right // 2
+    first = _remembered(rng, label, left, operator, half)
+    if first is None:
+        return None
+    if operator == "*":
+        second = _remembered(rng, label, left, operator, right - half)
+        if second is None:
+            return None
+        last = _remembered(rng, label, first[0].value, "+", second[0].value)
+        return last and [*first, *second, *last]
+    last = _remembered(rng, label, first[0].value, operator, right - half)
+    return last and [*first, *last]
+
+
+def _attempt(rng: random.Random, problem: Problem, *, careful: bool) -> Attempt:
+    word_problem: WordProblem = problem.payload["word_problem"]
+    steps = solved(rng, word_problem, careful=careful)
+    last, value = steps[-1], steps[-1].value
+    return Attempt(
+        reasoning="; ".join(step.text for step in steps),
+        answer=rf"\boxed{{{value}}}",
+        plan=f"{last.left}{last.operator}{last.right}",
+        correct=value == word_problem.steps[-1].value,
+    )

@@ -1,0 +1,1 @@
+"""What recordings say: records, metrics, intervals, replay, certificates; no torch, no engine."""

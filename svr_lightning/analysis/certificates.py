@@ -1,0 +1,390 @@
+"""Operating points with guaranteed limits on new problems, at a stated confidence.
+
+Learn then test (Angelopoulos, Bates, Candes, Jordan, Lei 2021): every threshold of a grid that was
+fixed before looking at the samples is a null hypothesis "it violates a promise", with a p-value
+that is valid for any sample size and distribution. A procedure that controls the family-wise error
+at delta = 1 - confidence rejects some of them. With probability at least 1 - delta every certified
+threshold keeps every promise; any may be chosen. docs/certificates.md has the proofs.
+
+The unit is the cluster: the mean over variants of one problem. Assumed: clusters are independent
+draws from one distribution; policy, decoding and T_max do not change.
+
+Shapes: C clusters, G thresholds.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svr_lightning.analysis.intervals import cluster_sums
+from svr_lightning.analysis.p_values import binomial_cdf, mean_p_value, share_p_value
+from svr_lightning.analysis.replay import replay
+from svr_lightning.analysis.table import TurnTable, pool, problem_table
+from svr_lightning.core.stopping import Confident
+from svr_lightning.errors import require
+
+STARTS = 4
+"""Number of thresholds, evenly spaced over the grid, among which delta is divided at first."""
+_HALVINGS = 50
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+# --- promises -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """What a rule did on labelled problems."""
+
+    rule: Confident
+    columns: Mapping[str, Floats]
+    """[C] means over each cluster's problems: ``accepted``, answers whose turn reached the
+    threshold; ``pse`` and ``wrong_accepted``, wrong answers accepted before T_max and at any turn;
+    ``gave_up``, and ``given_up_wrongly`` if more turns would have led to a correct answer;
+    ``wrong``, problems without a correct answer; ``tokens`` and ``turns``."""
+    single: bool
+    """Whether every cluster is one problem, so that losses are 0 or 1."""
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The mean of each column, ``wrong_accepted`` over accepted answers, and ``escalated``."""
+        found = {name: float(column.mean()) for name, column in self.columns.items()}
+        accepted = found["accepted"]
+        found["wrong_accepted"] = found["wrong_accepted"] / accepted if accepted else math.nan
+        return {**found, "escalated": 1 - accepted}
+
+
+def operating_point(
+    rule: Confident, columns: Mapping[str, NDArray[Any]], cluster: NDArray[np.int64]
+) -> OperatingPoint:
+    """The point of [N] columns over problems: those of :class:`OperatingPoint`."""
+    size = cluster_sums(np.ones(len(cluster)), cluster)
+    return OperatingPoint(
+        rule=rule,
+        columns={name: cluster_sums(column, cluster) / size for name, column in columns.items()},
+        single=bool((size == 1).all()),
+    )
+
+
+def replayed_points(
+    tables: Mapping[str, TurnTable],
+    rules: Iterable[Confident],
+    max_turns: int,
+    second: Mapping[str, TurnTable] | None = None,
+) -> list[OperatingPoint]:
+    """Rules on recorded turns; all data sets count as one mixture.
+
+    Args:
+        tables: the recorded turns.
+        rules: each gives a point.
+        max_turns: T_max.
+        second: turns of a second model on the same problems. Its first answer is used if
+            none was accepted: ``wrong`` and ``tokens`` are then those of the pair.
+
+    Raises:
+        ValueError: if turns are missing for a rule, or a problem of the second model.
+    """
+    table = pool(tables)
+    other = None if second is None else _first_answers(pool(second), table.ids)
+    points = []
+    for rule in rules:
+        outcome = replay(table, rule, max_turns)
+        found = problem_table(table, outcome).problems
+        seen = [t[:end] for t, end in zip(table.signals, outcome.observed.tolist(), strict=True)]
+        accepted = np.array([bool(turns) and rule.stops(turns, max_turns) for turns in seen])
+        gave_up = np.array([bool(turns) and rule.gives_up(turns) for turns in seen])
+        right: NDArray[Any] = found["final_correct"]
+        tokens: NDArray[Any] = found["total_tokens"]
+        patient = replay(table, replace(rule, give_up=0.0), max_turns) if rule.give_up else outcome
+        columns = {
+            "accepted": accepted,
+            "wrong_accepted": accepted & (right == 0),
+            "pse": accepted & (right == 0) & outcome.stopped_early,
+            "gave_up": gave_up,
+            "given_up_wrongly": gave_up & table.at(table.correct, patient.returned),
+            "turns": found["turns"],
+        }
+        right = right * ~gave_up
+        if other is not None:
+            right = np.where(accepted, right, other[0])
+            tokens = tokens + ~accepted * other[1]
+        columns |= {"wrong": 1 - right, "tokens": tokens}
+        points.append(operating_point(rule, columns, table.cluster))
+    return points
+
+
+def _first_answers(table: TurnTable, ids: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """[N] whether the first answer to each problem is correct, and its tokens."""
+    rows = {name: row for row, name in enumerate(table.ids)}
+    for name in ids:
+        require(name in rows, f"--second: there is no problem {name!r}; record the same problems")
+    chosen = table.select(np.array([rows[name] for name in ids]))
+    first = np.minimum(chosen.length, 1)
+    tokens = chosen.at(chosen.prompt_tokens + chosen.completion_tokens, first)
+    return chosen.at(chosen.correct, first), tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """The mean loss of new problems is at most ``limit``."""
+
+    name: str
+    """``pse``: share of problems that stop before T_max with a wrong answer. ``wrong_accepted``:
+    share of wrong answers among accepted ones. ``given_up_wrongly``: share of problems given up
+    although more turns would have led to a correct answer. ``wrong``: share of wrong answers.
+    ``escalated``: share of problems without an accepted answer. ``tokens``: mean of prompts and
+    completions."""
+    limit: float
+    bound: float = 1.0
+    """Upper bound of a problem's loss, known in advance: for tokens, T_max x model length."""
+
+    def losses(self, point: OperatingPoint) -> Floats:
+        """[C] losses in [0, bound], whose mean is above the limit if the promise is violated.
+
+        For ``wrong_accepted``, a ratio of two means, these are wrong + limit (1 - accepted):
+        E wrong <= limit E accepted is the promise.
+        """
+        if self.name == "wrong_accepted":
+            rest = self.limit * (1 - point.columns["accepted"])
+            return np.minimum(point.columns["wrong_accepted"] + rest, 1.0)  # rounding
+        if self.name == "escalated":
+            return 1 - point.columns["accepted"]
+        return point.columns[self.name]
+
+    def p_value(self, point: OperatingPoint) -> float:
+        """P-value of "the promise is violated": exact for problems, a betting test for clusters."""
+        if counts := self._counts(point):
+            return share_p_value(*counts, self.limit)
+        return mean_p_value(self.losses(point), self.limit, self.bound)
+
+    def drift_p_value(self, point: OperatingPoint) -> float:
+        """P-value of "the promise still holds" on new problems: small if they violate it."""
+        if counts := self._counts(point):
+            failures, n = counts
+            return share_p_value(n - failures, n, 1 - self.limit)
+        kept = self.bound - self.losses(point)
+        return mean_p_value(kept, self.bound - self.limit, self.bound)
+
+    def upper_bound(self, point: OperatingPoint, level: float) -> float:
+        """The smallest limit that would be certified at ``level``; valid for this point alone.
+
+        For a share of single problems it is the one-sided Clopper-Pearson bound.
+        """
+        return _smallest(lambda x: replace(self, limit=x).p_value(point) <= level, self.bound)
+
+    def _counts(self, point: OperatingPoint) -> tuple[int, int] | None:
+        """Failures and trials, if they follow a binomial distribution."""
+        if not point.single or self.name == "tokens":
+            return None
+        if self.name == "wrong_accepted":  # given which answers are accepted
+            accepted = point.columns["accepted"].sum()
+            return round(point.columns["wrong_accepted"].sum()), round(accepted)
+        losses = self.losses(point)
+        return round(losses.sum()), len(losses)
+
+
+# --- the choice ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One rule of a grid and what was certified of it."""
+
+    threshold: float
+    give_up: float
+    rates: dict[str, float]
+    """Observed rates, see :class:`OperatingPoint`."""
+    level: float
+    """Level at which it was tested; 0 if it was not tested."""
+    p_values: dict[str, float]
+    """By promise."""
+    certified: bool
+
+    @property
+    def broken(self) -> list[str]:
+        """The promises that could not be certified at its level."""
+        return [name for name, p in self.p_values.items() if self.level == 0 or p > self.level]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certification:
+    """Every threshold, and the choice."""
+
+    candidates: tuple[Candidate, ...]
+    """In decreasing order of thresholds."""
+    choice: Candidate | None
+    """The certified one with the fewest tokens."""
+    bounds: dict[str, float]
+    """By promise, the one-sided bound of the choice at its level. It would hold for a threshold
+    fixed in advance; for the chosen one only the promises hold."""
+    smallest: dict[str, float]
+    """Without a choice, by promise: the smallest limit with which these samples would certify a
+    threshold, with the other promises unchanged; promises for which no limit helps are left out."""
+
+
+def certify(
+    points: Sequence[OperatingPoint], promises: Sequence[Promise], delta: float
+) -> Certification:
+    """Test each point and choose.
+
+    Args:
+        points: of a grid that was chosen without looking at the samples.
+        promises: all must hold; the p-value of a point is the largest of theirs.
+        delta: 1 - confidence.
+    """
+    points = _in_order(points)
+    candidates = tested(points, promises, delta)
+    choice = cheapest(candidates)
+    if choice is None:
+        levels = start_levels(len(points), delta, starts_of(promises, len(points)))
+        smallest = {one.name: _smallest_limit(points, promises, one, levels) for one in promises}
+        known = {name: limit for name, limit in smallest.items() if limit is not None}
+        return Certification(candidates=candidates, choice=None, bounds={}, smallest=known)
+    point = points[candidates.index(choice)]
+    bounds = {one.name: one.upper_bound(point, choice.level) for one in promises}
+    return Certification(candidates=candidates, choice=choice, bounds=bounds, smallest={})
+
+
+def tested(
+    points: Sequence[OperatingPoint], promises: Sequence[Promise], delta: float
+) -> tuple[Candidate, ...]:
+    """Each point, by decreasing threshold and, among equal ones, increasing give-up.
+
+    The arguments are those of :func:`certify`.
+    """
+    points = _in_order(points)
+    p_values = [{one.name: one.p_value(point) for one in promises} for point in points]
+    levels = start_levels(len(points), delta, starts_of(promises, len(points)))
+    certified, tried = sequential_test([max(each.values()) for each in p_values], levels)
+    rows = zip(points, p_values, tried.tolist(), certified.tolist(), strict=True)
+    return tuple(
+        Candidate(
+            threshold=point.rule.threshold,
+            give_up=point.rule.give_up,
+            rates=point.rates,
+            level=level,
+            p_values=values,
+            certified=holds,
+        )
+        for point, values, level, holds in rows
+    )
+
+
+def _in_order(points: Iterable[OperatingPoint]) -> list[OperatingPoint]:
+    return sorted(points, key=lambda point: (-point.rule.threshold, point.rule.give_up))
+
+
+def cheapest(candidates: Sequence[Candidate]) -> Candidate | None:
+    """The certified one with the fewest tokens."""
+    return min((row for row in candidates if row.certified), key=_cost, default=None)
+
+
+def starts_of(promises: Sequence[Promise], size: int) -> int:
+    """The number of ``size`` thresholds among which delta is divided at first.
+
+    A promise on premature stops alone is satisfied most easily by the strictest thresholds, so a
+    few starts are enough. Others may hold only in the middle of the grid: then every threshold is
+    a start, which certifies everything that Bonferroni's correction would, and more.
+    """
+    return min(STARTS, size) if all(one.name == "pse" for one in promises) else size
+
+
+def start_levels(size: int, delta: float, starts: int) -> Floats:
+    """[size] shares of delta: equal at ``starts`` places, the first of them place 0."""
+    levels = np.zeros(size)
+    levels[np.arange(starts) * size // starts] = delta / starts
+    return levels
+
+
+def sequential_test(p_values: Iterable[float], levels: Floats) -> tuple[Bools, Floats]:
+    """Fixed-sequence testing with several starts, each passing on its level if certified.
+
+    A threshold is certified if its p-value is at most its own share of delta plus, if the
+    previous one was certified, the level of that one (the fallback procedure, Wiens 2003; with
+    one start it is plain fixed-sequence testing). The family-wise error is at most
+    delta = sum(levels), whether or not the losses are monotone in the threshold; monotony only
+    affects how many are certified.
+
+    Args:
+        p_values: [G] from the strictest threshold down.
+        levels: [G] shares of delta.
+
+    Returns:
+        [G] which are certified, and the level at which each was tested.
+    """
+    certified, tested = np.zeros(len(levels), dtype=np.bool_), np.zeros(len(levels))
+    carried = 0.0
+    for place, (p_value, own) in enumerate(zip(p_values, levels, strict=True)):
+        tested[place] = level = own + carried
+        certified[place] = level > 0 and p_value <= level
+        carried = level if certified[place] else 0.0
+    return certified, tested
+
+
+def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) -> int:
+    """The smallest number of independent labels for which a promise on a share is likely certified.
+
+    With n of them and at most k failures the exact test certifies ``limit`` at ``delta``; the
+    chance of at most k failures is ``power`` if their true share is ``share``. For a promise on
+    accepted answers, only accepted answers count as labels.
+
+    Raises:
+        ValueError: if ``share`` is not below ``limit``, so that no number suffices.
+
+    Examples:
+        >>> labels_needed(0.1, 0.0, 0.1)
+        22
+    """
+    if not 0 <= share < limit < 1:
+        raise ValueError(f"a share of {share:g} never certifies a limit of {limit:g}")
+    failures, n = 0, 1
+    while True:
+        high = n
+        while binomial_cdf(failures, high, limit) > delta:
+            n, high = high + 1, 2 * high
+        # More labels with the same number of failures never certify less.
+        n += bisect_left(
+            range(n, high), True, key=lambda m: binomial_cdf(failures, m, limit) <= delta
+        )
+        if binomial_cdf(failures, n, share) >= power:
+            return n
+        failures += 1
+
+
+def _cost(row: Candidate) -> tuple[float, float, float, float]:
+    """Fewest tokens first; without tokens, fewest turns; then correct answers, then strictness."""
+    rates = row.rates
+    return rates["tokens"], 0 if rates["tokens"] else rates["turns"], rates["wrong"], -row.threshold
+
+
+def _smallest_limit(
+    points: Sequence[OperatingPoint], promises: Sequence[Promise], one: Promise, levels: Floats
+) -> float | None:
+    """Bisection: a larger limit never certifies less."""
+    others = [promise for promise in promises if promise is not one]
+    fixed = [max((other.p_value(p) for other in others), default=0.0) for p in points]
+
+    def some(limit: float) -> bool:
+        tried = replace(one, limit=limit)
+        found = [max(tried.p_value(p), other) for p, other in zip(points, fixed, strict=True)]
+        return bool(sequential_test(found, levels)[0].any())
+
+    return _smallest(some, one.bound) if some(one.bound) else None
+
+
+def _smallest(granted: Callable[[float], bool], high: float) -> float:
+    """The smallest value in [0, high] from which on a monotone condition holds."""
+    low = 0.0
+    if granted(low):
+        return low
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if granted(middle) else (middle, high)
+    return high

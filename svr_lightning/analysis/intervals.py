@@ -1,0 +1,147 @@
+"""Intervals of metrics, over clusters of problems.
+
+Variants of one problem are not independent: every resample and split here takes a cluster
+whole. A problem's turns stay together for the same reason. Intervals do not include the variation
+between decoding seeds or training runs.
+
+Shapes: N problems, C clusters, R resamples. ``cluster`` is [N] codes 0..C-1.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svr_lightning.analysis.calibration import ConfidenceCounts
+from svr_lightning.analysis.table import Bools, Floats, Ints
+
+RESAMPLES = 1000
+Z_95 = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution: half the width of a 95 % interval, in sigmas."""
+_AT_ONCE = 100  # resamples whose turns are in memory together
+
+
+def wilson_interval(proportion: float, n: float) -> list[float] | None:
+    """The 95 % Wilson score interval of a proportion of n trials; None without trials.
+
+    Examples:
+        >>> [round(bound, 3) for bound in wilson_interval(0.8, 10)]
+        [0.49, 0.943]
+    """
+    if n == 0:
+        return None
+    share = Z_95**2 / n
+    centre = (proportion + share / 2) / (1 + share)
+    half = math.sqrt(share * (proportion * (1 - proportion) + share / 4)) / (1 + share)
+    low = 0.0 if proportion == 0 else max(centre - half, 0.0)
+    high = 1.0 if proportion == 1 else min(centre + half, 1.0)
+    return [low, high]
+
+
+def effective_size(values: NDArray[Any], cluster: Ints) -> float:
+    """The effective number of independent problems in the mean of [N] ``values``, at most N.
+
+    N divided by the design effect, the ratio of the mean's variance over clusters to that over
+    problems; C if all values are equal, and 1 in one cluster, which tells nothing of others.
+
+    Examples:
+        >>> effective_size(np.array([1, 1, 0, 0]), np.array([0, 0, 1, 1]))
+        2.0
+    """
+    n, count = len(values), _clusters(cluster)
+    if n == 0 or count in (1, n):
+        return float(count)
+    gap = values - values.mean()
+    within = float((gap**2).sum())
+    if within == 0:
+        return float(count)
+    between = float((cluster_sums(gap, cluster) ** 2).sum())
+    return n / max(1.0, between / within)
+
+
+def mean_variance(values: NDArray[Any], cluster: Ints) -> float:
+    """Estimated variance of the mean of [N] ``values``, clusters being independent."""
+    count = _clusters(cluster)
+    if count < 2:
+        return 0.0
+    sums = cluster_sums(values - values.mean(), cluster)
+    return float((sums**2).sum() * count / (count - 1) / len(values) ** 2)
+
+
+def cluster_sums(values: NDArray[Any], cluster: Ints) -> Floats:
+    """[C] sums of [N] values over each cluster."""
+    return np.bincount(cluster, weights=values, minlength=_clusters(cluster)).astype(np.float64)
+
+
+def resample_counts(cluster: Ints, resamples: int, seed: int) -> NDArray[np.int32]:
+    """[R, N] how often each problem is in each resample of the C clusters."""
+    count = _clusters(cluster)
+    if count == 0:
+        return np.zeros((resamples, 0), dtype=np.int32)
+    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), resamples)
+    return draws.astype(np.int32)[:, cluster]
+
+
+def split_clusters(cluster: Ints, share: float, seed: int) -> Bools:
+    """[N] a random ``share`` of the clusters, rounded down."""
+    count = _clusters(cluster)
+    order = np.random.default_rng(seed).permutation(count)
+    return np.isin(cluster, order[: int(share * count)])
+
+
+def percentile_interval(values: Floats) -> list[float] | None:
+    """The 2.5 % and 97.5 % quantiles of the resamples in which a metric is defined; else None."""
+    defined = values[~np.isnan(values)]
+    if len(defined) == 0:
+        return None
+    return [float(bound) for bound in np.quantile(defined, (0.025, 0.975))]
+
+
+def ratio_resamples(
+    ratios: Mapping[str, tuple[Floats, Floats]], counts: NDArray[np.int32]
+) -> dict[str, Floats]:
+    """[R] resamples of metrics that are a sum over problems divided by another.
+
+    Args:
+        ratios: by name, numerator and denominator of each problem, [N] each.
+        counts: [R, N], see :func:`resample_counts`.
+    """
+    columns = np.stack([column for pair in ratios.values() for column in pair], axis=1)
+    sums = counts.astype(np.float64) @ columns
+    below = np.where(sums[:, 1::2] > 0, sums[:, 1::2], np.nan)
+    return dict(zip(ratios, (sums[:, ::2] / below).T, strict=True))
+
+
+def level_resamples(
+    turns: Mapping[str, NDArray[Any]],
+    counts: NDArray[np.int32],
+    statistics: Callable[[ConfidenceCounts], Mapping[str, Floats]],
+) -> dict[str, Floats]:
+    """[R] resamples of statistics of turns' confidences, such as AUROC or ECE.
+
+    Args:
+        turns: [O] ``row``, ``confidence`` and ``correct`` of a :class:`ProblemTable`.
+        counts: [R, N], see :func:`resample_counts`.
+        statistics: values of shape [R] from levels with counts [R, U].
+    """
+    order = np.argsort(turns["confidence"], kind="stable")
+    values, starts = np.unique(turns["confidence"][order], return_index=True)
+    label, problem = turns["correct"][order], turns["row"][order]
+
+    def sums(column: NDArray[Any]) -> Floats:
+        if not len(starts):
+            return np.zeros((len(column), 0))
+        return np.add.reduceat(column, starts, axis=1).astype(np.float64)
+
+    parts = []
+    for begin in range(0, len(counts), _AT_ONCE):
+        weight = counts[begin : begin + _AT_ONCE, problem]
+        levels = ConfidenceCounts(confidence=values, total=sums(weight), right=sums(weight * label))
+        parts.append(statistics(levels))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _clusters(cluster: Ints) -> int:
+    return int(cluster.max(initial=-1)) + 1

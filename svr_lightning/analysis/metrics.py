@@ -1,0 +1,191 @@
+"""All metrics of data sets and their macro averages, as in results files."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from svr_lightning.analysis import calibration
+from svr_lightning.analysis.intervals import (
+    RESAMPLES,
+    effective_size,
+    level_resamples,
+    percentile_interval,
+    ratio_resamples,
+    resample_counts,
+    wilson_interval,
+)
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.table import (
+    Floats,
+    ProblemTable,
+    TurnTable,
+    problem_table,
+    turn_tables,
+)
+from svr_lightning.core.metrics import METRIC_NAMES
+from svr_lightning.files import finite
+
+MATH_5 = ("math500", "aime26", "amc23", "olympiadbench", "minerva_math")
+"""The data sets of the paper's Math-5 average."""
+DIAGNOSTICS = "diagnostics.json"
+
+
+def summarize(records: Sequence[SampleRecord]) -> dict[str, Any]:
+    """:func:`measure_all` of records; a repeated record counts once.
+
+    Raises:
+        ValueError: naming a record with a turn without a label.
+    """
+    return measure_all(turn_tables(records))
+
+
+def measure_all(tables: Mapping[str, TurnTable]) -> dict[str, dict[str, Any]]:
+    """``{"datasets": {name: values}, "macro": {"all": average, "math": average}}``.
+
+    ``values`` are those of :func:`measure`. For the averages see :func:`macro_average`; ``all`` is
+    over every data set here, ``math`` over Math-5 alone.
+    """
+    datasets = {name: measure(table) for name, table in tables.items()}
+    return {"datasets": datasets, "macro": macro_averages(datasets)}
+
+
+def measure(table: TurnTable) -> dict[str, Any]:
+    """Every metric that the method has, ``n`` problems and ``accuracy_ci95``; None if undefined.
+
+    The interval is the 95 % Wilson interval for the effective number of independent problems.
+    """
+    problems = problem_table(table, table.outcome)
+    values: dict[str, Any] = {name: finite(value) for name, value in problems.values().items()}
+    correct = problems.problems["final_correct"]
+    size = effective_size(correct, table.cluster)
+    interval = wilson_interval(values["accuracy"] or 0.0, size)
+    return {**values, "n": len(table.ids), "accuracy_ci95": interval}
+
+
+def diagnose(
+    tables: Mapping[str, TurnTable], *, resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, Any]:
+    """The content of ``diagnostics.json``: every metric of each data set with its interval.
+
+    ``resamples`` are those of the bootstrap over clusters, ``seed`` that of its draws, from which
+    each data set starts.
+
+    Returns:
+        Per data set ``n`` problems, ``n_clusters``, and ``metrics``: those of :func:`measure`,
+        and ``ece`` and ``aurc`` of the observed turns where the method has self-checks, each as
+        ``{"value": x, "ci95": [low, high]}``, None if undefined.
+    """
+    datasets = {}
+    for name, table in tables.items():
+        problems = problem_table(table, table.outcome)
+        values, resampled = point_values(problems), _resampled(problems, resamples, seed)
+        datasets[name] = {
+            "n": len(table.ids),
+            "n_clusters": len(np.unique(table.cluster)),
+            "metrics": {
+                key: {"value": finite(value), "ci95": percentile_interval(resampled[key])}
+                for key, value in values.items()
+            },
+        }
+    bootstrap = {"resamples": resamples, "seed": seed, "level": 0.95, "unit": "cluster"}
+    return {"datasets": datasets, "bootstrap": bootstrap}
+
+
+def defined_values(records: Sequence[SampleRecord]) -> dict[str, float]:
+    """The metrics of :func:`diagnose`, as far as they are defined, of one data set's records.
+
+    Raises:
+        ValueError: if they are of several data sets, or a turn has no label.
+    """
+    tables = list(turn_tables(records).values())
+    if len(tables) != 1:
+        raise ValueError(f"records of one data set are needed; these are of {len(tables)}")
+    values = point_values(problem_table(tables[0], tables[0].outcome))
+    return {name: value for name, value in values.items() if not math.isnan(value)}
+
+
+def point_values(problems: ProblemTable) -> dict[str, float]:
+    """Every metric of :func:`diagnose` without its interval; nan if undefined."""
+    values = problems.values()
+    if problems.self_checked:
+        levels = calibration.levels_of(problems.turns["confidence"], problems.turns["correct"])
+        values |= {key: float(value) for key, value in _of_confidence(levels).items()}
+    return values
+
+
+def _resampled(table: ProblemTable, resamples: int, seed: int) -> dict[str, Floats]:
+    counts = resample_counts(table.cluster, resamples, seed)
+    found = ratio_resamples(table.ratios(), counts)
+    if table.self_checked:
+        found |= level_resamples(table.turns, counts, _of_confidence)
+    return found
+
+
+def _of_confidence(levels: calibration.ConfidenceCounts) -> dict[str, Floats]:
+    return {
+        "auroc": calibration.auroc(levels),
+        "ece": calibration.expected_calibration_error(levels),
+        "aurc": calibration.area_under_risk_coverage(levels),
+    }
+
+
+AVERAGES = ("all", "math")
+"""Averages over data sets, logged like a data set of that name."""
+
+
+def macro_averages(
+    datasets: Mapping[str, Mapping[str, Any]], metrics: Sequence[str] = METRIC_NAMES
+) -> dict[str, Any]:
+    """The averages of a results file: ``all``, and the paper's ``math`` over five data sets."""
+    names = dict(zip(AVERAGES, (tuple(datasets), MATH_5), strict=True))
+    return {key: macro_average(datasets, chosen, metrics) for key, chosen in names.items()}
+
+
+def macro_average(
+    datasets: Mapping[str, Mapping[str, Any]],
+    names: Sequence[str],
+    metrics: Sequence[str] = METRIC_NAMES,
+) -> dict[str, Any]:
+    """The unweighted mean of each metric over the named data sets that are present.
+
+    Args:
+        datasets: values by data set, None if undefined.
+        names: what the average is meant to cover.
+        metrics: what to average; those that no data set has are left out.
+
+    Returns:
+        Each metric: the mean over the data sets that define it, None if none does.
+        ``n_datasets``: {metric: over how many data sets it ran}. ``datasets`` and ``missing``:
+        which of ``names`` went in and which are not there.
+    """
+    present = [name for name in names if name in datasets]
+    known = [m for m in metrics if not datasets or any(m in one for one in datasets.values())]
+    defined = {
+        metric: [value for n in present if (value := datasets[n].get(metric)) is not None]
+        for metric in known
+    }
+    return {
+        **{k: math.fsum(v) / len(v) if v else None for k, v in defined.items()},
+        "n_datasets": {metric: len(values) for metric, values in defined.items()},
+        "datasets": present,
+        "missing": [name for name in names if name not in datasets],
+    }
+
+
+def named_metrics(stage: str, results: Mapping[str, Any]) -> dict[str, float]:
+    """The defined metrics under the names of a log, such as ``val/gsm8k/accuracy``.
+
+    ``stage`` is what names begin with; ``results`` are those of :func:`summarize`, or empty.
+    """
+    datasets: dict[str, dict[str, Any]] = dict(results.get("datasets", {}))
+    if len(datasets) > 1:
+        macro = results["macro"]
+        datasets |= {name: macro[name] for name in AVERAGES if macro[name]["datasets"]}
+    return {
+        f"{stage}/{dataset}/{metric}": float(values[metric])
+        for dataset, values in datasets.items()
+        for metric in METRIC_NAMES
+        if values.get(metric) is not None
+    }

@@ -1,0 +1,262 @@
+"""The files of an evaluation: ``samples.jsonl`` or ``votes.jsonl``, ``results.json``, its journal.
+
+Every number of the results is computed from the samples.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import svr_lightning
+from svr_lightning.analysis.metrics import summarize
+from svr_lightning.analysis.records import (
+    AnyRecord,
+    PoolRecord,
+    Record,
+    SampleRecord,
+    record_line,
+    unique,
+)
+from svr_lightning.analysis.table import TurnTable, turn_tables
+from svr_lightning.errors import ConfigError, require
+from svr_lightning.files import LineJournal, to_json, write_aside, write_file
+from svr_lightning.tasks import TASKS, get_task
+
+SAMPLES = "samples.jsonl"
+VOTES = "votes.jsonl"
+RESULTS = "results.json"
+DECODING = ("temperature", "top_p", "top_k", "fresh_turns")
+"""The settings of ``model.evaluation`` that a certificate holds for."""
+_DEPENDENCIES = ("torch", "lightning", "transformers", "torchmetrics", "sympy")
+
+
+# --- reading: every line is checked, and a wrong one is named ------------------------------------
+
+
+def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
+    """Read a samples file.
+
+    Raises:
+        ConfigError: naming the file and the line that is no sample record or repeats one.
+    """
+    return list(_read_lines(Path(path), SampleRecord))
+
+
+def read_tables(path: Path) -> tuple[list[SampleRecord], dict[str, TurnTable]]:
+    """The records of a samples file, and their turns as one table per data set.
+
+    Raises:
+        ConfigError: naming the file, and the line or the record, that cannot be used.
+    """
+    records = read_samples(path)
+    try:
+        tables = turn_tables(records)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    require(bool(tables), f"{path}: there are no samples in it; evaluate something first")
+    return records, tables
+
+
+def read_pools(path: str | os.PathLike[str]) -> list[PoolRecord]:
+    """Read a votes file; raises ConfigError as :func:`read_samples` does."""
+    return list(_read_lines(Path(path), PoolRecord))
+
+
+def _read_lines(path: Path, kind: type[Record]) -> Iterator[Record]:
+    """The records of every line that is not blank."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        wanted = SAMPLES if kind is SampleRecord else VOTES
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a {wanted}") from error
+    first_line: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = kind.from_json(_parse_line(line))
+            if first_line.setdefault(record.key, number) != number:
+                raise ValueError(f"repeats {'/'.join(record.key)} of line {first_line[record.key]}")
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}, line {number}: {error}; fix or remove the line") from error
+        yield record
+
+
+def _parse_line(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON ({error.msg} at column {error.colno})") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def write_results(
+    folder: str | os.PathLike[str],
+    records: Sequence[SampleRecord],
+    config: Mapping[str, Any],
+    versions: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write ``samples.jsonl``, one line per problem, then ``results.json``.
+
+    Samples are written first, so that they are kept even if they cannot be summarized. What is not
+    finite becomes null; what JSON does not know becomes a string.
+
+    Args:
+        folder: created if missing.
+        records: one per problem; of repeated ones the first is written.
+        config: what the run was configured with, stored as it is.
+        versions: see :func:`package_versions`.
+
+    Returns:
+        The content of ``results.json``.
+
+    Raises:
+        ValueError: see :func:`summarize`; the samples are on disk then.
+        OSError: if a file cannot be written; what was there before the write that failed stays.
+    """
+    problems = write_samples(folder, records)
+    results = {**summarize(problems), "config": dict(config), "versions": dict(versions)}
+    text = to_json(results, indent=2)
+    write_file(Path(folder) / RESULTS, [text, "\n"])
+    restored: dict[str, Any] = json.loads(text)
+    return restored
+
+
+def write_samples(
+    folder: str | os.PathLike[str], records: Sequence[SampleRecord]
+) -> list[SampleRecord]:
+    """Write only ``samples.jsonl``, for records without labels; returns the records written.
+
+    A results file of other samples is removed.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    problems = unique(records)
+    aside = write_aside(folder / SAMPLES, map(record_line, problems))
+    (folder / RESULTS).unlink(missing_ok=True)
+    os.replace(aside, folder / SAMPLES)
+    return problems
+
+
+def read_results(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a results file; empty if there is none.
+
+    Raises:
+        ConfigError: if it cannot be read.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return {}
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: no results file ({error}); correct or remove it") from error
+    return results if isinstance(results, dict) else {}
+
+
+def setting(config: Mapping[str, Any], *keys: str) -> Any:
+    """A value under nested keys of a configuration; None if it is not there."""
+    found: Any = config
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def certified_settings(
+    config: Mapping[str, Any], datasets: Collection[str] | None = None
+) -> dict[str, Any]:
+    """The settings that a certificate holds for, beside rule and T_max, as far as they are known.
+
+    Args:
+        config: of an evaluation, as results files quote it.
+        datasets: those that count; None for all of validation and test.
+
+    Returns:
+        :data:`DECODING` and ``chat_template_kwargs``; of data sets of this package's tasks ``task``
+        and ``max_completion_tokens``, each a list if they differ.
+    """
+    evaluation = setting(config, "model", "evaluation") or {}
+    found = {name: evaluation[name] for name in DECODING if name in evaluation}
+    template = setting(config, "model", "policy", "chat_template_kwargs")
+    found |= {} if template is None else {"chat_template_kwargs": template}
+    tasks, limits = set(), set()
+    for split in ("val", "test"):
+        for source in setting(config, "data", split) or []:
+            task, limit = source["task"], source.get("max_completion_tokens")
+            chosen = datasets is None or source["name"] in datasets
+            if chosen and isinstance(task, str) and task in TASKS:  # others would be imported
+                tasks.add(task)
+                limits.add(applied_limit(task, limit, evaluation.get("max_completion_tokens")))
+    for name, values in (("task", tasks), ("max_completion_tokens", limits)):
+        if values:
+            found[name] = values.pop() if len(values) == 1 else sorted(values)
+    return found
+
+
+def applied_limit(task: str, own: int | None, most: int | None) -> int:
+    """The completion limit of a data set in tokens: its own, else its task's, at most ``most``."""
+    limit = own or get_task(task).max_completion_tokens
+    return limit if most is None else min(limit, most)
+
+
+def package_versions() -> dict[str, str | None]:
+    """Versions of what a result depends on; None of a package that is not installed."""
+    return {
+        "svr_lightning": svr_lightning.__version__,
+        **{name: _version(name) for name in _DEPENDENCIES},
+        "python": platform.python_version(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+# --- the journal --------------------------------------------------------------------------------
+
+
+class Journal(LineJournal[tuple[str, str], AnyRecord]):
+    """The finished problems of one process, so that a killed evaluation continues where it was.
+
+    The first line of the file is a fingerprint of all that decides a record; every other line is
+    the record of one problem, by data set and id. A journal of another fingerprint starts over, and
+    everything from the first line that is not a record is ignored.
+
+    Args:
+        path: of the file.
+        fingerprint: equal if and only if the same evaluation would give the same records.
+    """
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        super().__init__(path, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")
+
+    def done(self, dataset: str) -> dict[str, Any]:
+        """Records of a data set by problem id."""
+        return {name: r for (found, name), r in self.entries.items() if found == dataset}
+
+    def append(self, record: AnyRecord) -> None:
+        """Write a record down."""
+        self.write(record_line(record).encode("ascii"), record.key, record)
+
+    def read(self, line: bytes, number: int) -> tuple[tuple[str, str], AnyRecord] | None:
+        """The record of a line by its key; None for anything else."""
+        try:
+            value = json.loads(line)
+            kind = PoolRecord if isinstance(value, dict) and "samples" in value else SampleRecord
+            record: AnyRecord = kind.from_json(value)
+        except (ValueError, RecursionError):
+            return None
+        return record.key, record

@@ -1,0 +1,9 @@
+"""Observers of a run. None of them changes a gradient; any of them can be left out."""
+
+from .before_after import BeforeAfter
+from .hf_export import HFExport
+from .monitor import Monitor
+from .progress import Progress
+from .rollout_log import RolloutLog
+
+__all__ = ["BeforeAfter", "HFExport", "Monitor", "Progress", "RolloutLog"]

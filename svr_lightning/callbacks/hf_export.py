@@ -1,0 +1,190 @@
+"""The trained policy as a folder that ``from_pretrained`` loads, with a model card."""
+
+import inspect
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from transformers import GenerationConfig
+
+from svr_lightning import __version__
+from svr_lightning.analysis.operating_point import write_operating_point
+from svr_lightning.core.sharded import whole
+from svr_lightning.core.stopping import Confident, rule_as_config
+from svr_lightning.engines import lora
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.report.numbers import FORMS, text_of
+from svr_lightning.report.text import Table, to_markdown
+from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+
+_SCORES = ("accuracy", "turns", "esr", "pse", "brier")
+
+
+class HFExport(Callback):
+    """Writes ``policy/`` at the end of ``fit``: weights, tokenizer, chat template, card.
+
+    Args:
+        dtype: of the exported weights. fp32 by default, since small learning rates change weights
+            by less than bf16 can represent.
+    """
+
+    def __init__(self, dtype: str = "float32") -> None:
+        self.dtype = dtype
+
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Export, on one rank; not the trial of a ``fast_dev_run``."""
+        fast: Any = trainer.fast_dev_run  # type: ignore[attr-defined]
+        if not trainer.interrupted and not fast:
+            state = exported_weights(pl_module.policy, self.dtype, keep=trainer.is_global_zero)
+            if trainer.is_global_zero:
+                export_policy(pl_module, Path(trainer.default_root_dir), state)
+
+
+def exported_weights(model: Any, dtype: str, *, keep: bool = True) -> dict[str, torch.Tensor]:
+    """The weights as exported, adapters merged; every process has to ask where they are sharded.
+
+    One tensor at a time is whole on the device; without ``keep`` none is kept.
+    """
+    acting = {weight.name: weight.read for weight in lora.acting_weights(model)}
+    found = {}
+    for key, value in lora.base_of(model.state_dict()).items():
+        name = key.replace(".base_layer.", ".")
+        full = acting[name]() if name in acting else whole(value)  # a tied weight, or a buffer
+        if keep:
+            found[name] = full.to("cpu", getattr(torch, dtype))
+    return found
+
+
+def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) -> Path:
+    """Save the policy under ``root/policy`` and return that folder."""
+    folder = root / "policy"
+    evaluation = pl_module.evaluation
+    model = pl_module.policy
+    # New: the checkpoint's own temperature and similar settings contradict greedy decoding.
+    own = model.generation_config
+    model.generation_config = GenerationConfig(
+        bos_token_id=own.bos_token_id,
+        eos_token_id=own.eos_token_id,
+        pad_token_id=own.pad_token_id,
+        do_sample=False,
+        max_new_tokens=pl_module.sampling.max_completion_tokens,
+    )
+    model.save_pretrained(folder, state_dict=state)
+    if lora.is_adapted(model):
+        lora.save_adapter(model, root / "adapter")
+    pl_module.renderer.tokenizer.save_pretrained(folder)
+    _, rule = pl_module.evaluating.protocol
+    if isinstance(rule, Confident):
+        # New even if the folder had one: its certificate was for other weights.
+        usual = Confident(threshold=rule.threshold)
+        own = {k: v for k, v in asdict(rule).items() if v != getattr(usual, k)}
+        details = {"max_turns": evaluation.max_turns, **({"rule": own} if own else {})}
+        write_operating_point(folder, rule.threshold, details)
+    after = root / "eval" / "after" / "results.json"
+    datasets = json.loads(after.read_text())["datasets"] if after.is_file() else {}
+    (folder / "README.md").write_text(model_card(pl_module, datasets), encoding="utf-8")
+    return folder
+
+
+def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
+    """The model card: what the policy is, how it was trained, its use and its scores."""
+    scores = Table(
+        name="scores",
+        caption="On held-out problems",
+        head=("data set", "n", *(FORMS[metric][0] for metric in _SCORES)),
+        rows=[
+            [name, str(values["n"]), *(text_of([datasets], [name], metric) for metric in _SCORES)]
+            for name, values in datasets.items()
+        ],
+    )
+    verifies = pl_module.recipe.protocol(1, Confident())[1] is not None
+    title = "A self-verifying policy" if verifies else "A policy without self-verification"
+    lines = [
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: text-generation",
+        "tags: [self-verification, adaptive-computation, grpo]",
+        "---",
+        f"# {title}",
+        "",
+        f"Trained with svr_lightning {__version__}, recipe `{type(pl_module.recipe).__name__}`, "
+        f"from `{pl_module.policy_config.path}`, seed {pl_module.seed}.",
+        "",
+        *_usage(pl_module),
+        *(["", to_markdown(scores)] if datasets else []),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _usage(pl_module: Any) -> list[str]:
+    """How to prompt the policy, and the command for it."""
+    max_turns, rule = pl_module.evaluating.protocol
+    if rule is not None:
+        checked = (
+            "a solution, a verdict and a confidence" if rule.needs_self_check else "a solution"
+        )
+        text = (
+            f"Each turn it writes {checked}. Stop at the first complete turn with {rule}, "
+            f"otherwise let it refine its own draft, for at most {max_turns} turns:"
+        )
+    else:
+        text = (
+            f"Its answer is that of turn {max_turns}; nothing it writes ends a trajectory earlier:"
+        )
+    if pl_module.recipe.uses_labels:
+        text = f"PRIVILEGED: its prompts show whether the previous answer was right. {text}"
+    return [text, "", "```bash", *_command(pl_module), "```"]
+
+
+def _command(pl_module: Any) -> list[str]:
+    """A command that runs the policy with the settings of its training."""
+    task = pl_module.run_config.get("data", {}).get("questions_task")
+    stop = pl_module.evaluation.stop
+    settings = {
+        **({"data.questions_task": task} if task else {}),
+        **_other_than_default(pl_module.policy_config, _RENDERING, "model.policy"),
+        **_other_than_default(pl_module.evaluation, ("max_turns",), "model.evaluation"),
+        **({"model.evaluation.stop": rule_as_config(stop)} if stop else {}),
+        **_recipe_settings(pl_module),
+    }
+    options = [
+        f"  --{name} {shlex.quote(value if isinstance(value, str) else json.dumps(value))}"
+        for name, value in settings.items()
+    ]
+    parts = ["python -m svr_lightning predict --model.policy.path THIS_FOLDER", *options]
+    return [*(f"{part} \\" for part in parts), "  --question '...'"]
+
+
+_RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
+
+
+def _other_than_default(
+    config: PolicyConfig | EvaluationConfig, names: tuple[str, ...], section: str
+) -> dict[str, Any]:
+    default = type(config)()
+    return {
+        f"{section}.{name}": getattr(config, name)
+        for name in names
+        if getattr(config, name) != getattr(default, name)
+    }
+
+
+def _recipe_settings(pl_module: Any) -> dict[str, Any]:
+    """The recipe, and those of its options that may shape a prompt or what is read from a text."""
+    recipe = type(pl_module.recipe)
+    chosen = pl_module.run_config.get("model", {}).get("recipe", {}).get("init_args", {})
+    options = {
+        f"model.recipe.{name}": chosen[name]
+        for name, parameter in inspect.signature(recipe).parameters.items()
+        if name in chosen
+        and chosen[name] != parameter.default
+        and (isinstance(chosen[name], bool | str) or name == "custom_dialogue")
+        and name != "custom_reward"
+    }
+    named = {"model.recipe": f"{recipe.__module__}.{recipe.__qualname__}"}
+    return {**(named if recipe is not SVR or options else {}), **options}

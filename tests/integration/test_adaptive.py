@@ -1,0 +1,454 @@
+"""Adaptive inference, recorded turn by turn."""
+
+import math
+import random
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.analysis.records import AnyRecord
+from svr_lightning.analysis.replay import replay
+from svr_lightning.analysis.results import Journal
+from svr_lightning.core.stopping import (
+    Confident,
+    FixedTurns,
+    Majority,
+    RepeatedAnswer,
+    StopRule,
+)
+from svr_lightning.core.types import Problem
+from svr_lightning.engines.base import Output
+from svr_lightning.errors import ConfigError
+from svr_lightning.evaluation.config import EvaluationConfig
+from svr_lightning.evaluation.evaluator import (
+    OnTurn,
+    warn_of_faults,
+    warn_of_missing_self_checks,
+)
+from svr_lightning.evaluation.printing import print_outcome
+from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import GradingError
+from svr_lightning.tasks.messages import first_turn_messages
+from tests.scripted import (
+    ORDERS,
+    PROBLEMS,
+    RENDERER,
+    STEP,
+    at_places,
+    countdown,
+    evaluator,
+    exam,
+    mixed_answers,
+    says,
+    words,
+)
+from tests.scripted_engine import ScriptedEngine
+from tests.trajectories import records_of, summarize, turn_tables
+
+
+def adaptive(
+    engine: ScriptedEngine,
+    problems: Sequence[Problem] = PROBLEMS,
+    *,
+    max_turns: int = 4,
+    rule: StopRule | None = Confident(),  # noqa: B008 - frozen
+    on_turn: OnTurn | None = None,
+) -> list[dict[str, Any]]:
+    found = evaluator(engine, rule=rule, max_turns=max_turns)
+    return [record.to_json() for record in found.solve(problems, "toy", on_turn=on_turn)]
+
+
+OPINIONS = {
+    # The gate needs CORRECT, 0.85 and an untruncated completion, all in the same turn.
+    "a": [("CORRECT", 0.84), ("INCORRECT", 0.99), ("CORRECT", 0.85), ("CORRECT", 1.0)],
+    "b": [("UNSURE", 1.0)] * 4,
+    "c": [("INCORRECT", 0.9)] * 3 + [("CORRECT", 0.9)],
+}
+
+
+def opinionated(name: str, _sample: int, turn: int) -> list[int]:
+    return words(says("8+4-2", *OPINIONS[name][turn - 1]))
+
+
+def test_adaptive_inference_stops_at_the_first_open_gate_and_runs_to_the_end_otherwise() -> None:
+    records = adaptive(at_places(opinionated))
+    assert [(r["id"], r["returned_turn"], r["stopped_early"]) for r in records] == [
+        ("a", 3, True),
+        ("b", 4, False),
+        ("c", 4, False),  # its gate opens at T_max itself, which is not early
+    ]
+    assert [len(record["turns"]) for record in records] == [3, 4, 4]
+
+
+def test_a_truncated_turn_does_not_stop_whatever_it_claims() -> None:
+    engine = at_places(lambda *_: words(says("8+2", "CORRECT", 1.0) + " and" * 200))
+    (record,) = adaptive(engine, PROBLEMS[:1], max_turns=3)
+    assert (record["returned_turn"], record["stopped_early"]) == (3, False)
+    assert [turn["finish_reason"] for turn in record["turns"]] == ["length"] * 3
+    assert [turn["truncated"] for turn in record["turns"]] == [True] * 3
+
+
+def test_without_a_rule_every_turn_runs_and_the_last_is_returned() -> None:
+    records = adaptive(at_places(opinionated), rule=None)
+    assert {(r["returned_turn"], r["stopped_early"], len(r["turns"])) for r in records} == {
+        (4, False, 4)
+    }
+
+
+def test_a_record_holds_what_the_samples_file_promises() -> None:
+    seen: list[tuple[str, int]] = []
+    records = adaptive(
+        at_places(opinionated), on_turn=lambda problem, turn: seen.append((problem.id, turn.index))
+    )
+    record = records[0]
+    assert list(record) == [
+        "schema_version",
+        "dataset",
+        "id",
+        "task",
+        "question",
+        "reference",
+        "payload",
+        "returned_turn",
+        "stopped_early",
+        "turns",
+    ]
+    assert (record["dataset"], record["question"], record["reference"]) == (
+        "toy",
+        PROBLEMS[0].question,
+        "10",
+    )
+    text = says("8+4-2", "INCORRECT", 0.99)
+    prompt_tokens = record["turns"][1].pop("prompt_tokens")
+    assert record["turns"][1] == {
+        "turn": 2,
+        "text": text,
+        "answer": "8+4-2",
+        "correct": True,
+        "verdict": "INCORRECT",
+        "confidence": 0.99,
+        "truncated": False,
+        "completion_tokens": len(words(text)),
+        "finish_reason": "stop",
+        "answer_group": 1,
+        "verdict_probability": 0.368,  # one token of log-probability -1: the script's
+        "answer_logprob": -1.0,
+        "completion_logprob": -1.0,
+    }
+    assert prompt_tokens > record["turns"][0]["prompt_tokens"] > 20
+    assert sorted(seen) == [(r["id"], t["turn"]) for r in records for t in r["turns"]]
+
+
+def test_a_question_without_a_reference_is_answered_and_not_graded() -> None:
+    own = replace(PROBLEMS[0], reference="")
+    (record,) = adaptive(at_places(opinionated), [own])
+    assert [turn["correct"] for turn in record["turns"]] == [None] * 3
+
+
+def test_a_problem_that_does_not_fit_is_recorded_as_wrong_under_its_own_id() -> None:
+    long = replace(PROBLEMS[1], id="too-long", question="8 4 2 " * 400)
+    engine = at_places(opinionated)
+    records = adaptive(engine, [PROBLEMS[0], long, PROBLEMS[2]])
+    assert [record["id"] for record in records] == ["a", "too-long", "c"]
+    assert records[1] == {
+        "schema_version": 2,
+        "task": "countdown",
+        "payload": dict(long.payload),
+        "dataset": "toy",
+        "id": "too-long",
+        "question": long.question,
+        "reference": "15",
+        "returned_turn": 0,
+        "stopped_early": False,
+        "turns": [],
+        "error": "the problem does not fit 600 prompt tokens",
+    }
+    # 8 + 4 - 2 = 10 solves a alone: one of three, the one that could not be run among them.
+    values = summarize(records)["datasets"]["toy"]
+    assert (values["n"], values["accuracy"]) == (3, pytest.approx(1 / 3))
+
+
+def test_permuting_the_references_leaves_every_prompt_of_adaptive_inference_as_it_was() -> None:
+    prompts, labels = set(), set()
+    for references in ORDERS:
+        engine = ScriptedEngine(mixed_answers)
+        records = adaptive(engine, exam(references))
+        prompts.add(tuple(request.prompt_ids for request in engine.requests))
+        labels.add(tuple(turn["correct"] for record in records for turn in record["turns"]))
+    assert len(prompts) == 1
+    assert len(labels) > 1
+
+
+class Varied(ScriptedEngine):
+    """Gives every completion a token probability of its own, decided by the request's seed."""
+
+    max_batch = 5
+
+    def step(self) -> list[Output]:
+        seeds = {request.id: request.sampling.seed for request in self.requests}
+        return [
+            replace(
+                output,
+                logprobs=(math.log(random.Random(seeds[output.id]).uniform(0.4, 1.0)),)
+                * len(output.token_ids),
+            )
+            for output in super().step()
+        ]
+
+
+def moody(name: str, _sample: int, turn: int) -> list[int]:
+    rng = random.Random(f"{name} {turn}")
+    verdict = rng.choice(["CORRECT", "CORRECT", "INCORRECT", "UNSURE", "PERHAPS"])
+    confidence = rng.choice([0.5, 0.7, 0.8, 0.85, 0.9, 0.95])
+    tail = " and" * 200 if rng.random() < 0.15 else ""
+    return words(says(rng.choice(["8+4-2", "8 + 4-2", "8*4"]), verdict, confidence) + tail)
+
+
+RULES = [
+    Confident(),
+    Confident(threshold=0.6),
+    Confident(threshold=0.0),
+    Confident(needs_correct=False, threshold=0.9),
+    Confident(score="verdict_probability", threshold=0.8),
+    Confident(score="answer_logprob", threshold=-0.3, needs_correct=False),
+    Confident(score="completion_logprob", threshold=-0.3, fallback="most_confident"),
+    Confident(fallback="most_confident"),
+    FixedTurns(turns=3),
+    RepeatedAnswer(),
+    RepeatedAnswer(times=3, in_a_row=False),
+    Majority(),
+    Majority(certainty=0.8),
+]
+MANY = [countdown(f"p{index}", (8, 4, 2), 10) for index in range(60)]
+
+
+def moody_records(rule: StopRule | None) -> list[dict[str, Any]]:
+    engine = at_places(moody, MANY, samples=1)
+    engine.__class__ = Varied
+    return adaptive(engine, MANY, rule=rule, max_turns=5)
+
+
+@pytest.fixture(scope="module")
+def recording() -> list[dict[str, Any]]:
+    """Five turns of each problem, whatever the policy says of them."""
+    return moody_records(None)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(
+    rule: StopRule, recording: list[dict[str, Any]]
+) -> None:
+    live = moody_records(rule)
+    (table,) = turn_tables(recording).values()
+    outcome = replay(table, rule, 5)
+    for row, (alive, recorded) in enumerate(zip(live, recording, strict=True)):
+        assert alive["turns"] == recorded["turns"][: outcome.observed[row]]
+        assert alive["returned_turn"] == outcome.returned[row]
+        assert alive["stopped_early"] == outcome.stopped_early[row]
+        assert ("observed_turns" in alive) == (outcome.observed[row] != outcome.returned[row])
+        assert alive.get("observed_turns", alive["returned_turn"]) == outcome.observed[row]
+    lengths = {len(record["turns"]) for record in live}
+    if not isinstance(rule, FixedTurns):
+        assert len(lengths) > 1 + isinstance(rule, Confident)  # some ended early and some ran on
+    if isinstance(rule, Majority) or getattr(rule, "fallback", "") == "most_confident":
+        assert any("observed_turns" in record for record in live)
+
+
+@pytest.mark.parametrize(
+    ("rule", "turns", "why"),
+    [
+        (Confident(), [("8*4", "CORRECT", 0.95)], "CORRECT at confidence 0.95 >= 0.85"),
+        (
+            Confident(threshold=0.8437),
+            [("8*4", "CORRECT", 0.95)],
+            "CORRECT at confidence 0.95 >= 0.8437",
+        ),
+        (Confident(threshold=0.0), [("8*4", "CORRECT", 0.1)], "stopped: CORRECT)"),
+        (
+            Confident(needs_correct=False),
+            [("8*4", "INCORRECT", 0.9)],
+            "stopped: confidence 0.9 >= 0.85",
+        ),
+        (
+            Confident(score="verdict_probability", threshold=0.3),
+            [("8*4", "CORRECT", 0.1)],
+            "CORRECT at probability of the verdict 0.368 >= 0.3",
+        ),
+        (
+            RepeatedAnswer(),
+            [("8*4", "UNSURE", 0.5), ("4 * 8", "CORRECT", 0.7)],
+            "(turn 2; stopped: an answer given 2 times in a row)",
+        ),
+        (
+            Majority(),
+            [("8*4", "UNSURE", 0.5), ("4 * 8", "CORRECT", 0.7)],
+            "(turn 1; stopped: the majority is settled)",
+        ),
+        (Confident(), [("8*4", "UNSURE", 0.9)] * 3, "(turn 3; stopped: no turns were left)"),
+        (
+            Confident(fallback="most_confident"),
+            [("8*4", "UNSURE", 0.4), ("8+4-2", "UNSURE", 0.9), ("8*4", "UNSURE", 0.5)],
+            "answer: 8+4-2, correct (turn 2; stopped: no turns were left, the rule prefers an "
+            "earlier one)",
+        ),
+        (None, [("8*4", "CORRECT", 1.0)] * 3, "(turn 3; stopped: no turns were left)"),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, StopRule | None) else "",
+)
+def test_the_terminal_names_the_real_reason_of_a_stop(
+    rule: StopRule | None,
+    turns: list[tuple[str, str, float]],
+    why: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    engine = at_places(lambda _, __, turn: words(says(*turns[turn - 1])))
+    (record,) = adaptive(engine, PROBLEMS[:1], rule=rule, max_turns=3)
+    assert len(record["turns"]) == len(turns)
+    print_outcome(*records_of([record]), rule)
+    assert why in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_answer_that_cannot_be_graded_is_wrong_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def grade(_self: Any, _completion: str, problem: Problem) -> bool:
+        if problem.id == "b":
+            raise GradingError("the grader's process died")
+        return True
+
+    monkeypatch.setattr(type(get_task("countdown")), "grade", grade)
+    records = adaptive(at_places(opinionated))
+    assert [turn["correct"] for turn in records[0]["turns"]] == [True] * 3
+    assert [turn["correct"] for turn in records[1]["turns"]] == [False] * 4
+    assert {turn["grading_error"] for turn in records[1]["turns"]} == {"the grader's process died"}
+    empty = {"id": "long", "turns": [], "returned_turn": 0, "error": "the problem does not fit"}
+    records.append({**records[1], **empty})
+    with pytest.warns(UserWarning, match="counted as wrong of 4 problems") as caught:
+        warn_of_faults(records_of(records))
+    assert [str(warning.message) for warning in caught] == [
+        "counted as wrong of 4 problems: could not be run (the problem does not fit): toy/long; "
+        "could not be graded: toy/b"
+    ]
+
+
+def test_the_output_says_when_no_turn_states_a_self_check() -> None:
+    records = adaptive(at_places(lambda *_: words("<answer>8+4-2</answer>")), max_turns=2)
+    with pytest.warns(UserWarning, match=r"0 of 6 turns state a self-check; was this policy train"):
+        warn_of_missing_self_checks(records_of(records))
+    one = adaptive(at_places(opinionated), PROBLEMS[:1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_missing_self_checks(records_of([*records, *one]))
+
+
+def test_problems_finish_from_the_start_on_and_finished_ones_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[set[str]] = []
+    finished: list[AnyRecord] = []
+    seen: set[str] = set()
+    append = Journal.append
+
+    def note(problem: Problem, _turn: Any) -> None:
+        seen.add(problem.id)
+
+    def add(journal: Journal, record: AnyRecord) -> None:
+        append(journal, record)
+        finished.append(record)
+        begun.append(set(seen))
+
+    monkeypatch.setattr(Journal, "append", add)
+    engine = at_places(moody, MANY, samples=1)
+    engine.max_batch = 4
+    first = evaluator(engine, max_turns=3, root=tmp_path)
+    assert first.begin("toy", step=STEP, fingerprint="f") is None
+    records = first.solve(MANY, "toy", on_turn=note)
+    # Four trajectories at a time: no more than four are begun and not yet ended.
+    assert max(len(known) - index for index, known in enumerate(begun)) == 4
+    assert sorted(r.id for r in finished) == sorted(r.id for r in records)
+    journal = first.folder("toy") / ".journal-0.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:51]))  # its head and fifty records
+    before = [record.id for record in finished]
+    finished.clear()
+    second = evaluator(at_places(moody, MANY, samples=1), max_turns=3, root=tmp_path)
+    found = second.begin("toy", step=STEP, fingerprint="f")
+    assert found == f"{journal.parent}: going on after 50 problems of an earlier start"
+    assert second.solve(MANY, "toy") == records
+    assert sorted(record.id for record in finished) == sorted(before[50:])
+    second.finish()
+    assert sorted(file.name for file in journal.parent.iterdir()) == [
+        "results.json",
+        "samples.jsonl",
+    ]
+
+
+def test_votes_are_independent_first_turns_in_the_order_of_their_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = replace(PROBLEMS[1], id="too-long", question="8 4 2 " * 400)
+    finished: list[str] = []
+
+    def speak(name: str, sample: int, turn: int) -> list[int]:
+        assert turn == 1
+        return words(f"<answer>{'8+4-2' if sample == 1 else '8*4'}</answer>" + " and" * sample)
+
+    engine = at_places(speak)
+    engine.max_batch = 2
+    monkeypatch.setattr(Journal, "append", lambda _, record: finished.append(record.id))
+    sampling = evaluator(engine, votes=3, root=tmp_path)
+    sampling.begin("votes", step=STEP, fingerprint="f")
+    records = sampling.vote([PROBLEMS[0], long, PROBLEMS[2]], "toy")
+    pools = [record.to_json() for record in records]
+    assert finished == ["too-long", "a", "c"]
+    assert [pool["id"] for pool in pools] == ["a", "too-long", "c"]
+    assert [len(pool["samples"]) for pool in pools] == [3, 0, 3]
+    assert pools[1]["error"] == "the problem does not fit 600 prompt tokens"
+    assert {k: v for k, v in pools[0].items() if k != "samples"} == {
+        "schema_version": 2,
+        "payload": dict(PROBLEMS[0].payload),
+        "dataset": "toy",
+        "id": "a",
+        "question": PROBLEMS[0].question,
+        "reference": "10",
+        "task": "countdown",
+    }
+    answers = [(s["answer"], s["correct"]) for s in pools[0]["samples"]]
+    assert answers == [("8*4", False), ("8+4-2", True), ("8*4", False)]
+    assert list(pools[0]["samples"][0]) == [
+        *("text", "answer", "correct", "truncated"),
+        *("prompt_tokens", "completion_tokens", "finish_reason"),
+    ]
+    first = {request.prompt_ids for request in engine.requests}
+    assert len(first) == 2  # one prompt per problem: that of its first turn
+    assert RENDERER.prompt_ids(first_turn_messages(get_task("countdown"), PROBLEMS[0])) in first
+
+
+def test_fresh_turns_are_independent_samples_of_the_first_prompt() -> None:
+    """Turn 2 doubts, turn 3 is sure. No turn sees what came before; each has its own draw."""
+    engine = at_places(opinionated)
+    (record,) = evaluator(engine, rule=Confident(), fresh_turns=True).solve(PROBLEMS[:1], "toy")
+    assert (record.returned_turn, record.stopped_early, len(record.turns)) == (3, True, 3)
+    first = RENDERER.prompt_ids(first_turn_messages(get_task("countdown"), PROBLEMS[0]))
+    assert [request.prompt_ids for request in engine.requests] == [first] * 3
+    assert len({request.sampling.seed for request in engine.requests}) == 3
+
+
+def test_a_single_turn_recipe_has_fresh_turns_until_a_rule_without_a_self_check_stops() -> None:
+    answers = ["8+4", "8*4", "8+4", "8+2"]
+    engine = at_places(lambda _name, _sample, turn: words(f"<answer>{answers[turn - 1]}</answer>"))
+    twice = RepeatedAnswer(in_a_row=False)
+    alone = evaluator(engine, rule=twice, recipe=GRPO())
+    assert [len(one.turns) for one in alone.solve(PROBLEMS[:1], "toy")] == [1]
+    fresh = evaluator(engine, rule=twice, recipe=GRPO(), fresh_turns=True)
+    assert [one.returned_turn for one in fresh.solve(PROBLEMS[:1], "toy")] == [3]
+
+
+def test_fresh_turns_need_a_temperature() -> None:
+    with pytest.raises(ConfigError, match="fresh_turns at temperature=0: all turns would be the"):
+        EvaluationConfig(fresh_turns=True)

@@ -1,0 +1,106 @@
+"""The exported policy's folder and the threshold that is used with it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from svr_lightning.analysis.operating_point import read_operating_point, write_operating_point
+from svr_lightning.callbacks.hf_export import export_policy, exported_weights
+from svr_lightning.core.stopping import Confident, RepeatedAnswer
+from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.training.module import SVRModule
+from tests.models import tiny_qwen3
+from tests.scripted import RENDERER
+from tests.small_fit import module
+
+
+def exported(
+    root: Path, *, run_config: dict[str, Any] | None = None, **settings: Any
+) -> tuple[dict[str, Any], str]:
+    """What the folder's operating point says, and the model card."""
+    trained: SVRModule = module(**settings)
+    trained.run_config = run_config or {}
+    trained.policy = tiny_qwen3()
+    # As checkpoints ship it: contradicts itself where nothing is sampled.
+    trained.policy.generation_config = GenerationConfig(
+        do_sample=False, temperature=0.6, top_k=20, top_p=0.95, eos_token_id=[3, 7]
+    )
+    trained.renderer = RENDERER
+    folder = export_policy(trained, root, exported_weights(trained.policy, "float32"))
+    file = folder / "operating_point.json"
+    point = json.loads(file.read_text()) if file.is_file() else {}
+    rule = {**point.get("rule", {}), "threshold": point.get("threshold")}
+    expected = Confident(**rule) if point else None
+    assert read_operating_point(folder) == expected
+    return point, (folder / "README.md").read_text()
+
+
+def test_an_exported_policy_loads_and_decodes_greedily(tmp_path: Path) -> None:
+    exported(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy")
+    for name, weight in tiny_qwen3().state_dict().items():
+        assert torch.equal(weight, loaded.state_dict()[name])
+    generation = GenerationConfig.from_pretrained(tmp_path / "policy")
+    assert (generation.eos_token_id, generation.do_sample) == ([3, 7], False)
+    assert generation.max_new_tokens == 64
+
+
+def test_an_exported_policy_says_where_it_stops(tmp_path: Path) -> None:
+    point, card = exported(tmp_path)
+    assert point == {"threshold": 0.85, "max_turns": 2}
+    assert "confidence >= 0.85" in card
+
+
+def test_a_threshold_taken_from_the_policy_that_was_trained_is_handed_on(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    write_operating_point(start, 0.9125, {"premature_stop_error": 0.1})
+    point, card = exported(tmp_path, policy=PolicyConfig(path=str(start)))
+    # What was found out about the other weights is not claimed of these.
+    assert point == {"threshold": 0.9125, "max_turns": 2}
+    assert "confidence >= 0.9125" in card
+
+
+def test_an_exported_policy_stops_by_the_whole_rule_that_it_was_evaluated_with(
+    tmp_path: Path,
+) -> None:
+    rule = Confident(threshold=0.7, needs_correct=False, fallback="most_confident", give_up=0.2)
+    exported(tmp_path, evaluation=EvaluationConfig(stop=rule, max_turns=2))
+    assert read_operating_point(tmp_path / "policy") == rule
+
+
+def test_new_weights_do_not_inherit_what_the_old_ones_were_tuned_to(tmp_path: Path) -> None:
+    exported(tmp_path)
+    write_operating_point(tmp_path / "policy", 0.7, {"tuned": True})
+    point, card = exported(
+        tmp_path, evaluation=EvaluationConfig(stop=Confident(threshold=0.6), max_turns=2)
+    )
+    assert point == {"threshold": 0.6, "max_turns": 2}
+    assert "confidence >= 0.6" in card
+
+
+def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path: Path) -> None:
+    configured = {
+        "model": {"recipe": {"init_args": {"interface": "verdict", "group_size": 4}}},
+        "data": {"questions_task": "gsm8k"},
+    }
+    point, card = exported(
+        tmp_path,
+        run_config=configured,
+        evaluation=EvaluationConfig(stop=RepeatedAnswer()),
+        policy=PolicyConfig(chat_template_kwargs={}),
+    )
+    assert point == {}  # another rule than the paper's has no such threshold
+    command = card.split("```bash\n")[1].split("```")[0].replace("\\\n", "")
+    assert command.split() == [
+        *("python", "-m", "svr_lightning", "predict", "--model.policy.path", "THIS_FOLDER"),
+        *("--data.questions_task", "gsm8k", "--model.policy.chat_template_kwargs", "'{}'"),
+        "--model.evaluation.stop",
+        *('\'{"class_path":', '"svr_lightning.core.stopping.RepeatedAnswer",'),
+        *('"init_args":', '{"times":', "2,", '"in_a_row":', "true}}'"),
+        *("--model.recipe", "svr_lightning.recipes.svr.SVR"),
+        *("--model.recipe.interface", "verdict", "--question", "'...'"),
+    ]

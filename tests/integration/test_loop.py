@@ -1,0 +1,493 @@
+"""The fit loop: rollouts in, Lightning's own automatic optimisation out."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
+
+from svr_lightning.callbacks import BeforeAfter, HFExport
+from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.schedule import warmup_stable_decay
+from svr_lightning.core.stopping import FixedTurns
+from svr_lightning.engines.base import Output
+from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.errors import ConfigError
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.training.config import (
+    EvaluationConfig,
+    OptimizerConfig,
+    PolicyConfig,
+    SamplingConfig,
+)
+from svr_lightning.training.logs import CSVLog
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sources import DataSource
+from tests.small_fit import data, module, same, trainer, weights
+from tests.tolerance import assert_same_first_step, of_logprobs, rounding
+
+FIRST_STEP = {"lr": 1e-3 * warmup_stable_decay(0, total_steps=1), "length": 576, "tokens": 8 * 576}
+"""Of :func:`tests.small_fit.module`: 8 sequences of at most 512 and 64 tokens."""
+
+
+class Watch(Callback):
+    """Notes which step each rollout was sampled at, and what was trained on."""
+
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+        self.steps: list[int] = []
+        self.problems: list[tuple[str, ...]] = []
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        sampled = {
+            turn.completion.policy_version
+            for group in pl_module.groups
+            for trajectory in group.trajectories
+            for turn in trajectory.turns
+        }
+        assert len(sampled) == 1
+        self.versions.append(sampled.pop())
+        self.steps.append(trainer.global_step)
+        self.problems.append(tuple(group.problem.id for group in pl_module.groups))
+
+
+def test_each_rollout_is_sampled_by_the_weights_of_its_own_step(tmp_path: Path) -> None:
+    watch = Watch()
+    trainer(tmp_path, watch).fit(module(micro_batch_size=2), data())
+    # 12 problems, 2 a step: 6 optimizer steps of 4 micro-batches each.
+    assert watch.steps == [step for step in range(6) for _ in range(4)]
+    assert watch.versions == watch.steps
+    assert len(set(watch.problems)) == 6
+
+
+def test_several_updates_share_one_rollout(tmp_path: Path) -> None:
+    watch = Watch()
+    run = trainer(tmp_path, watch)
+    run.fit(module(updates_per_rollout=2, micro_batch_size=4), data())
+    # 12 problems, 2 an optimizer step and 4 a rollout, 2 micro-batches a step.
+    assert run.global_step == 6
+    assert watch.versions == [rollout * 2 for rollout in range(3) for _ in range(4)]
+    assert {len(problems) for problems in watch.problems} == {4}
+
+
+def test_gradients_take_no_memory_during_a_rollout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[list[str]] = []
+    collect = SVRModule.collect
+
+    def watched(model: SVRModule, *arguments: Any) -> Any:
+        held.append([name for name, p in model.policy.named_parameters() if p.grad is not None])
+        return collect(model, *arguments)
+
+    monkeypatch.setattr(SVRModule, "collect", watched)
+    trainer(tmp_path, max_steps=2).fit(module(micro_batch_size=4), data())
+    assert held == [[], []]
+
+
+class RoundedEngine(TransformersEngine):
+    """Reports log-probabilities that are off by 0.01, as those of an engine in bf16 are."""
+
+    def step(self) -> list[Output]:
+        return [replace(o, logprobs=tuple(p - 0.01 for p in o.logprobs)) for o in super().step()]
+
+
+def logged(folder: Path, key: str) -> dict[int, float]:
+    """By step, what a run logged under a key."""
+    with (folder / "metrics.csv").open(encoding="utf-8") as lines:
+        return {int(r["step"]): float(r["value"]) for r in csv.DictReader(lines) if r["key"] == key}
+
+
+def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path: Path) -> None:
+    narrow = LossSpec(ratio="sequence", clip_eps=3e-4, clip_eps_high=4e-4, beta=0.0)
+    model = module(
+        updates_per_rollout=2,
+        recipe=SVR(group_size=4, horizon=2, length_scale=92, loss=narrow),
+        engine=RoundedEngine(),
+    )
+    trainer(tmp_path, logger=CSVLog(tmp_path), max_steps=4).fit(model, data())
+    ratio = logged(tmp_path, "train/ratio_max")
+    assert [ratio[1], ratio[3]] == pytest.approx([1.0, 1.0], abs=rounding(1, 1.0), rel=0)
+    assert min(abs(ratio[2] - 1.0), abs(ratio[4] - 1.0)) > 10 * rounding(1, 1.0)
+    assert logged(tmp_path, "train/clip_frac")[1] == 0.0
+    with torch.no_grad():
+        scores = model.policy(torch.arange(model.policy.config.vocab_size)[None]).logits[0]
+    allowed = of_logprobs(model.policy, scores)
+    assert logged(tmp_path, "engine/logprob_diff")[1] == pytest.approx(0.01, abs=allowed, rel=0)
+
+
+@pytest.mark.parametrize(("size", "accumulate"), [(4, 2), (3, 3), (1, 8)])
+def test_the_size_of_micro_batches_does_not_change_the_update(
+    tmp_path: Path, size: int, accumulate: int
+) -> None:
+    whole, split = module(), module(micro_batch_size=size)
+    trainer(tmp_path, max_steps=1).fit(whole, data())
+    run = trainer(tmp_path, max_steps=1)
+    run.fit(split, data())
+    assert run.accumulate_grad_batches == accumulate
+    assert_same_first_step(split.policy, whole, **FIRST_STEP)
+
+
+class Forwards(Callback):
+    """Counts how often the policy's and the reference's first layers begin to compute."""
+
+    def __init__(self) -> None:
+        self.policy = self.reference = 0
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert not pl_module.reference.training
+        self._hooks = [
+            getattr(pl_module, name)
+            .model.layers[0]
+            .mlp.register_forward_pre_hook(
+                lambda *_, name=name: setattr(self, name, getattr(self, name) + 1)
+            )
+            for name in ("policy", "reference")
+        ]
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+@pytest.mark.parametrize(
+    ("settings", "policy", "reference"),
+    [
+        ({}, 1, 1),
+        ({"gradient_checkpointing": True}, 2, 1),
+    ],
+    ids=["plain", "gradient-checkpointing"],
+)
+def test_what_saves_memory_computes_again_and_makes_the_same_update(
+    tmp_path: Path, settings: dict[str, Any], policy: int, reference: int
+) -> None:
+    plain = module()
+    trainer(tmp_path, max_steps=1).fit(plain, data())
+    saving = module(policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024, **settings))
+    count = Forwards()
+    trainer(tmp_path, count, max_steps=1).fit(saving, data())
+    assert (count.policy, count.reference) == (policy, reference)
+    assert_same_first_step(saving.policy, plain, **FIRST_STEP)
+
+
+def test_limits_and_fast_dev_run_count_problem_batches(tmp_path: Path) -> None:
+    run = trainer(tmp_path, limit_train_batches=2)
+    run.fit(module(micro_batch_size=4), data())
+    assert run.global_step == 2
+    quick = trainer(tmp_path, fast_dev_run=1, limit_val_batches=1)
+    quick.fit(module(micro_batch_size=4), data())
+    assert quick.global_step == 1
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_validation_comes_every_so_many_optimizer_steps(tmp_path: Path, updates: int) -> None:
+    run = trainer(
+        tmp_path,
+        limit_val_batches=1.0,
+        val_check_interval=2,
+        check_val_every_n_epoch=None,
+    )
+    run.fit(module(micro_batch_size=4, updates_per_rollout=updates), data())
+    assert sorted(p.name for p in tmp_path.glob("eval/*")) == [
+        "step-000002",
+        "step-000004",
+        "step-000006",
+    ]
+    assert "val/dev/accuracy" in run.callback_metrics
+
+
+class SaveAndStop(Callback):
+    """Leaves a checkpoint behind one step and ends the run there."""
+
+    def __init__(self, step: int, path: Path) -> None:
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+            trainer.should_stop = True
+
+
+def trained_for_two_epochs(
+    folder: Path, updates: int, *callbacks: Callback, resume: Path | None = None
+) -> SVRModule:
+    """Two epochs of three rollouts, or what is left of them."""
+    model = module(updates_per_rollout=updates)
+    few = DataSource(
+        name="train", task="countdown", path="embedded:countdown-tiny", limit=6 * updates
+    )
+    run = trainer(folder, *callbacks, max_epochs=2, enable_checkpointing=bool(callbacks))
+    run.fit(model, data(train=few), ckpt_path=resume)
+    assert run.global_step == 6 * updates
+    return model
+
+
+@pytest.mark.parametrize(
+    ("updates", "steps"), [(1, (1, 2)), (2, (3,))], ids=["early-and-late", "within-a-rollout"]
+)
+def test_a_run_resumed_in_mid_epoch_ends_with_the_same_weights(
+    tmp_path: Path, updates: int, steps: tuple[int, ...]
+) -> None:
+    keep = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+    whole = trained_for_two_epochs(tmp_path, updates, keep)
+    assert whole.reference is not None
+    for step in steps:
+        path = tmp_path / f"step={step}.ckpt"
+        resumed = trained_for_two_epochs(tmp_path, updates, resume=path)
+        assert resumed.reference is not None
+        assert same(weights(resumed), weights(whole))
+        pairs = zip(resumed.reference.parameters(), whole.reference.parameters(), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"updates_per_rollout": 2}, "model.updates_per_rollout=2, but.* with 1"),
+        ({"problems_per_step": 3}, "data.problems_per_step=3, but.* with 2"),
+    ],
+)
+def test_a_run_goes_on_only_with_what_its_progress_was_counted_in(
+    tmp_path: Path, changed: dict[str, int], said: str
+) -> None:
+    path = tmp_path / "1.ckpt"
+    trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
+    of_data = {k: v for k, v in changed.items() if k.startswith("problems")}
+    of_model = {k: v for k, v in changed.items() if k not in of_data}
+    resumed = trainer(tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        resumed.fit(module(**of_model), data(**of_data), ckpt_path=path)
+
+
+@pytest.mark.parametrize(("before", "now"), [(8, 2), (2, 8)])
+def test_a_run_goes_on_with_the_next_problems_in_other_micro_batches(
+    tmp_path: Path, before: int, now: int
+) -> None:
+    """As it does with another number of processes."""
+    path, seen = tmp_path / "4.ckpt", []
+    options: dict[str, Any] = {"max_epochs": 2, "enable_checkpointing": True}
+    few = DataSource(name="train", task="countdown", path="embedded:countdown-tiny", limit=6)
+    for size, ends, saved in ((before, False, None), (before, True, None), (now, False, path)):
+        seen.append(watch := Watch())
+        callbacks = [watch, *([SaveAndStop(4, path)] if ends else [])]
+        run = trainer(tmp_path, *callbacks, **options)
+        run.fit(module(micro_batch_size=size), data(train=few), ckpt_path=saved)
+        assert run.global_step == (4 if ends else 6)
+    whole, cut, resumed = (list(dict(zip(w.steps, w.problems, strict=True)).items()) for w in seen)
+    assert cut + resumed == whole
+    assert len(seen[2].steps) == 2 * 8 // now
+    assert seen[2].versions == seen[2].steps
+
+
+def test_what_is_left_of_a_rollout_keeps_its_micro_batches(tmp_path: Path) -> None:
+    path = tmp_path / "1.ckpt"
+    trainer(tmp_path, SaveAndStop(1, path)).fit(module(updates_per_rollout=2), data())
+    with pytest.raises(ConfigError, match=r"micro-batches per .*=2, but.* with 1"):
+        trainer(tmp_path).fit(
+            module(updates_per_rollout=2, micro_batch_size=4), data(), ckpt_path=path
+        )
+
+
+def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "1.ckpt"
+    free = SVR(group_size=4, horizon=2, length_scale=92, loss=LossSpec(beta=0.0))
+    trainer(tmp_path, SaveAndStop(1, path)).fit(module(recipe=free), data())
+    with pytest.raises(ConfigError, match=r"another model or method.*such as reference"):
+        trainer(tmp_path).fit(module(), data(), ckpt_path=path)
+
+
+def test_a_training_does_not_go_on_from_weights_only(tmp_path: Path) -> None:
+    run = trainer(tmp_path, SaveAndStop(1, tmp_path / "1.ckpt"))
+    run.fit(module(), data())
+    run.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
+    with pytest.raises(ConfigError, match="saved with save_weights_only"):
+        trainer(tmp_path).fit(module(), data(), ckpt_path=tmp_path / "weights.ckpt")
+
+
+def test_a_reference_is_not_dropped_for_a_method_without_one(tmp_path: Path) -> None:
+    path = tmp_path / "1.ckpt"
+    trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
+    free = SVR(group_size=4, horizon=2, length_scale=92, loss=LossSpec(beta=0.0))
+    with pytest.raises(ConfigError, match=r"another model or method.*such as reference"):
+        trainer(tmp_path).fit(module(recipe=free), data(), ckpt_path=path)
+
+
+def test_the_last_checkpoint_is_the_end_of_the_run(tmp_path: Path) -> None:
+    keep = ModelCheckpoint(tmp_path, every_n_train_steps=2, save_top_k=0, save_last=True)
+    trainer(tmp_path, keep, max_steps=3, enable_checkpointing=True).fit(module(), data())
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert saved["global_step"] == 3
+    assert [path.name for path in tmp_path.glob("*.ckpt")] == ["last.ckpt"]
+
+
+def test_callbacks_that_only_watch_change_no_number(tmp_path: Path) -> None:
+    from svr_lightning.callbacks import HFExport, RolloutLog
+
+    bare, watched = module(), module()
+    trainer(tmp_path / "bare", max_steps=2).fit(bare, data())
+    callbacks = (RolloutLog(every=1), HFExport())
+    trainer(tmp_path / "watched", *callbacks, max_steps=2, logger=True).fit(watched, data())
+    assert same(weights(bare), weights(watched))
+
+
+def test_the_reference_follows_after_every_second_step(tmp_path: Path) -> None:
+    model = module()
+    history: list[torch.Tensor] = []
+
+    class Look(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            history.append(next(pl_module.reference.parameters()).clone())
+
+    trainer(tmp_path, Look(), max_steps=4).fit(model, data())
+    start = history[0]
+    assert torch.equal(history[0], start)  # after step 1 the reference is the loaded policy
+    assert not torch.equal(history[1], start)  # step 2 mixes
+    assert torch.equal(history[2], history[1])
+    assert not torch.equal(history[3], history[2])
+
+
+def test_a_forgotten_sync_is_noticed(tmp_path: Path) -> None:
+    class Stale(TransformersEngine):
+        def sync(self, model: Any, version: int) -> None:
+            self._model, self.version = model, max(self.version, 0)
+
+    with pytest.raises(RuntimeError, match="weights of step 0 at step 1"):
+        trainer(tmp_path).fit(module(engine=Stale()), data())
+
+
+def test_a_resumed_run_trains_with_the_rate_that_it_is_given(tmp_path: Path) -> None:
+    run = trainer(tmp_path, max_steps=1)
+    run.fit(module(), data())
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    resumed = trainer(tmp_path, max_steps=2)
+    slower = module(optimizer=OptimizerConfig(lr=1e-7))
+    resumed.fit(slower, data(), ckpt_path=tmp_path / "end.ckpt")
+    (group, *_) = resumed.optimizers[0].param_groups
+    assert group["initial_lr"] == 1e-7
+    assert group["lr"] <= 1e-7
+
+
+def test_a_checkpoint_of_training_can_be_evaluated(tmp_path: Path) -> None:
+    run = trainer(tmp_path, max_steps=2)
+    run.fit(module(), data())
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    tested = data(val=[], test=data().sources["val"])
+    trainer(tmp_path, limit_test_batches=1.0).test(
+        module(), tested, ckpt_path=tmp_path / "end.ckpt"
+    )
+    assert (tmp_path / "eval" / "test" / "results.json").is_file()
+
+
+def test_a_run_without_an_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a length"):
+        trainer(tmp_path, max_epochs=-1).fit(module(), data())
+
+
+def test_a_rate_too_small_for_the_weights_is_warned_of(tmp_path: Path) -> None:
+    frozen = module(
+        optimizer=OptimizerConfig(lr=1e-30, weight_decay=0.0),
+        recipe=SVR(group_size=2, horizon=1),
+        sampling=SamplingConfig(max_completion_tokens=8),
+    )
+    with pytest.warns(UserWarning, match="lr is too small for float32"):
+        trainer(tmp_path).fit(frozen, data())
+
+
+def test_a_stock_trainer_is_refused_in_one_line(tmp_path: Path) -> None:
+    stock = Trainer(default_root_dir=tmp_path, accelerator="cpu", max_steps=1, logger=False)
+    with pytest.raises(ConfigError, match=r"stock lightning Trainer .* svr_lightning.SVRTrainer"):
+        stock.fit(module(), datamodule=data())
+
+
+def test_problems_without_a_data_module_are_refused_in_one_line(tmp_path: Path) -> None:
+    loader = DataLoader([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"needs the problems of an SVRDataModule"):
+        trainer(tmp_path).fit(module(), loader)
+
+
+def test_the_accumulation_is_not_for_users_to_set(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"accumulate_grad_batches=4.*set model.micro_batch_size"):
+        trainer(tmp_path, accumulate_grad_batches=4)
+
+
+def test_a_fast_dev_run_leaves_nothing_that_the_next_run_trips_over(tmp_path: Path) -> None:
+    callbacks = (BeforeAfter(), HFExport(), ModelCheckpoint(save_last=True))
+    tested = data(test=data().sources["val"])
+    trainer(tmp_path, *callbacks, fast_dev_run=1, enable_checkpointing=True).fit(module(), tested)
+    assert not list(tmp_path.rglob("*.ckpt"))
+    assert not any((tmp_path / name).exists() for name in ("policy", "eval/before", "eval/after"))
+
+
+@pytest.mark.parametrize(("limit", "count"), [(2, 2), (0.01, 1)])
+def test_the_limit_on_test_batches_holds_for_the_comparison(
+    tmp_path: Path, limit: float, count: int
+) -> None:
+    tested = data(test=data().sources["val"], eval_batch_size=1)
+    run = trainer(tmp_path, BeforeAfter(), max_steps=1, limit_test_batches=limit)
+    run.fit(module(), tested)
+    for name in ("before", "after"):
+        lines = (tmp_path / "eval" / name / "samples.jsonl").read_text().splitlines()
+        assert len(lines) == count
+
+
+def test_the_comparison_names_the_best_stop_without_a_self_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tested = data(test=data().sources["val"])
+    one = module(evaluation=EvaluationConfig(max_turns=3, stop=FixedTurns(turns=3)))
+    trainer(tmp_path, BeforeAfter(compare_stops=True), max_steps=1).fit(one, tested)
+    rows = [json.loads(x) for x in (tmp_path / "eval/after/samples.jsonl").open()]
+    assert all(len(row["turns"]) == 3 for row in rows)
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"within \d+ tokens, the best stop without a self-check is [a-z ]+, acc", said)
+
+
+def test_loggers_get_the_settings_of_a_run(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=1, logger=True).fit(module(), data())
+    logged = yaml.safe_load((tmp_path / "logs" / "hparams.yaml").read_text())
+    assert logged["model"]["optimizer"]["lr"] == 1e-3
+    assert logged["model"]["seed"] == 3
+
+
+def test_an_interrupted_run_says_how_to_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Interrupt(Callback):
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 2:
+                raise KeyboardInterrupt
+
+    keep = ModelCheckpoint(every_n_train_steps=1, save_top_k=0, save_last=True)
+    with caplog.at_level("INFO"), pytest.raises((SystemExit, KeyboardInterrupt)):
+        trainer(tmp_path, Interrupt(), keep, enable_checkpointing=True).fit(module(), data())
+    assert "interrupted after optimizer step 2; the same command with --ckpt_path last" in (
+        caplog.text
+    )
+    assert (tmp_path / "checkpoints" / "last.ckpt").is_file()
+
+
+def test_a_gpu_that_is_not_there_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"no GPU here; .*configs/hardware/cpu_smoke.yaml"):
+        trainer(tmp_path, accelerator="gpu")
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file is a file; give another folder"):
+        trainer(tmp_path / "file" / "run")

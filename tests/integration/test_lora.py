@@ -1,0 +1,275 @@
+"""Adapters: what they compute, what is saved, served and exported of them, and the reference."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+pytest.importorskip("peft")
+
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from svr_lightning.callbacks.hf_export import HFExport, exported_weights
+from svr_lightning.engines import lora
+from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.errors import ConfigError
+from svr_lightning.training.config import LoRAConfig, PolicyConfig, ReferenceConfig
+from svr_lightning.training.distributed import SVRDeepSpeedStrategy
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.policy import load_policy
+from svr_lightning.training.reference import make_reference
+from tests import small_fit
+from tests.faults.runs import compare
+from tests.models import MODELS, with_adapter
+from tests.rank_trainings import StopAfter
+from tests.requests import finish, mixed, plain_scores
+from tests.tolerance import of_logprobs, rounding
+
+LORA = LoRAConfig(r=2, alpha=6)
+IDS = torch.arange(24).reshape(2, 12)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_it_begins_as_the_base_model_and_acts_as_its_merged_weights(kind: str) -> None:
+    base = MODELS[kind]()
+    scores = base(IDS).logits
+    new = MODELS[kind]()
+    lora.attach(new, r=4, alpha=8, target_modules="all-linear", seed=1, base="tiny")
+    assert torch.equal(new(IDS).logits, scores)
+    adapted = with_adapter(base)
+    merged = MODELS[kind](seed=9)
+    merged.load_state_dict(exported_weights(adapted, "float32"))
+    found = adapted(IDS).logits
+    allowed = of_logprobs(merged, found[0])
+    assert (found - merged(IDS).logits).abs().max() < allowed
+    assert (found - scores).abs().max() > 100 * allowed
+    layer = adapted.model.layers[0].mlp.up_proj
+    product = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
+    expected = layer.base_layer.weight + 8 / 4 * product
+    assert torch.equal(merged.model.layers[0].mlp.up_proj.weight, expected)
+
+
+def test_every_projection_of_a_hybrid_gets_one_and_nothing_else_does() -> None:
+    model = with_adapter(MODELS["hybrid"]())
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    adapted = {name.split(".lora_")[0].split(".")[-1] for name in trained}
+    attention = {"q_proj", "k_proj", "v_proj", "o_proj"}
+    linear_attention = {"in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "out_proj"}
+    assert adapted == attention | linear_attention | {"gate_proj", "up_proj", "down_proj"}
+    model(IDS).logits.logsumexp(-1).sum().backward()
+    # All of them act: none is passed over by a kernel that reads a weight itself.
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters() if p.requires_grad)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_transformers_engine_samples_with_the_adapter(kind: str) -> None:
+    adapted = with_adapter(MODELS[kind]())
+    merged = MODELS[kind]()
+    merged.load_state_dict(exported_weights(adapted, "float32"))
+    engine = TransformersEngine()
+    engine.start(adapted, (7,), 512)
+    engine.sync(adapted, 0)
+    for request in mixed():
+        engine.submit(request)
+    outputs = finish(engine, len(mixed()))
+    for request in mixed():
+        output = outputs[request.id]
+        scores = plain_scores(merged, request, output.token_ids)
+        scores = scores / (request.sampling.temperature or 1.0)
+        chosen = scores.log_softmax(-1).gather(1, torch.tensor(output.token_ids).unsqueeze(1))
+        gap = (chosen.squeeze(1) - torch.tensor(output.logprobs)).abs().max()
+        assert gap < of_logprobs(merged, scores)
+
+
+# --- the reference ------------------------------------------------------------------------------
+
+
+def hidden(model: Any) -> torch.Tensor:
+    return model.base_model(input_ids=IDS).last_hidden_state
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@torch.no_grad()
+def test_the_reference_is_the_base_model_and_leaves_the_policy_as_it_was(kind: str) -> None:
+    base = MODELS[kind]()
+    policy = with_adapter(base)
+    of_policy = hidden(policy)
+    for every in (0, 4):  # neither has followed yet
+        reference = make_reference(policy, ReferenceConfig(every=every), seed=1)
+        assert torch.equal(hidden(reference), hidden(base))
+        assert torch.equal(hidden(policy), of_policy)
+        trained = {name for name, p in policy.named_parameters() if p.requires_grad}
+        assert all("default" in name for name in trained)
+        assert len(trained) == 2 * sum(".base_layer." in n for n, _ in policy.named_parameters())
+
+
+@torch.no_grad()
+def test_a_reference_that_follows_mixes_deltas_and_says_what_it_leaves_out() -> None:
+    policy = with_adapter(MODELS["qwen3"]())
+    reference = lora.AdapterReference(policy, follows=True, seed=1)
+    layer = policy.model.layers[0].mlp.gate_proj
+    exact = torch.zeros_like(layer.base_layer.weight)
+    for mixes in range(1, 5):
+        for parameter in (p for p in policy.parameters() if p.requires_grad):
+            parameter.normal_(0.0, 0.1, generator=torch.Generator().manual_seed(mixes))
+        before = 0.4 * layer.get_delta_weight("reference")
+        exact = 0.4 * exact + 0.6 * layer.get_delta_weight("default")
+        wanted = before + 0.6 * layer.get_delta_weight("default")
+        error = reference.follow(0.6)
+        found = layer.get_delta_weight("reference")
+        # The nearest matrix of rank 2 x 4 to what is to be mixed.
+        u, s, v = torch.linalg.svd(wanted)
+        nearest = u[:, :8] * s[:8] @ v[:8]
+        assert (found - nearest).abs().max() < rounding(len(wanted), s[0].item())
+        if mixes <= lora.REFERENCE_RANKS:
+            assert (found - exact).abs().max() < rounding(len(wanted), s[0].item())
+            assert error < 1e-6
+        else:
+            assert 0.01 < error < 0.4
+
+
+# --- a training ---------------------------------------------------------------------------------
+
+
+def train(folder: Path, *callbacks: Callback, resume: str | None = None, **policy: Any) -> Any:
+    """Four steps of the embedded policy, with a checkpoint of each; returns module and trainer."""
+    settings = {"max_prompt_tokens": 512, "max_model_len": 1024, "lora": LORA} | policy
+    model = small_fit.module(policy=PolicyConfig(**settings))
+    saver = ModelCheckpoint(
+        every_n_train_steps=1, save_top_k=0, save_last=True, enable_version_counter=False
+    )
+    trainer = small_fit.trainer(
+        folder, saver, *callbacks, enable_checkpointing=True, max_steps=4, max_epochs=-1
+    )
+    trainer.fit(model, small_fit.data(), ckpt_path=resume)
+    return model, trainer
+
+
+def last(folder: Path) -> Any:
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SVRModule]:
+    """A run of four steps, its reference following at every other."""
+    folder = tmp_path_factory.mktemp("lora")
+    model, _ = train(folder, HFExport())
+    return folder, model
+
+
+def test_only_adapters_train_and_are_saved(trained: tuple[Path, SVRModule]) -> None:
+    folder, model = trained
+    base, _ = load_policy(PolicyConfig(), seed=3)
+    before = base.state_dict()
+    for name, value in lora.base_of(model.policy.state_dict()).items():
+        assert torch.equal(value, before[name.replace(".base_layer.", ".")])
+    saved = last(folder)
+    assert all(".lora_A." in name or ".lora_B." in name for name in saved["state_dict"])
+    rank = 2 + lora.REFERENCE_RANKS * 2  # the policy's and the reference's
+    layers = [m for m in base.modules() if isinstance(m, torch.nn.Linear)][:-1]
+    numbers = rank * sum(layer.in_features + layer.out_features for layer in layers)
+    assert sum(value.numel() for value in saved["state_dict"].values()) == numbers
+
+
+def test_a_resumed_training_ends_as_one_that_was_not_interrupted(
+    trained: tuple[Path, SVRModule], tmp_path: Path
+) -> None:
+    train(tmp_path, StopAfter(3))
+    assert last(tmp_path)["global_step"] == 3
+    train(tmp_path, resume="last")
+    found: list[str] = []
+    for key in ("state_dict", "optimizer_states", "lr_schedulers", "base"):
+        compare(key, last(trained[0])[key], last(tmp_path)[key], found)
+    assert found == []
+
+
+def test_merged_policy_and_adapter_are_exported(trained: tuple[Path, SVRModule]) -> None:
+    folder, model = trained
+    merged = AutoModelForCausalLM.from_pretrained(folder / "policy")
+    base, _ = load_policy(PolicyConfig(), seed=3)
+    with torch.no_grad():
+        expected = model.policy(IDS).logits
+        plain = base(IDS).logits
+        by_peft = PeftModel.from_pretrained(base, folder / "adapter")(IDS).logits
+        assert torch.equal(by_peft, expected)
+        allowed = of_logprobs(merged, expected[0])
+        assert (merged(IDS).logits - expected).abs().max() < allowed
+        assert (plain - expected).abs().max() > 10 * allowed
+
+
+def test_a_checkpoint_is_evaluated_without_its_reference(trained: tuple[Path, SVRModule]) -> None:
+    folder, model = trained
+    policy = PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=LORA)
+    again = small_fit.module(policy=policy)
+    trainer = small_fit.trainer(folder / "validated", limit_val_batches=1)
+    checkpoint = str(folder / "checkpoints" / "last.ckpt")
+    trainer.validate(again, small_fit.data(), ckpt_path=checkpoint, verbose=False)
+    with torch.no_grad():
+        assert torch.equal(again.policy(IDS).logits, model.policy(IDS).logits)
+    assert not any("reference" in name.split(".") for name in again.state_dict())
+
+
+# --- what makes no sense ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (["lm_head"], "an adapter on lm_head would not act"),
+        (["embed_tokens"], "an adapter on model.embed_tokens would not act"),
+        (["conv1d"], "peft refuses them .Targeting a Conv1d"),
+        (["q_porj"], "peft refuses them .Target modules {'q_porj'} not found"),
+    ],
+)
+def test_adapters_that_would_not_act_are_refused(targets: list[str], message: str) -> None:
+    config = PolicyConfig(path="random:qwen3_5", lora=LoRAConfig(target_modules=targets))
+    with pytest.raises(ConfigError, match=message):
+        load_policy(config, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (LoRAConfig(target_modules="q_proj)"), "peft refuses them .unbalanced parenthesis"),
+        (LoRAConfig(r=65), "lora.r=65 is above 64, the rank that a matrix"),
+    ],
+)
+def test_an_adapter_that_cannot_be_made_is_one_line(wrong: LoRAConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_policy(PolicyConfig(path="random:qwen3_5", lora=wrong), seed=1)
+
+
+def test_a_checkpoint_of_another_base_model_is_refused(trained: tuple[Path, SVRModule]) -> None:
+    other = {"path": str(trained[0] / "policy")}  # of the same shapes
+    with pytest.raises(ConfigError, match="a base model with other weights"):
+        train(trained[0] / "other", resume=str(trained[0] / "checkpoints" / "last.ckpt"), **other)
+
+
+def test_a_checkpoint_of_another_alpha_is_refused(trained: tuple[Path, SVRModule]) -> None:
+    other = LoRAConfig(r=2, alpha=12)
+    path = str(trained[0] / "checkpoints" / "last.ckpt")
+    with pytest.raises(ConfigError, match=r"'alpha': 12.*but the.*'alpha': 6"):
+        train(trained[0] / "other", resume=path, lora=other)
+
+
+def test_an_adapter_alone_is_no_policy(trained: tuple[Path, SVRModule]) -> None:
+    with pytest.raises(ConfigError, match="an adapter without its base model"):
+        load_policy(PolicyConfig(path=str(trained[0] / "adapter")), seed=1)
+
+
+def test_deepspeed_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed")
+    policy = PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=LORA)
+    trainer = small_fit.trainer(tmp_path, strategy=SVRDeepSpeedStrategy())
+    with pytest.raises(ConfigError, match="leaves DeepSpeed next to nothing to shard"):
+        trainer.fit(small_fit.module(policy=policy), small_fit.data())
+
+
+def test_a_reference_without_weights_has_no_type_of_its_own() -> None:
+    with pytest.raises(ConfigError, match="the reference has no weights of its own"):
+        make_reference(with_adapter(MODELS["qwen3"]()), ReferenceConfig(dtype="bfloat16"), seed=1)

@@ -1,0 +1,223 @@
+"""The threshold in a policy's folder: read, written, and used where a configuration names none."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.analysis.operating_point import (
+    Certificate,
+    read_operating_point,
+    weights_digest,
+    write_operating_point,
+)
+from svr_lightning.analysis.results import certified_settings
+from svr_lightning.cli import serve
+from svr_lightning.cli.main import parser_of
+from svr_lightning.core.stopping import Confident, rule_from_config
+from svr_lightning.errors import ConfigError
+from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.training.module import SVRModule
+from tests.scripted import TOKENIZER
+
+TINY = Path(__file__).resolve().parents[2] / "configs" / "countdown_tiny.yaml"
+
+
+def test_what_is_written_is_read_and_its_details_are_kept(tmp_path: Path) -> None:
+    assert read_operating_point(tmp_path) is None
+    assert read_operating_point("embedded:countdown-tiny") is None
+    path = write_operating_point(tmp_path, 0.9, {"pse": 0.1})
+    assert json.loads(path.read_text()) == {"threshold": 0.9, "pse": 0.1}
+    assert read_operating_point(tmp_path) == Confident(threshold=0.9)
+    assert [file.name for file in tmp_path.iterdir()] == ["operating_point.json"]
+
+
+@pytest.mark.parametrize("wrong", [1.5, -0.1, float("nan")])
+def test_a_threshold_that_is_none_is_not_written(tmp_path: Path, wrong: float) -> None:
+    with pytest.raises(ConfigError, match="threshold"):
+        write_operating_point(tmp_path, wrong, {})
+    with pytest.raises(ConfigError, match="no such folder"):
+        write_operating_point(tmp_path / "nowhere", 0.9, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[0.9]", "{}", '{"threshold": "0.9"}', '{"threshold": true}', '{"threshold": null}',
+     '{"threshold": 1.01}', '{"threshold": NaN}', '{"threshold": 1e999}', "[" * 100_000, "\x00"],
+    ids=lambda text: text[:20],
+)  # fmt: skip
+def test_a_file_that_holds_no_threshold_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "operating_point.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"operating_point\.json: "):
+        read_operating_point(tmp_path)
+
+
+def written(folder: Path, **changes: Any) -> Certificate:
+    """A certificate in a policy's folder."""
+    content = {
+        "schema_version": 1,
+        **{"certified": {"threshold": 0.9}, "rule": {"score": "verdict_probability"}},
+        **{"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9, "max_turns": 10},
+        **changes,
+    }
+    write_operating_point(folder, 0.9, content)
+    found = read_operating_point(folder)
+    assert isinstance(found, Certificate)
+    return found
+
+
+def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path: Path) -> None:
+    found = written(tmp_path, decoding={"temperature": 0.0, "top_k": 0})
+    rule = Confident(threshold=0.9, score="verdict_probability")
+    assert found.rule == rule
+    assert found.promises == ("pse at most 0.1", "confidence 0.9")
+    same = {"max_turns": 3, "temperature": 0.0, "top_k": 0}
+    assert found.departures(rule, 10, same) == []
+    assert found.departures(Confident(threshold=0.9), 3, {**same, "temperature": 0.6}) == [
+        f"the rule CORRECT at confidence >= 0.9 instead of {rule}",
+        "temperature=0.6 instead of 0.0",
+        "max_turns=3 instead of 10",
+    ]
+    # An export says where it stops, and promises nothing.
+    write_operating_point(tmp_path, 0.85, {"max_turns": 10})
+    assert read_operating_point(tmp_path) == Confident()
+
+
+def test_a_certificate_has_the_same_name_in_its_file_and_in_a_policys_folder(
+    tmp_path: Path,
+) -> None:
+    found = written(tmp_path)
+    content = json.loads((tmp_path / "operating_point.json").read_text())
+    del content["threshold"]
+    alone = tmp_path / "certificate.json"
+    alone.write_text(json.dumps(content, indent=2))
+    assert Certificate.read(alone).id == found.id
+
+
+def test_the_settings_of_a_certificate_are_those_that_were_applied() -> None:
+    sources = [
+        {"name": "math500", "task": "math"},
+        {"name": "aime26", "task": "math", "max_completion_tokens": 3072},
+        {"name": "own", "task": "my.Task"},
+    ]
+    config = {
+        "model": {
+            "evaluation": {"temperature": 0.0, "max_turns": 10, "max_completion_tokens": None},
+            "policy": {"path": "p", "chat_template_kwargs": {"enable_thinking": False}},
+        },
+        "data": {"val": None, "test": sources},
+    }
+    always = {"temperature": 0.0, "chat_template_kwargs": {"enable_thinking": False}}
+    assert certified_settings(config, ["aime26"]) == {
+        **always,
+        "task": "math",
+        "max_completion_tokens": 3072,
+    }
+    assert certified_settings(config)["max_completion_tokens"] == [2048, 3072]
+    config["model"]["evaluation"]["max_completion_tokens"] = 512
+    assert certified_settings(config)["max_completion_tokens"] == 512
+    assert certified_settings(config, ["own"]) == always
+    assert certified_settings({}) == {}
+
+
+def test_a_certificate_is_for_its_own_weights(tmp_path: Path) -> None:
+    assert written(tmp_path).is_for(tmp_path)  # it names none
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    found = written(tmp_path, weights=weights_digest(tmp_path))
+    assert found.is_for(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"other weights")
+    assert not found.is_for(tmp_path)
+    assert weights_digest(tmp_path / "nowhere") is None
+
+
+def policy(folder: Path, threshold: Any) -> PolicyConfig:
+    (folder / "operating_point.json").write_text(json.dumps({"threshold": threshold}))
+    return PolicyConfig(path=str(folder))
+
+
+def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path: Path) -> None:
+    own = policy(tmp_path, 0.7)
+    assert SVRModule(policy=own).evaluating.config.stop == Confident(threshold=0.7)
+    configured = EvaluationConfig(stop=Confident(threshold=0.6))
+    assert SVRModule(policy=own, evaluation=configured).evaluating.config.stop == configured.stop
+    assert SVRModule().evaluating.config.stop == Confident()
+    quoted = SVRModule(policy=own)
+    quoted.run_config = {"seed_everything": 1, "model": {"evaluation": {"stop": None}}}
+    evaluation = quoted.evaluating.quoted_config()["model"]["evaluation"]
+    assert evaluation["stop"]["class_path"] == "svr_lightning.core.stopping.Confident"
+    assert rule_from_config(evaluation) == Confident(threshold=0.7)
+    assert quoted.run_config["model"]["evaluation"] == {"stop": None}
+
+
+def test_results_quote_the_rule_that_the_recipe_makes_of_the_configured_one() -> None:
+    for adaptive in (True, False):
+        module = SVRModule(
+            recipe=SVR(interface="verdict"), evaluation=EvaluationConfig(adaptive=adaptive)
+        )
+        quoted = module.evaluating.quoted_config()
+        assert rule_from_config(quoted["model"]["evaluation"]) == Confident(threshold=0.0)
+        assert quoted["protocol"]["adaptive"] is adaptive
+    none = SVRModule(recipe=GRPO()).evaluating.quoted_config()["model"]["evaluation"]
+    assert none["stop"] is None
+
+
+def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy(tmp_path, 7)
+    code = main(
+        [
+            *("predict", "--model.policy.path", str(tmp_path), "--question", "1 2 = 3"),
+            *("--data.questions_task", "countdown", "--trainer.accelerator", "cpu"),
+            *("--trainer.default_root_dir", str(tmp_path / "run"), "--trainer.logger", "false"),
+        ]
+    )
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert code == 2
+    assert "(threshold=7 must lie in [0, 1]; the paper's is 0.85); certify again or remove" in line
+
+
+@pytest.mark.parametrize("certified", [True, False])
+def test_serve_keeps_a_policys_own_threshold_under_another_number_of_turns(
+    tmp_path: Path, certified: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = Confident(threshold=0.97)
+    if certified:
+        rule = written(tmp_path).rule
+    else:
+        write_operating_point(tmp_path, rule.threshold, {})
+    options = ["--task", "countdown", "--policy", str(tmp_path), "--max-turns", "3"]
+    controller = serve._controller(parser_of("serve").parse_args(options))
+    assert (controller.rule, controller.max_turns, controller.certificate) == (rule, 3, None)
+    said = capsys.readouterr().out
+    assert f"operating_point.json: stops at {rule}" in said
+    assert ("; --max-turns voids its certificate" in said) is certified
+
+
+def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """0.95 stops a trajectory of the shipped policy; at 1 nothing does."""
+    folder = tmp_path / "tuned"
+    shutil.copytree(TOKENIZER.name_or_path, folder)
+    own = {"rule": {}, "certified": {"threshold": 1.0}, "weights": "others"}
+    written(folder, **own)
+    command = [
+        *("predict", "--config", str(TINY), "--model.policy.path", str(folder)),
+        *("--model.evaluation.max_turns", "2", "--question", "3 5 8 = 16"),
+        *("--trainer.default_root_dir", str(tmp_path)),
+        *("--trainer.enable_progress_bar", "false"),
+    ]
+    lost = "promises nothing for max_turns=2 instead of 10, other weights than it was written for"
+    with pytest.warns(UserWarning, match=lost):
+        assert main(command) == 0
+    assert f"stops at CORRECT at confidence >= 1, the operating point of {folder}" in caplog.text
+    assert "operating_point.json; pse at most 0.1; confidence 0.9" in caplog.text
+    record = json.loads((tmp_path / "eval" / "predict" / "samples.jsonl").read_text())
+    assert (record["returned_turn"], record["stopped_early"]) == (2, False)

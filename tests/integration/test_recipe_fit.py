@@ -1,0 +1,190 @@
+"""Every recipe trains and evaluates a policy in the one trainer, and a new one takes one file."""
+
+import csv
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from svr_lightning.callbacks import RolloutLog
+from svr_lightning.core.losses import LossSpec
+from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.grpo import GRPO
+from svr_lightning.recipes.grpo_mt import GRPOMT
+from svr_lightning.recipes.igrpo import IGRPO
+from svr_lightning.recipes.mlmt_rl import MLMTRL
+from svr_lightning.recipes.murphy import Murphy
+from svr_lightning.recipes.oracle import Oracle
+from svr_lightning.recipes.rlcr import RLCR
+from svr_lightning.recipes.scrpo import ScRPO, ScRPOPool
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.recipes.svr_plus import SVRPlus
+from svr_lightning.training.config import EvaluationConfig, PolicyConfig, SamplingConfig
+from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.logs import CSVLog
+from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sources import DataSource
+from svr_lightning.training.trainer import SVRTrainer
+from svr_lightning.training.update import TrainBatch
+from tests.made_up_recipe import MADE_UP
+
+# recipe: generations per problem, turns of a validation with T_max = 2
+# ScRPO compares the corrections of wrong answers, of which a problem needs two.
+SMALL: dict[str, tuple[Recipe, int, int]] = {
+    "svr_proper": (SVR(group_size=2, horizon=2, proper=True), 4, 2),
+    "svr_turns": (SVRPlus(group_size=2, horizon=2, sections=False, proper=False), 4, 2),
+    "svr_plus": (SVRPlus(group_size=2, horizon=2, turns="all"), 4, 2),
+    "verdict": (SVR(group_size=2, horizon=2, interface="verdict"), 4, 2),
+    "confidence": (SVR(group_size=2, horizon=2, interface="confidence"), 4, 2),
+    "grpo": (GRPO(group_size=4), 4, 1),
+    "gspo": (GRPO(group_size=4, loss=LossSpec(ratio="sequence")), 4, 1),
+    "grpo_mt": (GRPOMT(group_size=2, horizon=2), 4, 2),
+    "igrpo": (IGRPO(group_size=2, drafts=2), 4, 1),
+    "murphy": (Murphy(group_size=2, horizon=2), 4, 2),
+    "murphy_tree": (Murphy(group_size=2, horizon=2, shape="tree"), 4, 2),
+    "mlmt_rl": (MLMTRL(group_size=2), 6, 1),
+    "scrpo": (ScRPO(group_size=4, horizon=2), 8, 2),
+    "scrpo_pool": (ScRPOPool(group_size=4), 4, 2),
+    "oracle": (Oracle(group_size=2, horizon=2), 4, 2),
+    "rlcr_turns": (RLCR(group_size=2, horizon=2), 4, 2),
+}
+
+LEARNS_IN_PARTS = {"svr_plus", "scrpo"}
+"""Solutions apart from self-checks, and of corrections the analysis alone."""
+
+PROBLEMS = 4
+"""Of a step."""
+SEED = 3
+"""Under it every recipe meets a problem whose answers do not all earn the same."""
+
+
+def fit(recipe: Recipe, folder: Path, checkpoint: Path | None = None, **changes: Any) -> SVRModule:
+    """A short run; ``checkpoint`` is resumed from if it is there.
+
+    Few completions of the policy are longer than its 64 tokens.
+    """
+    tiny = {"task": "countdown", "path": "embedded:countdown-tiny"}
+    module = SVRModule(
+        policy=PolicyConfig(max_prompt_tokens=640, max_model_len=800),
+        recipe=recipe,
+        sampling=SamplingConfig(max_completion_tokens=64),
+        evaluation=EvaluationConfig(max_turns=2, adaptive=False, max_completion_tokens=24),
+        resample="off",
+        seed=SEED,
+    )
+    settings: dict[str, Any] = {
+        "max_steps": 1,
+        "limit_val_batches": 1,
+        "callbacks": [RolloutLog(every=1)],
+        "logger": CSVLog(folder),
+    } | changes
+    trainer = SVRTrainer(
+        default_root_dir=str(folder),
+        accelerator="cpu",
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        check_val_every_n_epoch=None,
+        val_check_interval=1,
+        **settings,
+    )
+    data = SVRDataModule(
+        train=DataSource(name="train", **tiny, limit=12),
+        val=[DataSource(name="dev", **tiny, split="dev", limit=1)],
+        problems_per_step=PROBLEMS,
+        seed=SEED,
+    )
+    resume = checkpoint if checkpoint is not None and checkpoint.exists() else None
+    trainer.fit(module, data, ckpt_path=resume)
+    if checkpoint is not None and resume is None:
+        trainer.save_checkpoint(checkpoint)
+    return module
+
+
+class Optimised(Callback):
+    """Keeps the texts whose tokens are in the loss, one for each sequence."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def on_train_batch_end(
+        self, trainer: Any, module: SVRModule, outputs: Any, batch: TrainBatch, batch_idx: int
+    ) -> None:
+        tokens = batch.input_ids[batch.rows, batch.logit_positions + 1]
+        ends = torch.tensor(batch.lengths).cumsum(0)
+        sequence = batch.rows
+        if batch.packed:
+            sequence = torch.bucketize(batch.logit_positions, ends, right=True)
+        self.texts += [
+            module.renderer.completion_text(tokens[sequence == index].tolist())
+            for index in range(len(batch))
+        ]
+
+
+def gradient_norms(folder: Path) -> list[float]:
+    """Of each optimizer step, as logged."""
+    with (folder / "metrics.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return [float(row["value"]) for row in rows if row["key"] == "train/grad_norm"]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_recipe_trains_and_evaluates(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, generations, turns = SMALL[name]
+    optimised = Optimised()
+    module = fit(recipe, tmp_path, callbacks=[RolloutLog(every=1), optimised])
+    assert module.trainer.global_step == 1
+    assert not all(group.degenerate for group in module.groups)
+    assert [norm > 0 for norm in gradient_norms(tmp_path)] == [True]
+    said = {
+        turn.completion.text
+        for group in module.groups
+        for trajectory in group.trajectories
+        for turn in trajectory.turns
+    }
+    parts = set(optimised.texts) - said
+    assert bool(parts) == (name in LEARNS_IN_PARTS)
+    assert all(any(part in text for text in said) for part in parts)
+    lines = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
+    assert sum(len(line["turns"]) for line in lines) == PROBLEMS * generations
+    results = json.loads((tmp_path / "eval" / "step-000001" / "results.json").read_text())
+    assert results["datasets"]["dev"]["turns"] == turns
+    assert results["config"]["protocol"] == {
+        "max_turns": turns,
+        "adaptive": False,
+        "privileged": name == "oracle",
+    }
+    # What is privileged is marked in the file, on the screen and in the results.
+    assert all(("privileged" in line) == (name == "oracle") for line in lines)
+    assert ("privileged" in capsys.readouterr().out) == (name == "oracle")
+
+
+def test_a_checkpoint_keeps_the_pool_of_mistakes(tmp_path: Path) -> None:
+    def recipe() -> ScRPOPool:
+        return ScRPOPool(group_size=2, period=1, min_variance=0.0)
+
+    saved = tmp_path / "one.ckpt"
+    first = fit(recipe(), tmp_path, saved, limit_val_batches=0)
+    pool = first.recipe.scheduler.state_dict()["pool"]
+    assert {entry["step"] for entry in pool} == {0}
+    second = fit(recipe(), tmp_path, saved, limit_val_batches=0, max_steps=2)
+    # The second step corrects what the first one left, and its problems are not the data's.
+    assert {group.problem.id for group in second.groups} == {e["problem"]["id"] for e in pool}
+    assert {t.turns[0].index for group in second.groups for t in group.trajectories} == {2}
+
+
+def test_a_new_recipe_is_one_short_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(MADE_UP.splitlines()) <= 40
+    (tmp_path / "made_up.py").write_text(MADE_UP)
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = import_module("made_up").Shorter()
+    module = fit(recipe, tmp_path)
+    assert module.trainer.global_step == 1
+    assert [len(group.trajectories) for group in module.groups] == [2] * PROBLEMS

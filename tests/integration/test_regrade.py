@@ -1,0 +1,173 @@
+"""Recorded turns graded again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.results import RESULTS, SAMPLES, VOTES, read_samples
+from svr_lightning.cli.main import read_files as run
+from svr_lightning.cli.regrade import regrade
+from svr_lightning.core.types import Problem
+from svr_lightning.tasks.base import GradingError, Task
+from svr_lightning.tasks.grading import Grader, get_grader
+from tests.trajectories import pool, records_of, turn, write_results
+
+
+def record(dataset: str, name: str, text: str, correct: bool, **changes: Any) -> dict[str, Any]:
+    one = {**turn(1, correct, "C", 0.9, 10), "text": text, "answer": text}
+    return {
+        "schema_version": 2,
+        "dataset": dataset,
+        "task": "math",
+        "payload": {},
+        "id": name,
+        "question": "?",
+        "reference": r"2\sqrt{3}",
+        "returned_turn": 1,
+        "stopped_early": True,
+        "turns": [one],
+        **changes,
+    }
+
+
+ANSWERED = {**turn(1, True, "C", 0.9, 10), "text": "<answer>3+5</answer>", "answer": "3+5"}
+RECORDS = [
+    record("math500", "a", r"\boxed{\sqrt{12}}", False),
+    record("math500", "b", r"\boxed{\sqrt{3}}", True),
+    record("mine", "c", r"\boxed{x+1}", False, reference="1+x"),
+    record(
+        *("countdown", "d", "<answer>3+5</answer>", False),
+        **{"reference": "8", "task": "countdown", "payload": {"nums": [3, 5]}},
+    ),
+    record("gsm8k", "e", "#### 5", True, reference="5", task="gsm8k"),
+]
+
+
+def labels(records: list[SampleRecord]) -> list[bool | None]:
+    return [record.turns[0].correct for record in records]
+
+
+def unlabelled(records: list[SampleRecord]) -> list[SampleRecord]:
+    return [replace(r, turns=tuple(replace(t, correct=None) for t in r.turns)) for r in records]
+
+
+def test_the_command_leaves_both_files_and_says_what_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"data": {"test": [{"name": "mine", "task": "math"}]}, "graders": {"math": "paper"}}
+    write_results(tmp_path / "run", RECORDS, config, {})
+    samples = tmp_path / "run" / SAMPLES
+    assert run("regrade", ["--samples", str(samples), "--out", str(tmp_path / "out")]) == 0
+    graded = read_samples(tmp_path / "out" / SAMPLES)
+    assert labels(graded) == [True, False, True, True, True]
+    assert unlabelled(graded) == unlabelled(records_of(RECORDS))
+    results = json.loads((tmp_path / "out" / RESULTS).read_text())
+    assert results["datasets"]["math500"]["accuracy"] == 0.5
+    assert results["config"]["data"] == config["data"]
+    graders = {"math": "symbolic", "countdown": "symbolic", "gsm8k": "symbolic"}
+    assert results["config"]["graders"] == graders
+    assert results["config"]["regraded"]["graders"] == {"math": "paper"}
+    assert "sympy" in results["versions"]
+    shown = capsys.readouterr().out
+    assert r"a turn 1: \boxed{\sqrt{12}} for 2\sqrt{3}" in shown
+    assert "math500, now wrong" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines()[:-2])
+
+
+def test_labels_by_the_paper_are_given_back_by_the_papers_grader() -> None:
+    known = records_of([r for r in RECORDS if r["dataset"] != "mine"])
+    graded = regrade(known, get_grader("paper"))
+    assert labels(graded) == [False, False, True, True]
+    assert regrade(graded, get_grader("paper")) == graded
+
+
+def test_a_turn_that_cannot_be_graded_counts_as_wrong_and_says_why() -> None:
+    class Broken(Grader):
+        name = "broken"
+
+        def grade(self, task: Task, completion: str, problem: Problem) -> bool:
+            raise GradingError("gone")
+
+    graded = regrade(records_of(RECORDS[-1:]), Broken())
+    assert graded[0].turns[0].correct is False
+    assert graded[0].turns[0].grading_error == "gone"
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "message"),
+    [
+        ({"schema_version": 1}, [], "schema_version 1 is not 2"),
+        ({"task": None}, [], "'task' of the record must be a string"),
+        ({"task": "chess"}, [], "chess"),
+        ({"reference": ""}, [], "math500/a has no reference answer"),
+        ({"reference": 1}, [], "math500/a: task math cannot grade with the reference 1"),
+        (
+            {"task": "countdown", "reference": "8", "turns": [ANSWERED]},
+            [],
+            "math500/a: task countdown cannot grade with the reference '8' and the payload {}",
+        ),
+        ({}, ["--out", "{folder}"], "the samples lie there; name another folder"),
+    ],
+)
+def test_what_cannot_be_graded_is_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    arguments: list[str],
+    message: str,
+) -> None:
+    samples = tmp_path / SAMPLES
+    samples.write_text(json.dumps({**RECORDS[0], **changes}) + "\n")
+    given = ["--samples", str(samples), "--out", str(tmp_path / "out")]
+    given += [argument.replace("{folder}", str(tmp_path)) for argument in arguments]
+    assert run("regrade", given) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+EVIL = """
+from pathlib import Path
+Path({mark!r}).touch()
+"""
+
+
+@pytest.mark.parametrize("command", ["regrade", "vote"])
+def test_a_task_that_only_the_file_names_is_not_imported(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mark = tmp_path / "imported"
+    (tmp_path / f"evil_{command}.py").write_text(EVIL.format(mark=str(mark)), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    task = f'evil_{command}.Task {{"a": 1}}'
+    if command == "regrade":
+        line, path = record("mine", "a", "1", False, task=task), tmp_path / SAMPLES
+        arguments = ["--samples", str(path), "--out", str(tmp_path / "out")]
+    else:
+        line, path = {**pool("a", "ab"), "task": task}, tmp_path / VOTES
+        arguments = ["--votes", str(path)]
+    path.write_text(json.dumps(line) + "\n", encoding="utf-8")
+
+    assert run(command, arguments) == 2
+    assert f"allow it with --task evil_{command}.Task" in capsys.readouterr().err
+    assert not mark.exists()
+    run(command, [*arguments, "--task", f"evil_{command}.Task"])
+    assert mark.exists()
+
+
+def test_a_fault_in_a_file_does_not_colour_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / SAMPLES
+    path.write_text(json.dumps(record("\x1b[31mred\x07", "1", "5", True, task="?")) + "\n")
+    assert run("regrade", ["--samples", str(path), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "[31mred" in said
+    assert said.rstrip("\n").isprintable()

@@ -1,0 +1,462 @@
+"""The report command: its files hold the right numbers, and hostile text stays text."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.analysis.metrics import measure
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.replay import replayed
+from svr_lightning.core.stopping import Confident, Majority, rule_as_config
+from svr_lightning.report.drawing import svg
+from svr_lightning.report.figures import all_figures
+from svr_lightning.report.figures_accuracy import rule_numbers
+from svr_lightning.report.numbers import text_of
+from svr_lightning.report.page import POLICY, page
+from svr_lightning.report.runs import Method, compare_rules, heading, read_methods, read_votes
+from svr_lightning.report.tables import all_tables, headline, main_results
+from svr_lightning.report.text import latex, markdown, ranked, to_latex, to_markdown, visible
+from svr_lightning.report.trajectories import CLASSES, classes, trajectories
+from tests.hostile_text import EVIL
+from tests.synthetic import recording
+from tests.trajectories import record, records_of, save, turn, turn_tables, uncensored
+
+NAME = EVIL.replace("=", "")  # a name ends at the first equals sign
+
+
+def config(seed: int) -> dict[str, Any]:
+    return {"seed_everything": seed, "model": {"evaluation": {"threshold": 0.85, "max_turns": 3}}}
+
+
+def test_a_complete_recording_is_replayed_and_another_is_taken_as_it_is(tmp_path: Path) -> None:
+    whole = save(tmp_path / "whole", uncensored(), config(42))
+    cut = [record("x", (True, "C", 0.9, 5), early=True), record("y", (False, "U", 0.5, 5))]
+    (run,), (other,) = (
+        m.runs for m in read_methods([str(whole), f"cut={save(tmp_path / 'cut', cut)}"])
+    )
+    table = replayed(turn_tables(uncensored()), Confident(), 3)["toy"]
+    assert run.datasets == {"toy": measure(table)}
+    assert (run.complete, run.max_turns, len(run.budgets), len(run.at_thresholds)) == (
+        True,
+        3,
+        3,
+        10,
+    )
+    assert (other.complete, other.budgets) == (False, [])
+    assert other.datasets["toy"]["esr"] == 0.5
+
+
+def test_the_same_name_is_another_data_set_or_another_seed(tmp_path: Path) -> None:
+    paths = []
+    for name, dataset in (("a", "gsm8k"), ("b", "math500"), ("c", "gsm8k"), ("d", "math500")):
+        rows = [{**row, "dataset": dataset} for row in uncensored()]
+        paths.append(f"SVR={save(tmp_path / name, rows, config(7))}")
+    (method,) = read_methods(paths)
+    assert [list(run.tables) for run in method.runs] == [["gsm8k", "math500"]] * 2
+    (table,) = [t for t in all_tables([method], {}) if t.name == "main_results"]
+    assert table.rows[0] == ["SVR", *["0.500 \u00b1 0.000"] * 3]
+    assert table.head == ("Method", "GSM8K", "MATH500", "All-2")
+
+
+def test_a_heading_names_a_few_methods_and_counts_many() -> None:
+    methods = [Method(given=name, runs=[]) for name in ("GRPO", "SVR", "a", "b", "c", "d", "e")]
+    assert heading(methods[:2]) == "GRPO, SVR"
+    assert heading(methods) == "7 methods"
+
+
+def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Path) -> None:
+    right, wrong = (True, "C", 0.9, 5), (False, "C", 0.9, 5)
+    shares = ((right, right, right, wrong), (right, wrong, wrong, wrong))
+    for seed, turns in enumerate(shares):
+        rows = [record(str(i), one, early=True) for i, one in enumerate(turns)]
+        save(tmp_path / str(seed), rows, config(seed))
+    methods = read_methods([f"m={tmp_path / '0'}", f"m={tmp_path / '1'}"])
+    found = {table.name: table for table in all_tables(methods, {})}
+    # 3/4 and 1/4: mean 1/2, sample standard deviation sqrt(2 * (1/4)^2).
+    assert found["main_results"].rows[0][1] == "0.500 \u00b1 0.354"
+    rows = found["seed_robustness_1"].rows
+    assert [row[0] for row in rows if row] == ["0", "1", "Mean \u00b1 Std."]
+    assert [row[1] for row in rows if row] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
+
+
+def test_a_rule_is_replayed_under_every_number_of_turns(tmp_path: Path) -> None:
+    """Of answers 1, 2, 2 the majority is the first until the third turn."""
+    rows = [record("a", (False, "U", 0.5, 1), (True, "U", 0.5, 1), (True, "U", 0.5, 1))]
+    for one, answer in zip(rows[0]["turns"], "122", strict=True):
+        one["answer"] = answer
+    settings = config(0)
+    settings["model"] = {"evaluation": {"stop": rule_as_config(Majority())}}
+    save(tmp_path / "m", rows, settings)
+    (method,) = read_methods([f"m={tmp_path / 'm'}"])
+    assert [point["accuracy"] for point in rule_numbers(method.runs[0], None)["own"]] == [0, 0, 1]
+
+
+def test_an_average_says_over_how_many_data_sets_it_is_where_one_lacks_the_metric(
+    tmp_path: Path,
+) -> None:
+    right, wrong = (True, "C", 0.9, 5), (False, "C", 0.7, 5)
+    both = [record(str(i), one, dataset="a", early=True) for i, one in enumerate((right, wrong))]
+    alike = [record(str(i), right, dataset="b", early=True) for i in range(2)]
+    save(tmp_path / "m", [*both, *alike], config(0))
+    (method,) = read_methods([f"m={tmp_path / 'm'}"])
+    seeds = method.seeds
+    assert text_of(seeds, ["a", "b"], "auroc") == "1.000 (of 1 sets)"
+    assert text_of(seeds, ["a", "b"], "accuracy") == "0.750"
+
+
+def test_a_seed_without_a_data_set_does_not_count_for_its_averages(tmp_path: Path) -> None:
+    one, other = (True, "C", 0.9, 5), (False, "C", 0.7, 5)
+    both = [record("1", one, dataset=name, early=True) for name in "ab"]
+    save(tmp_path / "both", both, config(0))
+    save(tmp_path / "a", [record("1", other, dataset="a", early=True)], config(1))
+    (method,) = read_methods([f"m={tmp_path / 'both'}", f"m={tmp_path / 'a'}"])
+    seeds = method.seeds
+    assert len(seeds) == 2
+    assert text_of(seeds, ["b"], "accuracy") == text_of(seeds, ["a", "b"], "accuracy") == "1.000"
+
+
+def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path: Path) -> None:
+    settings = config(0)
+    own = {"class_path": "mine.rules.Majority"}
+    settings["model"] = {"evaluation": {"stop": own, "max_turns": 3}}
+    save(tmp_path / "m", uncensored(), settings)
+    (method,) = read_methods([f"m={tmp_path / 'm'}"])
+    (run,) = method.runs
+    assert (run.rule, run.complete) == (None, False)
+    assert run.datasets["toy"] == measure(turn_tables(uncensored())["toy"])
+    assert run.rule_text == "mine.rules.Majority and at most 3 turns"
+    assert compare_rules([method]) == {}
+
+
+def test_the_best_of_each_column_is_bold_and_the_second_best_underlined(tmp_path: Path) -> None:
+    assert ranked([[0.1, 0.3, 0.3, 0.2, None], [0.4, None]]) == {
+        (1, 1): "best",
+        (2, 1): "best",
+        (3, 1): "second",
+    }
+    right, wrong = (True, "C", 0.9, 5), (False, "C", 0.9, 5)
+    for name, count in (("low", 1), ("high", 3), ("middle", 2)):
+        rows = [record(str(i), right if i < count else wrong, early=True) for i in range(4)]
+        save(tmp_path / name, rows)
+    table = main_results(read_methods([str(tmp_path / name) for name in ("low", "high", "middle")]))
+    text = to_latex(table)
+    assert "low & 0.250 \\\\" in text
+    assert "high & \\textbf{0.750} \\\\" in text
+    assert "middle & \\underline{0.500} \\\\" in text
+    assert "| high | **0.750** |" in to_markdown(table)
+
+
+def test_every_row_of_every_latex_table_has_its_columns_and_braces_close(tmp_path: Path) -> None:
+    save(tmp_path / "a", recording(turns=3, seed=1), config(1))
+    save(tmp_path / "b", recording(turns=3, seed=2), config(2))
+    arguments = [f"{NAME}={tmp_path / 'a'}", f"{NAME}={tmp_path / 'b'}", f"b={tmp_path / 'b'}"]
+    values = {"maj@3": 0.5, "tokens@3": 900.0, "maj@10": 0.625, "tokens@10": 3000.0}
+    datasets = dict.fromkeys(read_methods(arguments)[1].runs[0].tables, values)
+    (tmp_path / "votes.json").write_text(json.dumps({"datasets": datasets}))
+    methods = read_methods(arguments)
+    tables = all_tables(methods, read_votes(tmp_path / "votes.json"), compare_rules(methods))
+    names = [table.name for table in tables]
+    assert len(set(names)) == len(names)
+    assert {re.sub("_[0-9]+$", "", name) for name in names} == {
+        *(
+            "main_results",
+            "results",
+            "stopping_rules",
+            "majority_vote",
+            "ablations",
+            "fixed_budget_sweep",
+        ),
+        *("threshold_accuracy", "threshold_operating"),
+        *("seed_robustness", "seed_robustness_per_dataset"),
+    }
+    for table in tables:
+        text = to_latex(table)
+        assert text.isascii()
+        assert _balanced(text)
+        body = text[text.index("\\toprule") : text.index("\\bottomrule")]
+        for row in re.split(r"\\\\\n", body)[:-1]:
+            spans = sum(int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d+)\}", row))
+            assert len(re.findall(r"(?<!\\)&", row)) + spans == len(table.head) - 1, table.name
+        assert sum(width for _, width in table.groups) in (0, len(table.head))
+    vote = to_latex(tables[names.index("majority_vote")])
+    assert "Maj@10 & 0.625 & 3.00 & 0.625 & 3.00 \\\\" in vote
+
+
+def _balanced(text: str) -> bool:
+    plain = re.sub(r"\\[{}]", "", text)
+    return plain.count("{") == plain.count("}")
+
+
+def test_a_table_wider_than_the_page_is_shrunk_and_a_narrow_one_is_not(tmp_path: Path) -> None:
+    text = to_latex(main_results(read_methods([str(save(tmp_path / "a", uncensored()))])))
+    assert r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%" in text
+
+
+def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path: Path) -> None:
+    right, wrong = (True, None, None, 5), (False, None, None, 5)
+    save(tmp_path / "mt", [record("x", right, right), record("y", wrong, right)])
+    protocol = {"protocol": {"max_turns": 1}, "model": {"evaluation": {"max_turns": 10}}}
+    save(tmp_path / "one", [record("x", right), record("y", wrong)], protocol)
+    save(tmp_path / "svr", uncensored())
+    methods = read_methods([str(tmp_path / name) for name in ("mt", "one", "svr")])
+    assert [method.runs[0].self_checks for method in methods] == [False, False, True]
+    found = {table.name: table for table in all_tables(methods, {})}
+    assert {name for name in found if "threshold" in name} == {
+        "threshold_accuracy_3",
+        "threshold_operating_3",
+    }
+    assert [row[0] for row in found["fixed_budget_sweep_1"].rows if row] == ["K = 1", "K = 2"]
+    assert found["fixed_budget_sweep_3"].rows[-1][0] == "Adaptive"
+    # Final 1 (both are right at turn 2), any 1, 2 turns, 10 tokens and prompts of 100 and 200.
+    row = found["results"].rows[0]
+    numbers = ["0.500", "1.000", "2.00", "0.31", *["--"] * 6]
+    assert row == ["mt", "toy", "2", "1.000", "0.342 to 1.000", *numbers]
+    assert "mt: 2 fixed turns; one: one turn; svr: CORRECT at" in found["results"].caption
+    figures, notes = all_figures(methods, {})
+    names = [figure.name for figure in figures if figure.method in (0, 1)]
+    assert names == ["02_budgets_1", "06_transitions_1"]
+    assert not any("fixed budgets" in note for note in notes)
+    assert "mt: no figures of confidence, because no turn states one." in notes
+    for figure in figures:
+        assert svg(figure.draw, figure.numbers).startswith("<?xml")
+    assert [kinds for _, kinds in trajectories(methods[0].runs[0])] == [set(), {"fixed"}]
+    html = page(methods[:1], [], [], [], 9)
+    items = html[html.index('<div class="list">') :]
+    assert "turn 2" in items
+    assert not re.search("UNSURE|0\\.50|self-check", items)
+
+
+def test_latex_escapes_what_would_be_obeyed() -> None:
+    assert latex("a_b & 50% {x} $y$ #1") == r"a\_b \& 50\% \{x\} \$y\$ \#1"
+    assert latex("\\end~^") == r"\textbackslash{}end\textasciitilde{}\textasciicircum{}"
+    assert latex("[x]*") == "{[}x]{*}"  # neither is read as an argument of a row break
+    assert latex("\u4f60\x00") == "{[}U+4F60]{[}U+0000]"
+
+
+def test_markdown_escapes_what_would_be_obeyed_and_leaves_names_alone() -> None:
+    assert markdown("countdown_tiny at 10 %") == "countdown_tiny at 10 %"
+    assert markdown("_a_ *b* `c` [d](e) <f> & | #") == (
+        r"\_a\_ \*b\* \`c\` \[d\]\(e) &lt;f&gt; &amp; \| \#"
+    )
+    assert "](" not in markdown("\u202e(http://x)")  # a hidden character is no link's text
+
+
+def test_the_headline_holds_the_policy_against_every_turn_of_it(tmp_path: Path) -> None:
+    svr = f"SVR={save(tmp_path / 'a', uncensored(), config(42))}"
+    # Adaptive: 3328 tokens of six problems. All three turns: 600 of prompts, 2101 of completions.
+    fixed = (6 * 600 + 150 + 180 + 592 + 60 + 6 + 300) / 6
+    assert headline(read_methods([svr])) == (
+        "SVR: 0.500 accuracy at 555 tokens per problem instead of 0.333 at "
+        f"{fixed:,.0f} with 3 fixed turns (toy, 6 problems)."
+    )
+    cut = save(tmp_path / "b", [record("x", (True, "C", 0.9, 5), early=True)])
+    other = save(tmp_path / "c", [record("x", (False, "C", 0.9, 7), early=True)])
+    assert headline(read_methods([f"b={cut}", f"c={other}"])) == (
+        "b: 1.000 accuracy at 105 tokens per problem; c: 0.000 accuracy at 107 tokens per problem "
+        "(toy, 1 problems)."
+    )
+
+
+def test_a_character_that_would_not_show_is_written_as_its_code_point() -> None:
+    assert visible("a\x1b\u202e") == "a<b class=u>U+001B</b><b class=u>U+202E</b>"
+    assert visible("<\n\"'&>\u00e9") == "&lt;\n&quot;&#x27;&amp;&gt;&#233;"
+
+
+def record_of(rows: list[dict[str, Any]], early: bool = False) -> SampleRecord:
+    end = {"returned_turn": len(rows), "stopped_early": early}
+    (one,) = records_of([{**record("x"), "turns": rows, **end}])
+    return one
+
+
+@pytest.mark.parametrize(
+    ("turns", "early", "expected"),
+    [
+        ([(False, "C", 0.9, 1)], True, {"premature"}),
+        ([(False, "I", 0.1, 1), (True, "C", 0.9, 1)], True, {"fixed"}),
+        ([(True, "U", 0.5, 1), (False, "U", 0.5, 1)], False, {"broken"}),
+        ([(True, "U", 0.5, 1), (False, "C", 0.9, 1)], True, {"broken", "premature"}),
+        ([(True, "U", 0.5, 1, True), (True, "C", 0.9, 1)], True, {"truncated"}),
+        ([(False, "U", 0.5, 1)], False, set()),
+    ],
+)
+def test_a_trajectory_is_filed_under_what_happened_in_it(
+    turns: list[Any], early: bool, expected: set[str]
+) -> None:
+    given = [turn(index, *values) for index, values in enumerate(turns, start=1)]
+    check = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
+    checked = record_of([{**row, "text": check} for row in given], early)
+    plain = record_of(given, early)
+    assert classes(checked, "joint") == expected
+    assert classes(plain, "joint") == expected | {"malformed"}
+    assert classes(plain, None) == expected
+
+
+def test_a_self_check_is_malformed_if_it_lacks_what_the_interface_asks_for(tmp_path: Path) -> None:
+    text = "<self_check>VERDICT: INCORRECT</self_check>"
+    told = record_of([{**turn(1, False, "I", 0.2, 1), "text": text}])
+    assert classes(told, "verdict") == set()
+    assert classes(told, "confidence") == {"malformed"}
+    recipe = {"model": {"recipe": {"init_args": {"interface": "verdict"}}}}
+    found = {"said": recipe, "unsaid": {}, "odd": {"model": {"recipe": {"init_args": 3}}}}
+    paths = [str(save(tmp_path / name, uncensored(), config)) for name, config in found.items()]
+    interfaces = [method.runs[0].interface for method in read_methods(paths)]
+    assert interfaces == ["verdict", "joint", "joint"]
+
+
+class _Reader(HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on records in which every text is hostile, one of them a mebibyte long."""
+    folder = tmp_path_factory.mktemp("hostile")
+    rows = []
+    for index, row in enumerate(uncensored()):
+        said = [{**t, "text": EVIL + t["text"], "answer": EVIL} for t in row["turns"]]
+        evil = {"dataset": EVIL, "id": f"{index}{EVIL}", "question": EVIL, "reference": EVIL}
+        rows.append({**row, **evil, "turns": said})
+    rows[0]["turns"][0]["text"] = EVIL * (2**20 // len(EVIL))
+    rows[1]["question"] = "x" * 2**20
+    settings = {**config(1), "policy": EVIL, EVIL: EVIL}
+    save(folder / "run", rows, settings)
+    arguments = [f"{NAME}={folder / 'run'}", "--out", str(folder / "report")]
+    assert main(["report", *arguments]) == 0
+    return folder / "report"
+
+
+def test_hostile_text_stays_text_on_the_page(hostile: Path) -> None:
+    page = (hostile / "index.html").read_bytes().decode("ascii")
+    assert all(c == "\n" or c == "\t" or c.isprintable() for c in page)
+    reader = _Reader()
+    reader.feed(page)
+    tags = {tag for tag, _ in reader.tags}
+    assert not tags & {"script", "img", "iframe", "object", "embed", "link", "base", "form", "a b"}
+    assert page.count("</style>") == sum(tag == "style" for tag, _ in reader.tags)
+    for tag, attributes in reader.tags:
+        assert not any(name.startswith("on") or name == "src" for name in attributes), tag
+        assert (attributes.get("href") or "#").startswith("#")
+    assert "<script>alert(1)</script>" in reader.text
+    assert "U+202E" in reader.text
+    assert len(page) < 1_500_000  # of texts of two mebibytes
+    assert "characters left out" in reader.text
+
+
+def test_the_page_loads_nothing_and_says_so(hostile: Path) -> None:
+    page = (hostile / "index.html").read_text(encoding="ascii")
+    assert f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' in page
+    assert "default-src 'none'" in POLICY
+    assert "script-src" not in POLICY
+    assert "http:" not in page
+    assert "https:" not in page
+    assert "@import" not in page
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+
+
+def test_hostile_text_stays_text_in_every_other_file(hostile: Path) -> None:
+    words = (hostile / "report.md").read_bytes().decode("ascii")
+    assert set(re.findall(r"</?\w+", words)) <= {"<u", "</u"}
+    assert not re.search(r"(?<!!)\[[^\]]*\]\(", words)
+    table = (hostile / "tables.tex").read_bytes().decode("ascii")
+    assert "\\input" not in table
+    assert _balanced(table)
+    drawings = sorted((hostile / "figures").glob("*.svg"))
+    assert len(drawings) == 8
+    for file in drawings:
+        root = ElementTree.fromstring(file.read_bytes())
+        assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {
+            *("svg", "defs", "style", "g", "path", "use", "clipPath", "rect"),
+        }
+        json.loads(file.with_suffix(".json").read_text(encoding="ascii"))
+
+
+def test_ids_of_the_page_are_unique_and_every_reference_to_one_is_met(hostile: Path) -> None:
+    reader = _Reader()
+    reader.feed((hostile / "index.html").read_text(encoding="ascii"))
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    wanted = {str(a["href"])[1:] for _, a in reader.tags if a.get("href")}
+    wanted |= {str(a["for"]) for tag, a in reader.tags if tag == "label"}
+    assert wanted <= set(ids)
+
+
+def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
+    tmp_path: Path,
+) -> None:
+    path = save(tmp_path / "run", uncensored(), config(42))
+    (tmp_path / "run" / "metrics.csv").write_text(
+        "step,key,value\n"
+        + "".join(
+            f"{step},train/reward/{term},{value * step}\n"
+            for step in range(1, 5)
+            for term, value in (("abs", 0.5), ("over", -0.1), ("mean", 0.4))
+        )
+    )
+    figures, notes = all_figures(read_methods([f"m={path}"]), {})
+    assert notes == []
+    assert [figure.name[:2] for figure in figures] == [
+        *("01", "02", "03", "04", "06", "07", "10", "08", "09"),
+    ]
+    for figure in figures:
+        numbers = json.loads(json.dumps(figure.numbers))
+        if figure.name[:2] not in ("01", "06", "08", "09"):
+            continue  # drawn by the same few functions
+        first, second = svg(figure.draw, figure.numbers), svg(figure.draw, numbers)
+        assert first == second, figure.name
+        assert "<dc:date>" not in first
+    budgets = next(p for p in figures if p.name == "02_budgets_1").numbers["panels"][0]
+    # Turn 1: a and e right; turn 2: b, c, f; turn 3: b and d.
+    assert budgets["accuracy"] == [2 / 6, 3 / 6, 2 / 6]
+    assert (budgets["adaptive"], budgets["turns"]) == (0.5, 13 / 6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["m={folder}/nowhere"], "nowhere"),
+        (["m={folder}"], "eval/one"),
+        (["={folder}/eval/one"], "NAME=FOLDER"),
+        (["m={folder}/eval/one", "--votes", "{folder}/bad.json"], "bad.json"),
+        (["m={folder}/eval/one", "--max-trajectories", "-1"], "--max-trajectories"),
+        (["m={folder}/eval/one", "--budget", "0"], "--budget must be above 0"),
+        (["m={folder}/eval/one", "--budget", "500"], "--budget: no stopping rule"),
+        (["m={folder}/unlabelled"], "no label"),
+        (["m={folder}/eval/one", "--out", "{folder}/bad.json/x"], "bad.json is a file"),
+    ],
+)
+def test_a_fault_of_the_command_line_is_one_line(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [record("x", (True, "C", 0.9, 5), early=True)]
+    save(tmp_path / "eval" / "one", rows)
+    save(tmp_path / "unlabelled", [record("x", (None, "C", 0.9, 5), early=True)])
+    (tmp_path / "bad.json").write_text('{"datasets": {"x": {}}}')
+    given = [argument.format(folder=tmp_path) for argument in arguments]
+    assert (
+        main(["report", *given, *([] if "--out" in given else ["--out", str(tmp_path / "out")])])
+        == 2
+    )
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert words in error
+
+
+def test_the_kinds_of_trajectories_have_a_name_each() -> None:
+    assert len(set(CLASSES.values())) == len(CLASSES) == 5

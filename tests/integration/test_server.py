@@ -1,0 +1,299 @@
+"""The server: the same answers as an evaluation, in the form that ordinary clients read."""
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from openai import OpenAI
+
+import svr_lightning as svr
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
+from tests.chat_server import ChatServer as Scripted
+from tests.chat_server import Reply, completion, turn_of
+from tests.core.test_controller import certificate
+from tests.served import (
+    DOUBT,
+    EMBEDDED,
+    QUESTION,
+    SURE,
+    Embedded,
+    chat,
+    in_front_of,
+    says,
+    serving,
+    started,
+)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Embedded:
+    return Embedded(TransformersEngine(max_batch=8), problems=12)
+
+
+@pytest.fixture(scope="module")
+def evaluated(policy: Embedded) -> list[SampleRecord]:
+    return policy.evaluated()
+
+
+@pytest.fixture(scope="module")
+def embedded(policy: Embedded, evaluated: Any) -> Iterator[str]:
+    with policy.served() as url:
+        yield url
+
+
+def test_greedy_answers_are_those_of_an_evaluation_turn_by_turn(
+    embedded: str, policy: Embedded, evaluated: list[SampleRecord]
+) -> None:
+    policy.assert_answers_are(evaluated, embedded)
+
+
+def test_a_client_that_goes_takes_its_request_out_of_the_batch(
+    embedded: str, policy: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped, drop = threading.Event(), policy.engine.drop
+
+    def watched(number: int) -> None:
+        drop(number)
+        dropped.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(policy.engine, "drop", watched)
+        body = {"messages": [{"role": "user", "content": QUESTION}]}
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{embedded}/chat/completions", json=body, timeout=0.02)
+        assert dropped.wait(10)
+    assert chat(embedded).status_code == 200
+
+
+def test_a_question_that_does_not_fit_is_refused(embedded: str) -> None:
+    said = chat(embedded, messages=[{"role": "user", "content": "3 " * 3000}])
+    assert said.status_code == 400
+    assert "too long" in said.json()["error"]["message"]
+
+
+def test_a_seed_repeats_what_was_sampled(embedded: str) -> None:
+    ask = partial(chat, embedded, temperature=1.0, svr={"turns": 1})
+    texts = [ask(seed=seed).json()["svr"]["turns"][0]["text"] for seed in (1, 1, 2, 3, 4)]
+    assert texts[0] == texts[1]
+    assert len(set(texts)) > 1
+
+
+@pytest.mark.parametrize("method", ["step", "submit"])
+def test_an_engine_that_fails_is_reported_and_goes_on(
+    embedded: str, policy: Embedded, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    health = embedded.removesuffix("/v1") + "/health"
+    with monkeypatch.context() as patched:
+        patched.setattr(policy.engine, method, fail)
+        said = chat(embedded)
+    assert said.status_code == 503
+    assert "RuntimeError: out of memory" in said.json()["error"]["message"]
+    assert httpx.get(health).status_code == 503
+    assert chat(embedded).status_code == 200
+    assert httpx.get(health).json() == {"status": "ok"}
+
+
+def test_a_killed_engine_is_reported_and_the_server_still_ends_well() -> None:
+    options = ["--task", "countdown", "--policy", EMBEDDED, "--max-turns", "1"]
+    sizes = ["--max-prompt-tokens", "512", "--max-model-len", "1024"]
+    with started(*options, *sizes) as (url, server):
+        assert chat(url).json()["svr"]["outcome"] == "answered"
+        engine = next(
+            process
+            for process in psutil.Process(server.pid).children()
+            if "spawn_main" in " ".join(process.cmdline())
+        )
+        engine.send_signal(signal.SIGTERM)  # as to every process of a service that is stopped
+        assert chat(url).status_code == 200
+        engine.kill()
+        assert "the engine" in chat(url).json()["error"]["message"]
+        assert httpx.get(url.removesuffix("/v1") + "/health").json() == {
+            "status": "failing",
+            "fault": "its process has ended",
+        }
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) == 0
+
+
+# --- in front of another server ----------------------------------------------------------------
+
+
+def two_turns(body: dict[str, Any], number: int) -> Reply:
+    return completion(DOUBT if turn_of(body) == 1 else SURE)
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Scripted]:
+    with Scripted(two_turns) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def proxy(upstream: Scripted) -> Iterator[str]:
+    with serving(in_front_of(upstream.url)) as url:
+        yield url
+
+
+def test_an_unmodified_client_gets_the_accepted_turn(proxy: str) -> None:
+    client = OpenAI(base_url=proxy, api_key="none")
+    asked: Any = [{"role": "user", "content": QUESTION}]
+    said = client.chat.completions.create(model="svr", messages=asked)
+    assert said.choices[0].message.content == SURE
+    assert said.usage is not None
+    assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (80, 40)
+    found: Any = said.model_dump()["svr"]
+    assert (found["outcome"], found["accepted"], found["returned_turn"]) == ("answered", True, 2)
+    assert (found["verdict"], found["confidence"]) == ("CORRECT", 0.95)
+    assert found["stop_reason"] == "CORRECT at confidence 0.95 >= 0.85"
+    assert [turn["text"] for turn in found["turns"]] == [DOUBT, SURE]
+    chunks = list(
+        client.chat.completions.create(
+            model="svr", messages=asked, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(texts) == SURE
+    assert [c.choices[0].finish_reason for c in chunks if c.choices] == [None, None, "stop"]
+    assert chunks[-1].usage == said.usage
+    assert chunks[-2].model_dump()["svr"] == found
+    assert [model.id for model in client.models.list()] == ["svr"]
+    client.close()
+
+
+def test_a_stream_tells_of_each_turn_in_a_comment(proxy: str) -> None:
+    lines = chat(proxy, stream=True).text.splitlines()
+    turns = [json.loads(line[len(": svr.turn ") :]) for line in lines if line.startswith(": ")]
+    assert [(turn["turn"], turn["text"]) for turn in turns] == [(1, DOUBT), (2, SURE)]
+    assert lines[-2:] == ["data: [DONE]", ""] or lines[-1] == "data: [DONE]"
+
+
+def test_a_request_sets_rule_threshold_turns_and_tokens(proxy: str, upstream: Scripted) -> None:
+    def found(**controls: Any) -> tuple[int, str]:
+        svr_field = chat(proxy, svr=controls).json()["svr"]
+        return len(svr_field["turns"]), svr_field["stop_reason"]
+
+    assert found(rule="FixedTurns") == (1, "1 turn")
+    repeated = {"class_path": "RepeatedAnswer", "init_args": {"times": 3}}
+    assert found(rule=repeated) == (4, "an answer given 3 times in a row")
+    assert found(threshold=0.99, turns=3)[0] == 3
+    assert found(give_up=0.5) == (1, "given up at confidence 0.4 < 0.5")
+    assert found(max_tokens=20) == (1, "limit of 20 tokens")
+    assert found(threshold=None, give_up=None, rule=None) == found()  # options that are not set
+    scored = {"class_path": "Confident", "init_args": {"score": "answer_logprob", "threshold": -1}}
+    refused = chat(proxy, svr={"rule": scored})
+    assert refused.status_code == 400
+    assert "no log-probabilities" in refused.json()["error"]["message"]
+    chat(proxy, max_tokens=50, temperature=0.5, top_p=0.9)
+    sent = upstream.bodies[-1]
+    assert (sent["max_tokens"], sent["temperature"], sent["top_p"]) == (50, 0.5, 0.9)
+
+
+def test_fresh_turns_are_samples_of_the_first_prompt() -> None:
+    """The second sample is sure of its answer. No prompt shows the first one."""
+
+    def second_sample_is_sure(body: dict[str, Any], number: int) -> Reply:
+        return completion(SURE if number == 2 else DOUBT)
+
+    fresh = FreshTurns(SelfVerifying())
+    with (
+        Scripted(second_sample_is_sure) as model,
+        serving(in_front_of(model.url, dialogue=fresh, temperature=0.8)) as url,
+    ):
+        assert chat(url).json()["svr"]["returned_turn"] == 2
+        first, second = model.bodies
+        assert first["messages"] == second["messages"]
+        assert (first["temperature"], second["temperature"]) == (0.8, 0.8)
+        assert first["seed"] != second["seed"]
+        refused = chat(url, temperature=0)
+        assert refused.status_code == 400
+        assert "temperature must be above 0" in refused.json()["error"]["message"]
+
+
+def test_giving_up_and_escalating(upstream: Scripted) -> None:
+    def large(body: dict[str, Any], number: int) -> Reply:
+        return completion(says("4*10/5", "UNSURE", 0.5))
+
+    with Scripted(large) as other, serving(in_front_of(upstream.url, second=other.url)) as url:
+        asked = {"turns": 1, "otherwise": "escalate"}
+        said = chat(url, svr=asked).json()
+        assert (said["svr"]["outcome"], said["svr"]["answer"]) == ("escalated", "4*10/5")
+        assert said["svr"]["returned_turn"] == 2
+        assert said["usage"]["total_tokens"] == 120
+        assert [body["model"] for body in other.bodies] == ["large"]
+        gave_up = chat(url, svr={"turns": 1, "otherwise": "give_up"}).json()
+        message = gave_up["choices"][0]["message"]
+        assert message["content"] is None
+        assert message["refusal"] == "no turn was accepted by: CORRECT at confidence >= 0.85"
+
+
+def test_an_answer_names_its_certificate_unless_the_request_departs(
+    upstream: Scripted, tmp_path: Any
+) -> None:
+    found = certificate(tmp_path)
+    own = {"rule": found.rule, "max_turns": found.max_turns, "certificate": found}
+    with serving(in_front_of(upstream.url, **own)) as url:
+        kept = chat(url, top_p=0.5).json()["svr"]
+        assert (kept["certificate"], kept["uncertified"]) == (found.id, [])
+        for fields, departure in (
+            ({"temperature": 0.6}, "temperature=0.6 instead of 0.0"),
+            ({"svr": {"turns": 3}}, "max_turns=3 instead of 4"),
+            ({"svr": {"max_tokens": 900}}, "max_tokens=900"),
+        ):
+            other = chat(url, **fields).json()["svr"]
+            assert (other["certificate"], other["uncertified"]) == (None, [departure])
+
+
+def test_what_has_no_effect_is_named(proxy: str, upstream: Scripted) -> None:
+    said = chat(
+        proxy,
+        messages=[
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": QUESTION}]},
+        ],
+        stop=["\n"],
+    )
+    assert said.json()["svr"]["ignored"] == ["messages[0]", "stop"]
+    task = svr.get_task("countdown")
+    first = svr.first_turn_messages(task, task.from_question(QUESTION))
+    assert upstream.bodies[-2]["messages"] == first
+
+
+def test_metrics_count_requests_turns_and_tokens(upstream: Scripted) -> None:
+    with serving(in_front_of(upstream.url)) as url:
+        chat(url)
+        chat(url, model="other")
+        shown = httpx.get(url.removesuffix("/v1") + "/metrics").text
+    for line in (
+        'svr_requests_total{outcome="answered"} 1.0',
+        'svr_requests_total{outcome="error_404"} 1.0',
+        "svr_turns_total 2.0",
+        'svr_tokens_total{kind="completion"} 40.0',
+        "svr_requests_running 0.0",
+    ):
+        assert line in shown.splitlines()
+
+
+def test_the_key_is_asked_for_and_never_told(upstream: Scripted) -> None:
+    with serving(in_front_of(upstream.url, key="secret")) as url:
+        root = url.removesuffix("/v1")
+        assert chat(url).status_code == 401
+        assert [httpx.get(at).status_code for at in (f"{url}/models", f"{root}/metrics")] == [
+            401
+        ] * 2
+        assert httpx.get(f"{root}/health").status_code == 200
+        client = OpenAI(base_url=url, api_key="secret")
+        asked: Any = [{"role": "user", "content": QUESTION}]
+        assert client.chat.completions.create(model="svr", messages=asked).choices
+        client.close()
+    assert upstream.headers[-1]["Authorization"] == "Bearer upstream-secret"

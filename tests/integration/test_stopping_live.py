@@ -1,0 +1,118 @@
+"""Every stopping rule on the shipped policy: inference stops where a replay of all turns says."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.replay import Oracle, replay
+from svr_lightning.analysis.table import turn_tables
+from svr_lightning.core.stopping import (
+    Confident,
+    FixedTurns,
+    Majority,
+    RepeatedAnswer,
+    StopRule,
+)
+from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.evaluation.config import EvaluationConfig
+from svr_lightning.evaluation.evaluator import Evaluator
+from svr_lightning.recipes.base import Recipe
+from svr_lightning.recipes.grpo_mt import GRPOMT
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.tasks import get_task
+from svr_lightning.tiny.problems import generate
+from tests.pipelining import shipped_policy
+from tests.scripted import RENDERER, TOKENIZER
+
+TURNS = 3
+COUNTDOWN = get_task("countdown")
+PROBLEMS = [COUNTDOWN.from_row(row) for row in generate("dev", orders=1)[:6]]
+FREE: tuple[StopRule, ...] = (
+    FixedTurns(turns=2),
+    RepeatedAnswer(),
+    RepeatedAnswer(times=3, in_a_row=False),
+    Majority(),
+    Majority(certainty=0.8),
+    Confident(score="answer_logprob", threshold=-0.2, needs_correct=False),
+    Confident(score="completion_logprob", threshold=-0.1, needs_correct=False),
+)
+OF_A_SELF_CHECK: tuple[StopRule, ...] = (
+    Confident(),
+    Confident(threshold=0.95, fallback="most_confident"),
+    Confident(score="verdict_probability", threshold=0.9),
+)
+RECIPES: Mapping[str, Recipe] = {"svr": SVR(), "grpo_mt": GRPOMT()}
+CASES = [("svr", rule) for rule in (*FREE, *OF_A_SELF_CHECK)]
+CASES += [("grpo_mt", rule) for rule in (FREE[1], FREE[3], FREE[5])]
+
+
+@pytest.fixture(scope="module")
+def engine() -> TransformersEngine:
+    engine, policy = TransformersEngine(), shipped_policy()
+    engine.start(policy, (TOKENIZER.eos_token_id,), 900)
+    engine.sync(policy, 0)
+    return engine
+
+
+def run(engine: TransformersEngine, recipe: str, **settings: Any) -> list[SampleRecord]:
+    config = EvaluationConfig(
+        max_turns=TURNS, temperature=0.9, max_completion_tokens=160, **settings
+    )
+    evaluator = Evaluator(engine, config, recipe=RECIPES[recipe], renderer=RENDERER)
+    return evaluator.solve(PROBLEMS, "toy")
+
+
+@pytest.fixture(scope="module")
+def recordings(engine: TransformersEngine) -> dict[str, list[SampleRecord]]:
+    return {name: run(engine, name, adaptive=False) for name in RECIPES}
+
+
+@pytest.mark.parametrize(("recipe", "rule"), CASES, ids=str)
+def test_live_inference_stops_where_the_replay_does(
+    recipe: str,
+    rule: StopRule,
+    engine: TransformersEngine,
+    recordings: dict[str, list[SampleRecord]],
+) -> None:
+    (table,) = turn_tables(recordings[recipe]).values()
+    outcome = replay(table, rule, TURNS)
+    for row, live in enumerate(run(engine, recipe, stop=rule)):
+        recorded = recordings[recipe][row]
+        assert (live.observed, live.returned_turn) == (outcome.observed[row], outcome.returned[row])
+        assert live.stopped_early == outcome.stopped_early[row]
+        assert live.signals == recorded.signals[: live.observed]
+        assert [t.text for t in live.turns] == [t.text for t in recorded.turns[: live.observed]]
+
+
+def test_the_recordings_have_what_every_rule_reads(
+    recordings: dict[str, list[SampleRecord]],
+) -> None:
+    for name, records in recordings.items():
+        turns = [turn for record in records for turn in record.turns]
+        assert len(turns) == len(PROBLEMS) * TURNS
+        assert {turn.verdict is None for turn in turns} == {name == "grpo_mt"}
+        for turn in turns:
+            assert turn.completion_logprob is not None
+            assert (turn.answer_logprob is None) is (turn.answer is None)
+            assert (turn.answer_group == 0) is (COUNTDOWN.answer_form(turn.answer or "") is None)
+        assert len({turn.completion_logprob for turn in turns}) > 4  # they tell turns apart
+
+
+def test_rules_that_read_a_self_check_do_not_apply_where_there_is_none(
+    engine: TransformersEngine, recordings: dict[str, list[SampleRecord]]
+) -> None:
+    assert run(engine, "grpo_mt", stop=Confident()) == recordings["grpo_mt"]
+    for rule in OF_A_SELF_CHECK:
+        (table,) = turn_tables(recordings["grpo_mt"]).values()
+        assert replay(table, rule, TURNS).observed.tolist() == [TURNS] * len(PROBLEMS)
+
+
+def test_no_rule_is_ahead_of_the_oracle_at_its_own_turns(
+    recordings: dict[str, list[SampleRecord]],
+) -> None:
+    for records in recordings.values():
+        (table,) = turn_tables(records).values()
+        best = table.at(table.correct, replay(table, Oracle(), TURNS).returned)
+        assert best.tolist() == table.correct.any(1).tolist()
