@@ -133,9 +133,6 @@ class SampleRecord(ProblemRecord):
     """All recorded turns; those behind ``observed_turns`` were generated for replays."""
     observed_turns: int | None = None
     """Number of generated turns, whose tokens count; None: ``returned_turn``."""
-    past_stop: bool | None = None
-    """True if the turns after a stop were to be recorded too, which was decided before the first
-    turn; None if not."""
 
     def __post_init__(self) -> None:
         name = f"record {self.id!r} of {self.dataset!r}"

@@ -1,7 +1,6 @@
 """The comparison on held-out problems: adaptive inference before training and after it."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ class BeforeAfter(Callback):
         if trainer.interrupted or not _compares(trainer):
             return
         evaluating = pl_module.evaluating
-        evaluating.run_test_sets("after", past_stop=sys.maxsize if self.compare_stops else 0)
+        evaluating.run_test_sets("after", every_turn=self.compare_stops)
         root = Path(trainer.default_root_dir) / "eval"
         files = [root / name / RESULTS for name in ("before", "after")]
         if trainer.is_global_zero and all(file.is_file() for file in files):

@@ -1,18 +1,15 @@
 """Images and texts of each validation, in TensorBoard and Weights & Biases."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-import numpy as np
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 
 from svr_lightning.analysis.metrics import named_metrics
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.analysis.replay import replayed
 from svr_lightning.analysis.results import RESULTS, SAMPLES, read_results
 from svr_lightning.analysis.sweep import compare_stops
 from svr_lightning.analysis.table import pool
@@ -31,9 +28,9 @@ class Monitor(Callback):
     """Shows each validation of a training in its TensorBoard and W&B loggers.
 
     From the samples file of the validation: images of the reliability diagram and of accuracy over
-    tokens, and as text the best and the worst trajectories. The second image compares stopping
-    rules, on the problems that ``model.evaluation.validate_past_stop`` chose; with 0 it shows the
-    policy's own rule alone. The hyperparameters stand beside the metrics of the first validation.
+    tokens under the policy's own rule, and as text the best and the worst trajectories. Where every
+    turn is recorded, the second image also has all other stopping rules. The hyperparameters stand
+    beside the metrics of the first validation.
 
     Args:
         trajectories: how many of the best and how many of the worst are shown.
@@ -67,27 +64,11 @@ class Monitor(Callback):
         self._described = True
 
 
-def _whole(run: Run) -> Run:
-    """The problems chosen to be recorded past their stop; the run itself where there is none.
-
-    Those of which every turn happens to be recorded would be too many that never stop.
-    """
-    chosen = {one.key for source in run.sources for one in source.records if one.past_stop}
-    if run.complete or run.rule is None or not chosen:
-        return run
-    tables = {
-        name: table.select(np.array([(name, one) in chosen for one in table.ids]))
-        for name, table in run.tables.items()
-    }
-    return replace(run, tables=replayed(tables, run.rule, run.max_turns), complete=True)
-
-
 def _pictures(run: Run) -> list[tuple[str, Draw, Numbers]]:
     pictures: list[tuple[str, Draw, Numbers]] = []
     if run.rule is not None:
-        whole = _whole(run)
-        rules = compare_stops(whole.tables, run.rule, run.max_turns) if whole.complete else None
-        pictures.append(("accuracy_over_tokens", draw_rules, rule_numbers(whole, rules)))
+        rules = compare_stops(run.tables, run.rule, run.max_turns) if run.complete else None
+        pictures.append(("accuracy_over_tokens", draw_rules, rule_numbers(run, rules)))
     if run.self_checks:
         numbers = reliability_numbers(pool(run.tables))
         pictures.append(("reliability", draw_reliability, numbers))

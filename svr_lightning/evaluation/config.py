@@ -25,9 +25,6 @@ class EvaluationConfig:
     fresh_turns: bool = False
     """Every turn answers the first prompt again and sees no draft, so that turns are independent
     samples. Needs a temperature."""
-    validate_past_stop: int = 0
-    """Of so many problems of each validation data set (and process) the turns after a stop are
-    recorded too, so that ``Monitor`` can compare stopping rules. Metrics do not count them."""
     votes: int = 0
     """Above 0, ``test`` samples as many single-turn solutions per problem instead and leaves them
     in ``eval/votes/votes.jsonl`` for majority voting."""

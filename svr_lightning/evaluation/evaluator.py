@@ -4,7 +4,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ class Evaluator:
         self.root, self.seed, self.rank, self._shared = root, seed, rank, shared
         self.records: list[AnyRecord] = []
         self.step = 0
-        self._name, self._past_stop = "", 0
+        self._name, self._every_turn = "", False
         self._sampling: Sampling = sampling or self._as_it_is
         self._gather = gather
         self._journal: Journal | AnswerJournal | None = None
@@ -127,7 +127,7 @@ class Evaluator:
         *,
         step: int = 0,
         fingerprint: str | None = None,
-        past_stop: int = 0,
+        every_turn: bool = False,
     ) -> str | None:
         """Begin an evaluation, or continue an interrupted one.
 
@@ -136,14 +136,13 @@ class Evaluator:
             step: the optimizer step of the weights, which seeds the draws.
             fingerprint: equal if and only if the records would be equal; None keeps no journal of
                 records.
-            past_stop: of so many problems of each data set, also record the turns after a stop, for
-                replays of other rules. Results do not count them. Their records are marked: a
-                trajectory that never stopped has all turns too, but is no fair choice.
+            every_turn: also record the turns after a stop, up to T_max, for replays of other
+                rules. Results do not count them.
 
         Returns:
             One line about the work of an earlier start; None if there is none.
         """
-        self.records, self._name, self.step, self._past_stop = [], name, step, past_stop
+        self.records, self._name, self.step, self._every_turn = [], name, step, every_turn
         if isinstance(self.engine, OpenAIEngine):
             path = self.folder(name) / ANSWERS
             self._journal = self.engine.journal = AnswerJournal(path)
@@ -224,24 +223,19 @@ class Evaluator:
             One record per problem, in order. A problem that does not fit the prompt budget, or
             that a server refuses to go on with, has no turns and an ``error``; it counts as wrong.
         """
-        before = sum(record.dataset == dataset for record in self.records)
-        whole = {one.id for one in problems[: max(self._past_stop - before, 0)]}
 
         def programs(problem: Problem) -> list[RolloutFn]:
             shown = partial(on_turn, problem) if on_turn else None
             scores_of = partial(self._scores, problem)
-            rule = None if problem.id in whole else self.rule
+            rule = None if self._every_turn else self.rule
             return [chain(self.dialogue, problem, 0, self.max_turns, rule, shown, scores_of)]
 
         def record(problem: Problem, results: Results, error: str | None) -> SampleRecord:
-            found = (
-                trajectory_record(
-                    results[0], dataset, self.max_turns, self.rule, self.config.grader
-                )
-                if error is None
-                else error_record(problem, dataset, error)
+            if error is not None:
+                return error_record(problem, dataset, error)
+            return trajectory_record(
+                results[0], dataset, self.max_turns, self.rule, self.config.grader
             )
-            return replace(found, past_stop=True) if problem.id in whole else found
 
         limit, quiet = max_completion_tokens, on_turn is not None
         return self._run(problems, dataset, programs, record, each=1, limit=limit, quiet=quiet)

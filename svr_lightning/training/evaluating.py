@@ -136,10 +136,10 @@ class ModuleEvaluation:
             },
         }
 
-    def begin(self, name: str, split: Split, past_stop: int = 0) -> None:
+    def begin(self, name: str, split: Split, *, every_turn: bool = False) -> None:
         """Begin ``eval/<name>/``, or continue that of a killed process.
 
-        Of the first ``past_stop`` problems of each data set, the turns after a stop are recorded.
+        With ``every_turn``, the turns after a stop are recorded too.
         """
         if self._module.trainer.sanity_checking:
             self.evaluator.records = []
@@ -148,7 +148,7 @@ class ModuleEvaluation:
             name,
             step=self._module.global_step,
             fingerprint=self.fingerprint(split),
-            past_stop=self.config.validate_past_stop if split == "val" else past_stop,
+            every_turn=every_turn,
         )
         if found:
             rank_zero_info(found)
@@ -190,9 +190,9 @@ class ModuleEvaluation:
                 datasets[source.name] = {name: finite(value) for name, value in values.items()}
         return {"datasets": datasets, "macro": macro_averages(datasets)}
 
-    def run_test_sets(self, name: str, past_stop: int = 0) -> None:
+    def run_test_sets(self, name: str, *, every_turn: bool = False) -> None:
         """A complete evaluation outside Lightning's loops, with their limit on batches."""
-        self.begin(name, "test", past_stop)
+        self.begin(name, "test", every_turn=every_turn)
         limit, loaders = self._module.trainer.limit_test_batches, self._data.test_dataloader()
         for source, loader in zip(self._data.sources["test"], loaders, strict=True):
             # Rounded up: a process with one batch less must not stay away from a common sync.

@@ -94,7 +94,7 @@ def test_the_glossary_says_something_of_each_key_once() -> None:
 def test_the_fields_of_the_samples_file_are_described(run: Path) -> None:
     record = json.loads((run / "eval" / "test" / "samples.jsonl").read_text().splitlines()[0])
     head, turn = _tables("### eval/NAME/samples.jsonl")
-    sometimes = {"error", "observed_turns", "past_stop", "cluster"}
+    sometimes = {"error", "observed_turns", "cluster"}
     assert set(names(row[0] for row in head)) == {*record, *sometimes}
     assert set(names(row[0] for row in turn)) == {*record["turns"][0], "grading_error"}
 
