@@ -23,7 +23,7 @@ from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.rlcr import RLCR
-from svr_lightning.recipes.scrpo import ScRPO, ScRPOPool
+from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.rollout.collect import roll_out
@@ -114,8 +114,6 @@ def play(
         recipe=recipe,
         driver=driver,
         decoding=decoding,
-        part=actors.place.part,
-        parts=actors.place.parts,
     )
     return groups, actors
 
@@ -157,7 +155,6 @@ RECIPES: dict[str, tuple[Recipe, int, int]] = {
     "mlmt_rl": (MLMTRL(), 24, 9),
     "scrpo": (ScRPO(), 24, 10),
     "scrpo_labels": (ScRPO(oracle_free=False), 24, 10),
-    "scrpo_pool": (ScRPOPool(), 24, 10),
     "oracle": (Oracle(), 8, 10),
     "rlcr": (RLCR(), 24, 10),
     "rlcr_log": (RLCR(score="log"), 24, 10),

@@ -217,7 +217,6 @@ ROWS = (
     _method("murphy_tree", "Murphy (tree)", ("Murphy", 0.488), rate_of="murphy"),
     _method("mlmt_rl", "MLMT-RL", ("MLMT-RL", 0.458)),
     _method("scrpo", "ScRPO (chain)", ("ScRPO", 0.434)),
-    _method("scrpo_pool", "ScRPO (pool)", ("ScRPO", 0.434), rate_of="scrpo"),
     _RLCR,
     _calibrated("rlcr_log", "RLCR, log score", single=True, rate_of="rlcr"),
     _calibrated("rlcr_turns", "RLCR, three turns", tasks=BOTH),

@@ -32,9 +32,6 @@ class SeedContext:
     """Optimizer steps taken so far."""
     attempt: int = 0
     """Generation attempt under dynamic resampling."""
-    part: int = 0
-    """The share of the step's problems that is rolled out here, of ``parts`` shares."""
-    parts: int = 1
 
     def generator(self, problem_id: str, purpose: str, sample: int = 0) -> random.Random:
         """A random generator for one draw about a problem, independent of the tokens' draws."""

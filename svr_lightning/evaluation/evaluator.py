@@ -44,7 +44,7 @@ from svr_lightning.errors import require
 from svr_lightning.evaluation.adaptive import error_record, trajectory_record, vote_record
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.files import write_file
-from svr_lightning.recipes.base import Gather, Recipe
+from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import RolloutFn, chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Driver, Job, RequestError
@@ -90,7 +90,7 @@ class Evaluator:
         seed: int = 42,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         sampling: Sampling | None = None,
-        gather: Gather[Any] = list,
+        gather: Callable[[Sequence[Any]], list[Any]] = list,
         rank: int = 0,
         shared: int = 1,
     ) -> None:

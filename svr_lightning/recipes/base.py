@@ -7,7 +7,7 @@ file needs to know its name, since a configuration names its class.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from svr_lightning.core.credit import RewardScale
 from svr_lightning.core.losses import LossSpec
@@ -19,10 +19,6 @@ from svr_lightning.errors import require
 from svr_lightning.recipes.dialogues import Dialogue, Neutral, RolloutFn, chain
 
 PLACE = "model.recipe.init_args"
-T = TypeVar("T")
-
-Gather = Callable[[Sequence[T]], list[T]]
-"""The values of all processes, in the same order on each; every process has to call it."""
 
 RewardFunction = Callable[[Sequence[ScoredTurn]], Sequence[Reward]]
 """From the [T] scored turns of one trajectory to a reward for each."""
@@ -48,33 +44,6 @@ class Group:
     """All its samples have an advantage of 0, so resampling may replace it."""
 
 
-class Scheduler:
-    """Chooses the problems of a rollout. This one takes those of the data, and has no state.
-
-    Methods that use earlier rollouts have another one: see
-    :class:`~svr_lightning.recipes.scrpo.MistakePool`.
-    """
-
-    def batch(self, problems: Sequence[Problem], place: SeedContext) -> list[Problem]:
-        """The problems of a rollout, as many as ``problems``."""
-        return list(problems)
-
-    def remember(self, groups: Sequence[Group], step: int, gather: Gather[Any]) -> None:
-        """Keep what later rollouts need, equally on all processes."""
-        return
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint, in plain values."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
-        return
-
-
-_DATA_ORDER = Scheduler()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
     """A training method: what it asks, how it rewards, and which sequences are optimised."""
@@ -95,8 +64,8 @@ class Recipe(ABC):
     custom_dialogue: Dialogue | None = None
     """Prompts of your own, by class path, instead of the method's."""
 
-    def check(self, updates_per_rollout: int = 1) -> None:
-        """Refuse options that are out of range, or do not fit the run.
+    def check(self) -> None:
+        """Refuse options that are out of range.
 
         Every integer option is a count. Not called on construction: the command line would report
         the error as a wrong type.
@@ -200,11 +169,6 @@ class Recipe(ABC):
             At most ``samples_per_problem`` samples; missing ones count with a loss of 0 in the
             mean over an optimizer step.
         """
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """Chooses the problems of its rollouts."""
-        return _DATA_ORDER
 
 
 @dataclass(frozen=True, kw_only=True)

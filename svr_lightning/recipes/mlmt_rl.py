@@ -48,9 +48,9 @@ class MLMTRL(GRPOMT):
     feedback_tokens: int = 512
     """Longest feedback, in tokens, where the completion limit is not lower."""
 
-    def check(self, updates_per_rollout: int = 1) -> None:
+    def check(self) -> None:
         """Refuse a horizon that ends with feedback."""
-        super().check(updates_per_rollout)
+        super().check()
         require(
             self.horizon % 2 == 1,
             f"{PLACE}.horizon={self.horizon} must be odd, since even turns are feedback",

@@ -41,9 +41,9 @@ class Murphy(MultiTurn):
     feedback: Literal["none", "binary"] = "none"
     """``binary`` shows labels in prompts, in evaluation too."""
 
-    def check(self, updates_per_rollout: int = 1) -> None:
+    def check(self) -> None:
         """Refuse options that are out of range."""
-        super().check(updates_per_rollout)
+        super().check()
         check_range("discount", self.discount, 0, 1)
 
     def method_dialogue(self) -> Dialogue:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any, Literal
+from typing import Literal
 
 from torch.profiler import record_function
 
@@ -41,8 +41,6 @@ def collect_rollout(
     step: int = 0,
     resample: ResampleMode = "off",
     fresh: FreshProblems | None = None,
-    part: int = 0,
-    parts: int = 1,
     carry: CarryOver | None = None,
     show_progress: bool = False,
 ) -> list[Group]:
@@ -65,8 +63,6 @@ def collect_rollout(
             whole fresh batches until one batch is full, else fall back to the original batch.
             ``off`` keeps the batch.
         fresh: draws further training problems; needed unless ``resample`` is ``off``.
-        part: index of this share of the step's problems, of ``parts`` shares.
-        parts: shares, one for each engine that rolls out at the same time.
         carry: work that the previous rollout began on ``problems``, and the next step's problems,
             which this one begins when the engine has room, also while it replaces groups.
         show_progress: on the terminal, in one line.
@@ -85,8 +81,7 @@ def collect_rollout(
         progress = Progress("rollout", 0, quiet=not show_progress)
         place = {"run_seed": seed, "step": step, "attempt": attempt}
         driver = Driver(engine, renderer, progress=progress, **place)
-        share: dict[str, Any] = {"part": part, "parts": parts, "carry": carry}
-        return roll_out(batch, recipe=recipe, driver=driver, decoding=sampling, **share)
+        return roll_out(batch, recipe=recipe, driver=driver, decoding=sampling, carry=carry)
 
     groups = roll(problems, 0)
     return groups if fresh is None else replace_degenerate(groups, roll, fresh, resample)
@@ -98,18 +93,14 @@ def roll_out(
     recipe: Recipe,
     driver: Driver,
     decoding: Decoding,
-    part: int = 0,
-    parts: int = 1,
     carry: CarryOver | None = None,
 ) -> list[Group]:
     """Run the recipe's programs for all problems at once and reward what they return.
 
-    A recipe may replace some of ``problems``. The other arguments are those of
-    :func:`collect_rollout`.
+    The other arguments are those of :func:`collect_rollout`.
     """
     carry = carry or CarryOver()
-    place = replace(driver.place, part=part, parts=parts)
-    problems = recipe.scheduler.batch(problems, place)
+    place = driver.place
     begun = {} if place.attempt else carry.begun
     programs = [_jobs(problem, recipe, place, decoding, begun) for problem in problems]
     jobs = list(chain.from_iterable(programs))

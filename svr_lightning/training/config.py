@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig as EvaluationConfig
-from svr_lightning.recipes.base import PLACE, Recipe, Scheduler
+from svr_lightning.recipes.base import PLACE, Recipe
 from svr_lightning.rollout.driver import Decoding
 
 
@@ -170,13 +170,8 @@ def check_weighing(recipe: Recipe, sampling: SamplingConfig, updates: int, carry
         carry_over in (0, 1),
         f"model.carry_over={carry_over} must be 0, or 1 to begin the next step's trajectories",
     )
-    named = type(recipe).__name__
     for holds, wanted in (
         (level != "off", f"needs {PLACE}.loss.behaviour_correction; set it to token or sequence"),
         (updates == 1, f"needs model.updates_per_rollout=1, not {updates}, to bound staleness"),
-        (
-            type(recipe.scheduler) is Scheduler,
-            f"cannot begin problems that {named} chooses after the step before; leave it out",
-        ),
     ):
         require(carry_over == 0 or holds, f"model.carry_over=1 {wanted}")

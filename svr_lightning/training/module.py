@@ -108,7 +108,7 @@ class SVRModule(LightningModule):
         self.policy_config = policy
         self.strict_loading = policy.lora is None  # adapters come without their base model
         self.recipe = recipe or SVR()
-        self.recipe.check(updates_per_rollout)
+        self.recipe.check()
         self.sampling = sampling
         self.optimizer_config = optimizer
         self.reference_config = reference
@@ -231,18 +231,14 @@ class SVRModule(LightningModule):
         return state if self.policy_config.lora is None else lora.adapters_of(state)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the states of recipe and watches, the adapters' settings and their base model."""
+        """Add the states of watches, the adapters' settings and their base model."""
         checkpoint |= {name: watch.state_dict() for name, watch in self._watches.items()}
         checkpoint |= adapter_facts(self.policy, self.policy_config.lora)
-        if state := self.recipe.scheduler.state_dict():
-            checkpoint["recipe"] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore these states; drop the reference if the run does not train."""
         if has_trainer(self) and self._trains:
             check_resumable(checkpoint)
-        if "recipe" in checkpoint:
-            self.recipe.scheduler.load_state_dict(checkpoint["recipe"])
         for name in self._watches.keys() & checkpoint.keys():  # earlier versions did not save them
             self._watches[name].load_state_dict(checkpoint[name])
         self.serving.weights_replaced()

@@ -263,7 +263,6 @@ class ModuleRollouts:
         first = module.global_rank % module.ranks_per_engine * own
         groups = groups[first : first + own]
         samples = samples_of(groups, module.recipe.samples_per_problem)
-        module.recipe.scheduler.remember(groups, module.global_step, gather_lists)
         stats = rollout_stats(groups, module.recipe.protocol(1, Confident())[1])
         stats["time/rollout"] = time.perf_counter() - started
         stats |= engine.stats(stats["time/rollout"])
@@ -288,7 +287,6 @@ class ModuleRollouts:
         top_up = module.resample == "top_up"
         batch = frozenset(gather_lists([problem.id for problem in problems]) if top_up else [])
         engine: Any = MeteredEngine(module.serving.engine)
-        part, parts = module.trainer.datamodule.place
         if module.global_step + 1 == module.trainer.max_steps:
             ahead = ()
         carry = CarryOver(begun=self.begun, problems=ahead)
@@ -307,8 +305,6 @@ class ModuleRollouts:
                 step=module.global_step,
                 resample=module.resample,
                 fresh=partial(self._fresh_problems, batch),
-                part=part,
-                parts=parts,
                 carry=carry,
                 show_progress=module.global_rank == 0,
             )

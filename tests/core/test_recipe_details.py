@@ -33,7 +33,7 @@ from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.rlcr import RLCR
-from svr_lightning.recipes.scrpo import ScRPO, ScRPOPool
+from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.rollout.collect import collect_rollout
@@ -346,7 +346,6 @@ TWO: dict[str, tuple[type[Recipe], dict[str, Any], tuple[str, ...]]] = {
     "murphy_tree": (Murphy, {"horizon": 1, "shape": "tree"}, ("RW",)),
     "mlmt_rl": (MLMTRL, {}, ("WWR", "WWW")),
     "scrpo": (ScRPO, {"horizon": 1}, ("R", "W")),
-    "scrpo_pool": (ScRPOPool, {}, ("R", "W")),
     "oracle": (Oracle, {"horizon": 2, "return_of": "final"}, ("WR", "WW")),
 }
 """Of each recipe two that learn, a right one and a wrong one."""
@@ -402,17 +401,6 @@ def test_scrpo_corrects_where_the_share_of_right_answers_varies_enough(
     recipe = ScRPO(group_size=4, horizon=2, min_variance=tau)
     ((group,), _) = play(recipe, scripts("RR", "WR", "WW", "WW"))
     assert len(recipe.credit(group)) == optimised
-
-
-def test_of_pooled_corrections_the_analysis_of_the_better_one_learns() -> None:
-    recipe = ScRPOPool(group_size=2, period=1, reward_kind="binary")
-    groups, _ = play(recipe, scripts("R", "W"))
-    recipe.scheduler.remember(groups, 0, list)
-    said = [f"<analysis>a</analysis>{RIGHT}", WRONG]
-    ((group,), _) = play(recipe, lambda i, *_: said[i], [ten("another")], SeedContext(step=1))
-    (sample,) = recipe.credit(group)
-    assert sample.advantage == pytest.approx(PAIR)
-    assert sample.text_span == (0, len("<analysis>a</analysis>"))
 
 
 # --- trees ------------------------------------------------------------------------------------

@@ -2,20 +2,16 @@
 
 import ast
 import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from svr_lightning import recipes
-from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import DraftState, Message, Problem
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.dialogues import neutral as neutral_prompt
 from svr_lightning.recipes.igrpo import IGRPO
-from svr_lightning.recipes.scrpo import ScRPOPool
 from svr_lightning.rollout.driver import Decoding, Job
 from svr_lightning.tasks import get_task
 from tests.recipes import RECIPES, RIGHT, Actors, Write, each_recipe, mixed, play, scripts, ten
@@ -23,8 +19,7 @@ from tests.scripted import ORDERS, exam
 
 PRIVILEGED = {"murphy_binary", "scrpo_labels", "oracle"}
 CHOOSES_BY_LABEL = {"igrpo", "igrpo_fixed", "murphy_tree"}
-"""Their prompts show no label, but in training a label chooses which draft a prompt goes on from.
-It also chooses what enters the pool of scrpo_pool, which the rollouts of RECIPES find empty."""
+"""Their prompts show no label, but in training a label chooses the draft that a prompt shows."""
 
 
 def in_training(recipe: Recipe, problems: list[Problem], write: Write = mixed) -> str:
@@ -99,29 +94,6 @@ def test_a_draft_that_a_label_chose_is_followed_by_the_neutral_prompt(name: str)
 def test_igrpo_says_nothing_of_its_draft_but_what_it_says() -> None:
     _, actors = play(IGRPO(drafts=3, group_size=2), scripts("WRW" + "WW"))
     assert actors.prompts[3:] == [neutral(ten(), RIGHT, 2)] * 2
-
-
-def full_pool(problems: list[Problem], drafts: list[str]) -> ScRPOPool:
-    recipe = ScRPOPool()
-    entries: list[dict[str, Any]] = [
-        {"problem": asdict(problem), "draft": draft, "truncated": False, "step": 3}
-        for problem, draft in zip(problems, drafts, strict=True)
-    ]
-    recipe.scheduler.load_state_dict({"pool": entries})
-    return recipe
-
-
-def test_a_correction_from_the_pool_knows_no_reference() -> None:
-    drafts = ["<answer>8+4*2</answer>", "<answer>\\boxed{42}</answer>", "<answer>1</answer>"]
-    others = [ten(name) for name in "xyz"]
-    seen = set()
-    for order in ORDERS:
-        recipe = full_pool(exam(order), drafts)
-        groups, actors = play(recipe, mixed, others, SeedContext(step=4))
-        assert {t.turns[0].index for group in groups for t in group.trajectories} == {2}
-        assert len(actors.prompts) == 3 * 24
-        seen.add(json.dumps(actors.prompts))
-    assert len(seen) == 1
 
 
 def test_only_the_named_recipes_can_know_a_label_before_a_rollout_ends() -> None:

@@ -13,7 +13,7 @@ from svr_lightning.recipes.igrpo import IGRPO
 from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
-from svr_lightning.recipes.scrpo import ScRPO, ScRPOPool
+from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
 
 
@@ -35,7 +35,6 @@ from svr_lightning.recipes.svr import SVR
         (Oracle, {"horizon": -2}, "horizon=-2 must be at least 1"),
         (ScRPO, {"min_variance": 0.3}, "min_variance=0.3 must lie in [0, 0.25]"),
         (ScRPO, {"min_variance": float("nan")}, "min_variance=nan must lie in [0, 0.25]"),
-        (ScRPOPool, {"period": -1}, "period=-1 must be at least 1"),
     ],
 )
 def test_an_option_out_of_range_is_named(

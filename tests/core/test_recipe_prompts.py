@@ -1,17 +1,14 @@
 """All that each recipe asks of the policy, turn by turn, in training and in evaluation."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import PromptRequest, chain
-from svr_lightning.recipes.scrpo import ScRPOPool
 from tests.prompts import rendered
 from tests.recipes import RECIPES, completion, ten
 from tests.scripted import RENDERER, exam
@@ -63,7 +60,6 @@ ASKS = {
     "mlmt_rl": ("mlmt_rl", 3, 3),
     "scrpo": ("scrpo", 3, 4),
     "scrpo_labels": ("scrpo_labels", 3, 4),
-    "scrpo_pool": ("scrpo", 1, 4),
     "oracle": ("oracle", 3, 4),
     "rlcr": ("svr_confidence", 1, 4),
     "rlcr_log": ("svr_confidence", 1, 4),
@@ -131,26 +127,6 @@ def test_prompts_follow_the_style_of_their_task(name: str) -> None:
     assert in_training(recipe, "math", checked=False) == [expected] * 8
 
 
-def pooled(oracle_free: bool, draft: str, truncated: bool) -> list[str]:
-    """The one prompt of the second stage, with one wrong answer in the pool."""
-    recipe = ScRPOPool(oracle_free=oracle_free)
-    entry = {"problem": asdict(ten()), "draft": draft, "truncated": truncated, "step": 3}
-    recipe.scheduler.load_state_dict({"pool": [entry]})
-    (problem,) = recipe.scheduler.batch([ten("another")], SeedContext(step=4))
-    programs = recipe.programs(problem)
-    assert len(programs) == 24
-    (prompts,) = {tuple(prompts_of(program, [draft])) for program in programs}
-    return list(prompts)
-
-
-@pytest.mark.parametrize("file", ["scrpo_pool", "scrpo_pool_labels"])
-def test_the_pools_second_stage_asks_for_a_correction(file: str) -> None:
-    wrong, cut, _ = SAID["countdown"]
-    free = file == "scrpo_pool"
-    asked = pooled(free, wrong, False) + pooled(free, cut, True)
-    assert asked == golden(f"countdown-{file}")
-
-
 def test_the_tutors_prompt_through_a_chat_template() -> None:
     program = chain(RECIPES["mlmt_rl"][0].dialogue, ten(), 0, 3)
     next(program)
@@ -161,7 +137,6 @@ def test_the_tutors_prompt_through_a_chat_template() -> None:
 
 def test_every_golden_belongs_to_a_test() -> None:
     expected = {f"countdown-{file}" for file, *_ in ASKS.values()}
-    expected |= {"countdown-scrpo_pool", "countdown-scrpo_pool_labels"}
     expected |= {"math-mlmt_rl", "math-scrpo", "rendered-mlmt_rl"}
     assert {path.stem for path in GOLDENS.iterdir()} == expected
     assert ASKS.keys() == RECIPES.keys()

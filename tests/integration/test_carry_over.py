@@ -16,7 +16,6 @@ from svr_lightning.engines.base import Output, Request
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.base import Group
-from svr_lightning.recipes.scrpo import ScRPOPool
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.carry import Begun, CarryOver, from_plain, to_plain
 from svr_lightning.rollout.collect import collect_rollout
@@ -262,10 +261,6 @@ def test_what_was_begun_with_other_settings_is_begun_anew(tmp_path: Path) -> Non
         ({"recipe": SVR()}, "carry_over=1 needs .*loss.behaviour_correction; set it to token"),
         ({"updates_per_rollout": 2}, "carry_over=1 needs model.updates_per_rollout=1, not 2"),
         ({"sampling": SamplingConfig(top_p=0.9)}, "behaviour_correction=token weighs .*top_p=0.9"),
-        (
-            {"recipe": ScRPOPool(loss=RECIPE.loss)},
-            "carry_over=1 cannot begin problems that ScRPOPool chooses",
-        ),
     ],
 )
 def test_what_cannot_be_corrected_is_refused(settings: dict[str, Any], said: str) -> None:

@@ -20,7 +20,7 @@ from svr_lightning.recipes.mlmt_rl import MLMTRL
 from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.rlcr import RLCR
-from svr_lightning.recipes.scrpo import ScRPO, ScRPOPool
+from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig, SamplingConfig
@@ -48,7 +48,6 @@ SMALL: dict[str, tuple[Recipe, int, int]] = {
     "murphy_tree": (Murphy(group_size=2, horizon=2, shape="tree"), 4, 2),
     "mlmt_rl": (MLMTRL(group_size=2), 6, 1),
     "scrpo": (ScRPO(group_size=4, horizon=2), 8, 2),
-    "scrpo_pool": (ScRPOPool(group_size=4), 4, 2),
     "oracle": (Oracle(group_size=2, horizon=2), 4, 2),
     "rlcr_turns": (RLCR(group_size=2, horizon=2), 4, 2),
 }
@@ -164,20 +163,6 @@ def test_a_recipe_trains_and_evaluates(
     # What is privileged is marked in the file, on the screen and in the results.
     assert all(("privileged" in line) == (name == "oracle") for line in lines)
     assert ("privileged" in capsys.readouterr().out) == (name == "oracle")
-
-
-def test_a_checkpoint_keeps_the_pool_of_mistakes(tmp_path: Path) -> None:
-    def recipe() -> ScRPOPool:
-        return ScRPOPool(group_size=2, period=1, min_variance=0.0)
-
-    saved = tmp_path / "one.ckpt"
-    first = fit(recipe(), tmp_path, saved, limit_val_batches=0)
-    pool = first.recipe.scheduler.state_dict()["pool"]
-    assert {entry["step"] for entry in pool} == {0}
-    second = fit(recipe(), tmp_path, saved, limit_val_batches=0, max_steps=2)
-    # The second step corrects what the first one left, and its problems are not the data's.
-    assert {group.problem.id for group in second.groups} == {e["problem"]["id"] for e in pool}
-    assert {t.turns[0].index for group in second.groups for t in group.trajectories} == {2}
 
 
 def test_a_new_recipe_is_one_short_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
