@@ -1,1 +1,0 @@
-"""Step time, idle places and staleness of a training, simulated without running it."""
