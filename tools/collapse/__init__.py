@@ -1,1 +1,0 @@
-"""What makes self-verification collapse into doubt, and what prevents it."""
