@@ -21,8 +21,7 @@ from svr_lightning.analysis.certificates import (
 )
 from svr_lightning.analysis.p_values import binomial_cdf, mean_p_value, share_p_value
 from svr_lightning.core.stopping import Confident
-from tests.trajectories import record, turn_tables
-from tools.bench.certificates import (
+from tests.simulated_certificates import (
     CELLS,
     DELTA,
     LIMIT,
@@ -33,6 +32,7 @@ from tools.bench.certificates import (
     split,
     truth,
 )
+from tests.trajectories import record, turn_tables
 
 DRAWS = 1000
 
@@ -293,10 +293,7 @@ def test_no_number_of_labels_certifies_a_limit_that_is_not_kept() -> None:
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_certified_thresholds_break_a_promise_no_more_often_than_was_said(cell: Cell) -> None:
-    """No certified threshold may break any promise, in all but a share delta of calibrations.
-
-    ``python -m tools.bench certificates`` draws 10,000 of each.
-    """
+    """No certified threshold may break any promise, in all but a share delta of calibrations."""
     draws = 200
     found = cell.run(draws)
     assert found["wrong"] * draws <= stats.binom.ppf(0.999, draws, DELTA)
@@ -309,7 +306,6 @@ def test_certified_thresholds_break_a_promise_no_more_often_than_was_said(cell: 
 def test_on_halves_of_real_recordings_the_promise_holds_at_its_rate(
     recording: Path, name: str
 ) -> None:
-    """``python -m tools.bench certificates`` takes 500 halves of each."""
     splits = 100
     found = split(recording, name, splits)
     assert found["wrong"] * splits <= stats.binom.ppf(0.999, splits, DELTA)

@@ -194,7 +194,7 @@ from math_verify import ExprExtractionConfig, parse
 from sympy.parsing import sympy_parser
 from svr_lightning.tasks import worker
 from tests.core.test_symbolic import DIFFERENT, EQUAL, HOSTILE
-from tools.bench.hostile_answers import hostile_answers
+from tests.hostile_answers import hostile_answers
 
 watching, parse_expr = False, sympy_parser.parse_expr
 def watch(event, _):

@@ -3,7 +3,6 @@
 import pytest
 
 from tools.bench.__main__ import BENCHMARKS, main
-from tools.bench.carry_over import expected_speedup
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -22,13 +21,4 @@ def test_without_a_name_all_are_listed_and_an_unknown_one_is_refused(
     printed = capsys.readouterr().out
     assert all(f"  {name} " in printed for name in BENCHMARKS)
     assert main(["speed"]) == 2
-    assert "no benchmark 'speed'; known: carry_over" in capsys.readouterr().err
-
-
-def test_carry_over_is_expected_to_save_what_its_steps_cost_beside_their_tokens() -> None:
-    found = {
-        "off": {"engine_steps": [60, 40], "seconds": [9.0, 10.0, 11.0]},
-        "on": {"engine_steps": [40, 10], "seconds": [7.0, 8.0, 9.0]},
-    }
-    # 50 steps of 0.1 s are saved: 5 of 10 s.
-    assert expected_speedup(found, one_sequence=0.1) == pytest.approx(2.0)
+    assert "no benchmark 'speed'; known: rollout" in capsys.readouterr().err

@@ -119,13 +119,6 @@ def test_both_ways_of_rolling_out_sample_the_same_number_of_tokens(found: Found)
     assert figures["speedup"] > 0
 
 
-def test_carry_over_needs_fewer_engine_steps(found: Found) -> None:
-    figures = found["rollout"]
-    assert 0 < figures["carry_over.on.steps"] < figures["carry_over.off.steps"]
-    ways = [figures[f"carry_over.{way}.tokens"] for way in ("on", "off")]
-    assert figures["carry_over.speedup"] == pytest.approx(ways[0] / ways[1])
-
-
 def test_a_training_that_fails_is_told_by_the_line_that_names_the_error() -> None:
     output = "Seed set to 42\nsvr_lightning: error: no GPU\n\ntidying up"
     assert fits.reason(2, output) == "svr_lightning: error: no GPU"

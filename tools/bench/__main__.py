@@ -12,12 +12,6 @@ from pathlib import Path
 from svr_lightning.files import write_json
 
 BENCHMARKS = {
-    "carry_over": "rollouts that begin the next step's trajectories against those that do not",
-    "certificates": "how often certificates are wrong, simulated and on recordings",
-    "graders": "where the graders 'paper' and 'symbolic' differ on real benchmark problems",
-    "grading": "completions graded per second, and the cost of hostile answers",
-    "math_verify_cases": "how often grader and library agree with Math-Verify's own tests",
-    "packing": "what padding costs the update, and packed rows save",
     "rollout": "pipelined turns against turns in lock-step",
     "serve": "the server under load, every answer checked, and what a turn costs in it",
     "step": "one whole optimizer step against TRL's GRPOTrainer",
@@ -30,7 +24,7 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"{__doc__}\n")
         for name, what in BENCHMARKS.items():
-            print(f"  {name:<18} {what}")
+            print(f"  {name:<9} {what}")
         return 0
     name, *rest = arguments
     if name not in BENCHMARKS:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from svr_lightning.core.types import Problem, Sample, Trajectory
 from svr_lightning.engines.base import Engine, Output, Request
-from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
@@ -84,14 +83,12 @@ class LongTailed:
     """An engine that counts its steps and cuts completions at lengths drawn from their seeds.
 
     Random weights never end a completion; the lengths are those of a policy that does. A request
-    has the same length whenever it is submitted, and in however many parts.
+    has the same length whenever it is submitted.
     """
 
     def __init__(self, engine: Any, median: float, spread: float = 0.7) -> None:
         self._engine, self._median, self._spread = engine, median, spread
         self.steps = 0
-        self._running: dict[int, Request] = {}
-        self._left: dict[tuple[int, ...], int] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -103,36 +100,14 @@ class LongTailed:
     def submit(self, request: Request) -> None:
         """Pass it on with a limit of its own."""
         sampling = request.sampling
-        limit = self._left.pop(request.prompt_ids, 0)
-        if not limit:
-            rng = np.random.default_rng(sampling.seed)
-            limit = long_tailed(rng, self._median, sampling.max_tokens, self._spread)
-        request = replace(request, sampling=replace(sampling, max_tokens=limit))
-        self._running[request.id] = request
-        self._engine.submit(request)
-
-    def interrupt(self) -> list[Output]:
-        """Pass on what was drawn, and remember how long the rest is."""
-        parts = list(self._engine.interrupt())
-        for part in parts:
-            request = self._running[part.id]
-            left = request.sampling.max_tokens - len(part.token_ids)
-            self._left[request.prompt_ids + part.token_ids] = left
-        return parts
+        rng = np.random.default_rng(sampling.seed)
+        limit = long_tailed(rng, self._median, sampling.max_tokens, self._spread)
+        self._engine.submit(replace(request, sampling=replace(sampling, max_tokens=limit)))
 
     def step(self) -> list[Output]:
         """Count and pass on."""
         self.steps += 1
         return list(self._engine.step())
-
-
-def stale_tokens(groups: Sequence[Group], version: int) -> int:
-    """Tokens of all turns that weights before ``version`` drew."""
-    turns = [t.sampled for group in groups for one in group.trajectories for t in one.turns]
-    return sum(
-        len(turn.token_ids) if turn.policy_version < version else len(turn.earlier)
-        for turn in turns
-    )
 
 
 class LockStep:

@@ -1,8 +1,6 @@
-"""Speed of SVR's rollouts: pipelined turns against a barrier after each turn, and carry-over."""
+"""Speed of SVR's rollouts: pipelined turns against a barrier after each turn."""
 
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +9,6 @@ from svr_lightning.core.types import Problem
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
-from tools.bench import carry_over
 from tools.bench.workloads import LockStep, Rollout, roll_out, seconds
 from tools.gpu_check.flops import BANDWIDTHS, decode_bytes
 from tools.gpu_check.models import END, build_tokenizer, question, random_model, shapes
@@ -51,22 +48,6 @@ def run(emit: Emit, device: str) -> None:
     speedup = found["lock_step"].seconds / found["pipelined"].seconds
     emit("speedup", speedup, note="pipelined over lock-step")
     _bandwidth(emit, model, found, device, engine.dtype.itemsize)
-    work = carry_over.Workload(
-        steps=[[replace(one, id=f"{one.id}-{step}") for one in problems] for step in range(4)],
-        group=size,
-        longest=24 if small else 400,
-        typical=8 if small else 60,
-        clock=time.perf_counter,
-    )
-    _carry_over(emit, carry_over.compare(engine, model, renderer, work, repeats=1))
-
-
-def _carry_over(emit: Emit, found: Mapping[str, Any]) -> None:
-    for way in ("off", "on"):
-        note = f"engine steps of four rollouts, carry-over {way}"
-        emit(f"carry_over.{way}.steps", sum(found[way]["engine_steps"]), note=note)
-        emit(f"carry_over.{way}.tokens", found[way]["tokens_per_second"], "tokens/s", "sampled")
-    emit("carry_over.speedup", found["speedup"], note="tokens per second, on over off")
 
 
 def _report(emit: Emit, name: str, rollout: Rollout, most: int) -> None:

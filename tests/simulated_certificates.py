@@ -1,36 +1,23 @@
-r"""How often certificates are wrong: simulated calibrations, and recordings split many times.
-
-    python -m tools.bench certificates --out certificates.json
+"""How often certificates are wrong: simulated calibrations, and recordings split many times.
 
 Simulated worlds: a certificate is wrong if any threshold that it certifies breaks a promise in
-truth, which is known there. Its share over many calibrations must stay within delta = 0.1, with an
-error of that share of at most 0.003 at 10,000 calibrations. Power is the share of calibrations that
-find a threshold. A calibration has 400 problems, or as many clusters of three variants.
+truth, which is known there. Power is the share of calibrations that find a threshold. A calibration
+has 400 problems, or as many clusters of three variants.
 
 Recordings: ten greedy turns of the test problems of both embedded tasks by the policies that ship,
 with the probability of the verdict CORRECT as the score (0 for another verdict). Their clusters are
 split at random. One half calibrates; the certificate counts as wrong if the chosen thresholds break
-the promise on the whole recording, which is the truth as far as it is known. How often its rate is
-above the limit on the other half is told too: that is a sample of the same size. They are made by
-
-    python -m svr_lightning test --config configs/TASK_tiny.yaml --model.evaluation.adaptive false \
-        --trainer.default_root_dir FOLDER
-    python -m tools.bench certificates --record FOLDER/eval/test/samples.jsonl
+the promise on the whole recording, which is the truth as far as it is known.
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pyarrow import Table
-from pyarrow.parquet import write_table
 
 from svr_lightning.analysis.certificates import (
     OperatingPoint,
@@ -41,12 +28,9 @@ from svr_lightning.analysis.certificates import (
     tested,
 )
 from svr_lightning.analysis.intervals import split_clusters
-from svr_lightning.analysis.results import read_samples
 from svr_lightning.cli.certify import GRID
 from svr_lightning.cli.inputs import load_log
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Verdict
-from tools.bench.machine import hardware
 
 FOLDER = Path(__file__).parent / "recordings"
 RECORDINGS = sorted(FOLDER.glob("*.parquet"))
@@ -144,14 +128,7 @@ class Cell:
             # To give up nothing breaks no promise on that; power is to find more.
             found += any(row.give_up or len(rules) == len(SCORES) for row in rows)
         possible = len(bad) < len(rules)
-        return {
-            "world": self.world,
-            "variants": self.variants,
-            "promises": self.promises,
-            "calibrations": draws,
-            "wrong": broken / draws,
-            "power": found / draws if possible else None,
-        }
+        return {"wrong": broken / draws, "power": found / draws if possible else None}
 
 
 CELLS = [Cell(w, v, p) for w in WORLDS for v in (1, 3) for p in PROMISES]
@@ -176,74 +153,15 @@ def split(path: Path, name: str, splits: int) -> dict[str, Any]:
     whole = {(one.rule.threshold, one.rule.give_up): one.rates[name] for one in points}
     narrow = (0.99, 0.97) if name == "given_up_wrongly" else (0.75, 0.0)
     promise = Promise(name=name, limit=round(0.98 * whole[narrow], 3))
-    found = above = broken = 0
+    found = broken = 0
     for seed in range(splits):
         half = split_clusters(table.cluster, 0.5, seed)
-        one, other = np.unique(table.cluster[half]), np.unique(table.cluster[~half])
+        one = np.unique(table.cluster[half])
         choice = cheapest(tested([part(point, one) for point in points], [promise], DELTA))
         if choice is None:
             continue
         levels = (choice.threshold, choice.give_up)
-        (chosen,) = (one for one in points if (one.rule.threshold, one.rule.give_up) == levels)
         found += 1
-        above += bool(part(chosen, other).rates[name] > promise.limit)
         broken += bool(whole[levels] > promise.limit)
     kept = any(rate <= promise.limit and rate > 0 for rate in whole.values())
-    return {
-        "recording": path.stem,
-        "problems": len(table.ids),
-        "promise": name,
-        "limit": promise.limit,
-        "splits": splits,
-        "wrong": broken / splits,
-        "above_on_the_other_half": above / splits,
-        "power": found / splits if kept else None,
-    }
-
-
-def write_recording(samples: Path) -> Path:
-    """The turns of an evaluation without their texts, named like its first data set."""
-    rows = [
-        {
-            "id": f"{one.dataset}/{one.id}",
-            "turn": turn.turn,
-            "confidence": turn.verdict_probability if turn.verdict is Verdict.CORRECT else 0.0,
-            "correct": turn.correct,
-            "tokens": turn.prompt_tokens + turn.completion_tokens,
-            "cluster": f"{one.dataset}/{one.cluster or one.id}",
-        }
-        for one in read_samples(samples)
-        for turn in one.turns
-    ]
-    path = FOLDER / f"{rows[0]['cluster'].partition('/')[0]}.parquet"
-    write_table(Table.from_pylist(rows), path, compression="zstd")
-    return path
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """How often, or what to make a recording of."""
-    parser.add_argument("--calibrations", type=int, default=10_000, help="of each world")
-    parser.add_argument("--splits", type=int, default=500, help="of each recording")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--record", type=Path, help="samples.jsonl to make a recording of")
-
-
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Simulate and split, or write a recording."""
-    if options.record:
-        print(write_recording(options.record))
-        return {}
-    machine = hardware()
-    with get_context("spawn").Pool(options.jobs) as workers:
-        worlds = workers.map(partial(Cell.run, draws=options.calibrations), CELLS, chunksize=1)
-    for row in worlds:
-        power = "none is possible" if row["power"] is None else f"{row['power']:.3f}"
-        print(f"{row['world']:14}{row['variants']} {row['promises']:27}{row['wrong']:.4f}  {power}")
-    recordings = [
-        split(path, name, options.splits)
-        for path in RECORDINGS
-        for name in ("pse", "wrong_accepted", "given_up_wrongly")
-    ]
-    for row in recordings:
-        print(row)
-    return {"hardware": machine, "delta": DELTA, "worlds": worlds, "recordings": recordings}
+    return {"wrong": broken / splits, "power": found / splits if kept else None}
