@@ -1,10 +1,12 @@
 """Prompts of your own: later turns ask for a second, independent solution."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from svr_lightning.core.prompts import chat
 from svr_lightning.core.types import Message, Problem, Turn
 from svr_lightning.recipes.dialogues import Neutral, plain_system_prompt
+from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.tasks import get_task
 
 
@@ -20,3 +22,13 @@ class SecondOpinion(Neutral):
             "Solve the problem in a different way. Keep that answer only if yours agrees."
         )
         return chat(plain_system_prompt(task.style), text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondOpinionMT(GRPOMT):
+    """GRPO-MT with these prompts."""
+
+    @property
+    def dialogue(self) -> SecondOpinion:
+        """The prompts of training and evaluation."""
+        return SecondOpinion()

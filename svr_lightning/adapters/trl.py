@@ -22,6 +22,7 @@ from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import FinishReason, Message, Problem, Trajectory
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.errors import require
+from svr_lightning.recipes.base import rewards_of
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Decoding, Driver, Job
@@ -151,7 +152,7 @@ class SVRRollouts:
         trained, rewards, correct = [], [], []
         for one in trajectories:
             scored = score_turns(one.problem, one.turns, self.recipe.dialogue.formats)
-            earned = self.recipe.reward(scored)
+            earned = rewards_of(self.recipe, scored)
             t, reward = len(earned) - 1, self.recipe.returns([earned])[0]
             if self._turn == "random":  # the same for all trajectories of the problem
                 t = place.generator(one.problem.id, "turn").randrange(len(earned))

@@ -101,7 +101,7 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
             for name, values in datasets.items()
         ],
     )
-    verifies = pl_module.recipe.protocol(1, Confident())[1] is not None
+    verifies = pl_module.recipe.stop_policy(1, Confident())[1] is not None
     title = "A self-verifying policy" if verifies else "A policy without self-verification"
     lines = [
         "---",
@@ -183,7 +183,7 @@ def _recipe_settings(pl_module: Any) -> dict[str, Any]:
         for name, parameter in inspect.signature(recipe).parameters.items()
         if name in chosen
         and chosen[name] != parameter.default
-        and (isinstance(chosen[name], bool | str) or name == "custom_dialogue")
+        and isinstance(chosen[name], bool | str)
         and name != "custom_reward"
     }
     named = {"model.recipe": f"{recipe.__module__}.{recipe.__qualname__}"}

@@ -185,7 +185,7 @@ class Controller:
             self.rule.check()
         except ValueError as error:
             raise type(error)(f"rule: {error}") from error
-        applied = self.dialogue.protocol(self.max_turns, self.rule)
+        applied = self.dialogue.stop_policy(self.max_turns, self.rule)
         require(
             applied == (self.max_turns, self.rule),
             f"rule={self.rule}: {self.dialogue} does not ask for what it reads",

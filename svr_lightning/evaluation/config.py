@@ -91,10 +91,10 @@ class EvaluationConfig:
         """What a recipe's policy is asked."""
         return FreshTurns(recipe.dialogue) if self.fresh_turns else recipe.dialogue
 
-    def protocol(self, recipe: Recipe, rule: StopRule | None) -> tuple[int, StopRule | None]:
+    def stop_policy(self, recipe: Recipe, rule: StopRule | None) -> tuple[int, StopRule | None]:
         """T_max and what ends a trajectory early; a single-turn recipe has several fresh turns."""
         own = recipe.dialogue if self.fresh_turns else recipe
-        return own.protocol(self.max_turns, rule)
+        return own.stop_policy(self.max_turns, rule)
 
     def decoding(self, task: str, max_completion_tokens: int | None = None) -> Decoding:
         """How completions are drawn.

@@ -104,7 +104,7 @@ class Evaluator:
         self.engine, self.config, self.renderer = engine, config, renderer
         self.recipe = recipe or SVR()
         self.dialogue = config.dialogue(self.recipe)
-        self.max_turns, self.rule = config.protocol(self.recipe, config.rule)
+        self.max_turns, self.rule = config.stop_policy(self.recipe, config.rule)
         self.root, self.seed, self.rank, self._shared = root, seed, rank, shared
         self.records: list[AnyRecord] = []
         self.step = 0
@@ -192,7 +192,7 @@ class Evaluator:
                 write_results(folder, samples, config or {}, package_versions())
             else:
                 write_samples(folder, samples)
-            if self.dialogue.protocol(1, Confident())[1] is not None:
+            if self.dialogue.stop_policy(1, Confident())[1] is not None:
                 warn_of_missing_self_checks(samples)
         self._gather(())  # journals are removed after the files are written
         if self._journal is not None:

@@ -61,8 +61,6 @@ class Recipe(ABC):
     custom_reward: RewardFunction | None = field(default=None, repr=False)
     """Dotted path of your own function, used instead of the method's reward: it takes the
     scored turns of one trajectory and returns one :class:`~svr_lightning.Reward` for each."""
-    custom_dialogue: Dialogue | None = None
-    """Prompts of your own, by class path, instead of the method's."""
 
     def check(self) -> None:
         """Refuse options that are out of range.
@@ -99,14 +97,10 @@ class Recipe(ABC):
 
     # --- dialogue -----------------------------------------------------------------------------
 
-    @abstractmethod
-    def method_dialogue(self) -> Dialogue:
-        """The method's prompts, unless ``custom_dialogue`` replaces them."""
-
     @property
+    @abstractmethod
     def dialogue(self) -> Dialogue:
         """The prompts of training and evaluation."""
-        return self.custom_dialogue or self.method_dialogue()
 
     @property
     def uses_labels(self) -> bool:
@@ -124,31 +118,15 @@ class Recipe(ABC):
         """G trajectories of ``turns`` turns that never stop early."""
         return [chain(self.dialogue, problem, i, turns) for i in range(self.group_size)]
 
-    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """T_max and the stopping rule of an evaluation, from the configured ones."""
-        return self.dialogue.protocol(max_turns, rule)
+    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+        """T_max and the stopping rule of an evaluation, given the configured ones."""
+        return self.dialogue.stop_policy(max_turns, rule)
 
     # --- reward -------------------------------------------------------------------------------
 
     @abstractmethod
-    def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
-        """[T] the method's reward of each turn, unless ``custom_reward`` replaces it."""
-
     def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
-        """[T] the reward of each turn of one trajectory.
-
-        Raises:
-            ConfigError: if ``custom_reward`` returns another number of rewards.
-        """
-        if self.custom_reward is None:
-            return self.method_reward(scored)
-        rewards = self.custom_reward(scored)
-        require(
-            len(rewards) == len(scored),
-            f"{PLACE}.custom_reward returned {len(rewards)} rewards for {len(scored)} turns; "
-            "return one for each",
-        )
-        return rewards
+        """[T] the method's reward of each turn of one trajectory."""
 
     @abstractmethod
     def returns(self, rewards: Sequence[Sequence[Reward]]) -> list[float]:
@@ -180,11 +158,12 @@ class Baseline(Recipe):
     ``binary``: without the format; ``solve``: SVR's solve reward and the format, with ``weights``
     and ``length_scale``."""
 
-    def method_dialogue(self) -> Dialogue:
+    @property
+    def dialogue(self) -> Dialogue:
         """The neutral prompts."""
         return Neutral()
 
-    def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
+    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """The reward of each turn, by ``reward_kind``."""
         return baseline_rewards(scored, self.reward_kind, self.weights, self.length_scale)
 
@@ -215,6 +194,23 @@ class MultiTurn(Baseline):
     def learns(self, turn: Turn) -> bool:
         """Whether a turn is optimised."""
         return self.loss_turns == "all" or turn.index == self.horizon
+
+
+def rewards_of(recipe: Recipe, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
+    """[T] the rewards of the turns of one trajectory: the recipe's, or its ``custom_reward``'s.
+
+    Raises:
+        ConfigError: if ``custom_reward`` returns another number of rewards.
+    """
+    if recipe.custom_reward is None:
+        return recipe.reward(scored)
+    rewards = recipe.custom_reward(scored)
+    require(
+        len(rewards) == len(scored),
+        f"{PLACE}.custom_reward returned {len(rewards)} rewards for {len(scored)} turns; "
+        "return one for each",
+    )
+    return rewards
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

@@ -64,7 +64,7 @@ def limited(asked: Prompt, limit: int) -> PromptRequest:
 class Dialogue(ABC):
     """The prompts of a method, how its completions are read, and what can end a trajectory.
 
-    To change a method's wording, subclass its dialogue and set the recipe's ``custom_dialogue``.
+    To change a method's wording, subclass its dialogue, and its recipe to return that one.
     """
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ class Dialogue(ABC):
         """r_taskfmt and r_scfmt of a completion; the second is 0 without a self-check."""
         return task.format_score(text), 0.0
 
-    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
         """How many turns an evaluation takes and what ends it early, given what is configured.
 
         Rules that read a self-check do not apply where there is none.
@@ -138,7 +138,7 @@ class SelfVerifying(Dialogue):
         """The format scores of the answer and of the self-check for this ``interface``."""
         return task.format_score(text), self_check_format_score(text, self.interface)
 
-    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
         """Adaptive stopping; with one field, that field alone stops."""
         if isinstance(rule, Confident):
             if self.interface == "verdict" and rule.score == "confidence":
@@ -184,9 +184,9 @@ class FreshTurns(Dialogue):
         """The other dialogue's format scores."""
         return self.of.formats(task, text)
 
-    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
         """The other dialogue's."""
-        return self.of.protocol(max_turns, rule)
+        return self.of.stop_policy(max_turns, rule)
 
 
 # --- the turn loop ----------------------------------------------------------------------------

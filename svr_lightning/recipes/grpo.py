@@ -33,6 +33,6 @@ class GRPO(Baseline):
         samples = last_turn_samples(group, group_advantages(group.returns, self.scale_rewards))
         return drawn_samples(group, samples, self.samples_per_problem)
 
-    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
         """The first response is the answer."""
         return 1, None

@@ -13,7 +13,7 @@ from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Sample, Trajectory
-from svr_lightning.recipes.base import Baseline, Group, sample_of
+from svr_lightning.recipes.base import Baseline, Group, rewards_of, sample_of
 from svr_lightning.recipes.dialogues import RolloutFn, ask, node
 from svr_lightning.recipes.labels import score
 
@@ -45,7 +45,7 @@ class IGRPO(Baseline):
         """The draft with the highest reward; among equal ones, one drawn at random."""
         problem = drafts[0].problem
         scored = [score(self.dialogue, problem, draft.turns[0]) for draft in drafts]
-        rewards = [self.reward([turn])[0].total for turn in scored]
+        rewards = [rewards_of(self, [turn])[0].total for turn in scored]
         best = [d for d, reward in zip(drafts, rewards, strict=True) if reward == max(rewards)]
         return place.generator(problem.id, "draft").choice(best)
 
@@ -58,6 +58,6 @@ class IGRPO(Baseline):
             for i, advantage in zip(refined, advantages, strict=True)
         ]
 
-    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
         """One turn, or all of them."""
-        return super().protocol(1 if self.evaluate == "single" else max_turns, rule)
+        return super().stop_policy(1 if self.evaluate == "single" else max_turns, rule)

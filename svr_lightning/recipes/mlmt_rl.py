@@ -36,7 +36,7 @@ class SolverAndTutor(Neutral):
         attempt, hints = texts[-2:]
         return guided(style, problem.question, attempt, hints, len(turns) + 1)
 
-    def protocol(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
+    def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
         """An odd number of turns: an even one would end with unused feedback."""
         return max_turns - (max_turns % 2 == 0), None
 
@@ -56,14 +56,15 @@ class MLMTRL(GRPOMT):
             f"{PLACE}.horizon={self.horizon} must be odd, since even turns are feedback",
         )
 
-    def method_dialogue(self) -> Dialogue:
+    @property
+    def dialogue(self) -> Dialogue:
         """Solver and tutor in turn."""
         return SolverAndTutor(self.feedback_tokens)
 
-    def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
+    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """As ``reward_kind`` says; an answer's progress is measured from the previous answer."""
-        rewards = list(super().method_reward(scored))
-        rewards[::2] = super().method_reward(scored[::2])
+        rewards = list(super().reward(scored))
+        rewards[::2] = super().reward(scored[::2])
         return rewards
 
 

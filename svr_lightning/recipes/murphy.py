@@ -46,9 +46,10 @@ class Murphy(MultiTurn):
         super().check()
         check_range("discount", self.discount, 0, 1)
 
-    def method_dialogue(self) -> Dialogue:
+    @property
+    def dialogue(self) -> Dialogue:
         """The neutral prompts, or the oracle's."""
-        return ScoreShown() if self.feedback == "binary" else super().method_dialogue()
+        return ScoreShown() if self.feedback == "binary" else super().dialogue
 
     def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
         """G chains, or one program that grows the tree."""

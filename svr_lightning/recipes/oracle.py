@@ -24,6 +24,7 @@ class Oracle(GRPOMT):
     return_of: ReturnOf = "mean"
     """A trajectory's return: the mean over its turns, as in SVR, or the ``final`` turn's reward."""
 
-    def method_dialogue(self) -> Dialogue:
+    @property
+    def dialogue(self) -> Dialogue:
         """The previous answer's score in each later prompt."""
         return ScoreShown()

@@ -35,6 +35,6 @@ class RLCR(SelfChecked):
     score: ScoringRule = "brier"
     """How a confidence is scored: ``brier`` or ``log``, both in [0, 1]."""
 
-    def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
+    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """Correctness, score and format of each turn."""
         return calibrated_rewards(scored, self.score, self.weights)

@@ -80,7 +80,8 @@ class ScRPO(MultiTurn):
         super().check()
         check_range("min_variance", self.min_variance, 0, 0.25)
 
-    def method_dialogue(self) -> Dialogue:
+    @property
+    def dialogue(self) -> Dialogue:
         """Analysis and solution."""
         return Analysing(self.oracle_free)
 

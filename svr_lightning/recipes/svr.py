@@ -27,7 +27,8 @@ class SelfChecked(Recipe):
     """What a self-check consists of. ``verdict`` and ``confidence`` ask for one field, read it
     only, score its form, and stop on it; set the reward weights of the other field to 0."""
 
-    def method_dialogue(self) -> Dialogue:
+    @property
+    def dialogue(self) -> Dialogue:
         """The prompts for a solution with a self-check, and for its refinement."""
         return SelfVerifying(self.interface)
 
@@ -52,6 +53,6 @@ class SVR(SelfChecked):
     """Use a proper score: overconfidence and readiness then depend on the verdict alone, and
     the best confidence is the probability of being correct (docs/recipes.md), not 2.1 p - 0.8."""
 
-    def method_reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
+    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """Equation svr-reward, term by term, or its proper form."""
         return turn_rewards(scored, self.weights, self.length_scale, proper=self.proper)

@@ -12,7 +12,7 @@ from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem, Trajectory
 from svr_lightning.display import Progress
 from svr_lightning.engines.base import Engine
-from svr_lightning.recipes.base import Group, Recipe
+from svr_lightning.recipes.base import Group, Recipe, rewards_of
 from svr_lightning.rollout.carry import Begun, CarryOver
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
@@ -179,7 +179,7 @@ def _reward_group(
         score_turns(problem, t.turns, recipe.dialogue.formats, ys)
         for t, ys in zip(trajectories, labels, strict=True)
     ]
-    rewards = [recipe.reward(turns) for turns in scored]
+    rewards = [rewards_of(recipe, turns) for turns in scored]
     group = Group(
         problem=problem,
         trajectories=tuple(trajectories),

@@ -86,7 +86,7 @@ class ModuleEvaluation:
     @property
     def protocol(self) -> tuple[int, StopRule | None]:
         """T_max and the stopping rule, also if every turn is recorded."""
-        return self.config.protocol(self._module.recipe, self.config.full_rule)
+        return self.config.stop_policy(self._module.recipe, self.config.full_rule)
 
     def report_operating_point(self) -> None:
         """Log that the policy's own rule is used, and which settings void its guarantee."""

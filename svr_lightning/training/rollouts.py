@@ -263,7 +263,7 @@ class ModuleRollouts:
         first = module.global_rank % module.ranks_per_engine * own
         groups = groups[first : first + own]
         samples = samples_of(groups, module.recipe.samples_per_problem)
-        stats = rollout_stats(groups, module.recipe.protocol(1, Confident())[1])
+        stats = rollout_stats(groups, module.recipe.stop_policy(1, Confident())[1])
         stats["time/rollout"] = time.perf_counter() - started
         stats |= engine.stats(stats["time/rollout"])
         if sync_seconds is not None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -21,11 +21,11 @@ from svr_lightning.core.rewards import (
 )
 from svr_lightning.core.seeds import SeedContext, derive_seed
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Problem, ScoredTurn, Turn, Verdict
+from svr_lightning.core.types import ScoredTurn, Verdict
 from svr_lightning.engines.base import Request
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.base import Recipe
-from svr_lightning.recipes.dialogues import Prompt, PromptRequest, SelfVerifying, chain
+from svr_lightning.recipes.dialogues import PromptRequest, SelfVerifying, chain
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.recipes.igrpo import IGRPO
@@ -535,30 +535,6 @@ def test_a_reward_of_ones_own_has_one_entry_per_turn() -> None:
     recipe = GRPOMT(group_size=2, custom_reward=lambda turns: paid_for_length(turns[:1]))
     with pytest.raises(ConfigError, match=r"custom_reward returned 1 rewards for 3 turns"):
         play(recipe, scripts("RRR", "RRR"))
-
-
-@dataclass(frozen=True)
-class Hurried(SelfVerifying):
-    """Every later prompt ends in a sentence of the user's own."""
-
-    sentence: str = "Hurry."
-
-    def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
-        prompt = super().later(problem, turns)
-        assert isinstance(prompt, list)
-        system, user = prompt
-        return [system, {**user, "content": f"{user['content']} {self.sentence}"}]
-
-
-@pytest.mark.parametrize("recipe", [SVR, SVRPlus, GRPOMT, Murphy])
-def test_a_dialogue_of_ones_own_is_asked_and_read(recipe: Any) -> None:
-    own = recipe(group_size=2, custom_dialogue=Hurried(sentence="Be quick."))
-    write = scripts("WRR", "WWW") if recipe is not SVR else (lambda i, n, _: SAID[i][n])
-    ((group,), actors) = play(own, write)
-    later = [p[1]["content"] for p in actors.prompts if p[1]["content"].startswith("[T=")]
-    assert len(later) == 4
-    assert all(prompt.endswith(" Be quick.") for prompt in later)
-    assert all(turn.check is not None for t in group.trajectories for turn in t.turns)
 
 
 # --- methods without a self-check -------------------------------------------------------------

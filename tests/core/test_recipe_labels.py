@@ -27,7 +27,7 @@ def in_training(recipe: Recipe, problems: list[Problem], write: Write = mixed) -
 
 
 def in_evaluation(recipe: Recipe, problems: list[Problem]) -> str:
-    turns, _ = recipe.protocol(4, None)
+    turns, _ = recipe.stop_policy(4, None)
     decoding = Decoding(max_completion_tokens=999)
     actors = Actors(mixed)
     actors.run(

@@ -102,7 +102,7 @@ def in_training(recipe: Recipe, task: str, checked: bool) -> list[list[str]]:
 
 
 def in_evaluation(recipe: Recipe, task: str, checked: bool) -> list[str]:
-    turns, _ = recipe.protocol(4, None)
+    turns, _ = recipe.stop_policy(4, None)
     return prompts_of(chain(recipe.dialogue, problem_of(task), 0, turns), said(task, checked))
 
 

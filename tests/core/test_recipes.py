@@ -42,7 +42,7 @@ def test_a_group_of_equals_teaches_nothing(name: str, text: str) -> None:
 def test_each_policy_is_evaluated_for_its_own_number_of_turns(name: str) -> None:
     recipe, _, turns = RECIPES[name]
     rule = Confident()
-    max_turns, kept = recipe.protocol(10, rule)
+    max_turns, kept = recipe.stop_policy(10, rule)
     assert max_turns == turns
     assert (kept is not None) == name.startswith(("svr", "rlcr"))
     problem = ten()
@@ -64,9 +64,9 @@ def finish(program: Any, write: Callable[[list[Message]], str]) -> Any:
 
 
 def test_a_policy_of_one_field_is_stopped_by_that_field() -> None:
-    assert SVR(interface="verdict").protocol(10, Confident()) == (10, Confident(threshold=0.0))
+    assert SVR(interface="verdict").stop_policy(10, Confident()) == (10, Confident(threshold=0.0))
     alone = Confident(needs_correct=False)
-    assert SVR(interface="confidence").protocol(10, Confident()) == (10, alone)
+    assert SVR(interface="confidence").stop_policy(10, Confident()) == (10, alone)
     says_so = "<self_check>VERDICT: CORRECT </self_check>"
     program = chain(SVR(interface="verdict").dialogue, ten(), 0, 10, Confident(threshold=0.0))
     assert len(finish(program, lambda _: RIGHT + says_so).turns) == 1

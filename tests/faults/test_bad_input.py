@@ -60,15 +60,6 @@ CORRECTION = "--model.recipe.loss.behaviour_correction"
             ["init_args.loss.betaa=1: loss has no option 'betaa'; did you mean 'beta'?"],
         ),
         (
-            [
-                f"{RECIPE}.custom_dialogue",
-                "svr_lightning.recipes.dialogues.SelfVerifying",
-                f"{RECIPE}.custom_dialogue.interfac",
-                "joint",
-            ],
-            ["custom_dialogue.interfac=joint: SelfVerifying has no option", "'interface'?"],
-        ),
-        (
             ["--model.evaluation.threshhold", "1"],
             ["'model.evaluation.threshhold'; known: ", "stop"],
         ),

@@ -245,7 +245,7 @@ def test_a_turn_would_stop_by_the_fields_of_its_recipes_self_check(
     unsure = "<self_check>VERDICT: UNSURE; CONFIDENCE: 0.9</self_check>"
     hesitant = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.5</self_check>"
     groups = rolled([RIGHT + SURE, RIGHT + unsure], [RIGHT + unsure, RIGHT + hesitant])
-    rule = SVR(interface=interface).protocol(1, Confident())[1]
+    rule = SVR(interface=interface).stop_policy(1, Confident())[1]
     assert rollout_stats(groups, rule)["train/would_stop"] == share
 
 

@@ -71,12 +71,8 @@ def test_a_reward_term_of_ones_own_is_paid_and_logged(tmp_path: Path) -> None:
 
 def test_prompts_of_ones_own_are_asked(tmp_path: Path) -> None:
     recipe = {
-        "class_path": "svr_lightning.recipes.grpo_mt.GRPOMT",
-        "init_args": {
-            "group_size": 4,
-            "horizon": 2,
-            "custom_dialogue": {"class_path": "second_opinion.SecondOpinion"},
-        },
+        "class_path": "second_opinion.SecondOpinionMT",
+        "init_args": {"group_size": 4, "horizon": 2},
     }
     lines = fit(tmp_path, recipe=recipe)
     assert {len(line["turns"]) for line in lines} == {2}

@@ -9,7 +9,6 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.recipes.dialogues import Neutral
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.config import (
@@ -105,12 +104,10 @@ def test_a_run_resumed_with_another_seed_says_so_and_goes_on(
         assert len(told(recwarn)) == warnings
 
 
-def test_functions_and_prompts_of_the_users_own_are_told_by_their_names() -> None:
+def test_a_function_of_the_users_own_is_identified_by_its_name() -> None:
     def own() -> dict[str, str]:
-        recipe = SVR(custom_reward=train, custom_dialogue=Neutral())
+        recipe = SVR(custom_reward=train)
         return identity_of(module(recipe=recipe), data())
 
     assert own() == own()
     assert own()["model.recipe.custom_reward"] == f"{__name__}.train"
-    dialogue = own()["model.recipe.custom_dialogue"]
-    assert dialogue == "svr_lightning.recipes.dialogues.Neutral"

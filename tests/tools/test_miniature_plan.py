@@ -84,7 +84,7 @@ def test_a_row_knows_its_own_protocol(row: Row) -> None:
     from svr_lightning.core.stopping import Confident
 
     config, recipe = resolved(row)
-    turns, rule = recipe.protocol(config["model"]["evaluation"]["max_turns"], Confident())
+    turns, rule = recipe.stop_policy(config["model"]["evaluation"]["max_turns"], Confident())
     assert (turns == 1) is row.single
     assert (rule is not None) is (row.interface is not None)
     if rule is not None:
