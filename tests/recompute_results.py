@@ -77,6 +77,9 @@ def dataset_values(rows):
     prompt = sum(t["prompt_tokens"] for t in turns)
     completion = sum(t["completion_tokens"] for t in turns)
     premature = [r["stopped_early"] and not y for r, y in zip(rows, right, strict=True)]
+    firsts = [p[0] for p in paths if p and p[0]["verdict"] is not None]
+    last = [p[r["returned_turn"] - 1] for p, r in zip(paths, rows, strict=True) if p]
+    last = [t for t in last if t["verdict"] is not None]
     values = {
         "n": n,
         "accuracy": ratio(sum(right), n),
@@ -92,7 +95,12 @@ def dataset_values(rows):
         "verdict_accuracy": ratio(
             sum((t["verdict"] == "CORRECT") == t["correct"] for t in committed), len(committed)
         ),
-        "auroc": auroc([t["confidence"] for t in checked], [t["correct"] for t in checked]),
+        **{
+            name: auroc([t["confidence"] for t in some], [t["correct"] for t in some])
+            for name, some in (
+                *(("auroc", checked), ("auroc_first_turn", firsts), ("auroc_returned", last)),
+            )
+        },
         "brier": ratio(sum((t["confidence"] - t["correct"]) ** 2 for t in checked), len(checked)),
         "overconfidence": ratio(
             sum(t["verdict"] == "CORRECT" and not t["correct"] for t in checked), len(checked)
@@ -100,7 +108,7 @@ def dataset_values(rows):
     }
     recorded = [turn for row in rows for turn in row["turns"]]
     if recorded and all(turn["verdict"] is None for turn in recorded):
-        for name in ("verdict_accuracy", "auroc", "brier", "overconfidence"):
+        for name in [k for k in values if k.startswith(("verdict", "auroc", "brier", "over"))]:
             del values[name]  # the method states no self-checks
     return values
 

@@ -174,6 +174,10 @@ EXPECTED = {
     # wrong turns .90 (b1) 1.0 (c1) .20 .50 (d) .30 .50 (e) .80 .90 (f).
     # Wrong ones below .95: 7; .85: 5; .99: 7; .80: 4 and one tie; .60: 4. Sum 27.5 of 5 * 8.
     "auroc": 27.5 / 40,
+    # Right first turns .95 (a) .80 (e), wrong ones .90 1.0 .20 .80: 3 and one, with one tie.
+    "auroc_first_turn": 4.5 / 8,
+    # Right returned turns .95 (a) .85 (c) .99 (d), wrong ones .90 (b) .50 (e) .90 (f): 3, 1, 3.
+    "auroc_returned": 7 / 9,
     # a .05^2 = .0025; b .81; c 1 + .0225; d .04 + .25 + .0001; e .04 + .09 + .25;
     # f .64 + .16 + .81: together 4.1151.
     "brier": 4.1151 / 13,

@@ -23,7 +23,7 @@ from svr_lightning.analysis.intervals import (
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.sweep import best_of_halves, families, measured
 from svr_lightning.analysis.table import Outcome, TurnTable, cluster_codes, problem_table
-from svr_lightning.core.metrics import SELF_CHECK_METRICS, VERDICT_CODES
+from svr_lightning.core.metrics import DEFINITIONS, VERDICT_CODES
 from svr_lightning.core.types import Verdict
 
 RESAMPLES = 2000
@@ -90,7 +90,7 @@ def ratios_of(table: TurnTable, outcome: Outcome) -> dict[str, tuple[Floats, Flo
     """
     problems = problem_table(table, outcome)
     nothing = (np.zeros(len(table.ids)), np.zeros(len(table.ids)))
-    found = dict.fromkeys(SELF_CHECK_METRICS, nothing) | problems.ratios()
+    found = dict.fromkeys(DEFINITIONS, nothing) | problems.ratios()
     found["tokens"] = found.pop("avg_total_tokens")
     found["tokens_per_correct"] = (found["tokens"][0], found["accuracy"][0])
     any_right = np.asarray(table.correct.any(1), dtype=np.float64)

@@ -1,7 +1,7 @@
 """All metrics of data sets and their macro averages, as in results files."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from svr_lightning.analysis.table import (
     problem_table,
     turn_tables,
 )
-from svr_lightning.core.metrics import METRIC_NAMES
+from svr_lightning.core.metrics import DEFINITIONS, METRIC_NAMES
 from svr_lightning.files import finite
 
 MATH_5 = ("math500", "aime26", "amc23", "olympiadbench", "minerva_math")
@@ -111,7 +111,7 @@ def point_values(problems: ProblemTable) -> dict[str, float]:
     values = problems.values()
     if problems.self_checked:
         levels = calibration.levels_of(problems.turns["confidence"], problems.turns["correct"])
-        values |= {key: float(value) for key, value in _of_confidence(levels).items()}
+        values |= {key: float(value) for key, value in _calibration(levels).items()}
     return values
 
 
@@ -119,13 +119,19 @@ def _resampled(table: ProblemTable, resamples: int, seed: int) -> dict[str, Floa
     counts = resample_counts(table.cluster, resamples, seed)
     found = ratio_resamples(table.ratios(), counts)
     if table.self_checked:
-        found |= level_resamples(table.turns, counts, _of_confidence)
+        for name, one in DEFINITIONS.items():
+            if one.terms is None:
+                found |= level_resamples(
+                    table.turns_of(name),
+                    counts,
+                    lambda levels, n=name: {n: calibration.auroc(levels)},
+                )
+        found |= level_resamples(table.turns, counts, _calibration)
     return found
 
 
-def _of_confidence(levels: calibration.ConfidenceCounts) -> dict[str, Floats]:
+def _calibration(levels: calibration.ConfidenceCounts) -> dict[str, Floats]:
     return {
-        "auroc": calibration.auroc(levels),
         "ece": calibration.expected_calibration_error(levels),
         "aurc": calibration.area_under_risk_coverage(levels),
     }
@@ -136,7 +142,7 @@ AVERAGES = ("all", "math")
 
 
 def macro_averages(
-    datasets: Mapping[str, Mapping[str, Any]], metrics: Sequence[str] = METRIC_NAMES
+    datasets: Mapping[str, Mapping[str, Any]], metrics: Collection[str] = METRIC_NAMES
 ) -> dict[str, Any]:
     """The averages of a results file: ``all``, and the paper's ``math`` over five data sets."""
     names = dict(zip(AVERAGES, (tuple(datasets), MATH_5), strict=True))
@@ -146,7 +152,7 @@ def macro_averages(
 def macro_average(
     datasets: Mapping[str, Mapping[str, Any]],
     names: Sequence[str],
-    metrics: Sequence[str] = METRIC_NAMES,
+    metrics: Collection[str] = METRIC_NAMES,
 ) -> dict[str, Any]:
     """The unweighted mean of each metric over the named data sets that are present.
 

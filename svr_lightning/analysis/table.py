@@ -28,9 +28,7 @@ from numpy.typing import NDArray
 from svr_lightning.analysis.records import ProblemRecord, SampleRecord, by_dataset, unique
 from svr_lightning.core.metrics import (
     DEFINITIONS,
-    METRIC_NAMES,
     NO_VERDICT,
-    SELF_CHECK_METRICS,
     VERDICT_CODES,
     value_of,
 )
@@ -241,21 +239,27 @@ class ProblemTable:
     ``total_tokens`` of all observed turns."""
     turns: Mapping[str, NDArray[Any]]
     """[O] the observed turns that have a self-check, problem by problem: ``row`` of the problem,
-    ``turn`` (from 1), ``verdict``, ``confidence``, ``correct``."""
+    ``turn`` (from 1), whether it is the ``first`` and the ``returned`` one, ``verdict``,
+    ``confidence``, ``correct``."""
     self_checked: bool
     """Whether the method states self-checks."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The metrics that the method has, defined or not."""
-        if self.self_checked:
-            return METRIC_NAMES
-        return tuple(name for name in METRIC_NAMES if name not in SELF_CHECK_METRICS)
+        return tuple(n for n, one in DEFINITIONS.items() if self.self_checked or not one.of_turns)
+
+    def turns_of(self, metric: str) -> Mapping[str, NDArray[Any]]:
+        """The turns that a metric of turns counts: all of them, the first or the returned ones."""
+        rows = DEFINITIONS[metric].rows
+        if rows == "turns":
+            return self.turns
+        return {name: column[self.turns[rows]] for name, column in self.turns.items()}
 
     def columns(self, metric: str) -> tuple[NDArray[Any], ...]:
         """The columns that ``metric`` is computed from, [N] or [O]."""
         definition = DEFINITIONS[metric]
-        rows = self.turns if definition.of_turns else self.problems
+        rows = self.turns_of(metric) if definition.of_turns else self.problems
         return tuple(rows[name] for name in definition.columns)
 
     def value(self, metric: str) -> float:
@@ -277,7 +281,7 @@ class ProblemTable:
             raise ValueError(f"{metric} is no ratio of sums over problems")
         above, below = definition.terms(*self.columns(metric))
         if definition.of_turns:
-            row, size = self.turns["row"], len(self.ids)
+            row, size = self.turns_of(metric)["row"], len(self.ids)
             above = np.bincount(row, weights=above, minlength=size)
             below = np.bincount(row, weights=below, minlength=size)
         return above.astype(np.float64), below.astype(np.float64)
@@ -312,6 +316,8 @@ def problem_table(table: TurnTable, outcome: Outcome) -> ProblemTable:
         turns={
             "row": row,
             "turn": index + 1,
+            "first": index == 0,
+            "returned": index + 1 == outcome.returned[row],
             "verdict": table.verdict[checked],
             "confidence": table.confidence[checked],
             "correct": table.correct[checked].astype(np.int64),

@@ -9,22 +9,9 @@ from rich.console import Console
 
 from svr_lightning.analysis.results import RESULTS, SAMPLES, read_tables
 from svr_lightning.analysis.sweep import compare_stops
+from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.display import plain, text_table
-
-ROWS = (
-    ("accuracy", "accuracy", "{:.3f}"),
-    ("first_turn_accuracy", "first-turn accuracy", "{:.3f}"),
-    ("any_turn_accuracy", "any-turn accuracy", "{:.3f}"),
-    ("turns", "mean turns", "{:.2f}"),
-    ("avg_total_tokens", "tokens per problem", "{:.0f}"),
-    ("esr", "early stop rate", "{:.3f}"),
-    ("pse", "premature stop error", "{:.3f}"),
-    ("verdict_accuracy", "verdict accuracy", "{:.3f}"),
-    ("auroc", "AUROC of confidence", "{:.3f}"),
-    ("brier", "Brier score", "{:.3f}"),
-    ("overconfidence", "overconfidence", "{:.3f}"),
-)
 
 
 class BeforeAfter(Callback):
@@ -71,11 +58,14 @@ def print_comparison(
     """A table of before and after on one data set."""
     note = ", privileged: labels in prompts" if uses_labels else ""
     rows = []
-    for key, label, form in ROWS:
+    for key, metric in DEFINITIONS.items():
+        if not metric.in_tables:
+            continue
         old, new = before.get(key), after.get(key)
-        texts = ["undefined" if value is None else form.format(value) for value in (old, new)]
-        change = "" if old is None or new is None else form.replace(":", ":+").format(new - old)
-        rows.append([label, *texts, change])
+        texts = ["undefined" if value is None else metric.text(value) for value in (old, new)]
+        signed = metric.form.replace(":", ":+")
+        change = "" if old is None or new is None else signed.format(new - old)
+        rows.append([metric.words, *texts, change])
     title = f"{plain(dataset)}: {after['n']} held-out prompts{note}"
     Console().print(text_table(("", "before", "after", "change"), rows, title))
 

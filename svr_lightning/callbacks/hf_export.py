@@ -13,11 +13,12 @@ from transformers import GenerationConfig
 
 from svr_lightning import __version__
 from svr_lightning.analysis.operating_point import write_operating_point
+from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.core.sharded import whole
 from svr_lightning.core.stopping import Confident, rule_as_config
 from svr_lightning.engines import lora
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.report.numbers import FORMS, text_of
+from svr_lightning.report.numbers import text_of
 from svr_lightning.report.text import Table, to_markdown
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 
@@ -95,7 +96,7 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
     scores = Table(
         name="scores",
         caption="On held-out problems",
-        head=("data set", "n", *(FORMS[metric][0] for metric in _SCORES)),
+        head=("data set", "n", *(DEFINITIONS[metric].head for metric in _SCORES)),
         rows=[
             [name, str(values["n"]), *(text_of([datasets], [name], metric) for metric in _SCORES)]
             for name, values in datasets.items()

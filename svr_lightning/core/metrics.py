@@ -1,8 +1,9 @@
 """The paper's metrics (appendix "Metric Definitions"), each defined once, on plain columns.
 
-A metric is a sum over rows divided by another: its *terms* give the numerator and the denominator
-of each row. Terms work row by row, so that they serve per-problem tables, recorded turns and the
-gathered columns of ranks. AUROC is the only metric that is not such a ratio.
+:data:`DEFINITIONS` is the one list of metrics: results files, logs, tables, intervals and the
+report follow it. A metric is a sum over rows divided by another: its *terms* give the numerator and
+the denominator of each row. Terms work row by row, so that they serve per-problem tables, recorded
+turns and the gathered columns of ranks. AUROC is the only metric that is not such a ratio.
 
 Rows are problems or observed turns. Labels and flags are 0 or 1, verdicts are coded by
 :data:`VERDICT_CODES`, confidences are float64 in [0, 1]. What is undefined is nan.
@@ -11,7 +12,7 @@ Rows are problems or observed turns. Labels and flags are 0 or 1, verdicts are c
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,18 +26,6 @@ NO_VERDICT = -2
 
 Column = NDArray[Any]
 Terms = tuple[Column, Column]
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """How a metric is computed from columns."""
-
-    columns: tuple[str, ...]
-    """Columns of a per-problem table, in the order in which ``terms`` takes them."""
-    terms: Callable[..., Terms] | None
-    """Numerator and denominator of each row; None for AUROC."""
-    of_turns: bool = False
-    """Whether rows are observed turns with a self-check; else they are problems."""
 
 
 def share(values: Column) -> Terms:
@@ -65,25 +54,75 @@ def overconfident(verdict: Column, correct: Column) -> Terms:
     return share(((verdict == VERDICT_CODES[Verdict.CORRECT]) & (correct == 0)).astype(np.int64))
 
 
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """How a metric is computed from columns, and how it is shown."""
+
+    head: str
+    """Its heading in tables."""
+    words: str
+    columns: tuple[str, ...]
+    """Columns of a per-problem table, in the order in which ``terms`` takes them."""
+    terms: Callable[..., Terms] | None = share
+    """Numerator and denominator of each row; None for AUROC."""
+    rows: Literal["problems", "turns", "first", "returned"] = "problems"
+    """Problems; or all observed turns with a self-check, the first or the returned one of each."""
+    higher_is_better: bool | None = True
+    """None if neither direction is better."""
+    form: str = "{:.3f}"
+    in_tables: bool = True
+
+    @property
+    def of_turns(self) -> bool:
+        """Whether rows are turns with a self-check; else they are problems."""
+        return self.rows != "problems"
+
+    def text(self, value: float) -> str:
+        """A value as tables show it."""
+        return self.form.format(value)
+
+
+_CHECK = ("verdict", "correct")
+_STATED = ("confidence", "correct")
+_TOKENS: dict[str, Any] = {"higher_is_better": False, "form": "{:.0f}"}
 DEFINITIONS = {
-    "accuracy": Definition(("final_correct",), share),
-    "first_turn_accuracy": Definition(("first_correct",), share),
-    "any_turn_accuracy": Definition(("any_correct",), share),
-    "turns": Definition(("turns",), share),
-    "avg_prompt_tokens": Definition(("prompt_tokens",), share),
-    "avg_completion_tokens": Definition(("completion_tokens",), share),
-    "avg_total_tokens": Definition(("total_tokens",), share),
-    "esr": Definition(("stopped_early",), share),
-    "pse": Definition(("stopped_early", "final_correct"), premature_stop),
-    "verdict_accuracy": Definition(("verdict", "correct"), verdict_agreement, of_turns=True),
-    "auroc": Definition(("confidence", "correct"), None, of_turns=True),
-    "brier": Definition(("confidence", "correct"), squared_error, of_turns=True),
-    "overconfidence": Definition(("verdict", "correct"), overconfident, of_turns=True),
+    "accuracy": Definition("Acc.", "accuracy", ("final_correct",)),
+    "first_turn_accuracy": Definition("First", "first-turn accuracy", ("first_correct",)),
+    "any_turn_accuracy": Definition("Any", "any-turn accuracy", ("any_correct",)),
+    "turns": Definition("Turns", "mean turns", ("turns",), higher_is_better=False, form="{:.2f}"),
+    "avg_prompt_tokens": Definition(
+        "Prompt tok.", "prompt tokens per problem", ("prompt_tokens",), in_tables=False, **_TOKENS
+    ),
+    "avg_completion_tokens": Definition(
+        *("Compl. tok.", "completion tokens per problem", ("completion_tokens",)),
+        **{"in_tables": False, **_TOKENS},
+    ),
+    "avg_total_tokens": Definition("Tokens", "tokens per problem", ("total_tokens",), **_TOKENS),
+    "esr": Definition("ESR", "early stop rate", ("stopped_early",), higher_is_better=None),
+    "pse": Definition(
+        *("PSE", "premature stop error", ("stopped_early", "final_correct"), premature_stop),
+        higher_is_better=False,
+    ),
+    "verdict_accuracy": Definition(
+        "V-Acc", "verdict accuracy", _CHECK, verdict_agreement, rows="turns"
+    ),
+    "auroc": Definition("AUROC", "AUROC of confidence", _STATED, None, rows="turns"),
+    "auroc_first_turn": Definition(
+        "AUROC first", "AUROC of first turns", _STATED, None, rows="first"
+    ),
+    "auroc_returned": Definition(
+        "AUROC ret.", "AUROC of returned turns", _STATED, None, rows="returned"
+    ),
+    "brier": Definition(
+        "Brier", "Brier score", _STATED, squared_error, rows="turns", higher_is_better=False
+    ),
+    "overconfidence": Definition(
+        "Overconf.", "overconfidence", _CHECK, overconfident, rows="turns", higher_is_better=False
+    ),
 }
-"""Every metric under the name that results files give it."""
-METRIC_NAMES = tuple(DEFINITIONS)
-SELF_CHECK_METRICS = tuple(name for name, one in DEFINITIONS.items() if one.of_turns)
-"""Metrics that a method without a self-check does not have."""
+"""Every metric under the name that results files give it. The paper's AUROC counts a problem once
+for each turn; those of first and returned turns count it once."""
+METRIC_NAMES = DEFINITIONS.keys()
 
 
 def value_of(metric: str, *columns: Column) -> float:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from svr_lightning.analysis.metrics import summarize
 from svr_lightning.analysis.records import (
     AnyRecord,
     PoolRecord,
@@ -183,22 +182,23 @@ class Evaluator:
         pools = [record for record in everything if isinstance(record, PoolRecord)]
         samples = [record for record in everything if isinstance(record, SampleRecord)]
         graded = bool(samples) and all(record.problem.has_reference for record in samples)
+        results = []
         if self.rank == 0 and everything:
             folder = self.folder(self._name)
             warn_of_faults(everything)
             if pools:
                 write_file(folder / VOTES, map(record_line, pools))
             elif graded:
-                write_results(folder, samples, config or {}, package_versions())
+                results.append(write_results(folder, samples, config or {}, package_versions()))
             else:
                 write_samples(folder, samples)
             if self.dialogue.stop_policy(1, Confident())[1] is not None:
                 warn_of_missing_self_checks(samples)
-        self._gather(())  # journals are removed after the files are written
+        results = self._gather(results)  # so journals are removed after the files are written
         if self._journal is not None:
             self._journal.discard()
         self._journal = None
-        return summarize(samples) if graded else {}
+        return results[0] if results else {}
 
     @property
     def samples(self) -> list[SampleRecord]:

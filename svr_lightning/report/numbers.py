@@ -5,12 +5,13 @@
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from svr_lightning.analysis.metrics import MATH_5, macro_average
+from svr_lightning.core.metrics import DEFINITIONS
 
 Numbers = dict[str, Any]
 Datasets = Mapping[str, Numbers]
@@ -28,26 +29,6 @@ DISPLAY = {
 """The paper's seven data sets in its order, under the names that its tables use."""
 PRIVILEGED = " (privileged)"
 """Suffix of the name of a method whose prompts showed labels."""
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-FORMS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "accuracy": ("Acc.", "{:.3f}".format),
-    "first_turn_accuracy": ("First", "{:.3f}".format),
-    "any_turn_accuracy": ("Any", "{:.3f}".format),
-    "turns": ("Turns", "{:.2f}".format),
-    "avg_total_tokens": ("Tok. (\u00d710\u00b3)", lambda value: f"{value / 1000:.2f}"),
-    "esr": ("ESR (%)", _percent),
-    "pse": ("PSE (%)", _percent),
-    "verdict_accuracy": ("V-Acc", "{:.3f}".format),
-    "auroc": ("AUROC", "{:.3f}".format),
-    "brier": ("Brier", "{:.3f}".format),
-    "overconfidence": ("Overconf. (%)", _percent),
-}
-"""Head and number format of each metric, as the paper prints it."""
 
 
 def marked(name: str) -> str:
@@ -155,7 +136,7 @@ def text_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> str
     """
     averaged = _averages(seeds, names, metric)
     values = [value for value, _ in averaged if value is not None]
-    form = FORMS[metric][1]
+    form = DEFINITIONS[metric].text
     if not values:
         return NONE
     text = form(statistics.fmean(values))

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from svr_lightning.analysis.sweep import THRESHOLDS
+from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.report.numbers import (
-    FORMS,
     NONE,
     Datasets,
     Numbers,
@@ -23,17 +23,6 @@ from svr_lightning.report.numbers import (
 from svr_lightning.report.runs import Method, Votes, data_sets
 from svr_lightning.report.text import Mark, Rows, Table, ranked
 
-_RESULTS = (
-    *("first_turn_accuracy", "any_turn_accuracy", "turns", "avg_total_tokens", "esr", "pse"),
-    *("verdict_accuracy", "auroc", "brier", "overconfidence"),
-)
-_GROUPS = (
-    ("", 3),
-    ("Task Quality", 4),
-    ("Inference Cost", 2),
-    ("Stopping Behavior", 2),
-    ("Self-Verification Quality", 4),
-)
 _COST = ("accuracy", "avg_total_tokens")
 _ABLATION = ("turns", "esr", "pse", "brier", "overconfidence")
 _OPERATING = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
@@ -108,7 +97,7 @@ def _row(labels: Sequence[str], seeds: Sequence[Datasets], columns: Columns) -> 
 
 
 def _heads(metrics: Sequence[str]) -> list[str]:
-    return [FORMS[metric][0] for metric in metrics]
+    return [DEFINITIONS[metric].head for metric in metrics]
 
 
 def _number(value: float | None, form: str) -> str:
@@ -149,6 +138,7 @@ def main_results(methods: Sequence[Method]) -> Table:
 def results(methods: Sequence[Method]) -> Table:
     """Appendix: all metrics of every method on each data set, with intervals of accuracy."""
     rows: Rows = []
+    shown = [name for name, one in DEFINITIONS.items() if one.in_tables and name != "accuracy"]
     for method in methods:
         rows += [None] if rows else []
         found = method.runs[0].datasets
@@ -160,15 +150,14 @@ def results(methods: Sequence[Method]) -> Table:
                 _interval(interval, "{:.3f}"),
             ]
             labels = ["" if rows and rows[-1] else method.name, name, *texts]
-            rows.append(_row(labels, method.seeds, [(sets, metric) for metric in _RESULTS]))
+            rows.append(_row(labels, method.seeds, [(sets, metric) for metric in shown]))
     rules = "; ".join(f"{method.name}: {method.runs[0].rule_text}" for method in methods)
     return Table(
         name="results",
         main=True,
         caption=f"Results. Intervals are 95 % over problems. {rules}."
         + _notes(methods, averages(data_sets(methods))),
-        groups=_GROUPS,
-        head=("Method", "Data set", "n", "Final", "95 % interval", *_heads(_RESULTS)),
+        head=("Method", "Data set", "n", "Final", "95 % interval", *_heads(shown)),
         rows=rows,
     )
 
@@ -332,7 +321,7 @@ def seeds_per_dataset(method: Method, number: int) -> Table:
     for metric in _OPERATING:
         rows += [None] if rows else []
         for row in _seed_rows(method, [([name], metric) for name in names]):
-            rows.append(["" if rows and rows[-1] else FORMS[metric][0], *row])
+            rows.append(["" if rows and rows[-1] else DEFINITIONS[metric].head, *row])
     return Table(
         name=f"seed_robustness_per_dataset_{number}",
         caption=f"Per-dataset robustness of {method.name} across {len(method.runs)} seeds.",

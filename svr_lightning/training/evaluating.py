@@ -13,21 +13,18 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from svr_lightning.analysis.metrics import macro_averages, named_metrics
+from svr_lightning.analysis.metrics import named_metrics
 from svr_lightning.analysis.operating_point import (
     OPERATING_POINT,
     Certificate,
     read_operating_point,
 )
 from svr_lightning.analysis.results import RESULTS, certified_settings
-from svr_lightning.analysis.table import problem_table, turn_tables
 from svr_lightning.core.stopping import Confident, StopRule, rule_as_config
 from svr_lightning.core.types import Problem
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.printing import print_outcome, print_turn
-from svr_lightning.files import finite
-from svr_lightning.metrics import TrajectoryMetrics
 from svr_lightning.tasks import TASKS
 from svr_lightning.training.data import Split
 from svr_lightning.training.gathering import gather_lists
@@ -175,20 +172,7 @@ class ModuleEvaluation:
             return
         results = self.evaluator.finish(self.quoted_config())
         if stage is not None:
-            self._log(stage, self._reduced(stage) if results else {})
-
-    def _reduced(self, stage: Split) -> dict[str, Any]:
-        """The metrics over the problems of all processes, reduced by torchmetrics."""
-        tables = turn_tables(self.evaluator.samples)
-        datasets = {}
-        for source in self._data.sources[stage]:
-            metrics = TrajectoryMetrics().to(self._module.device)
-            if table := tables.get(source.name):
-                metrics.update(problem_table(table, table.outcome))
-            values = metrics.compute()  # by every process, whether it has problems or not
-            if values["n"]:
-                datasets[source.name] = {name: finite(value) for name, value in values.items()}
-        return {"datasets": datasets, "macro": macro_averages(datasets)}
+            self._log(stage, results)
 
     def run_test_sets(self, name: str, *, every_turn: bool = False) -> None:
         """A complete evaluation outside Lightning's loops, with their limit on batches."""

@@ -16,13 +16,13 @@ import pytest
 from svr_lightning.analysis.intervals import wilson_interval
 from svr_lightning.analysis.metrics import MATH_5
 from svr_lightning.analysis.results import package_versions, read_samples
+from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.errors import ConfigError
-from svr_lightning.metrics import METRIC_NAMES, TrajectoryMetrics
+from svr_lightning.metrics import METRIC_NAMES
 from tests.trajectories import (
     EXPECTED,
     adaptive,
     failed,
-    problem_tables,
     record,
     records_of,
     same,
@@ -66,9 +66,6 @@ def test_a_data_set_holds_the_metrics_that_validation_logs() -> None:
     assert same(values, EXPECTED)
     # Wilson at 3 of 6, z = 1.96: (.5 + .3201) / 1.6402 +- 1.96 sqrt(.25 / 6 + .0267) / 1.6402
     assert (round(low, 4), round(high, 4)) == (0.1876, 0.8124)
-    live = TrajectoryMetrics()
-    live.update(problem_tables(adaptive())["toy"])
-    assert live.compute() == values
 
 
 def test_the_macro_average_leaves_out_what_is_undefined_and_says_over_how_many_it_ran() -> None:
@@ -263,14 +260,11 @@ def test_a_method_without_self_checks_has_no_verdict_metrics(tmp_path: Path) -> 
     found = write_results(tmp_path, rows, {}, package_versions())
     values = found["datasets"]["toy"]
     assert (values["accuracy"], values["turns"], values["esr"]) == (0.5, 1.0, 0.0)
-    absent = {"verdict_accuracy", "auroc", "brier", "overconfidence"}
-    assert set(METRIC_NAMES) - set(values) == absent
+    absent = {name for name, one in DEFINITIONS.items() if one.of_turns}
+    assert METRIC_NAMES - set(values) == absent
     assert not absent & {*found["macro"]["all"], *found["macro"]["all"]["n_datasets"]}
     done = _recompute(tmp_path)
     assert (done.returncode, done.stdout.endswith("every number agrees\n")) == (0, True)
-    live = TrajectoryMetrics()
-    live.update(problem_tables(rows)["toy"])
-    assert live.compute() == {k: v for k, v in values.items() if k != "accuracy_ci95"}
     # Beside a method's own self-checks, turns without one are left out of its verdict metrics.
     both = summarize([*rows, record("z", (True, "C", 0.9, 10))])["datasets"]["toy"]
     assert (both["accuracy"], both["verdict_accuracy"]) == (2 / 3, 1.0)
