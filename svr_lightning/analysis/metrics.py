@@ -119,15 +119,15 @@ def _resampled(table: ProblemTable, resamples: int, seed: int) -> dict[str, Floa
     counts = resample_counts(table.cluster, resamples, seed)
     found = ratio_resamples(table.ratios(), counts)
     if table.self_checked:
-        for name, one in DEFINITIONS.items():
-            if one.terms is None:
-                found |= level_resamples(
-                    table.turns_of(name),
-                    counts,
-                    lambda levels, n=name: {n: calibration.auroc(levels)},
-                )
+        for name in (name for name, one in DEFINITIONS.items() if one.terms is None):
+            area = level_resamples(table.turns_of(name), counts, _auroc)
+            found[name] = area["auroc"]
         found |= level_resamples(table.turns, counts, _calibration)
     return found
+
+
+def _auroc(levels: calibration.ConfidenceCounts) -> dict[str, Floats]:
+    return {"auroc": calibration.auroc(levels)}
 
 
 def _calibration(levels: calibration.ConfidenceCounts) -> dict[str, Floats]:
