@@ -1,6 +1,6 @@
 """Recipes without an engine: a function writes the completions, and every prompt is kept."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -60,27 +60,15 @@ class Actors:
     """Stands in for the driver: runs programs one after the other."""
 
     def __init__(self, write: Write, place: SeedContext | None = None) -> None:
-        self.place = place or SeedContext()
+        self.seeds = place or SeedContext()
         self.prompts: list[list[Message]] = []
         self.limits: list[int | None] = []
         self._write = write
 
-    def run(
-        self,
-        jobs: Iterable[Job],
-        on_done: Callable[[int, Any], None] | None = None,
-        ahead: Iterable[Job] = (),
-    ) -> list[Any]:
-        assert not [*ahead]
-        results = []
+    def stream(self, jobs: Iterable[Job], *, at_once: bool = False) -> Iterator[tuple[int, Any]]:
+        assert at_once
         for index, job in enumerate(jobs):
-            results.append(self._play(job))
-            if on_done is not None:
-                on_done(index, results[-1])
-        return results
-
-    def agreed(self, value: Any) -> Any:
-        return value
+            yield index, self._play(job)
 
     def _play(self, job: Job) -> Any:
         asked: Sequence[Any] = next(job.program)

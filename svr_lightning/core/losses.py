@@ -27,8 +27,8 @@ class LossSpec:
     """KL coefficient."""
     behaviour_correction: CorrectionLevel = "off"
     """Importance sampling: weight the loss by the ratio of the trainer's probability to that at
-    sampling, for each ``token``, or as the product over a ``sequence``. Corrects for older
-    weights (``model.carry_over``) and for numerical differences between engine and trainer."""
+    sampling, for each ``token``, or as the product over a ``sequence``. Corrects for numerical
+    differences between engine and trainer."""
     correction_cap: float = 2.0
     """Largest weight; larger ones are clipped to it, which bounds their variance."""
 

@@ -110,9 +110,7 @@ class Completion:
     """Decoded without special tokens; begins with ``<think>`` where the prompt left one open."""
     finish_reason: FinishReason
     policy_version: int
-    """Number of optimizer steps behind the weights that sampled it, its last token at least."""
-    earlier: tuple[int, ...] = ()
-    """The version of each of its first tokens, if earlier weights sampled them."""
+    """Number of optimizer steps behind the weights that sampled it."""
 
     @property
     def truncated(self) -> bool:
@@ -240,14 +238,6 @@ class Sample:
     group_id: str
     """The problem whose trajectories were compared."""
     policy_version: int
-    earlier: tuple[int, ...] = ()
-    """Of its first tokens, as in :class:`Completion`."""
     text_span: tuple[int, int] | None = None
     """Characters of the completion's text, first and past the last, that the loss is limited to:
     all tokens that overlap it. None: all of the completion."""
-
-    @property
-    def versions(self) -> tuple[int, ...]:
-        """[L] the version of each token."""
-        last = len(self.completion_ids) - len(self.earlier)
-        return self.earlier + (self.policy_version,) * last

@@ -53,8 +53,7 @@ class Output:
     logprobs: tuple[float, ...]
     """[L] nats at the sampling temperature, at 1 if greedy: over the full vocabulary, but of vLLM
     over what top-p and top-k leave of it."""
-    finish_reason: FinishReason | None
-    """None of a completion that was interrupted."""
+    finish_reason: FinishReason
     version: int
     """Weight version that sampled it."""
 
@@ -122,11 +121,6 @@ class Engine(ABC):
     def drop(self, request_id: int) -> None:
         """Stop working on one request whose output is not needed; it may still be returned."""
         return
-
-    def interrupt(self) -> Sequence[Output]:
-        """Stop all requests and return their tokens so far, if the engine has them."""
-        self.cancel()
-        return ()
 
     def agreed(self, value: Any) -> Any:
         """What the first of the processes that share it has as ``value``; all of them call it."""

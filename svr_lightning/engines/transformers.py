@@ -87,12 +87,6 @@ class TransformersEngine(Engine):
         self._queue.clear()
         self._rows, self._cache = [], None
 
-    def interrupt(self) -> list[Output]:
-        """Stop all requests and return their tokens so far."""
-        outputs = [self._output(row, None) for row in self._rows]
-        self.cancel()
-        return outputs
-
     @torch.no_grad()
     def drop(self, request_id: int) -> None:
         """Drop one request."""
@@ -194,7 +188,7 @@ class TransformersEngine(Engine):
             self._compact(gone)
         return outputs
 
-    def _output(self, row: _Row, reason: FinishReason | None) -> Output:
+    def _output(self, row: _Row, reason: FinishReason) -> Output:
         return Output(
             id=row.request.id,
             token_ids=tuple(row.tokens),

@@ -233,16 +233,6 @@ class VLLMEngine(Engine):
             self._llm.llm_engine.abort_request([str(request_id)])
             self._running.discard(str(request_id))
 
-    def interrupt(self) -> list[Output]:
-        """Abort all requests and return their tokens so far."""
-        processor = self._llm.llm_engine.output_processor
-        outputs = []
-        for state in processor.request_states.values():
-            drawn = (state.detokenizer.output_token_ids, state.logprobs_processor.logprobs)
-            outputs.append(self._drawn(state.external_req_id, *drawn, None))
-        self.cancel()
-        return outputs
-
     def agreed(self, value: Any) -> Any:
         """What the first of the processes that share it has as ``value``; all of them call it."""
         if self.ranks == 1:
@@ -257,17 +247,11 @@ class VLLMEngine(Engine):
         (completion,) = result.outputs
         if completion.finish_reason not in _REASONS:
             raise RuntimeError(f"vLLM ended a completion with {completion.finish_reason!r}")
-        reason = _REASONS[completion.finish_reason]
-        return self._drawn(result.request_id, completion.token_ids, completion.logprobs, reason)
-
-    def _drawn(
-        self, name: str, token_ids: Any, logprobs: Any, reason: FinishReason | None
-    ) -> Output:
         return Output(
-            id=int(name),
-            token_ids=tuple(token_ids),
-            logprobs=tuple(logprobs.logprobs),
-            finish_reason=reason,
+            id=int(result.request_id),
+            token_ids=tuple(completion.token_ids),
+            logprobs=tuple(completion.logprobs.logprobs),
+            finish_reason=_REASONS[completion.finish_reason],
             version=self.version,
         )
 

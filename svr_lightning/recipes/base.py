@@ -234,7 +234,6 @@ def sample_of(
         advantage=advantage,
         group_id=problem.id,
         policy_version=completion.policy_version,
-        earlier=completion.earlier,
         text_span=text_span,
     )
 

@@ -3,17 +3,15 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import chain, islice
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import Literal
-
-from torch.profiler import record_function
 
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Problem, Trajectory
 from svr_lightning.display import Progress
 from svr_lightning.engines.base import Engine
 from svr_lightning.recipes.base import Group, Recipe, rewards_of
-from svr_lightning.rollout.carry import Begun, CarryOver
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks.grading import GradingPool, Label, score_turns
@@ -27,7 +25,11 @@ RollOut = Callable[[Sequence[Problem], int], list[Group]]
 """From problems and the attempt number to one group per problem."""
 
 FreshProblems = Callable[[int, int, frozenset[str]], list[Problem]]
-"""From the attempt number, a count and ids to leave out to that many training problems."""
+"""From the number of a draw, a count and ids to leave out to that many training problems. Equal
+numbers give the same order of problems, from which the ids are left out."""
+
+Graded = list[tuple[Trajectory, list["Future[Label]"]]]
+"""The trajectories of one program, each with a label per turn."""
 
 
 def collect_rollout(
@@ -41,7 +43,6 @@ def collect_rollout(
     step: int = 0,
     resample: ResampleMode = "off",
     fresh: FreshProblems | None = None,
-    carry: CarryOver | None = None,
     show_progress: bool = False,
 ) -> list[Group]:
     """Roll out a batch of problems: sample, grade, reward and credit.
@@ -63,8 +64,6 @@ def collect_rollout(
             whole fresh batches until one batch is full, else fall back to the original batch.
             ``off`` keeps the batch.
         fresh: draws further training problems; needed unless ``resample`` is ``off``.
-        carry: work that the previous rollout began on ``problems``, and the next step's problems,
-            which this one begins when the engine has room, also while it replaces groups.
         show_progress: on the terminal, in one line.
 
     Returns:
@@ -76,15 +75,37 @@ def collect_rollout(
     """
     if resample != "off" and fresh is None:
         raise ValueError(f"resample={resample!r} needs fresh=, which draws training problems")
-
-    def roll(batch: Sequence[Problem], attempt: int) -> list[Group]:
-        progress = Progress("rollout", 0, quiet=not show_progress)
-        place = {"run_seed": seed, "step": step, "attempt": attempt}
-        driver = Driver(engine, renderer, progress=progress, **place)
-        return roll_out(batch, recipe=recipe, driver=driver, decoding=sampling, carry=carry)
-
+    roll = partial(
+        _roll_out_attempt,
+        engine=engine,
+        renderer=renderer,
+        recipe=recipe,
+        decoding=sampling,
+        run_seed=seed,
+        step=step,
+        show_progress=show_progress,
+    )
     groups = roll(problems, 0)
     return groups if fresh is None else replace_degenerate(groups, roll, fresh, resample)
+
+
+def _roll_out_attempt(
+    problems: Sequence[Problem],
+    attempt: int,
+    *,
+    engine: Engine,
+    renderer: Renderer,
+    recipe: Recipe,
+    decoding: Decoding,
+    run_seed: int,
+    step: int,
+    show_progress: bool,
+) -> list[Group]:
+    progress = Progress("rollout", 0, quiet=not show_progress)
+    driver = Driver(
+        engine, renderer, run_seed=run_seed, step=step, attempt=attempt, progress=progress
+    )
+    return roll_out(problems, recipe=recipe, driver=driver, decoding=decoding)
 
 
 def roll_out(
@@ -93,45 +114,32 @@ def roll_out(
     recipe: Recipe,
     driver: Driver,
     decoding: Decoding,
-    carry: CarryOver | None = None,
 ) -> list[Group]:
     """Run the recipe's programs for all problems at once and reward what they return.
 
     The other arguments are those of :func:`collect_rollout`.
     """
-    carry = carry or CarryOver()
-    place = driver.place
-    begun = {} if place.attempt else carry.begun
-    programs = [_jobs(problem, recipe, place, decoding, begun) for problem in problems]
-    jobs = list(chain.from_iterable(programs))
-    later = replace(place, step=place.step + 1, attempt=0)
-    ahead = [
-        job
-        for problem in carry.problems
-        for job in _jobs(problem, recipe, later, decoding, carry.ahead)
+    seeds = driver.seeds
+    programs = [
+        [Job(problem, i, program, decoding, seeds) for i, program in enumerate(chosen)]
+        for problem, chosen in ((one, recipe.programs(one, seeds)) for one in problems)
     ]
-    labels: dict[int, list[list[Future[Label]]]] = {}
-    groups = []
+    jobs = [job for of_problem in programs for job in of_problem]
+    graded: dict[int, Graded] = {}
     with GradingPool() as pool:
-
-        def grade(index: int, result: Trajectory | list[Trajectory]) -> None:
-            labels[index] = [
-                pool.submit(jobs[index].problem, [turn.completion.text for turn in t.turns])
-                for t in _trajectories(result)
+        for index, result in driver.stream(jobs, at_once=True):
+            trajectories = result if isinstance(result, list) else [result]
+            graded[index] = [
+                (t, pool.submit(jobs[index].problem, [turn.completion.text for turn in t.turns]))
+                for t in trajectories
             ]
-
-        results = driver.run(jobs, on_done=grade, ahead=ahead)
-        with record_function("reward"):
-            ys = [[[y.result() for y in turns] for turns in labels[i]] for i in range(len(jobs))]
-            # Processes that share an engine replace the same groups, also where a grader has
-            # answered one of them only: other requests than its neighbours' would block them all.
-            ends = zip(results, driver.agreed(ys), strict=True)
-            for problem, its in zip(problems, programs, strict=True):
-                own = list(islice(ends, len(its)))
-                trajectories = [t for result, _ in own for t in _trajectories(result)]
-                graded = [turns for _, of_job in own for turns in of_job]
-                groups.append(_reward_group(problem, trajectories, graded, recipe, place))
-    return groups
+        ends = pairwise([0, *accumulate(map(len, programs))])
+        return [
+            _reward_group(
+                problem, [one for i in range(*jobs_of) for one in graded[i]], recipe, seeds
+            )
+            for problem, jobs_of in zip(problems, ends, strict=True)
+        ]
 
 
 def replace_degenerate(
@@ -145,48 +153,19 @@ def replace_degenerate(
     return groups
 
 
-def share_of(
-    drawn: Sequence[Problem], count: int, seen: frozenset[str], part: int, parts: int
-) -> list[Problem]:
-    """At most ``count`` of the problems drawn for all parts, none of them another part's.
-
-    ``seen`` holds the ids that this part has had.
-    """
-    return [problem for problem in drawn[part::parts] if problem.id not in seen][:count]
-
-
-def _jobs(
-    problem: Problem, recipe: Recipe, place: SeedContext, decoding: Decoding, begun: Begun
-) -> list[Job]:
-    return [
-        Job(problem, sample, program, decoding, place, begun.setdefault((problem.id, sample), []))
-        for sample, program in enumerate(recipe.programs(problem, place))
-    ]
-
-
-def _trajectories(result: Trajectory | list[Trajectory]) -> list[Trajectory]:
-    return result if isinstance(result, list) else [result]
-
-
-def _reward_group(
-    problem: Problem,
-    trajectories: list[Trajectory],
-    labels: list[list[Label]],
-    recipe: Recipe,
-    place: SeedContext,
-) -> Group:
+def _reward_group(problem: Problem, graded: Graded, recipe: Recipe, seeds: SeedContext) -> Group:
     scored = [
-        score_turns(problem, t.turns, recipe.dialogue.formats, ys)
-        for t, ys in zip(trajectories, labels, strict=True)
+        score_turns(problem, t.turns, recipe.dialogue.formats, [y.result() for y in labels])
+        for t, labels in graded
     ]
     rewards = [rewards_of(recipe, turns) for turns in scored]
     group = Group(
         problem=problem,
-        trajectories=tuple(trajectories),
+        trajectories=tuple(trajectory for trajectory, _ in graded),
         scored=tuple(tuple(turns) for turns in scored),
         rewards=tuple(tuple(turns) for turns in rewards),
         returns=tuple(recipe.returns(rewards)),
-        place=place,
+        place=seeds,
     )
     samples = tuple(recipe.credit(group))
     return replace(
@@ -200,7 +179,9 @@ def _top_up(groups: list[Group], roll: RollOut, fresh: FreshProblems) -> list[Gr
         gaps = [i for i, group in enumerate(groups) if group.degenerate]
         if not gaps:
             break
-        problems = fresh(attempt, len(gaps), seen)
+        # All attempts continue one draw: processes take turns in it, so that none of them draws
+        # what another one has had, however many attempts each makes.
+        problems = fresh(1, len(gaps), seen)
         seen |= {problem.id for problem in problems}
         for index, group in zip(gaps, roll(problems, attempt), strict=False):
             if not group.degenerate:

@@ -5,13 +5,10 @@ completions. A program's next prompt is submitted as soon as its previous comple
 no turn waits for the slowest sequence of another program and the engine's batch stays full. The
 same driver serves training, evaluation and every recipe, on engines in this process and on
 servers.
-
-The tokens sampled for a job are kept with it, as plain values. A suspended job is resumed by
-feeding them to a new program, in another process if need be.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -41,40 +38,29 @@ class Decoding:
     top_k: int = 0
 
 
-Rounds = list[list[list[Output]]]
-"""The tokens sampled for a program: for each round and each of its prompts the parts of the
-completion, of which only the last one has a finish reason."""
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program and the place in the run that seeds its random draws."""
+    """A program that completes prompts about a problem."""
 
     problem: Problem
     sample: int
     program: RolloutFn
     decoding: Decoding
-    place: SeedContext | None = None
-    """None: the driver's."""
-    begun: Rounds = field(default_factory=list)
-    """The tokens sampled for it so far; the driver adds to it."""
+    seeds: SeedContext | None = None
+    """What seeds its random draws; None: the driver's."""
 
 
-def draw_seed(place: SeedContext, job: Job, turn: int, position: int, drawn: int) -> int:
-    """The seed of one completion, or of what follows its first ``drawn`` tokens.
-
-    It answers the prompt at ``position`` among those of a round, from 0.
-    """
+def draw_seed(seeds: SeedContext, job: Job, turn: int, position: int) -> int:
+    """The seed of the completion of the prompt at ``position`` in a round, counted from 0."""
     # A program's other prompts of the same round have their own seeds too.
-    purpose = f"generate {position}" if position else "generate"
     return derive_seed(
-        place.run_seed,
-        step=place.step,
+        seeds.run_seed,
+        step=seeds.step,
         problem_id=job.problem.id,
         sample=job.sample,
         turn=turn,
-        attempt=place.attempt,
-        purpose=f"{purpose} after {drawn}" if drawn else purpose,
+        attempt=seeds.attempt,
+        purpose=f"generate {position}" if position else "generate",
     )
 
 
@@ -89,7 +75,6 @@ class _Running:
     """A job that waits for completions."""
 
     index: int
-    """Index among the requested jobs; -1 for one that is only run ahead."""
     job: Job
     round: int = 0
     prompts: list[tuple[int, ...]] = field(default_factory=list)
@@ -121,59 +106,35 @@ class Driver:
             f"{type(engine).__name__} reads token ids, so the driver needs a renderer",
         )
         self._engine = engine
-        self.agreed = engine.agreed
         self._renderer = renderer if engine.reads_tokens else None
-        self.place = SeedContext(run_seed=run_seed, step=step, attempt=attempt)
+        self.seeds = SeedContext(run_seed=run_seed, step=step, attempt=attempt)
         self._progress = progress or Progress("", 0, quiet=True)
         self._waiting: dict[int, tuple[_Running, int]] = {}
         self._next_request = 0
 
-    def run(
-        self,
-        jobs: Iterable[Job],
-        on_done: Callable[[int, Any], None] | None = None,
-        ahead: Iterable[Job] = (),
-    ) -> list[Any]:
-        """Run all jobs to their end, all of them started at once.
-
-        Args:
-            jobs: what to run.
-            on_done: called with a job's index and result as soon as it ends.
-            ahead: further jobs, each started when the engine has room, and suspended when the
-                last of ``jobs`` ends. Their tokens are in their ``begun``.
-
-        Returns:
-            The programs' return values, in the order of ``jobs``.
-        """
-        jobs = list(jobs)
-        self._progress.total = len(jobs)
-        results: dict[int, Any] = {}
-        for index, result in self._drive(jobs, math.inf, ahead):
-            results[index] = result
-            if on_done is not None:
-                on_done(index, result)
+    def run(self, jobs: Iterable[Job]) -> list[Any]:
+        """Run all jobs, all of them started at once; their programs' return values in order."""
+        results = dict(self.stream(jobs, at_once=True))
         return [results[index] for index in sorted(results)]
 
-    def stream(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Any]]:
-        """Run all jobs to their end, each started when the engine has room for it.
-
-        The batch is as full as in :meth:`run`, but the first jobs end early, whereas there each
-        job waits for the first turn of all others; and no result is kept.
+    def stream(self, jobs: Iterable[Job], *, at_once: bool = False) -> Iterator[tuple[int, Any]]:
+        """Run all jobs to their end.
 
         Args:
             jobs: what to run; read as it is needed.
+            at_once: start all jobs now. By default each is started when the engine has room for
+                it: the batch is as full, but the first jobs end early, where otherwise each job
+                waits for the first turn of all others.
 
         Yields:
             A job's index and its program's return value as soon as it ends; a
             :class:`RequestError` if a server does not complete one of its prompts.
         """
-        return self._drive(jobs, self._engine.max_batch)
-
-    def _drive(
-        self, jobs: Iterable[Job], room: float, ahead: Iterable[Job] = ()
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield results as they come, with at most ``room`` jobs unfinished."""
-        waiting, spare = enumerate(jobs), iter(ahead)
+        room: float = self._engine.max_batch
+        if at_once:
+            jobs, room = list(jobs), math.inf
+            self._progress.total = len(jobs)
+        waiting = enumerate(jobs)
         finished: list[tuple[int, Any]] = []
         unfinished = 0
         more = True
@@ -187,10 +148,6 @@ class Driver:
                         else:
                             unfinished += 1
                             self._advance(_Running(index=index, job=job), None, finished)
-                    while len(self._waiting) < self._engine.max_batch:
-                        if (job := next(spare, None)) is None:
-                            break
-                        self._advance(_Running(index=-1, job=job), None, finished)
                     self._progress.in_flight = len(self._waiting)
                     for output in self._engine.step() if self._waiting else ():
                         self._deliver(output, finished)
@@ -198,34 +155,23 @@ class Driver:
                     unfinished -= len(finished)
                     yield from finished
                     finished.clear()
-            self._set_aside()
         except BaseException:
             self._engine.cancel()
             self._waiting.clear()
             raise
 
-    def _set_aside(self) -> None:
-        """Stop jobs that run ahead and keep their tokens."""
-        for part in self._engine.interrupt() if self._waiting else ():
-            running, position = self._waiting[part.id]
-            if part.token_ids:
-                running.job.begun[running.round - 1][position].append(part)
-        self._waiting.clear()
-
     def _deliver(
         self, output: Output | TextOutput | Refusal, finished: list[tuple[int, Any]]
     ) -> None:
-        """Record one completion; its program continues when it has all that it asked for."""
+        """Record one completion; its program continues when it has all completions."""
         running, position = self._waiting.pop(output.id)
         running.outputs[position] = output
-        if isinstance(output, Output):
-            running.job.begun[running.round - 1][position].append(output)
         self._progress.completed(_generated_tokens(output))
         if len(running.outputs) == len(running.prompts):
-            self._go_on(running, finished)
+            self._resume(running, finished)
 
-    def _go_on(self, running: _Running, finished: list[tuple[int, Any]]) -> None:
-        """Give a program the completions that it asked for, if a server refused none of them."""
+    def _resume(self, running: _Running, finished: list[tuple[int, Any]]) -> None:
+        """Give a program its completions, if a server refused none of them."""
         outputs = [running.outputs[position] for position in range(len(running.prompts))]
         refusals = [output for output in outputs if isinstance(output, Refusal)]
         if refusals:
@@ -233,10 +179,9 @@ class Driver:
             error = RequestError(f"turn {running.round}: {refusals[0].reason}")
             self._end(running, error, finished)
             return
-        begun = running.job.begun[running.round - 1]
         completions = [
-            self._completion(prompt, output, parts)
-            for prompt, output, parts in zip(running.prompts, outputs, begun, strict=True)
+            self._completion(prompt, output)
+            for prompt, output in zip(running.prompts, outputs, strict=True)
         ]
         self._advance(running, completions, finished)
 
@@ -249,91 +194,68 @@ class Driver:
         """Give a program its completions and submit its next requests, or record its end."""
         program = running.job.program
         try:
-            asked = next(program) if completions is None else program.send(completions)
+            requests = next(program) if completions is None else program.send(completions)
         except StopIteration as end:
             self._end(running, end.value, finished)
             return
         running.round += 1
         running.outputs = {}
-        prompts = [limited(one, running.job.decoding.max_completion_tokens) for one in asked]
+        prompts = [limited(one, running.job.decoding.max_completion_tokens) for one in requests]
         # Rendered before the first is submitted: one that cannot be rendered starts none.
         running.prompts = [self._prompt_ids(prompt.messages) for prompt in prompts]
-        begun = running.job.begun
-        if len(begun) < running.round:
-            begun.append([[] for _ in prompts])
         for position, prompt in enumerate(prompts):
-            parts = begun[running.round - 1][position]
-            if parts and parts[-1].finish_reason is not None:
-                running.outputs[position] = parts[-1]
-            else:
-                self._submit(running, position, prompt, parts)
-        if len(running.outputs) == len(prompts):  # all of them known
-            self._go_on(running, finished)
+            self._submit(running, position, prompt)
 
-    def _submit(
-        self, running: _Running, position: int, prompt: PromptRequest, parts: Sequence[Output]
-    ) -> None:
-        """Request a completion, or the rest of it: its tokens so far become prompt."""
+    def _submit(self, running: _Running, position: int, prompt: PromptRequest) -> None:
         number = self._next_request
         self._next_request += 1
         self._waiting[number] = (running, position)
-        drawn = tuple(token for part in parts for token in part.token_ids)
         ids = running.prompts[position]
-        limit = prompt.max_completion_tokens
-        sampling = self._sampling(running, position, limit, len(ids), len(drawn))
+        sampling = self._sampling(running, position, prompt.max_completion_tokens, len(ids))
         self._engine.submit(
-            Request(id=number, messages=prompt.messages, prompt_ids=ids + drawn, sampling=sampling)
+            Request(id=number, messages=prompt.messages, prompt_ids=ids, sampling=sampling)
         )
 
     def _end(self, running: _Running, result: Any, finished: list[tuple[int, Any]]) -> None:
-        if running.index >= 0:
-            self._progress.done += 1
-            finished.append((running.index, result))
+        self._progress.done += 1
+        finished.append((running.index, result))
 
     def _prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return () if self._renderer is None else self._renderer.prompt_ids(messages)
 
     def _sampling(
-        self, running: _Running, position: int, limit: int, prompt_tokens: int, drawn: int
+        self, running: _Running, position: int, limit: int, prompt_tokens: int
     ) -> SamplingParams:
         decoding = running.job.decoding
         if self._renderer is not None:
             limit = min(limit, self._renderer.max_model_len - prompt_tokens)
         return SamplingParams(
-            max_tokens=limit - drawn,
+            max_tokens=limit,
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
-            seed=draw_seed(
-                running.job.place or self.place, running.job, running.round, position, drawn
-            ),
+            seed=draw_seed(running.job.seeds or self.seeds, running.job, running.round, position),
         )
 
     def _completion(
-        self,
-        prompt_ids: Sequence[int],
-        output: Output | TextOutput | Refusal,
-        parts: Sequence[Output],
+        self, prompt_ids: Sequence[int], output: Output | TextOutput | Refusal
     ) -> AnyCompletion:
         if isinstance(output, TextOutput):
             return output.completion
         assert self._renderer is not None
-        return completion_of(self._renderer, prompt_ids, *parts)
+        assert isinstance(output, Output)
+        return completion_of(self._renderer, prompt_ids, output)
 
 
-def completion_of(renderer: Renderer, prompt_ids: Sequence[int], *parts: Output) -> Completion:
-    """The tokens that an engine sampled, in one or several parts, with their text."""
-    *before, last = parts
-    assert last.finish_reason is not None
-    token_ids = tuple(token for part in parts for token in part.token_ids)
+def completion_of(renderer: Renderer, prompt_ids: Sequence[int], output: Output) -> Completion:
+    """The tokens that an engine sampled, with their text."""
     return Completion(
         prompt_ids=tuple(prompt_ids),
-        token_ids=token_ids,
-        logprobs=tuple(logprob for part in parts for logprob in part.logprobs),
-        text=renderer.completion_text(token_ids),
-        finish_reason=last.finish_reason,
-        policy_version=last.version,
-        earlier=tuple(part.version for part in before for _ in part.token_ids),
+        token_ids=output.token_ids,
+        logprobs=output.logprobs,
+        text=renderer.completion_text(output.token_ids),
+        finish_reason=output.finish_reason,
+        policy_version=output.version,
     )
 
 

@@ -150,8 +150,8 @@ class ReferenceConfig:
         require(self.every >= 0, f"model.reference.every={self.every} must not be negative")
 
 
-def check_weighing(recipe: Recipe, sampling: SamplingConfig, updates: int, carry_over: int) -> None:
-    """Refuse what the loss cannot weigh: tokens of a cut distribution, or of older weights.
+def check_weighing(recipe: Recipe, sampling: SamplingConfig, updates: int) -> None:
+    """Refuse to weigh tokens of a cut distribution.
 
     Raises:
         ConfigError: naming the setting.
@@ -166,12 +166,3 @@ def check_weighing(recipe: Recipe, sampling: SamplingConfig, updates: int, carry
             f"{setting} weighs tokens by the policy that sampled, which model.sampling.top_p="
             f"{top_p} cuts off; set top_p to 1, or leave the other out",
         )
-    require(
-        carry_over in (0, 1),
-        f"model.carry_over={carry_over} must be 0, or 1 to begin the next step's trajectories",
-    )
-    for holds, wanted in (
-        (level != "off", f"needs {PLACE}.loss.behaviour_correction; set it to token or sequence"),
-        (updates == 1, f"needs model.updates_per_rollout=1, not {updates}, to bound staleness"),
-    ):
-        require(carry_over == 0 or holds, f"model.carry_over=1 {wanted}")

@@ -23,7 +23,6 @@ def identity_of(module: Any, data: Any) -> dict[str, str]:
         "seed_everything": ", ".join(map(str, seeds)),
         "data.train": f"{len(problems)} problems with sha256 {data.training_digest[:16]}",
         "model.resample": module.resample,
-        "model.carry_over": str(module.carry_over),
         **{f"model.policy.{name}": str(getattr(module.policy_config, name)) for name in _RENDERING},
         **{f"model.reference.{k}": str(getattr(module.reference_config, k)) for k in _REFERENCE},
         **{f"model.sampling.{name}": str(value) for name, value in sampling.items()},

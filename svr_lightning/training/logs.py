@@ -105,7 +105,6 @@ def hyperparameters(module: Any) -> dict[str, Any]:
         "evaluation": asdict(module.evaluation),
         "resample": module.resample,
         "updates_per_rollout": module.updates_per_rollout,
-        "carry_over": module.carry_over,
         "micro_batch_size": module.micro_batch_size,
         "seed": module.seed,
     }

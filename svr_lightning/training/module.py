@@ -68,9 +68,6 @@ class SVRModule(LightningModule):
             policy.
         resample: what to do about problems whose trajectories have equal returns.
         updates_per_rollout: optimizer steps per rollout; above 1 ratio and clip have an effect.
-        carry_over: 1 lets a rollout begin the next step's trajectories in free engine slots.
-            Their tokens are then up to one optimizer step old, which the loss has to correct
-            (``loss.behaviour_correction``). 0 samples every token with the current weights.
         micro_batch_size: sequences per forward and backward pass on one process, on average: a
             micro-batch of short ones may hold more, one of long ones fewer. As many micro-batches
             as an optimizer step needs are accumulated, which does not change the gradient.
@@ -96,7 +93,6 @@ class SVRModule(LightningModule):
         engine: Engine | None = None,
         resample: ResampleMode = "top_up",
         updates_per_rollout: int = 1,
-        carry_over: int = 0,
         micro_batch_size: int = 8,
         profile_steps: tuple[int, int] | None = None,
         seed: int = 42,
@@ -116,7 +112,6 @@ class SVRModule(LightningModule):
         self.engine = engine
         self.resample = resample
         self.updates_per_rollout = updates_per_rollout
-        self.carry_over = carry_over
         self.micro_batch_size = micro_batch_size
         self.seed = seed
         self.evaluating = ModuleEvaluation(self)
@@ -306,9 +301,9 @@ class SVRModule(LightningModule):
         self.serving.start_watching()
 
     @torch.no_grad()
-    def collect(self, problems: list[Problem], ahead: Sequence[Problem] = ()) -> list[TrainBatch]:
-        """One batch of micro-batches; ``ahead`` are problems that the rollout may begin."""
-        batches, self.groups, self._rollout_stats = self.rollouts.collect(problems, ahead)
+    def collect(self, problems: list[Problem]) -> list[TrainBatch]:
+        """The micro-batches of one rollout."""
+        batches, self.groups, self._rollout_stats = self.rollouts.collect(problems)
         return batches
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
@@ -327,9 +322,8 @@ class SVRModule(LightningModule):
             "train/loss": update.loss.detach(),
             "train/kl": update.kl,
             "train/clip_frac": update.clip_frac,
+            "engine/logprob_diff": update.logprob_diff,
         }
-        if batch.fresh_weight:
-            means["engine/logprob_diff"] = update.logprob_diff
         maxima = {"train/ratio_max": update.ratio_max}
         if (weights := update.behaviour) is not None:
             means |= {f"train/behaviour/{k}": getattr(weights, k) for k in ("mean", "clipped")}

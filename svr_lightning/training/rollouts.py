@@ -24,8 +24,7 @@ from svr_lightning.engines.lora import acting_weights
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm import VLLMEngine
 from svr_lightning.recipes.base import Group
-from svr_lightning.rollout.carry import Begun, CarryOver
-from svr_lightning.rollout.collect import collect_rollout, share_of
+from svr_lightning.rollout.collect import collect_rollout
 from svr_lightning.training.canary import rounding_floor
 from svr_lightning.training.config import check_weighing
 from svr_lightning.training.gathering import gather_lists
@@ -178,7 +177,7 @@ class MeteredEngine:
         self._preempted = engine.preemptions
         self.steps = 0
         self.tokens = 0
-        """Sampled tokens of completions that have ended, or were interrupted."""
+        """Sampled tokens of completions that have ended."""
         self._filled = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -195,13 +194,6 @@ class MeteredEngine:
         self._filled += min(self._running, self._engine.max_batch)
         outputs = self._engine.step()
         self._running -= len(outputs)
-        self.tokens += sum(len(output.token_ids) for output in outputs)
-        return outputs
-
-    def interrupt(self) -> Any:
-        """Stop all requests; their tokens so far count too."""
-        outputs = self._engine.interrupt()
-        self._running = 0
         self.tokens += sum(len(output.token_ids) for output in outputs)
         return outputs
 
@@ -231,22 +223,14 @@ class ModuleRollouts:
     """
 
     def __init__(self, module: Any) -> None:
-        check_weighing(
-            module.recipe, module.sampling, module.updates_per_rollout, module.carry_over
-        )
+        check_weighing(module.recipe, module.sampling, module.updates_per_rollout)
         self._module = module
         self._prompt_shown = False
-        self.begun: Begun = {}
-        """Work that the last rollout began on the next step's problems."""
 
     def collect(
-        self, problems: list[Problem], ahead: Sequence[Problem]
+        self, problems: list[Problem]
     ) -> tuple[list[TrainBatch], list[Group], dict[str, float]]:
-        """One batch, sampled by the current weights except for completions begun earlier.
-
-        Args:
-            problems: one group each.
-            ahead: the next step's problems, which are begun when the engine has room.
+        """One batch, sampled by the current weights.
 
         Returns:
             The micro-batches of its optimizer steps, the groups that this process trains on, and
@@ -257,7 +241,7 @@ class ModuleRollouts:
         started = time.perf_counter()
         self._show_prompt(problems)
         self._name_too_long(problems)
-        groups, engine, sync_seconds = self._roll_out(problems, ahead)
+        groups, engine, sync_seconds = self._roll_out(problems)
         # The processes of one engine all rolled out the same groups; each trains on its share.
         own = len(groups) // module.ranks_per_engine
         first = module.global_rank % module.ranks_per_engine * own
@@ -270,26 +254,19 @@ class ModuleRollouts:
             stats["time/sync"] = sync_seconds
         if module.trainer.world_size > 1:
             stats["time/wait"] = seconds_until(module.trainer.strategy.barrier)
-        judged = [s for s in samples if s is not None and s.policy_version == module.global_step]
+        judged = [s for s in samples if s is not None]
         if module.sampling.top_p == 1:  # else it cut the distribution
             # Every process computes it, since sharded weights are gathered from all of them.
-            floor = self._floor(judged or [dummy_sample(groups)])
-            if judged or not module.carry_over:  # else all of it was sampled one step earlier
-                stats["engine/logprob_floor"] = floor
+            stats["engine/logprob_floor"] = self._floor(judged or [dummy_sample(groups)])
         return self._batches(samples, groups), groups, stats
 
-    def _roll_out(
-        self, problems: list[Problem], ahead: Sequence[Problem]
-    ) -> tuple[list[Group], MeteredEngine, float | None]:
+    def _roll_out(self, problems: list[Problem]) -> tuple[list[Group], MeteredEngine, float | None]:
         """The groups of one engine, what it did, and the seconds of a sync if there was one."""
         module = self._module
         # Of all processes if single groups are replaced; whole batches are drawn from all problems.
         top_up = module.resample == "top_up"
         batch = frozenset(gather_lists([problem.id for problem in problems]) if top_up else [])
         engine: Any = MeteredEngine(module.serving.engine)
-        if module.global_step + 1 == module.trainer.max_steps:
-            ahead = ()
-        carry = CarryOver(begun=self.begun, problems=ahead)
         with (
             module.serving.sampling(module.global_step) as sync_seconds,
             module.trainer.profiler.profile("rollout"),
@@ -305,10 +282,8 @@ class ModuleRollouts:
                 step=module.global_step,
                 resample=module.resample,
                 fresh=partial(self._fresh_problems, batch),
-                carry=carry,
                 show_progress=module.global_rank == 0,
             )
-        self.begun = carry.ahead
         return groups, engine, sync_seconds
 
     def _batches(
@@ -321,7 +296,6 @@ class ModuleRollouts:
             accumulate=int(module.trainer.accumulate_grad_batches),
             updates=module.updates_per_rollout,
             version=module.global_step,
-            staleness=module.carry_over,
             loss_tokens=module.renderer.loss_tokens,
             dummy_sample=dummy_sample(groups),
             packed=can_pack(module.policy),
@@ -358,17 +332,17 @@ class ModuleRollouts:
             )
 
     def _fresh_problems(
-        self, batch: frozenset[str], attempt: int, count: int, exclude: frozenset[str]
+        self, batch: frozenset[str], draw: int, count: int, exclude: frozenset[str]
     ) -> list[Problem]:
-        """This engine's share of a draw, equal on all processes, without problems of ``batch``."""
+        """This process's stride of a draw, which is equal on all, without problems of ``batch``."""
         module = self._module
         seed = derive_seed(
-            module.seed, step=module.global_step, problem_id="", attempt=attempt, purpose="resample"
+            module.seed, step=module.global_step, problem_id="", attempt=draw, purpose="resample"
         )
         data: Any = module.trainer.datamodule
         part, parts = data.place
         drawn = data.fresh_problems(seed, (count + len(exclude)) * parts, batch)
-        fresh = share_of(drawn, count, exclude, part, parts)
+        fresh = [problem for problem in drawn[part::parts] if problem.id not in exclude][:count]
         self._name_too_long(fresh)
         return fresh
 

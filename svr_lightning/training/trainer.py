@@ -24,7 +24,6 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import check_folder
-from svr_lightning.rollout.carry import from_plain, to_plain
 from svr_lightning.training.checkpoint import DurableCheckpointIO
 from svr_lightning.training.distributed import (
     failing_together,
@@ -47,15 +46,13 @@ class RolloutFetcher(Fetcher):
     """
 
     def __init__(
-        self, collect: Callable[..., list[TrainBatch]], per_rollout: int, *, ahead: bool = False
+        self, collect: Callable[[list[Problem]], list[TrainBatch]], per_rollout: int
     ) -> None:
         super().__init__()
         self.pending: list[TrainBatch] = []
         self._collect = collect
         self._per_rollout = per_rollout
-        self._ahead = ahead
         self._pulled = 0
-        self._seen: list[list[Problem]] = []
 
     def __next__(self) -> tuple[TrainBatch, int, int]:
         if self.length is not None and self.fetched >= self.length:
@@ -67,8 +64,7 @@ class RolloutFetcher(Fetcher):
         while self._pulled < used + bool(partly):
             self._next_problems()
         if not self.pending:
-            problems = self._next_problems()
-            self.pending = self._collect(problems, self._look_ahead())
+            self.pending = self._collect(self._next_problems())
         batch = self.pending.pop(0)
         self.fetched += 1
         self.done = self.length is not None and self.fetched >= self.length
@@ -78,23 +74,11 @@ class RolloutFetcher(Fetcher):
         """Begin an epoch."""
         super().reset()
         self._pulled = 0
-        self._seen.clear()
         if self.length is not None:
             self.length *= self._per_rollout
 
-    def _look_ahead(self) -> Sequence[Problem]:
-        """The problems of the epoch's next rollout, if it may be begun."""
-        last = self.length is not None and self.fetched + self._per_rollout >= self.length
-        if last or not self._ahead:
-            return ()
-        self._seen.append(self._from_data())
-        return self._seen[0]
-
     def _next_problems(self) -> list[Problem]:
         self._pulled += 1
-        return self._seen.pop() if self._seen else self._from_data()
-
-    def _from_data(self) -> list[Problem]:
         assert self.iterator is not None
         batch, _, _ = next(self.iterator)
         return batch  # type: ignore[no-any-return]
@@ -160,8 +144,7 @@ class RolloutFitLoop(FitLoop):
         if stock is before or stock is None:
             return
         module = self.trainer.lightning_module
-        ahead = module.carry_over > 0
-        fetcher = RolloutFetcher(module.collect, self.per_rollout, ahead=ahead)
+        fetcher = RolloutFetcher(module.collect, self.per_rollout)
         fetcher.setup(stock.combined_loader)
         iter(fetcher)
         self.fetcher = fetcher
@@ -179,7 +162,6 @@ class RolloutFitLoop(FitLoop):
         pending = getattr(self.fetcher, "pending", [])
         plain = [dict(vars(batch.to("cpu"))) for batch in pending]
         state["pending"] = gather_lists([plain])
-        state["begun"] = gather_lists([to_plain(self.trainer.lightning_module.rollouts.begun)])
         state["progress_counts"] = self._counted_in()
         state["identity"] = self._identity()
         return state
@@ -237,16 +219,7 @@ class RolloutFitLoop(FitLoop):
                 f"it has seen could not be told from the others; resume with {before}",
             )
         self._restored = by_rank[self.trainer.global_rank] if any(by_rank) else ()
-        saved, identity = state_dict.get("identity", {}), self._identity()
-        warn_of_changes(saved, identity)
-        if saved == identity:  # other limits may not allow for what was drawn
-            # Each process takes of all of it what it needs: how many there are does not matter.
-            begun = [from_plain(one) for one in state_dict["begun"]]
-            self.trainer.lightning_module.rollouts.begun = {
-                key: rounds for one in begun for key, rounds in one.items()
-            }
-        elif any(state_dict["begun"]):
-            rank_zero_warn("trajectories that were begun with other settings are begun anew")
+        warn_of_changes(state_dict.get("identity", {}), self._identity())
 
     def on_run_start(self) -> None:
         """Give the rest of a restored rollout to the fetcher."""

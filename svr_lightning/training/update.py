@@ -21,7 +21,6 @@ from svr_lightning.core.losses import BehaviourWeights, LossSpec, policy_loss
 from svr_lightning.core.sharded import whole
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, sample_of
-from svr_lightning.rollout.carry import check_versions
 from svr_lightning.training.packing import boundaries, no_mask
 
 
@@ -41,9 +40,6 @@ class TrainBatch:
     """[B, T] 1 on the completion tokens that are in the loss, usually all."""
     logprobs: Tensor
     """[B, T] nats, under the policy that sampled, as the engine computed them."""
-    fresh: Tensor
-    """[B, T] 1 on the tokens in the loss that the current weights sampled: all of them, unless
-    earlier weights began the completion."""
     advantages: Tensor
     """[B]."""
     weight: float
@@ -51,8 +47,6 @@ class TrainBatch:
     optimizer step is the plain mean over its sequences, however they are split."""
     mean_weight: float
     """The same factor for logs, whose means are over the sequences with a loss."""
-    fresh_weight: float
-    """The same for means over the sequences with fresh tokens; 0 without any."""
     group_ids: tuple[str, ...]
     """[B] problem of each sequence, for messages."""
     old_logprobs: Tensor | None = None
@@ -108,7 +102,6 @@ def micro_batches(
     accumulate: int,
     updates: int,
     version: int,
-    staleness: int = 0,
     loss_tokens: LossTokens = whole_completion,
     dummy_sample: Sample | None = None,
     packed: bool = False,
@@ -126,7 +119,6 @@ def micro_batches(
         accumulate: micro-batches per optimizer step.
         updates: optimizer steps per rollout.
         version: optimizer steps of the current weights.
-        staleness: by how many steps the weights that sampled a token may be older.
         loss_tokens: which tokens of a sample the loss covers.
         dummy_sample: content of micro-batches with weight 0, if there are fewer sequences than
             micro-batches.
@@ -134,12 +126,16 @@ def micro_batches(
             :func:`~svr_lightning.training.packing.can_pack` is true.
 
     Raises:
-        RuntimeError: if a token comes from weights that are older, or newer.
+        RuntimeError: if other weights sampled a completion.
         ValueError: if the samples do not divide into equal optimizer steps of at least one
             sequence per micro-batch.
     """
     learning = [sample for sample in samples if sample is not None]
-    check_versions(learning, version, staleness)
+    if other := {sample.policy_version for sample in learning} - {version}:
+        raise RuntimeError(
+            f"the engine sampled with weights of step {min(other)} at step {version}; it was not "
+            "synced after the last update"
+        )
     per_step, rest = divmod(len(samples), updates)
     if rest or per_step < accumulate:
         raise ValueError(
@@ -153,21 +149,12 @@ def micro_batches(
         count = min(accumulate, len(step))
         weight, mean = accumulate / per_step, accumulate / max(len(step), 1)
         runs = balanced_split([_length(s) for s in step], count, packed) if count else []
-        made = [
-            batch_of(step[run], weight, loss_tokens, mean, version, packed=packed) for run in runs
-        ]
-        batches += _with_fresh_weight(made, accumulate)
+        batches += [batch_of(step[run], weight, loss_tokens, mean, packed=packed) for run in runs]
         if count < accumulate:
             if dummy_sample is None:
                 raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
             batches += [batch_of([dummy_sample], 0.0)] * (accumulate - count)
     return batches
-
-
-def _with_fresh_weight(batches: Sequence[TrainBatch], accumulate: int) -> list[TrainBatch]:
-    fresh = sum(int(batch.fresh.any(dim=1).sum()) for batch in batches)
-    weight = accumulate / fresh if fresh else 0.0
-    return [replace(batch, fresh_weight=weight) for batch in batches]
 
 
 def balanced_split(lengths: Sequence[int], count: int, packed: bool = False) -> list[slice]:
@@ -224,13 +211,12 @@ def batch_of(
     weight: float,
     loss_tokens: LossTokens = whole_completion,
     mean_weight: float | None = None,
-    version: int | None = None,
     *,
     packed: bool = False,
 ) -> TrainBatch:
     """One micro-batch of all ``samples``.
 
-    ``mean_weight`` defaults to ``weight``; without a ``version`` all tokens are fresh.
+    ``mean_weight`` defaults to ``weight``.
 
     Example:
         Sequences of 5 and 4 tokens make rows of 5 and 5, padded, or one row of 9, packed.
@@ -247,21 +233,17 @@ def batch_of(
     rows, logit_positions = torch.tensor(tokens).unbind(dim=1)
     completion = max(len(s.completion_ids) for s in samples)
     in_loss = [[0] * first + [1] * (stop - first) for first, stop in spans]
-    mask = _padded(in_loss, 0, completion)
-    fresh = [[int(version in (None, one)) for one in s.versions] for s in samples]
     mean_weight = weight if mean_weight is None else mean_weight
     return TrainBatch(
         input_ids=_padded([list(itertools.chain(*sequences))] if packed else sequences, 0),
         lengths=tuple(lengths),
         rows=rows,
         logit_positions=logit_positions,
-        mask=mask,
+        mask=_padded(in_loss, 0, completion),
         logprobs=_padded([s.logprobs for s in samples], 0.0),
-        fresh=mask * _padded(fresh, 0),
         advantages=torch.tensor([s.advantage for s in samples]),
         weight=weight,
         mean_weight=mean_weight,
-        fresh_weight=mean_weight,
         group_ids=tuple(s.group_id for s in samples),
     )
 
@@ -287,7 +269,7 @@ class PolicyUpdate:
     """Share of tokens whose ratio was clipped."""
     logprob_diff: Tensor
     """Mean absolute difference, in nats, between the trainer's and the engine's
-    log-probabilities of the fresh tokens: rounding alone, while both have the same weights."""
+    log-probabilities: rounding alone, while both have the same weights."""
     ratio_max: Tensor
     behaviour: BehaviourWeights | None = None
     """None without correction."""
@@ -324,7 +306,7 @@ def policy_update_loss(
     terms = policy_loss(
         logp, old_logp, ref_logp, batch.advantages, batch.mask, spec, batch.logprobs
     )
-    gap = ((logp.detach() - batch.logprobs).abs() * batch.fresh).sum(1)
+    gap = ((logp.detach() - batch.logprobs).abs() * batch.mask).sum(1)
     behaviour = terms.behaviour
     if behaviour is not None:
         mean, most, clipped = (values.detach() for values in behaviour)
@@ -337,7 +319,7 @@ def policy_update_loss(
         loss=terms.loss.sum() * batch.weight,
         kl=terms.kl.sum() * batch.mean_weight,
         clip_frac=terms.clipped.sum() * batch.mean_weight,
-        logprob_diff=(gap / batch.fresh.sum(1).clamp(min=1)).sum() * batch.fresh_weight,
+        logprob_diff=(gap / batch.mask.sum(1).clamp(min=1)).sum() * batch.mean_weight,
         ratio_max=terms.ratio_max.max(),
         behaviour=behaviour,
     )

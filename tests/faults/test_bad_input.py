@@ -137,8 +137,6 @@ CORRECTION = "--model.recipe.loss.behaviour_correction"
             ["error: model.recipe.init_args.loss.behaviour_correction=tokens"],
         ),
         ([CORRECTION, "tokens"], [": must be off, token or sequence"]),
-        (["--model.carry_over", "1"], ["model.carry_over=1 needs", "set it to token or sequence"]),
-        (["--model.carry_over", "2"], ["model.carry_over=2 must be 0, or 1"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )

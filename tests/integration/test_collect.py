@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,11 @@ from svr_lightning.engines.base import Output, Request
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.collect import collect_rollout, replace_degenerate, share_of
+from svr_lightning.rollout.collect import collect_rollout, replace_degenerate
 from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import TASKS, GradingError, Task, get_task
 from svr_lightning.tasks.base import Row
-from svr_lightning.tasks.grading import Label
 from svr_lightning.training.logs import rollout_stats
 from svr_lightning.training.update import samples_of
 from tests.scripted_engine import ScriptedEngine
@@ -67,7 +65,8 @@ class Rolls:
 
     def fresh(self, attempt: int, count: int, exclude: frozenset[str]) -> list[Problem]:
         self.asked.append((attempt, count, set(exclude)))
-        return [problem(name) for name in self._fresh[attempt - 1][:count]]
+        left = [name for name in self._fresh[attempt - 1] if name not in exclude]
+        return [problem(name) for name in left[:count]]
 
     def run(self, names: Sequence[str], mode: str) -> list[tuple[str, int]]:
         """The names of the groups that are trained on, and their attempts."""
@@ -104,30 +103,22 @@ def test_top_up_replaces_only_what_teaches_nothing_in_its_place() -> None:
 
 
 def test_top_up_tries_again_for_what_is_still_missing_and_never_the_same_problem() -> None:
-    rolls = Rolls([["x!", "y"], ["z"]])
+    rolls = Rolls([["x!", "y", "z"]])  # one draw, which the second attempt continues
     assert rolls.run(["a", "b!", "c!"], "top_up") == [("a", 0), ("z", 2), ("y", 1)]
     assert rolls.asked == [
         (1, 2, {"a", "b!", "c!"}),
-        (2, 1, {"a", "b!", "c!", "x!", "y"}),
+        (1, 1, {"a", "b!", "c!", "x!", "y"}),
     ]
 
 
-def test_the_shares_of_a_draw_hold_no_problem_in_common() -> None:
-    drawn = [problem(name) for name in "abcdef"]
-    first = share_of(drawn, 2, frozenset("a"), part=0, parts=2)
-    second = share_of(drawn, 9, frozenset(), part=1, parts=2)
-    assert [each.id for each in first] == ["c", "e"]
-    assert [each.id for each in second] == ["b", "d", "f"]
-
-
 def test_top_up_gives_up_after_three_attempts_and_trains_on_what_there_is() -> None:
-    rolls = Rolls([["x!"], ["y!"], ["z"]])
+    rolls = Rolls([["x!", "y!", "z"]])
     assert rolls.run(["a", "b!"], "top_up") == [("a", 0), ("b!", 0)]
     assert rolls.rolled == [["a", "b!"], ["x!"], ["y!"]]
 
 
 def test_top_up_makes_do_with_fewer_problems_than_it_asks_for() -> None:
-    rolls = Rolls([["x"], []])
+    rolls = Rolls([["x"]])
     assert rolls.run(["a!", "b!"], "top_up") == [("x", 1), ("b!", 0)]
 
 
@@ -291,32 +282,6 @@ def test_replacing_problems_needs_a_source_of_fresh_ones() -> None:
             resample="top_up",
         )
     assert engine.requests == []
-
-
-def test_processes_that_share_an_engine_replace_what_the_first_one_would() -> None:
-    """Its grader found nothing right, and this process's found one of two."""
-    texts = cycle([RIGHT + SURE, WRONG + SURE])
-    engine = ScriptedEngine(lambda _: [*TOKENIZER.encode(next(texts)), TOKENIZER.eos_token_id])
-    engine.sync(None, 0)
-    engine.agreed = lambda labels: [[[Label(correct=False)]] for _ in labels]  # type: ignore[method-assign]
-    asked: list[int] = []
-
-    def fresh(attempt: int, count: int, exclude: frozenset[str]) -> list[Problem]:
-        asked.append(count)
-        return [problem("q")]
-
-    (found,) = collect_rollout(
-        engine,
-        GRPO(group_size=2),
-        [problem("p")],
-        renderer=Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900),
-        sampling=Decoding(max_completion_tokens=100),
-        seed=0,
-        resample="top_up",
-        fresh=fresh,
-    )
-    assert asked == [1, 1]
-    assert not any(turn.correct for turns in found.scored for turn in turns)
 
 
 # --- grading beside the engine ------------------------------------------------------------------

@@ -244,24 +244,6 @@ def test_cancelling_drops_what_is_queued_and_what_runs(model: Any) -> None:
     assert finish(engine, 1)[50] == complete(model, [ask(50)])[50]
 
 
-def test_what_was_drawn_before_an_interruption_begins_the_whole_completion(model: Any) -> None:
-    requests = [ask(i, max_tokens=9 + 9 * i) for i in range(3)]
-    whole = complete(model, requests)
-    engine = started(model, max_batch=2)
-    for request in requests:
-        engine.submit(request)
-    ended = {output.id for _ in range(12) for output in engine.step()}
-    parts = {part.id: part for part in engine.interrupt()}
-    assert ended == {0}
-    assert 0 < len(parts[1].token_ids) < 18
-    for number, part in parts.items():
-        drawn = len(part.token_ids)
-        assert part.token_ids == whole[number].token_ids[:drawn]
-        assert len(part.logprobs) == drawn
-        assert (part.finish_reason, part.version) == (None, 5)
-    assert engine.step() == []
-
-
 def test_a_dropped_request_leaves_the_others_alone(model: Any) -> None:
     requests = [ask(index, max_tokens=12) for index in range(5)]
     engine = started(model, max_batch=3)

@@ -71,9 +71,9 @@ def test_training_runs_every_turn_however_sure_the_policy_is() -> None:
 
 def test_results_come_in_the_order_of_the_jobs_whichever_ends_first() -> None:
     engine = at_places(lambda name, i, t: words("x")[:1] * 10 * (4 - i) * (3 - t))
-    ended: list[int] = []
     recipe = SVR(group_size=4, horizon=2)
-    trajectories = driver(engine).run(jobs(PROBLEMS, recipe), lambda index, _: ended.append(index))
+    results = dict(driver(engine).stream(jobs(PROBLEMS, recipe), at_once=True))
+    trajectories, ended = [results[index] for index in range(12)], list(results)
     assert [(t.problem.id, t.sample) for t in trajectories] == [
         (p.id, i) for p in PROBLEMS for i in range(4)
     ]

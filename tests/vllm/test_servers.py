@@ -1,10 +1,5 @@
-"""Rollouts on two vLLM servers: those of vLLM in this process, also when servers hang or die.
+"""Rollouts on two vLLM servers: those of vLLM in this process, also when servers hang or die."""
 
-With carry-over, what a step trains on was drawn by the weights that it names, also when a server
-dies and is started again.
-"""
-
-import copy
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +10,11 @@ import torch
 from lightning.pytorch import Callback
 from transformers import AutoModelForCausalLM
 
-from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Completion
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.engines.servers import ServersEngine
 from svr_lightning.engines.vllm import CPU_BATCHED_TOKENS, VLLMEngine
-from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import PolicyConfig, SamplingConfig
+from svr_lightning.training.config import PolicyConfig
 from tests import small_fit
 from tests.requests import finish
 from tests.scripted import TOKENIZER
@@ -66,17 +59,15 @@ def servers(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 class Drawn(Callback):
-    """Keeps each step's turns, by problem, sample and turn, and the policy before its update."""
+    """Keeps each step's turns, by problem, sample and turn."""
 
     def __init__(self) -> None:
         self.steps: list[list[Completion]] = []
-        self.policies: list[Any] = []
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
         groups = sorted(module.groups, key=lambda group: group.problem.id)
         trajectories = [one for group in groups for one in group.trajectories]
         self.steps.append([turn.sampled for one in trajectories for turn in one.turns])
-        self.policies.append(copy.deepcopy(module.policy).requires_grad_(False))
 
 
 def trained(
@@ -194,48 +185,14 @@ class Restarted(Struck):
         super().sync(model, version)
 
 
-TEMPERATURE = 0.9
-CARRYING = SVR(
-    group_size=4,
-    horizon=2,
-    length_scale=92,
-    loss=LossSpec(beta=0.1, behaviour_correction="token"),
-)
-
-
-@torch.no_grad()
-def drawn_by(policy: Any, one: Completion) -> bool:
-    """Whether these are the log-probabilities of these tokens under a policy."""
-    ids = torch.tensor([[*one.prompt_ids, *one.token_ids]])
-    scores = policy(ids).logits[0, len(one.prompt_ids) - 1 : -1] / TEMPERATURE
-    expected = scores.log_softmax(-1).gather(1, torch.tensor(one.token_ids)[:, None])[:, 0]
-    gap = (torch.tensor(one.logprobs) - expected).abs().max()
-    return bool(gap < of_logprobs(policy, scores))
-
-
-def test_with_carry_over_a_killed_server_that_is_started_again_is_used_again(
-    policy: Path, servers: list[VLLMServer], tmp_path: Path
+def test_a_killed_server_that_is_started_again_is_used_again(
+    policy: Path, servers: list[VLLMServer], in_process: InProcess, tmp_path: Path
 ) -> None:
     engine = Restarted(servers, tmp_path / "weights")
-    sampling = SamplingConfig(max_completion_tokens=64, temperature=TEMPERATURE)
-    options: dict[str, Any] = {"recipe": CARRYING, "sampling": sampling, "carry_over": 1}
-    with pytest.warns(UserWarning, match="is left out") as warned:
-        drawn, _ = trained(policy, engine, tmp_path, steps=6, **options)
-    said = [str(one.message) for one in warned if "is left out" in str(one.message)]
-    assert [line.split()[0] for line in said] == [servers[1].url]
-    assert engine.in_use == [2, 2, 1, 2, 2, 2]
-    carried = 0
-    for step, completions in enumerate(drawn.steps):
-        versions = {one.policy_version for one in completions}
-        assert versions <= {step - 1, step}
-        carried += step - 1 in versions
-        for one in completions:
-            assert one.earlier == ()  # what a server had not completed was begun anew
-            assert drawn_by(drawn.policies[one.policy_version], one)
-    # In which steps is up to the servers' speed: a turn is carried over once it is complete.
-    assert carried > 0
-    # The weights that a server starts with are told from those that it is given.
-    assert not any(drawn_by(drawn.policies[0], one) for one in drawn.steps[-1])
+    with pytest.warns(UserWarning, match="is left out"):
+        found = trained(policy, engine, tmp_path)
+    assert_equal(found, in_process[:2])
+    assert engine.in_use == [2, 2, 1, *[2] * 7]
 
 
 def test_a_server_that_hangs_comes_back_and_one_that_dies_changes_nothing(

@@ -284,23 +284,6 @@ def test_a_dropped_request_leaves_the_others_alone(plain: Served) -> None:
     }
 
 
-def test_what_was_drawn_before_an_interruption_begins_the_whole_completion(plain: Served) -> None:
-    requests = mixed()
-    whole = run(plain.engine, requests)
-    for request in requests:
-        plain.engine.submit(request)
-    ended = {output.id for _ in range(4) for output in plain.engine.step()}
-    parts = {part.id: part for part in plain.engine.interrupt()}
-    assert parts.keys() == whole.keys() - ended
-    assert any(part.token_ids for part in parts.values())
-    for number, part in parts.items():
-        drawn = len(part.token_ids)
-        assert part.token_ids == whole[number].token_ids[:drawn]
-        assert len(part.logprobs) == drawn
-        assert (part.finish_reason, part.version) == (None, plain.engine.version)
-    assert plain.engine.step() == []
-
-
 def test_weights_cannot_change_under_a_running_request(plain: Served) -> None:
     plain.engine.submit(ask(0))
     with pytest.raises(RuntimeError, match="while it completes requests"):
