@@ -275,7 +275,7 @@ class SVRDataModule(LightningDataModule):
 
 
 def _with_local_file(source: DataSource, local_files: Mapping[str, str]) -> DataSource:
-    if source.name not in local_files or not (source.path is None or is_hub_id(source.path)):
+    if source.name not in local_files or not is_hub_id(source.path):
         return source  # a local path of its own wins over local_files
     path = local_files[source.name]
     require(
@@ -283,7 +283,7 @@ def _with_local_file(source: DataSource, local_files: Mapping[str, str]) -> Data
         f"data.local_files: {path} for {source.name!r} does not exist; correct the path, or give "
         "--data.local_files '{}' to read every data set from its own path",
     )
-    return replace(source, path=path, generate=None, subset=None, revision=None, select=None)
+    return replace(source, path=path, subset=None, revision=None, select=None)
 
 
 def _loader(problems: list[Problem], sampler: Any, batch_size: int) -> DataLoader[Problem]:

@@ -1,7 +1,7 @@
 """Data sets as a configuration names them, read into validated problems.
 
-A source is a hub data set, a local file or folder, the embedded set or a generator. Whatever it
-is, every row goes through its task's ``from_row``, and whatever is wrong with it becomes one
+A source is a hub data set, a local file or folder, or an embedded set. Whatever it is, every row
+goes through its task's ``from_row``, and whatever is wrong with it becomes one
 :class:`ConfigError` that says where.
 """
 
@@ -15,20 +15,19 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
 
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, one_line, require, typed_line
 from svr_lightning.tasks import Task, resolve_task
-from svr_lightning.tasks.countdown_problems import (
-    CountdownGenerator,
-    CountdownSplit,
-    countdown_split,
-    generate_rows,
-)
 from svr_lightning.training.row_files import READERS, RawRow, local_rows
 
 OnBadRow = Literal["error", "skip"]
+CountdownSplit = Literal["countdown_train", "countdown_eval"]
+
+TRAINING_ROWS, EVALUATION_ROWS = 50_000, 1_000
+"""Of the paper's Countdown split."""
 
 MAX_CHARACTERS = 100_000
 """Longest question or reference; a longer one is a file in the wrong column, not a problem."""
@@ -49,11 +48,9 @@ class DataSource:
     task: dict[str, Any] | str
     """``countdown``, ``gsm8k``, ``math``, an entry point of group ``svr_lightning.tasks``, or a
     task of your own: its class path, or ``{class_path: ..., init_args: {...}}``."""
-    path: str | None = None
+    path: str
     """Hub id; or a .json, .jsonl, .jsonl.gz, .csv or .parquet file or a folder of such files; or
-    ``embedded:countdown-tiny`` or ``embedded:arithmetic-tiny``. None with ``generate``."""
-    generate: CountdownGenerator | None = None
-    """Countdown problems made on the spot, instead of ``path``."""
+    ``embedded:countdown-tiny`` or ``embedded:arithmetic-tiny``."""
     split: str = "train"
     """Split on the hub or of the embedded set. In a folder, the files named for it; a single file
     is read whole."""
@@ -82,19 +79,16 @@ class DataSource:
         limit, tokens = self.limit, self.max_completion_tokens
         for fits, otherwise in (
             (_NAME.fullmatch(self.name), "a name is made of letters, digits, '_', '.' and '-'"),
-            ((self.path is None) != (self.generate is None), "give either path or generate"),
             (limit is None or limit >= 1, f"limit={limit} must be positive"),
             (1 <= self.orders <= 6, f"orders={self.orders} must be between 1 and 6"),
             (tokens is None or tokens >= 1, f"max_completion_tokens={tokens} must be positive"),
         ):
             require(bool(fits), f"data source {self.name!r}: {otherwise}")
-        if self.generate is not None:
-            self.generate.check()
 
     @property
     def label(self) -> str:
         """How messages call it."""
-        return f"data source {self.name!r} ({self.path or 'generated'})"
+        return f"data source {self.name!r} ({self.path})"
 
 
 def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Problem]:
@@ -174,13 +168,14 @@ def _read(source: DataSource) -> list[RawRow]:
         return indices[: source.limit]
 
     path = source.path
-    if path is None or path.startswith("embedded:"):
-        values = generate_rows(source.generate) if source.generate else _embedded(source)
-        rows = [RawRow(number, f"row {number}", value) for number, value in enumerate(values)]
+    if path.startswith("embedded:"):
+        rows = [
+            RawRow(number, f"row {number}", row) for number, row in enumerate(_embedded(source))
+        ]
     elif (local := Path(path).expanduser()).exists():
         rows = local_rows(local, split=source.split, subset=source.subset)
     else:
-        return _hub_rows(source, path, choose)
+        return _hub_rows(source, choose)
     return [rows[index] for index in choose(len(rows))]
 
 
@@ -240,10 +235,9 @@ def _renamed(row: Mapping[str, Any], columns: Mapping[str, str], task: Task) -> 
     return {**kept, **{wanted: row[name] for wanted, name in columns.items()}}
 
 
-def _hub_rows(
-    source: DataSource, path: str, choose: Callable[[int], Sequence[int]]
-) -> list[RawRow]:
+def _hub_rows(source: DataSource, choose: Callable[[int], Sequence[int]]) -> list[RawRow]:
     """Rows of a hub data set, or of the hub's cache. Never runs a data set's own code."""
+    path = source.path
     if not is_hub_id(path):
         raise ValueError(f"there is no such file or folder (looked from {Path.cwd()}); fix path")
     import datasets
@@ -262,6 +256,28 @@ def _hub_rows(
     indices = choose(len(table))
     picked = table.select(indices)
     return [RawRow(i, f"row {i}", row) for i, row in zip(indices, picked, strict=True)]
+
+
+def countdown_split(pool: int, part: CountdownSplit) -> list[int]:
+    """[n] row numbers of the paper's Countdown split, among ``pool`` rows.
+
+    Training rows are the first 50,000 of a permutation with seed 42; 1,000 evaluation rows are
+    drawn with seed 0 from the rest. Equal to ``shuffle(seed=...)`` of the ``datasets`` package.
+
+    Raises:
+        ValueError: if the pool has fewer than 51,000 rows.
+    """
+    if pool < TRAINING_ROWS + EVALUATION_ROWS:
+        raise ValueError(
+            f"select: {part} draws from at least {TRAINING_ROWS + EVALUATION_ROWS} rows and "
+            f"there are {pool}; point path at the whole data set, or remove select and use limit"
+        )
+    order = np.random.default_rng(42).permutation(pool)
+    if part == "countdown_train":
+        return [int(index) for index in order[:TRAINING_ROWS]]
+    rest = np.sort(order[TRAINING_ROWS:])
+    drawn = np.random.default_rng(0).permutation(len(rest))[:EVALUATION_ROWS]
+    return [int(index) for index in rest[drawn]]
 
 
 def is_hub_id(path: str) -> bool:

@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from tempfile import mkdtemp
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,14 +15,15 @@ from torch.utils.data import DistributedSampler
 
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
-from svr_lightning.tasks.countdown_problems import CountdownGenerator
 from svr_lightning.training.data import SVRDataModule, TrainingOrder
 from svr_lightning.training.sources import DataSource
 
+FILE = Path(mkdtemp()) / "rows.jsonl"
+FILE.write_text("".join(f'{{"question": "{i} + 1?", "answer": "{i + 1}"}}\n' for i in range(37)))
 
-def made(name: str = "made", count: int = 37, seed: int = 1, **settings: Any) -> DataSource:
-    generator = CountdownGenerator(count=count, seed=seed, sizes=(3,))
-    return DataSource(name=name, task="countdown", generate=generator, **settings)
+
+def made(name: str = "made", count: int = 37, **settings: Any) -> DataSource:
+    return DataSource(name=name, task="gsm8k", path=str(FILE), limit=count, **settings)
 
 
 def module(rank: int = 0, ranks: int = 1, **settings: Any) -> SVRDataModule:
@@ -58,7 +60,7 @@ def test_the_order_follows_from_seed_and_epoch_alone() -> None:
 
 
 def test_reading_data_leaves_the_global_generator_alone() -> None:
-    data = module(val=[made("held-out", seed=2)])
+    data = module(val=[made("held-out", 9)])
     before = torch.get_rng_state()
     epoch(data)
     for loader in data.val_dataloader():
@@ -194,7 +196,7 @@ def test_a_stage_without_data_says_what_to_set(stage: str, key: str) -> None:
 
 def test_two_sets_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"data\.val: the names \['x', 'x'\] must differ"):
-        SVRDataModule(val=[made("x"), made("x", seed=2)])
+        SVRDataModule(val=[made("x"), made("x")])
 
 
 def test_a_set_beside_others_may_not_be_named_like_their_average() -> None:
@@ -216,7 +218,7 @@ def test_setup_reads_what_its_stage_needs_and_logs_a_fingerprint(
     data = module(test=[missing])
     with caplog.at_level(logging.INFO):
         data.setup("fit")
-    assert "data.train: 37 countdown problems of data source 'made'" in caplog.text
+    assert "data.train: 37 gsm8k problems of data source 'made'" in caplog.text
     assert "sha256 " in caplog.text
     with pytest.raises(ConfigError, match="gone"):
         data.setup("test")
@@ -349,7 +351,7 @@ def test_the_data_module_is_configured_from_plain_values() -> None:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(SVRDataModule, "data")
     config = {
-        "train": {"name": "a", "task": "countdown", "generate": {"count": 20, "sizes": [3, 4]}},
+        "train": {"name": "a", "task": "gsm8k", "path": str(FILE)},
         "val": [{"name": "b", "task": "math", "path": "x/y", "max_completion_tokens": 2048}],
         "on_bad_row": "skip",
     }
@@ -359,9 +361,9 @@ def test_the_data_module_is_configured_from_plain_values() -> None:
         DataSource(name="b", task="math", path="x/y", max_completion_tokens=2048)
     ]
     assert len(data.problems("train")[0]) == 16
-    wrong = parser.parse_args(["--data.train", '{"name": "a", "task": "math"}'])
+    wrong = parser.parse_args(["--data.train", '{"name": "-", "task": "math", "path": "x"}'])
     # The message arrives as it was written, not inside one of the parser's own.
-    with pytest.raises(ConfigError, match="give either path or generate"):
+    with pytest.raises(ConfigError, match="a name is made of letters"):
         parser.instantiate_classes(wrong)
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.tasks.countdown_problems import CountdownGenerator
 from svr_lightning.training.sources import (
     DataSource,
+    countdown_split,
     load_problems,
     problems_digest,
 )
@@ -381,12 +381,6 @@ def test_an_unknown_task_names_the_known_ones(tmp_path: Path) -> None:
         ({"path": "x", "name": "../evil"}, "a name is made of letters"),
         ({"path": "x", "limit": 0}, "limit=0 must be positive"),
         ({"path": "x", "max_completion_tokens": 0}, "max_completion_tokens=0 must be positive"),
-        ({}, "give either path or generate"),
-        ({"path": "x", "generate": CountdownGenerator()}, "give either path or generate"),
-        ({"generate": CountdownGenerator(count=0)}, "count=0 must be positive"),
-        ({"generate": CountdownGenerator(sizes=(9,))}, r"sizes=\[9\] must hold numbers from 2"),
-        ({"generate": CountdownGenerator(max_number=0)}, "max_number=0 must be positive"),
-        ({"generate": CountdownGenerator(min_target=200)}, "min_target=200 must lie in"),
     ],
 )
 def test_settings_are_checked_before_anything_is_read(
@@ -395,6 +389,43 @@ def test_settings_are_checked_before_anything_is_read(
     source = DataSource(**{"name": "toy", "task": "gsm8k", **settings})
     with pytest.raises(ConfigError, match=reason):
         load_problems(source)
+
+
+# The paper's Countdown split
+
+
+def test_the_countdown_split_is_what_the_datasets_package_draws() -> None:
+    datasets = pytest.importorskip("datasets")
+    pool = 51_500
+    table = datasets.Dataset.from_dict({"row": range(pool)})
+    shuffled = table.shuffle(seed=42)["row"][:]
+    rest = datasets.Dataset.from_dict({"row": sorted(shuffled[50_000:])})
+    assert countdown_split(pool, "countdown_train") == shuffled[:50_000]
+    assert countdown_split(pool, "countdown_eval") == rest.shuffle(seed=0)["row"][:1_000]
+
+
+def test_the_countdown_split_of_the_whole_hub_data_set_stays_what_it_is() -> None:
+    train = countdown_split(490_364, "countdown_train")
+    held_out = countdown_split(490_364, "countdown_eval")
+    assert (len(set(train)), len(set(held_out))) == (50_000, 1_000)
+    assert not set(train) & set(held_out)
+    # Recorded once: a numpy that draws differently would silently change the training set.
+    assert train[:5] == [413581, 34601, 99368, 4614, 369263]
+    assert held_out[:5] == [148720, 207440, 460362, 154607, 398162]
+
+
+def test_selected_rows_keep_their_number_in_the_whole_data_set(tmp_path: Path) -> None:
+    path = tmp_path / "pool.jsonl"
+    path.write_text("".join(f'{{"nums": [{i}, 1], "target": {i}}}\n' for i in range(51_000)))
+    source = DataSource(
+        name="cd", task="countdown", path=str(path), select="countdown_eval", limit=3
+    )
+    problems = load_problems(source)
+    assert [problem.id for problem in problems] == [f"cd/{p.reference}" for p in problems]
+    path.write_text('{"nums": [1, 2], "target": 3}\n' * 2)
+    few = DataSource(name="few", task="countdown", path=str(path), select="countdown_train")
+    with pytest.raises(ConfigError, match="at least 51000 rows and there are 2; point path at"):
+        load_problems(few)
 
 
 # Fingerprint, and real data
