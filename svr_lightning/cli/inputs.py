@@ -3,18 +3,21 @@
 import argparse
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from svr_lightning.analysis.records import MAX_COUNT, SCHEMA_VERSION, AnyRecord, SampleRecord
 from svr_lightning.analysis.results import (
     RESULTS,
+    SAMPLES,
     certified_settings,
     read_results,
     read_tables,
     setting,
 )
 from svr_lightning.analysis.table import TurnTable, turn_tables
+from svr_lightning.core.stopping import RULES, StopRule
 from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.tasks import require_trusted
 
@@ -27,6 +30,84 @@ _EMPTY_TURN = {
     **{"text": "", "answer": None, "verdict": "CORRECT", "truncated": False, "prompt_tokens": 0},
     "finish_reason": "stop",
 }
+
+
+def add_evaluations(parser: argparse.ArgumentParser) -> None:
+    """The evaluations that a command reads, as ``options.evaluations``."""
+    parser.add_argument(
+        "evaluations",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help=f"folder of an evaluation, such as RUN/eval/test, with a {SAMPLES}",
+    )
+
+
+def samples_files(evaluations: Sequence[Path]) -> list[Path]:
+    """The samples file of each evaluation; a path to such a file, or to a log, stands for itself.
+
+    Raises:
+        ConfigError: naming a folder without samples, or a path that is not there.
+    """
+    found = [path / SAMPLES if path.is_dir() else path for path in evaluations]
+    for given, file in zip(evaluations, found, strict=True):
+        require(
+            file.is_file(),
+            f"{given}: there is no {SAMPLES} in it; give an evaluation's folder: RUN/eval/test"
+            if given.is_dir()
+            else f"{given}: there is no such folder; give an evaluation's folder: RUN/eval/test",
+        )
+    return found
+
+
+def add_stop_option(parser: argparse.ArgumentParser) -> None:
+    """``--stop RULE`` and ``--stop.OPTION VALUE``, spelled as below ``model.evaluation``."""
+    parser.add_argument(
+        "--stop", choices=sorted(RULES), metavar="RULE", help=f"when to stop: {', '.join(RULES)}"
+    )
+    for name, rule in RULES.items():
+        for field in fields(rule):  # type: ignore[arg-type]
+            parser.add_argument(
+                f"--stop.{field.name}",
+                type=_READERS[type(field.default)],
+                metavar="VALUE",
+                help=f"of {name} (default {field.default})",
+            )
+
+
+def stop_of(options: argparse.Namespace) -> StopRule | None:
+    """The rule that the options of :func:`add_stop_option` name; None if they name none.
+
+    Raises:
+        ConfigError: for an option without a rule, of another rule, or out of range.
+    """
+    given = {
+        name.removeprefix("stop."): value
+        for name, value in vars(options).items()
+        if name.startswith("stop.") and value is not None
+    }
+    if options.stop is None:
+        require(not given, f"--stop.{next(iter(given), '')}: name its rule too, --stop Confident")
+        return None
+    known = [field.name for field in fields(RULES[options.stop])]  # type: ignore[arg-type]
+    for name in given:
+        has = ", ".join(known)
+        require(name in known, f"--stop.{name}: {options.stop} has no such option; it has {has}")
+    rule = RULES[options.stop](**given)
+    try:
+        rule.check()
+    except ValueError as error:
+        raise ConfigError(f"--stop {options.stop}: {error}") from error
+    return rule
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text} must be true or false")
+    return text.lower() == "true"
+
+
+_READERS: Mapping[type, Callable[[str], Any]] = {bool: _boolean, int: int, float: float, str: str}
 
 
 def load_tables(paths: Sequence[Path]) -> dict[str, TurnTable]:
