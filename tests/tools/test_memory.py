@@ -14,10 +14,8 @@ import torch
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from svr_lightning.errors import ConfigError
-from tools.memory import cards
-from tools.memory.__main__ import main
-from tools.memory.plan import Plan, Zero, plan_of, resolve
-from tools.memory.step import Usage, at_full_depth, counted, usage
+from tools import memory
+from tools.memory import Plan, Usage, Zero, fit, main, plan_of, resolve, usage
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
@@ -37,6 +35,7 @@ def tiny(**changes: object) -> Plan:
         precision="bf16-true",
         ranks=4,
         zero=Zero(stage=2, reduce_bucket_size=1000, overlap_comm=False, offload_optimizer=False),
+        lora=None,
         checkpointing=True,
         sequences=2,
         prompt=40,
@@ -46,7 +45,6 @@ def tiny(**changes: object) -> Plan:
         reference_dtype=None,
         engine_share=0.4,
         sleeps=False,
-        tensor_parallel=1,
     )
     return replace(plan, **changes)  # type: ignore[arg-type]
 
@@ -63,7 +61,7 @@ def test_the_peak_of_a_fresh_process_is_within_a_tenth_of_the_computed_one(
     # The allocator returns freed memory at once, so that what is resident is what is in use.
     trimmed = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.memory_of_a_step", *arguments],
+        [sys.executable, "-m", "tests.tools.memory_of_a_step", *arguments],
         cwd=ROOT,
         env={**os.environ, **trimmed, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -79,14 +77,10 @@ def test_the_peak_of_a_fresh_process_is_within_a_tenth_of_the_computed_one(
 
 def test_every_shipped_configuration_fits_its_card_and_the_page_says_so() -> None:
     pytest.importorskip("peft")
-    too_large = {
-        f"{run} on {layer}: {found.spare:.1f} GiB left of {card}"
-        for run, layer, plan, card in cards.shipped()
-        if not (found := cards.fit(plan, usage(plan), card)).fits
-    }
-    assert not too_large
-    page = cards.DOCS.read_text(encoding="utf-8")
-    assert cards.with_tables(page) == page, "run python -m tools.memory --docs"
+    found = {(run, layer): fits for run, layer, _, fits in memory.shipped()}
+    assert {name: fits.spare for name, fits in found.items() if not fits.fits} == {}
+    page = memory.DOCS.read_text(encoding="utf-8")
+    assert memory.with_tables(page) == page, "run python -m tools.memory --docs"
 
 
 def test_a_plan_is_what_the_configuration_says() -> None:
@@ -97,16 +91,9 @@ def test_a_plan_is_what_the_configuration_says() -> None:
     assert plan.zero == Zero(
         stage=2, reduce_bucket_size=200_000_000, overlap_comm=False, offload_optimizer=False
     )
-    assert (plan.engine_share, plan.sleeps, plan.tensor_parallel) == (0.4, False, 1)
-
-
-def test_a_plan_knows_adapters_and_shards() -> None:
+    assert (plan.engine_share, plan.sleeps, plan.lora) == (0.4, False, None)
     plan = plan_of(resolve(layers("gsm8k.yaml", "hardware/1gpu_24gb.yaml")))
-    assert (plan.lora, plan.reference_follows, plan.shards) == ((32, "all-linear"), False, 1)
-    plan = plan_of(resolve(layers("gsm8k.yaml", "hardware/8gpu_fsdp2.yaml")))
-    assert (plan.lora, plan.shards, plan.ranks, plan.zero) == (None, 8, 8, None)
-    two_nodes = (*layers("gsm8k.yaml", "hardware/8gpu_fsdp2.yaml"), "--trainer.num_nodes", "2")
-    assert plan_of(resolve(two_nodes)).shards == 16
+    assert (plan.lora, plan.zero) == ((32, "all-linear"), None)
 
 
 def test_a_configuration_on_a_cpu_needs_no_card(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,11 +110,6 @@ def test_what_cannot_be_computed_is_one_line(capsys: pytest.CaptureFixture[str])
     assert "no/such-model" in capsys.readouterr().err
     with pytest.raises(ConfigError, match=r"trainer.devices=auto depends on the machine"):
         plan_of(resolve([*CPU, "--trainer.devices", "auto"]))
-
-
-def test_a_known_model_takes_what_all_its_layers_take() -> None:
-    plan = replace(cards.layered_plan("math", "4gpu_zero2"), ranks=1)
-    assert at_full_depth(plan) == counted(plan)
 
 
 # --- worked out by hand ------------------------------------------------------------
@@ -173,20 +155,9 @@ def test_without_zero_weights_gradients_and_both_moments_are_in_fp32() -> None:
     assert 0 < steps < 4 * 100  # a counter for each of fewer than a hundred tensors
 
 
-def test_fsdp2_shards_weights_reference_gradients_and_moments() -> None:
-    plain = {"zero": None, "precision": "bf16-mixed"}
-    one, four = usage(tiny(**plain, ranks=1)), usage(tiny(**plain, shards=4))
-    count = one.parameters
-    assert (four.weights, four.reference, four.gradients) == (count, count, count)
-    assert four.optimizer == 2 * count
-    eight = usage(tiny(**plain, ranks=8, shards=8))
-    assert eight.weights == count // 2
-    assert eight.micro_batch == four.micro_batch
-
-
 def test_adapters_alone_have_gradients_and_moments() -> None:
     pytest.importorskip("peft")
-    plain = tiny(zero=None, ranks=1, precision="bf16-mixed", reference_follows=False)
+    plain = tiny(zero=None, ranks=1, precision="bf16-mixed")
     without, adapted = usage(plain), usage(replace(plain, lora=(4, "all-linear")))
     trained = adapted.parameters - without.parameters
     assert 0 < trained < without.parameters
@@ -195,46 +166,24 @@ def test_adapters_alone_have_gradients_and_moments() -> None:
     assert 8 * trained < adapted.optimizer < 8 * trained + 4 * 200
 
 
-def test_twice_the_sequences_take_twice_the_activations() -> None:
-    small, large = (usage(tiny(sequences=n, prompt=500)).micro_batch for n in (4, 8))
-    # Less what does not grow: gradients on their way, and blocks of the output layer.
-    assert 1.7 < large / small <= 2.0
-
-
-def test_keeping_all_activations_takes_more_than_computing_layers_again() -> None:
-    assert usage(tiny(checkpointing=False)).micro_batch > 1.5 * usage(tiny()).micro_batch
-
-
-def test_a_card_is_filled_by_the_higher_of_rollout_and_update(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cards, "CARDS", {"card": 20.0})
-    used = Usage(
-        parameters=0,
-        weights=2 * GIB,
-        reference=GIB,
-        optimizer=GIB,
-        gradients=GIB,
-        micro_batch=3 * GIB,
-        step=2 * GIB,
-    )
-    awake = cards.fit(tiny(engine_share=0.5), used, "card")
+def test_a_card_is_filled_by_the_higher_of_rollout_and_update() -> None:
+    taken = {"weights": 2, "reference": 1, "optimizer": 1, "gradients": 1, "micro_batch": 3}
+    used = Usage(parameters=0, step=2 * GIB, **{name: n * GIB for name, n in taken.items()})
+    awake = fit(tiny(engine_share=0.5), used, 20.0)
     # At rest 4 and the engine's 10; in the update 4 + 1 + 3 and the engine's.
     assert (awake.rollout, awake.update, awake.spare, awake.fits) == (14.0, 18.0, 2.0, False)
-    asleep = cards.fit(tiny(engine_share=0.5, sleeps=True), used, "card")
+    asleep = fit(tiny(engine_share=0.5, sleeps=True), used, 20.0)
     assert (asleep.rollout, asleep.update, asleep.spare, asleep.fits) == (14.0, 8.0, 6.0, True)
 
 
-def test_a_share_without_room_for_the_engines_cache_does_not_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cards, "CARDS", {"card": 20.0})
-    used = Usage(
-        parameters=2 * GIB, weights=0, reference=0, optimizer=0, gradients=0, micro_batch=0, step=0
+def test_a_share_without_room_for_the_engines_cache_does_not_fit() -> None:
+    nothing = dict.fromkeys(
+        ("weights", "reference", "optimizer", "gradients", "micro_batch", "step"), 0
     )
+    used = Usage(parameters=2 * GIB, **nothing)
     # 4 GiB of weights in bf16: a share of a quarter leaves 1 GiB of 5.
-    assert cards.fit(tiny(engine_share=0.25), used, "card").fits
-    narrow = cards.fit(tiny(engine_share=0.24), used, "card")
+    assert fit(tiny(engine_share=0.25), used, 20.0).fits
+    narrow = fit(tiny(engine_share=0.24), used, 20.0)
     assert narrow.cache == pytest.approx(0.8)
     assert not narrow.fits
-    assert cards.fit(tiny(engine_share=0.0), used, "card").fits
+    assert fit(tiny(engine_share=0.0), used, 20.0).fits

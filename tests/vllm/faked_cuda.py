@@ -85,14 +85,14 @@ def configure(**arguments: Any) -> None:
 
 def found(**options: Any) -> dict[str, Any]:
     """What matters of the configuration for a hybrid model of Qwen3.5's widths."""
-    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+    from transformers import Qwen3_5ForCausalLM
     from vllm.model_executor.layers.mamba.gdn import qwen_gdn_linear_attn as linear
 
     from svr_lightning.engines.vllm import VLLMEngine
-    from tools.gpu_check.models import shapes
+    from tools.shapes import qwen3_5
 
     with torch.device("meta"):
-        model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shapes(False)["shallow"].dims))
+        model = Qwen3_5ForCausalLM(qwen3_5(layers=4))
     engine = VLLMEngine(options=options)
     engine.trajectories = TRAJECTORIES
     try:

@@ -1,7 +1,7 @@
 """Prints by how many bytes a training step on a CPU raises the peak of a process's memory.
 
-A process of its own: ``python -m tests.memory_of_a_step ARGUMENTS`` with those of ``fit``. What the
-interpreter, the libraries and their buffers take is there before: a short step has run.
+A process of its own, with the arguments of ``fit``. What the interpreter, the libraries and their
+buffers take is there before: a short step has run.
 """
 
 import gc
@@ -15,8 +15,16 @@ import torch
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.training.reference import mix_reference
 from svr_lightning.training.update import policy_update_loss, total_norm
-from tools.memory.plan import Plan, plan_of, resolve
-from tools.memory.step import architecture, build, full_batch, hold_gradients, ready_optimizer
+from tools.memory import (
+    Plan,
+    architecture,
+    build,
+    full_batch,
+    hold_gradients,
+    plan_of,
+    ready_optimizer,
+    resolve,
+)
 
 
 def resident(key: str) -> int:

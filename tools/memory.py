@@ -1,0 +1,579 @@
+"""The memory of one training step on each GPU, by what it holds, and the cards that it fits.
+
+    python -m tools.memory --config configs/math.yaml --config configs/hardware/1gpu.yaml
+    python -m tools.memory --config configs/math.yaml --model.micro_batch_size 4
+    python -m tools.memory --docs                    # writes the tables of docs/scaling.md
+
+Takes what ``svr fit`` takes, runs the package's own training step at its true shape on tensors
+without data, and counts what exists at a time storage by storage. It needs neither a GPU nor the
+checkpoint. Every sequence is as long as the configuration allows: an upper bound. Not counted are
+temporaries inside one operation, fragmentation, the CUDA context and libraries' workspaces: leave
+3 GiB for them. Kernels that a CPU lacks are replaced by functions that make the same tensors.
+"""
+
+import inspect
+import io
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
+from functools import cache
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+import yaml
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.qwen3_5 import modeling_qwen3_5
+
+from svr_lightning.cli.main import main as command_line
+from svr_lightning.core import linear_logprobs
+from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.types import Sample
+from svr_lightning.engines import lora
+from svr_lightning.engines.vllm import VLLMEngine
+from svr_lightning.errors import ConfigError, require
+from svr_lightning.training.config import OptimizerConfig, PolicyConfig
+from svr_lightning.training.distributed import SVRDeepSpeedStrategy
+from svr_lightning.training.kernels import choose_functions
+from svr_lightning.training.optimizer import make_optimizer
+from svr_lightning.training.packing import prepare_packing
+from svr_lightning.training.policy import BUILT_IN, RANDOM_HYBRID, load_policy
+from svr_lightning.training.reference import mix_reference
+from svr_lightning.training.update import batch_of, policy_update_loss, total_norm
+from tools.bench.update import LiveBytes
+from tools.bench.workloads import GIB
+from tools.shapes import qwen3, qwen3_5
+
+KNOWN: dict[str, Any] = {
+    "Qwen/Qwen3.5-2B": qwen3_5,
+    "Qwen/Qwen3-4B": lambda: qwen3(2560, 9728, 36, 32, tied=True),
+    "Qwen/Qwen3-8B": lambda: qwen3(4096, 12_288, 36, 32),
+    "Qwen/Qwen3-14B": lambda: qwen3(5120, 17_408, 40, 40),
+    "Qwen/Qwen3-32B": lambda: qwen3(5120, 25_600, 64, 64),
+}
+"""Models whose shape needs no download."""
+GROUP = 4
+"""Layers after which the known models repeat themselves."""
+CARDS = {"24 GB": 23.6, "48 GB": 47.4, "80 GB": 79.2, "141 GB": 139.8}
+"""GiB that torch reports as the total memory of an RTX 4090, an A6000, an A100 and an H200."""
+SPARE = 3.0
+"""GiB that have to be left for what is not counted."""
+CACHE = 1.0
+"""GiB that the engine's weights have to leave of its share, for its activations and cache."""
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs" / "scaling.md"
+RUNS = ("countdown", "gsm8k", "math")
+HARDWARE = {"1gpu_24gb": "24 GB", "1gpu": "80 GB", "4gpu_zero2": "80 GB", "multi_node": "80 GB"}
+"""The layers for GPUs, each with the card that the runs are meant for."""
+RANKS = (1, 4, 8, 16, 64)
+
+
+# --- what is computed ---------------------------------------------------------------------------
+
+
+class Zero(NamedTuple):
+    """DeepSpeed's ZeRO."""
+
+    stage: int
+    reduce_bucket_size: int
+    """Elements of a communication buffer."""
+    overlap_comm: bool
+    offload_optimizer: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A training step: which model, at which shape, in which types, on how many GPUs."""
+
+    policy: str
+    device: str
+    """``cuda`` or ``cpu``."""
+    precision: str
+    ranks: int
+    zero: Zero | None
+    lora: tuple[int, str | tuple[str, ...]] | None
+    """Rank of the adapters that train, and which layers have one."""
+    checkpointing: bool
+    sequences: int
+    """In one micro-batch, all as long as they may be."""
+    prompt: int
+    completion: int
+    micro_batches: int
+    reference: bool
+    reference_dtype: str | None
+    engine_share: float
+    """Of a card's memory; 0 where the engine takes none in advance."""
+    sleeps: bool
+
+
+def resolve(arguments: Sequence[str]) -> dict[str, Any]:
+    """What ``svr fit ARGUMENTS`` would run with.
+
+    Raises:
+        ConfigError: where the command line would refuse them; it has printed why.
+    """
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            code: Any = command_line(["fit", *arguments, "--print_config"])
+    except SystemExit as end:
+        code = end.code
+    require(not code, "the configuration cannot be read; see above")
+    return dict(yaml.safe_load(printed.getvalue()))
+
+
+def plan_of(resolved: Mapping[str, Any]) -> Plan:
+    """The plan of a resolved configuration.
+
+    Raises:
+        ConfigError: if it leaves the number of devices to the machine.
+    """
+    trainer, model, data = (resolved[name] for name in ("trainer", "model", "data"))
+    policy, recipe, devices = model["policy"], model["recipe"]["init_args"], trainer["devices"]
+    device = "cpu" if trainer["accelerator"] == "cpu" else "cuda"
+    require(
+        isinstance(devices, int | list),
+        f"trainer.devices={devices} depends on the machine; give a number",
+    )
+    ranks = (devices if isinstance(devices, int) else len(devices)) * trainer["num_nodes"]
+    sequences = data["problems_per_step"] // ranks * recipe["group_size"]
+    micro_batches = ceil(sequences / model["micro_batch_size"])
+    prompt, adapters = policy["max_prompt_tokens"], policy["lora"]
+    engine = model.get("engine") or {"class_path": "VLLMEngine"}
+    settings = _defaults(VLLMEngine) | engine.get("init_args", {})
+    shares = device == "cuda" and engine["class_path"].endswith("VLLMEngine")
+    return Plan(
+        policy=policy["path"],
+        device=device,
+        precision=str(trainer["precision"]),
+        ranks=ranks,
+        zero=_zero(trainer["strategy"]),
+        lora=adapters and (adapters["r"], _hashable(adapters["target_modules"])),
+        checkpointing=policy["gradient_checkpointing"],
+        sequences=ceil(sequences / micro_batches),
+        prompt=prompt,
+        completion=min(
+            model["sampling"]["max_completion_tokens"], policy["max_model_len"] - prompt
+        ),
+        micro_batches=micro_batches,
+        reference=bool(recipe["loss"]["beta"]),
+        reference_dtype=model["reference"]["dtype"],
+        engine_share=float(settings["gpu_memory_utilization"]) if shares else 0.0,
+        sleeps=shares and settings["sleep_level"] > 0,
+    )
+
+
+def _zero(strategy: Any) -> Zero | None:
+    if isinstance(strategy, str):
+        if not strategy.startswith("deepspeed"):
+            return None
+        strategy = {"class_path": "DeepSpeed", "init_args": {"stage": int(strategy.split("_")[2])}}
+    if "DeepSpeed" not in strategy["class_path"]:
+        return None
+    settings = _defaults(SVRDeepSpeedStrategy) | strategy.get("init_args", {})
+    return Zero(*(settings[name] for name in Zero._fields))
+
+
+def _defaults(cls: Any) -> dict[str, Any]:
+    parameters = inspect.signature(cls).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def _hashable(names: Any) -> Any:
+    return names if isinstance(names, str) else tuple(names)
+
+
+def architecture(policy: str) -> Any:
+    """The configuration of a policy's model.
+
+    Raises:
+        ConfigError: if it is neither known, built in, a folder nor in the hub's cache.
+    """
+    if policy in KNOWN:
+        return KNOWN[policy]()
+    if policy == RANDOM_HYBRID or policy.startswith(BUILT_IN):
+        return load_policy(PolicyConfig(path=policy), seed=0)[0].config
+    try:
+        return AutoConfig.from_pretrained(policy).get_text_config()
+    except Exception as error:
+        raise ConfigError(
+            f"model.policy.path={policy!r}: its shape cannot be read; give a folder with its "
+            f"config.json, or one of {', '.join(KNOWN)}"
+        ) from error
+
+
+# --- the step -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Bytes on one GPU, the engine's apart."""
+
+    parameters: int
+    """Number of them, not bytes."""
+    weights: int
+    reference: int
+    optimizer: int
+    """Moments, and under ZeRO fp32 masters: this rank's shard."""
+    gradients: int
+    micro_batch: int
+    """Activations and temporaries at the peak of a forward and backward pass."""
+    step: int
+    """Temporaries of clipping, the optimizer's step and the reference's mix."""
+
+    @property
+    def resting(self) -> int:
+        """While the engine samples."""
+        return self.weights + self.reference + self.optimizer
+
+    @property
+    def training(self) -> int:
+        """At the peak of the update."""
+        return self.resting + self.gradients + max(self.micro_batch, self.step)
+
+
+def usage(plan: Plan) -> Usage:
+    """The memory of one training step on one GPU.
+
+    Of a known model the step runs at two depths, since each group of layers adds the same.
+    """
+    # What the card and the other ranks hold changes nothing of what is counted.
+    alone = replace(
+        plan, ranks=1, engine_share=0.0, sleeps=False, micro_batches=min(plan.micro_batches, 2)
+    )
+    if plan.policy in KNOWN:
+        one, two = (vars(counted(alone, groups * GROUP)) for groups in (1, 2))
+        more = architecture(plan.policy).num_hidden_layers // GROUP - 2
+        found = Usage(**{name: size + more * (size - one[name]) for name, size in two.items()})
+    else:
+        found = counted(alone)
+    if plan.zero is None:
+        return found
+    shard, zero = found.parameters / plan.ranks, plan.zero
+    # bf16: the gradients added up, those of this micro-batch, and the buffers they are reduced in.
+    own = shard if zero.stage == 2 else found.parameters
+    buffers = 2 * zero.reduce_bucket_size * (2 if zero.overlap_comm else 1)
+    return replace(
+        found,
+        # fp32 masters and two moments.
+        optimizer=0 if zero.offload_optimizer else round(12 * shard),
+        gradients=round(2 * 2 * own) + buffers,
+        # The shard's gradient as one tensor, and in fp32.
+        step=max(found.step, round((2 + 4) * shard)),
+    )
+
+
+@cache
+def counted(plan: Plan, layers: int | None = None) -> Usage:
+    """The step with all or so many layers; under ZeRO without optimizer and gradients."""
+    config, batch, sharded = architecture(plan.policy), full_batch(plan), plan.zero is not None
+    if layers is not None:
+        config.num_hidden_layers, config.layer_types = layers, config.layer_types[:layers]
+    with ExitStack() as scope:
+        if plan.device == "cuda":
+            scope.enter_context(kernels())
+        scope.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        model = build(config, plan.precision == "bf16-true")
+        reference: Any = None
+        if plan.lora is not None:
+            rank, names = plan.lora
+            # peft moves adapters to where they are, which tensors without data do not allow.
+            stay = patch.object(torch.nn.Module, "to", lambda module, *_, **__: module)
+            scope.enter_context(stay)
+            lora.attach(model, r=rank, alpha=1.0, target_modules=names, seed=0, base=plan.policy)
+        if plan.reference and plan.lora is not None:
+            reference = lora.AdapterReference(model, follows=False, seed=0)
+        elif plan.reference:
+            in_bf16 = plan.precision == "bf16-true" or plan.reference_dtype is not None
+            reference = build(config, in_bf16).requires_grad_(False)
+        if plan.checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.train()
+        optimizer = None if sharded else ready_optimizer(model)
+        micro_batch = _backward_pass(plan, model, reference, batch, sharded)
+        copied = reference if plan.lora is None else None
+        step = _optimizer_step(model, copied, optimizer)
+        states = [s for one in optimizer.state.values() for s in one.values()] if optimizer else []
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return Usage(
+            parameters=sum(p.numel() for p in model.parameters()),
+            weights=_bytes(model.parameters()),
+            reference=_bytes(copied.parameters()) if copied is not None else 0,
+            optimizer=_bytes(states),
+            gradients=0 if sharded else _bytes(trained),
+            micro_batch=micro_batch,
+            step=step,
+        )
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def build(config: Any, in_bf16: bool) -> Any:
+    """A model with random weights, in eval mode."""
+    dtype = torch.bfloat16 if in_bf16 else torch.float32
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    choose_functions(model, "cpu")
+    prepare_packing(model)
+    return model
+
+
+def full_batch(plan: Plan) -> Any:
+    """A micro-batch of sequences that are as long as they may be."""
+    one = Sample(
+        prompt_ids=(1,) * plan.prompt,
+        completion_ids=(1,) * plan.completion,
+        logprobs=(0.0,) * plan.completion,
+        advantage=1.0,
+        group_id="",
+        policy_version=0,
+    )
+    return batch_of([one] * plan.sequences, 1.0)
+
+
+def ready_optimizer(model: Any) -> Any:
+    """AdamW after a step: it has its moments."""
+    optimizer = make_optimizer(model, OptimizerConfig(), total_steps=1)["optimizer"]
+    hold_gradients(model)
+    optimizer.step()
+    return optimizer
+
+
+def hold_gradients(model: Any) -> None:
+    """Give each trained parameter the gradient of an earlier micro-batch."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+
+
+def _backward_pass(plan: Plan, model: Any, reference: Any, batch: Any, sharded: bool) -> int:
+    """Peak bytes of a micro-batch beyond weights, optimizer and gradients."""
+    model.zero_grad()
+    if not sharded and plan.micro_batches > 1:
+        hold_gradients(model)
+    for parameter in model.parameters():  # else each gradient is taken away when it is there
+        if sharded and parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda one: setattr(one, "grad", None))
+    with LiveBytes() as live:
+        mixed = plan.precision == "bf16-mixed"
+        # As Lightning does, which keeps no copies of weights until the forward pass ends.
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed, cache_enabled=False):
+            spec = LossSpec(beta=0.08 if plan.reference else 0.0)
+            update = policy_update_loss(model, reference, batch, spec)
+        update.loss.backward()  # type: ignore[no-untyped-call]
+    return int(live.peak)
+
+
+def _optimizer_step(model: Any, reference: Any, optimizer: Any) -> int:
+    """Peak bytes of clipping, stepping and mixing beyond what is there before."""
+    with LiveBytes() as live:
+        if optimizer is not None:
+            torch.nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, total_norm(model))
+            optimizer.step()
+        if reference is not None:
+            mix_reference(reference, model, 0.6)
+    return int(live.peak)
+
+
+@contextmanager
+def kernels() -> Iterator[None]:
+    """A GPU's block size, and flash-linear-attention's kernel, as far as memory is concerned."""
+    blocks = {"cpu": linear_logprobs.BLOCK_ELEMENTS["default"]}
+    with (
+        patch.dict(linear_logprobs.BLOCK_ELEMENTS, blocks),
+        patch.object(
+            modeling_qwen3_5,
+            "torch_chunk_gated_delta_rule",
+            lambda *tensors, g, beta, **_: (_GatedDeltaRule.apply(*tensors, g, beta), None),
+        ),
+    ):
+        yield
+
+
+class _GatedDeltaRule(torch.autograd.Function):
+    """fla/ops/gated_delta_rule/chunk.py: what is kept, and what is computed again."""
+
+    CHUNK = 64
+    """Tokens that the kernel works on at a time."""
+
+    @staticmethod
+    def _between(key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        """WY representation, states at the chunks' ends, corrected values."""
+        batch, length, heads, width = key.shape
+        chunks = -(-length // _GatedDeltaRule.CHUNK)
+        states = key.new_empty(batch, chunks, heads, width, value.shape[-1])
+        return torch.empty_like(key), torch.empty_like(value), states, torch.empty_like(value)
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor
+    ) -> Tensor:
+        normed = torch.empty_like(query), torch.empty_like(key)
+        inside = key.new_empty(*key.shape[:3], _GatedDeltaRule.CHUNK)
+        ctx.save_for_backward(*normed, value, torch.empty_like(g), beta, inside)
+        between = _GatedDeltaRule._between(key, value)
+        result = torch.empty_like(value)
+        del between
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        query, key, value, g, beta, _ = ctx.saved_tensors
+        between = _GatedDeltaRule._between(key, value)
+        of_states = torch.empty_like(between[2])
+        of_values = torch.empty_like(value), torch.empty_like(value)
+        of_keys = torch.empty_like(key), torch.empty_like(key)
+        found = (torch.empty_like(query), of_keys[0], of_values[0])
+        del between, of_states
+        return *found, torch.empty_like(g), torch.empty_like(beta)
+
+
+# --- cards --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A training step on one card, in GiB."""
+
+    engine: float
+    """The engine's share, its weights and cache."""
+    cache: float
+    """What its weights leave of this share."""
+    rollout: float
+    update: float
+    spare: float
+    """What is left of the card at the higher peak of both."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether enough is left of the card, and of the engine's share."""
+        return self.spare >= SPARE and (self.engine == 0 or self.cache >= CACHE)
+
+
+def fit(plan: Plan, used: Usage, gigabytes: float) -> Fit:
+    """A plan on a card with so many GiB."""
+    engine = plan.engine_share * gigabytes
+    rollout = used.resting / GIB + engine
+    update = used.training / GIB + (0.0 if plan.sleeps else engine)
+    return Fit(
+        engine=engine,
+        cache=engine - 2 * used.parameters / GIB,
+        rollout=rollout,
+        update=update,
+        spare=gigabytes - max(rollout, update),
+    )
+
+
+def report(plan: Plan) -> str:
+    """What each GPU holds, and what is left of each card."""
+    used = usage(plan)
+    parts = {
+        "policy": used.weights,
+        "reference": used.reference,
+        "optimizer": used.optimizer,
+        "gradients": used.gradients,
+        "activations and temporaries of a micro-batch": used.micro_batch,
+        "or temporaries of the optimizer's step": used.step,
+        "peak of the update without the engine": used.training,
+    }
+    zero = f"ZeRO-{plan.zero.stage}" if plan.zero else "no ZeRO"
+    lines = [
+        f"{plan.policy}, {plan.ranks} x {plan.device}, {zero}, {plan.precision}; micro-batches of "
+        f"{plan.sequences} sequences of {plan.prompt} + {plan.completion} tokens",
+        *("", "GiB on each"),
+        *(f"  {name:<46} {size / GIB:7.2f}" for name, size in parts.items()),
+    ]
+    if plan.device == "cpu":
+        return "\n".join(lines)
+    lines += ["", f"{'card':<8}{'engine':>8}{'rollout':>9}{'update':>8}{'spare':>8}"]
+    for card, gigabytes in CARDS.items():
+        found = fit(plan, used, gigabytes)
+        verdict = "fits" if found.fits else f"does not fit with {SPARE:g} GiB to spare"
+        if not found.fits and found.spare >= SPARE:
+            verdict = f"its share leaves the engine {found.cache:.1f} GiB for its cache"
+        values = f"{found.engine:8.1f}{found.rollout:9.1f}{found.update:8.1f}{found.spare:8.1f}"
+        lines.append(f"{card:<8}{values}  {verdict}")
+    return "\n".join(lines)
+
+
+@cache
+def layered_plan(run: str, layer: str) -> Plan:
+    """The plan of a shipped run on a hardware layer."""
+    paths = [ROOT / "configs" / name for name in (f"{run}.yaml", f"hardware/{layer}.yaml")]
+    return plan_of(resolve([part for path in paths for part in ("--config", str(path))]))
+
+
+def shipped() -> Iterator[tuple[str, str, Usage, Fit]]:
+    """Each run on each layer for GPUs: names, what it takes, and how it fits its card."""
+    for run in RUNS:
+        for layer, card in HARDWARE.items():
+            plan = layered_plan(run, layer)
+            used = usage(plan)
+            yield run, layer, used, fit(plan, used, CARDS[card])
+
+
+def table_of_runs() -> str:
+    """Markdown: each shipped configuration on its card."""
+    held = ("policy, reference", "optimizer", "gradients", "micro-batch")
+    rows = _head("run", "layer", *held, "engine", "update", "rollout", "left")
+    for run, layer, used, on in shipped():
+        parts = (used.weights + used.reference, used.optimizer, used.gradients, used.micro_batch)
+        values = [*(part / GIB for part in parts), on.engine, on.update, on.rollout, on.spare]
+        cells = " | ".join(f"{value:.1f}" for value in values)
+        rows.append(f"| `{run}` | `{layer}` | {cells} |")
+    return "\n".join(rows)
+
+
+def table_of_models() -> str:
+    """Markdown: what a model takes at rest under ZeRO-2 in bf16, gradients included."""
+    rows = _head("model", "parameters", *(f"N = {n}" for n in RANKS), "engine's weights")
+    for policy, config in KNOWN.items():
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config())
+        count = sum(p.numel() for p in model.parameters())
+        cells = " | ".join(f"{(4 + (12 + 4) / ranks) * count / GIB:.0f}" for ranks in RANKS)
+        name = policy.partition("/")[2]
+        rows.append(f"| {name} | {count / 1e9:.2f} | {cells} | {2 * count / GIB:.1f} |")
+    return "\n".join(rows)
+
+
+def _head(*names: str) -> list[str]:
+    return [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+
+
+TABLES = {"runs": table_of_runs, "models": table_of_models}
+
+
+def with_tables(text: str) -> str:
+    """The page with its tables computed anew."""
+    for name, table in TABLES.items():
+        begin, end = f"<!-- memory: {name} -->\n", "<!-- end -->"
+        before, _, rest = text.partition(begin)
+        text = before + begin + table() + "\n" + end + rest.partition(end)[2]
+    return text
+
+
+def main(arguments: list[str]) -> int:
+    """Print the report, or write the tables; 2 for a fault of the configuration."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(__doc__)
+        return 0
+    try:
+        if arguments == ["--docs"]:
+            DOCS.write_text(with_tables(DOCS.read_text(encoding="utf-8")), encoding="utf-8")
+        else:
+            print(report(plan_of(resolve(arguments))))
+    except ConfigError as error:
+        print(f"tools.memory: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
