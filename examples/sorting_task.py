@@ -9,7 +9,7 @@ and in a configuration, with this file in a folder of PYTHONPATH::
     data:
       train:
         name: sorting
-        task: {class_path: sorting_task.Sorting, init_args: {timeout: 2}}
+        task: sorting_task.Sorting
         path: sorting.jsonl
 """
 
@@ -46,11 +46,7 @@ print(json.dumps([space["solve"](each) for each in request["inputs"]]))
 
 
 class Sorting(Task):
-    """A Python function ``solve(xs)`` in the last ``<answer>`` block that sorts lists.
-
-    Args:
-        timeout: seconds that one program may take, its start included.
-    """
+    """A Python function ``solve(xs)`` in the last ``<answer>`` block that sorts lists."""
 
     style = AnswerStyle(
         role="You are a careful programmer who audits your own work.",
@@ -63,11 +59,7 @@ class Sorting(Task):
         Column(("outputs",), "the same lists, sorted"),
     )
     grading_workers = 4  # processes that run beside the engine
-
-    def __init__(self, timeout: float = 2.0) -> None:
-        if timeout <= 0:
-            raise ValueError(f"timeout={timeout} must be positive")
-        self.timeout = timeout
+    timeout = 2.0  # seconds of one program, its start included
 
     def from_row(self, row: Mapping[str, Any]) -> Problem:
         """Read ``inputs`` and ``outputs``."""

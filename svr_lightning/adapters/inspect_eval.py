@@ -68,7 +68,7 @@ from svr_lightning.core.types import (
 )
 from svr_lightning.errors import require
 from svr_lightning.evaluation.adaptive import error_record, trajectory_record
-from svr_lightning.tasks import resolve_task
+from svr_lightning.tasks import get_task
 from svr_lightning.training.sources import DataSource, load_problems
 
 RECORD = "svr"
@@ -138,7 +138,7 @@ def svr_solver(
         threshold: gamma of the paper's rule.
         stop: another rule, as in a configuration: ``{"class_path": ..., "init_args": {...}}``.
     """
-    name = resolve_task(task).name
+    name = get_task(task).name
     rule = rule_from_config({"stop": stop, "threshold": threshold})
     require(not rule.needs_tokens, f"stop={rule}: Inspect's answers have no log-probabilities")
 

@@ -2,13 +2,11 @@
 
 A :class:`Problem` carries its task's name, and :func:`get_task` finds the task again by that name
 alone: in another process, and when recorded answers are graded again. A task from outside this
-package is therefore named by its class path, followed by its init arguments as JSON if it has any:
-``my_package.sorting.Sorting {"timeout": 2}``.
+package is therefore named by its class path, ``my_package.sorting.Sorting``.
 """
 
 import importlib
-import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -22,25 +20,13 @@ TASKS: dict[str, Task] = {task.name: task for task in (Countdown(), GSM8K(), Mat
 """The tasks of this package by name."""
 ENTRY_POINTS = "svr_lightning.tasks"
 
-TaskSpec = str | Mapping[str, Any]
-"""A name, or ``{"class_path": ..., "init_args": {...}}`` as configurations write it."""
-
-__all__ = [
-    "TASKS",
-    "Column",
-    "GradingError",
-    "Task",
-    "TaskSpec",
-    "get_task",
-    "require_trusted",
-    "resolve_task",
-]
+__all__ = ["TASKS", "Column", "GradingError", "Task", "get_task", "require_trusted"]
 
 _loaded: dict[str, Task] = {}
 
 
 def get_task(name: str) -> Task:
-    """The task called ``name``: built in, an entry point, or a class path with its arguments.
+    """The task called ``name``: built in, an entry point, or a class path.
 
     Raises:
         ValueError: if there is no such task, naming the known ones, or it cannot be made.
@@ -51,18 +37,11 @@ def get_task(name: str) -> Task:
     """
     if name in TASKS:
         return TASKS[name]
-    if name in _loaded and type(_loaded[name]) is _find_class(name.partition(" ")[0]):
+    cls = _find_class(name)
+    if name in _loaded and type(_loaded[name]) is cls:
         return _loaded[name]
-    path, _, arguments = name.partition(" ")
     try:
-        init_args = json.loads(arguments or "{}")
-    except ValueError:
-        init_args = None
-    if not isinstance(init_args, dict):
-        raise ValueError(f"task {name!r}: what follows the class path must be a JSON object")
-    cls = _find_class(path)
-    try:
-        task = cls(**init_args)
+        task = cls()
     except Exception as error:  # the class is the user's own: it may raise anything
         raise ValueError(f"task {name!r} cannot be made: {error}") from error
     _require_own_name(task)
@@ -76,9 +55,8 @@ def _require_own_name(task: Task) -> None:
     Raises:
         ValueError: with what to do.
     """
-    own = task.name.partition(" ")[0]
     try:
-        found = type(TASKS[own]) if own in TASKS else _find_class(own)
+        found = type(TASKS[task.name]) if task.name in TASKS else _find_class(task.name)
     except ValueError:
         found = None
     if found is not type(task):
@@ -88,34 +66,13 @@ def _require_own_name(task: Task) -> None:
         )
 
 
-def resolve_task(spec: TaskSpec) -> Task:
-    """The task that a configuration names.
-
-    Raises:
-        ValueError: if the mapping has other keys, or there is no such task.
-
-    Examples:
-        >>> resolve_task({"class_path": "svr_lightning.tasks.countdown.Countdown"}).name
-        'countdown'
-    """
-    if isinstance(spec, str):
-        return get_task(spec)
-    path, init_args = spec.get("class_path"), spec.get("init_args") or {}
-    unknown = set(spec) - {"class_path", "init_args"}
-    if not isinstance(path, str) or not isinstance(init_args, Mapping) or unknown:
-        raise ValueError(
-            f"task: expected a name or {{class_path: ..., init_args: {{...}}}}, not {spec!r}"
-        )
-    return get_task(f"{path} {json.dumps(dict(init_args), sort_keys=True)}" if init_args else path)
-
-
 def require_trusted(names: Iterable[str], trusted: Collection[str]) -> None:
     """Refuse class paths among the tasks of recorded answers, since loading one runs its code.
 
     Raises:
         ValueError: naming the first class path that the user does not trust.
     """
-    for path in sorted({name.partition(" ")[0] for name in names}):
+    for path in sorted(set(names)):
         if "." in path and not path.startswith("svr_lightning.") and path not in trusted:
             raise ValueError(
                 f"the task {path!r} is code outside svr_lightning, which grading would run; "

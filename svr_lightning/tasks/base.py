@@ -1,12 +1,10 @@
 """The interface of a task: reads rows, defines the form of an answer, extracts and grades it."""
 
-import inspect
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from svr_lightning.core.prompts import AnswerStyle, system_prompt
 from svr_lightning.core.types import Problem
@@ -85,12 +83,12 @@ class Column:
 class Task(ABC):
     """A domain: row schema, answer convention and evaluator.
 
-    A task from outside this package has the name ``package.module.Class``, followed by its init
-    arguments as JSON where it has any; :func:`get_task` finds it again by that name. Init
-    arguments must therefore be JSON values, and a task must not change after construction.
+    A task from outside this package has the name ``package.module.Class``, by which
+    :func:`get_task` finds it again; it is made without arguments. Settings are class attributes,
+    and a variant is a subclass.
     """
 
-    name: str
+    name: ClassVar[str]
     style: ClassVar[AnswerStyle]
     """The task's part of the prompts."""
     columns: ClassVar[tuple[Column, ...]] = ()
@@ -106,20 +104,10 @@ class Task(ABC):
     mathematical: bool = False
     """Whether answers and references are LaTeX, which the grader ``symbolic`` can compare."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Name the task after its class and its init arguments, unless the class has its own name.
-
-        With the name of its base its problems would be graded by the base.
-
-        Raises:
-            TypeError: if an init argument is not a JSON value, or the class takes none.
-        """
-        if (args or kwargs) and cls.__init__ is object.__init__:  # which would not mind them
-            raise TypeError(f"{cls.__name__} takes no arguments, not {kwargs or args}")
-        task = super().__new__(cls)
+    def __init_subclass__(cls) -> None:
+        """Name a class that has no name of its own: its base's would lead to the base's grader."""
         if "name" not in vars(cls):
-            task.name = _name(cls, task, args, kwargs)
-        return task
+            cls.name = f"{cls.__module__}.{cls.__qualname__}"
 
     @property
     def system_prompt(self) -> str:
@@ -178,17 +166,3 @@ def last_answer(text: str) -> str | None:
     """The text between the last opening tag that is closed and its closing tag, or None."""
     start = text.rfind(OPEN_TAG, 0, max(text.rfind(CLOSE_TAG), 0))
     return None if start < 0 else text[start + len(OPEN_TAG) : text.find(CLOSE_TAG, start)]
-
-
-def _name(cls: type[Task], task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    path = f"{cls.__module__}.{cls.__qualname__}"
-    signature = inspect.signature(cls.__init__)
-    given = signature.bind(task, *args, **kwargs).arguments
-    del given[next(iter(signature.parameters))]
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            given |= given.pop(name, {})
-    try:
-        return f"{path} {json.dumps(given, sort_keys=True)}" if given else path
-    except TypeError as error:
-        raise TypeError(f"task {path}: init arguments must be JSON values: {error}") from None

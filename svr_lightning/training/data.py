@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from svr_lightning.analysis.metrics import AVERAGES
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.tasks import resolve_task
+from svr_lightning.tasks import get_task
 from svr_lightning.training.sources import (
     DataSource,
     OnBadRow,
@@ -97,7 +97,7 @@ class SVRDataModule(LightningDataModule):
         test: list[DataSource] | None = None,
         predict: DataSource | None = None,
         questions: list[str] | None = None,
-        questions_task: dict[str, Any] | str = "math",
+        questions_task: str = "math",
         problems_per_step: int = 16,
         eval_batch_size: int | None = None,
         local_files: dict[str, str] | None = None,
@@ -302,7 +302,7 @@ def _loader(problems: list[Problem], sampler: Any, batch_size: int) -> DataLoade
 def _question_problems(questions: list[str], source: DataSource) -> list[Problem]:
     problems = []
     try:
-        task = resolve_task(source.task)
+        task = get_task(source.task)
         for index, question in enumerate(questions):
             if not isinstance(question, str) or not question.strip():
                 raise ValueError(f"question {index} is empty")

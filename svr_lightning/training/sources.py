@@ -20,7 +20,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, one_line, require, typed_line
-from svr_lightning.tasks import Task, resolve_task
+from svr_lightning.tasks import Task, get_task
 from svr_lightning.training.row_files import READERS, RawRow, local_rows
 
 OnBadRow = Literal["error", "skip"]
@@ -45,9 +45,9 @@ class DataSource:
 
     name: str
     """What logs, results and folders call it; the problems without an id become NAME/NUMBER."""
-    task: dict[str, Any] | str
-    """``countdown``, ``gsm8k``, ``math``, an entry point of group ``svr_lightning.tasks``, or a
-    task of your own: its class path, or ``{class_path: ..., init_args: {...}}``."""
+    task: str
+    """``countdown``, ``gsm8k``, ``math``, an entry point of group ``svr_lightning.tasks``, or the
+    class path of a task of your own."""
     path: str
     """Hub id; or a .json, .jsonl, .jsonl.gz, .csv or .parquet file or a folder of such files; or
     ``embedded:countdown-tiny`` or ``embedded:arithmetic-tiny``."""
@@ -100,7 +100,7 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
     """
     source.check()
     try:
-        task = resolve_task(source.task)
+        task = get_task(source.task)
         rows = _read(source)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{source.label}: {error}") from error

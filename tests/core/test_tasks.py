@@ -1,6 +1,5 @@
-"""Finding tasks: by name, by class path with init arguments, and again from a problem's task."""
+"""Finding tasks: by name, by class path, and again from a problem's task."""
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import pytest
 import svr_lightning as svr
 from svr_lightning import tasks
 from svr_lightning.core.prompts import MATH_ROLE
-from svr_lightning.tasks import TASKS, get_task, resolve_task
+from svr_lightning.tasks import TASKS, get_task
 
 MODULE = """
 from svr_lightning.core.prompts import AnswerStyle
@@ -23,12 +22,6 @@ from svr_lightning.tasks.countdown import Countdown
 class Echo(Task):
     style = AnswerStyle(role="You are an echo.", request="it", reminder="it", draft_limit=9)
 
-    def __init__(self, times: int = 1, **options: int) -> None:
-        if times < 1:
-            raise ValueError(f"times={times} must be positive")
-        self.times = times
-        self.options = options
-
     def from_row(self, row):
         return Problem(id="", task=self.name, question="?", reference=row["words"])
 
@@ -36,7 +29,7 @@ class Echo(Task):
         return completion or None
 
     def grade(self, completion, problem):
-        return completion == " ".join(problem.reference * self.times)
+        return completion == " ".join(problem.reference)
 
 class Nameless(Echo):
     name = "nameless"
@@ -69,42 +62,18 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_the_three_tasks_have_names_and_the_papers_role() -> None:
     assert list(TASKS) == ["countdown", "gsm8k", "math"]
     for name, task in TASKS.items():
-        assert get_task(name) is resolve_task(name) is svr.get_task(name) is task
+        assert get_task(name) is svr.get_task(name) is task
         assert task.style.role == MATH_ROLE
         assert task.columns[-1].names[0] == "id"
         assert not task.columns[-1].required
 
 
 def test_a_class_path_makes_a_task_that_its_problems_find_again(module: str) -> None:
-    task = resolve_task({"class_path": f"{module}.Echo"})
+    task = get_task(f"{module}.Echo")
     assert task.name == f"{module}.Echo"
     assert get_task(task.from_row({"words": ["a"]}).task) is task
     assert task.system_prompt.startswith("You are an echo.\n")
     assert (task.format_score("x"), task.format_score("")) == (1.0, 0.0)
-
-
-def test_init_arguments_travel_with_the_problem_and_to_another_process(
-    module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = {"class_path": f"{module}.Echo", "init_args": {"times": 2, "more": 3}}
-    task = resolve_task(spec)
-    problem = task.from_row({"words": ["a", "b"]})
-    assert problem.task == f'{module}.Echo {{"more": 3, "times": 2}}'
-    monkeypatch.setattr(tasks, "_loaded", {})  # as in a process that never saw the configuration
-    again = get_task(json.loads(json.dumps(problem.task)))
-    assert again is not task
-    assert (again.times, again.options) == (2, {"more": 3})  # type: ignore[attr-defined]
-    assert again.grade("a b a b", problem)
-    assert not again.grade("a b", problem)
-
-
-def test_a_task_made_by_hand_is_found_again_by_its_problems(module: str) -> None:
-    echo = __import__(module).Echo
-    problem = echo(3).from_row({"words": ["a"]})
-    assert problem.task == f'{module}.Echo {{"times": 3}}'
-    assert get_task(problem.task).times == 3  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match=r"Echo: init arguments must be JSON values"):
-        echo(object())
 
 
 def test_a_subclass_of_a_task_grades_its_own_problems(module: str) -> None:
@@ -123,8 +92,6 @@ def test_a_class_that_is_defined_again_is_made_again(module: str) -> None:
 def test_an_entry_point_names_a_task(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint(name="echo", value=f"{module}:Echo", group=tasks.ENTRY_POINTS)
     monkeypatch.setattr(tasks, "_entry_points", lambda: {"echo": point})
-    task = resolve_task({"class_path": "echo", "init_args": {"times": 4}})
-    assert task.name == f'{module}.Echo {{"times": 4}}'
     assert get_task("echo").name == f"{module}.Echo"
     with pytest.raises(ValueError, match="unknown task 'chess'; known: countdown, echo, gsm8k, ma"):
         get_task("chess")
@@ -142,19 +109,10 @@ def test_an_entry_point_names_a_task(module: str, monkeypatch: pytest.MonkeyPatc
         ("echo_tasks.Nameless", "Nameless: name = 'nameless' does not lead to this class; leave"),
         ("echo_tasks.Double", "Double: name = 'countdown' does not lead to this class; leave it"),
         ("os.system", "'os.system' is not a subclass"),
-        (
-            {"class_path": "svr_lightning.tasks.math.Math", "init_args": {"grader": "symbolic"}},
-            "Math takes no arguments, not {'grader': 'symbolic'}",
-        ),
-        ("echo_tasks.Echo {", "what follows the class path must be a JSON object"),
-        ("echo_tasks.Echo [1]", "what follows the class path must be a JSON object"),
-        ({"class_path": "echo_tasks.Echo", "init_args": {"times": 0}}, "times=0 must be positive"),
-        ({"class_path": "echo_tasks.Echo", "args": {}}, "expected a name or {class_path"),
-        ({"init_args": {}}, "expected a name or {class_path"),
         ("", "unknown task ''"),
     ],
 )
-def test_what_is_no_task_is_refused_in_one_line(module: str, spec: object, message: str) -> None:
+def test_what_is_no_task_is_refused_in_one_line(module: str, spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        resolve_task(spec)  # type: ignore[arg-type]
+        get_task(spec)
     assert "\n" not in str(caught.value)

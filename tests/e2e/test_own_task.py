@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from svr_lightning.tasks import GradingError
 from my_package.sorting import Sorting as Base
 
 class Sorting(Base):
+    timeout = 20
+
     def grade(self, completion, problem):
         with open(os.environ["GRADED"], "a") as file:
             file.write(f"{problem.id} {os.getpid()}\\n")
@@ -40,7 +43,7 @@ data:
   problems_per_step: 2
   train:
     name: sorting
-    task: {class_path: my_package.noted.Sorting, init_args: {timeout: 20}}
+    task: my_package.noted.Sorting
     path: PATH
     split: train
   val: []
@@ -109,8 +112,8 @@ SORT = "def solve(xs): return sorted(xs)"
 def test_programs_run_in_a_process_that_can_do_nothing_else(
     package: Path, program: str, right: bool
 ) -> None:
-    spec: dict[str, Any] = {"timeout": 1 if "while" in program else 20}
-    task = svr.get_task(f"my_package.sorting.Sorting {json.dumps(spec)}")
+    task: Any = import_module("my_package.sorting").Sorting()
+    task.timeout = 1 if "while" in program else 20
     leak = package / "leak"
     text = program.replace("PATH", repr(str(leak)))
     problem = task.from_row(ROW)
