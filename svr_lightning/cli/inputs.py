@@ -192,12 +192,12 @@ def require_tokens(tables: Sequence[TurnTable]) -> None:
 
 
 def _read_log(path: Path, names: Mapping[str, str]) -> TurnTable:
-    from svr_lightning.training.row_files import local_rows
+    from svr_lightning.training.row_files import file_rows
 
     turns: dict[str, list[dict[str, Any]]] = {}
     clusters: dict[str, str | None] = {}
     try:
-        rows = local_rows(path, split="", subset=None)
+        rows = file_rows(path)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
     for row in rows:

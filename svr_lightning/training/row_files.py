@@ -1,24 +1,19 @@
 """Rows of local files: JSON, JSON lines, CSV and Parquet.
 
-Text files are not read by ``datasets``: it names no line of a faulty file and refuses a column
-whose values differ in type.
+JSON is not read by a library of tables, which names no line of a faulty file and wants all values
+of a column to be of one type.
 """
 
-import csv
 import gzip
 import json
-import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from svr_lightning.errors import one_line
 
-_SPLITS = {"train", "test", "validation", "valid", "val", "dev"}
-_WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)")
-_STRUCTURE = re.compile(r'\s*[\[{]\s*"')
-"""The beginning of a JSON object or of a list of texts."""
+SUFFIXES = (".json", ".jsonl", ".jsonl.gz", ".parquet", ".csv")
 
 
 class RawRow(NamedTuple):
@@ -27,57 +22,26 @@ class RawRow(NamedTuple):
     number: int
     """Position in the whole data set, from 0."""
     where: str
-    """For messages: ``file:line``, counted from 1 as editors do, or ``row NUMBER``."""
+    """For messages: ``file:line``, counted from 1 as editors do, or ``file row NUMBER``."""
     value: Any
     """What was read; the ValueError that reading raised, where it did."""
 
 
-def local_rows(path: Path, *, split: str, subset: str | None) -> list[RawRow]:
-    """The rows of a file, or of those files of a folder that belong to a split, in order of name.
+def file_rows(path: Path) -> list[RawRow]:
+    """The rows of a file.
 
     Raises:
-        ValueError: if there is no file to read or one cannot be read.
+        ValueError: if the file cannot be read.
     """
-    files, folder = [path], path.parent
-    if path.is_dir():
-        folder = path / subset if subset else path
-        if not folder.is_dir():
-            raise ValueError(f"the folder has no sub-folder {subset!r}, which subset asks for")
-        files = _files_of(folder, split)
-    rows: list[RawRow] = []
-    for file in files:
-        name = file.relative_to(folder).as_posix()
-        read = next((r for suffix, r in READERS.items() if name.lower().endswith(suffix)), None)
-        if read is None:
-            raise ValueError(f"{name} is none of {', '.join(READERS)}")
-        try:
-            for place, value in read(file):
-                rows.append(RawRow(len(rows), f"{name}{place}", value))
-        except (OSError, EOFError, ValueError, NotImplementedError, zlib.error, csv.Error) as error:
-            reason = one_line(getattr(error, "strerror", None) or error)
-            raise ValueError(f"cannot read {name}: {reason}") from error
-    return rows
-
-
-def _files_of(folder: Path, split: str) -> list[Path]:
-    """Files named for ``split``; all files where none is named for any split."""
-    names = sorted(
-        file.relative_to(folder)
-        for file in folder.rglob("*")
-        if file.is_file()
-        and file.name.lower().endswith(tuple(READERS))
-        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
-    )
-    if not names:
-        raise ValueError(f"the folder holds no {', '.join(READERS)} file")
-    words = {name: set(re.split(r"[^a-z0-9]+", name.as_posix().lower())) for name in names}
-    if all(words[name].isdisjoint({*_SPLITS, split.lower()}) for name in names):
-        return [folder / name for name in names]
-    named = [folder / name for name in names if split.lower() in words[name]]
-    if not named:
-        found = ", ".join(name.as_posix() for name in names[:5])
-        raise ValueError(f"the folder has no file named for split {split!r}, only {found}")
-    return named
+    name = path.name.lower()
+    if not name.endswith(SUFFIXES):
+        raise ValueError(f"{path.name} is none of {', '.join(SUFFIXES)}")
+    read = _json_lines if ".jsonl" in name else _json_list if ".json" in name else _table
+    try:
+        return [RawRow(i, f"{path.name}{at}", row) for i, (at, row) in enumerate(read(path))]
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        reason = one_line(getattr(error, "strerror", None) or error)
+        raise ValueError(f"cannot read {path.name}: {reason}") from error
 
 
 def _parsed(raw: bytes) -> Any:
@@ -88,24 +52,18 @@ def _parsed(raw: bytes) -> Any:
         line = f"line {error.lineno}, " if error.lineno > 1 else ""
         reason = error.msg.removesuffix(" starting at")
         return ValueError(f"invalid JSON at {line}column {error.colno}: {reason}")
-    except UnicodeDecodeError as error:
-        return ValueError(f"not UTF-8: {error}")
     except (ValueError, RecursionError) as error:
         return ValueError(f"invalid JSON: {one_line(error)}")
 
 
-_Placed = Iterator[tuple[str, Any]]
-"""What follows the file's name in messages, and a row's value."""
-
-
-def _json_lines(file: Path) -> _Placed:
+def _json_lines(file: Path) -> Iterator[tuple[str, Any]]:
     with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield f":{number}", _parsed(line.rstrip())
 
 
-def _json_list(file: Path) -> _Placed:
+def _json_list(file: Path) -> Iterator[tuple[str, Any]]:
     value = _parsed(file.read_bytes())
     if isinstance(value, ValueError):
         raise ValueError(f"{value}. With one object a line it is a .jsonl file")
@@ -114,44 +72,29 @@ def _json_list(file: Path) -> _Placed:
     yield from ((f" row {number}", row) for number, row in enumerate(value))
 
 
-def _parquet(file: Path) -> _Placed:
-    from pyarrow import parquet  # comes with datasets, which would copy the file to its cache
+def _table(file: Path) -> Iterator[tuple[str, Any]]:
+    """Rows of Parquet, or of CSV under a header line.
 
-    rows = parquet.read_table(file).to_pylist()
+    Of a CSV cell, JSON objects and JSON lists of texts are read as such. Other lists stay text:
+    ``[1, 2]`` may be an interval.
+    """
+    from pyarrow import parquet  # like pandas, comes with datasets
+
+    if file.name.lower().endswith(".parquet"):
+        rows = parquet.read_table(file).to_pylist()
+    else:
+        import pandas
+
+        table = pandas.read_csv(file, keep_default_na=False, na_values=[""], skip_blank_lines=True)
+        rows = [
+            {name: _cell(cell) for name, cell in row.items()}
+            for row in table.to_dict(orient="records")
+        ]
     yield from ((f" row {number}", row) for number, row in enumerate(rows))
 
 
-def _csv(file: Path) -> _Placed:
-    """Rows under a header line.
-
-    Whole numbers, JSON objects and JSON lists of texts are read as such. Other lists stay text:
-    ``[1, 2]`` may be an interval.
-    """
-    with file.open(newline="", encoding="utf-8-sig") as stream:
-        table = csv.DictReader(stream)
-        header = table.fieldnames or []
-        if twice := sorted({name for name in header if header.count(name) > 1}):
-            raise ValueError(f"the header names {twice[0]!r} twice; rename one of the columns")
-        for cells in table:
-            value: Any = {key: _cell(text) for key, text in cells.items() if key is not None}
-            if None in cells or None in cells.values():
-                value = ValueError(f"another number of cells than the header's {len(value)}")
-            yield f":{table.line_num}", value
-
-
-def _cell(text: str | None) -> Any:
-    if not text or not text.strip():
-        return None
-    if _WHOLE_NUMBER.fullmatch(text.strip()) or _STRUCTURE.match(text):
-        value = _parsed(text.encode())
-        return text if isinstance(value, ValueError) else value
-    return text
-
-
-READERS: dict[str, Callable[[Path], _Placed]] = {
-    ".json": _json_list,
-    ".jsonl": _json_lines,
-    ".jsonl.gz": _json_lines,
-    ".parquet": _parquet,
-    ".csv": _csv,
-}
+def _cell(cell: Any) -> Any:
+    if isinstance(cell, str) and cell.lstrip().startswith(('["', '{"')):
+        value = _parsed(cell.encode())
+        return cell if isinstance(value, ValueError) else value
+    return cell

@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -21,7 +21,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, one_line, require, typed_line
 from svr_lightning.tasks import Task, get_task
-from svr_lightning.training.row_files import READERS, RawRow, local_rows
+from svr_lightning.training.row_files import SUFFIXES, RawRow, file_rows
 
 OnBadRow = Literal["error", "skip"]
 CountdownSplit = Literal["countdown_train", "countdown_eval"]
@@ -49,11 +49,11 @@ class DataSource:
     """``countdown``, ``gsm8k``, ``math``, an entry point of group ``svr_lightning.tasks``, or the
     class path of a task of your own."""
     path: str
-    """Hub id; or a .json, .jsonl, .jsonl.gz, .csv or .parquet file or a folder of such files; or
+    """Hub id; or a .json, .jsonl, .jsonl.gz, .csv or .parquet file; or a folder of such files; or
     ``embedded:countdown-tiny`` or ``embedded:arithmetic-tiny``."""
     split: str = "train"
-    """Split on the hub or of the embedded set. In a folder, the files named for it; a single file
-    is read whole."""
+    """Of a hub data set, a folder or an embedded set, as ``datasets`` finds it by the names of
+    files. A single file is read whole."""
     subset: str | None = None
     """The hub's configuration name (``main`` of openai/gsm8k), or a folder's sub-folder."""
     revision: str | None = None
@@ -162,21 +162,19 @@ def check_text(text: str, name: str) -> None:
 
 def _read(source: DataSource) -> list[RawRow]:
     """All rows that ``select`` and ``limit`` leave. Raises ValueError, without the label."""
-
-    def choose(pool: int) -> Sequence[int]:
-        indices = countdown_split(pool, source.select) if source.select else range(pool)
-        return indices[: source.limit]
-
-    path = source.path
-    if path.startswith("embedded:"):
-        rows = [
-            RawRow(number, f"row {number}", row) for number, row in enumerate(_embedded(source))
-        ]
-    elif (local := Path(path).expanduser()).exists():
-        rows = local_rows(local, split=source.split, subset=source.subset)
+    if source.path.startswith("embedded:"):
+        rows = [RawRow(i, f"row {i}", row) for i, row in enumerate(_embedded(source))]
+    elif (local := Path(source.path).expanduser()).is_file():
+        rows = file_rows(local)
     else:
-        return _hub_rows(source, choose)
-    return [rows[index] for index in choose(len(rows))]
+        return _dataset_rows(source, local)
+    return [rows[index] for index in _chosen(source, len(rows))]
+
+
+def _chosen(source: DataSource, pool: int) -> Sequence[int]:
+    """The numbers of the rows that ``select`` and ``limit`` leave of ``pool``."""
+    rows = countdown_split(pool, source.select) if source.select else range(pool)
+    return rows[: source.limit]
 
 
 def _embedded(source: DataSource) -> list[dict[str, Any]]:
@@ -235,25 +233,27 @@ def _renamed(row: Mapping[str, Any], columns: Mapping[str, str], task: Task) -> 
     return {**kept, **{wanted: row[name] for wanted, name in columns.items()}}
 
 
-def _hub_rows(source: DataSource, choose: Callable[[int], Sequence[int]]) -> list[RawRow]:
-    """Rows of a hub data set, or of the hub's cache. Never runs a data set's own code."""
-    path = source.path
-    if not is_hub_id(path):
+def _dataset_rows(source: DataSource, local: Path) -> list[RawRow]:
+    """Rows of a folder, of a hub data set, or of the hub's cache, as ``datasets`` reads them.
+
+    Never runs a data set's own code.
+    """
+    folder = local.is_dir()
+    if not folder and not is_hub_id(source.path):
         raise ValueError(f"there is no such file or folder (looked from {Path.cwd()}); fix path")
     import datasets
 
-    where = {"name": source.subset, "split": source.split, "revision": source.revision}
+    path = str(local) if folder else source.path
+    where = {"data_dir" if folder else "name": source.subset, "split": source.split}
+    where |= {} if folder else {"revision": source.revision}
     try:
         table = datasets.load_dataset(path, **where)
-    except Exception as error:
-        # Whatever goes wrong between here and the hub has an exception class of its own.
+    except Exception as error:  # between here and the hub every fault has a class of its own
         asked = ", ".join([repr(path), *(f"{name}={value!r}" for name, value in where.items())])
-        raise ValueError(
-            f"no such file or folder, and the hub did not deliver: load_dataset({asked}) raised "
-            f"{typed_line(error)}. Check path, subset, split and the network, or point path at a "
-            "local copy"
-        ) from error
-    indices = choose(len(table))
+        cure = "the files" if folder else "path, subset, split and the network, or use a local copy"
+        fault = typed_line(error.__cause__ or error).rstrip(".")
+        raise ValueError(f"load_dataset({asked}) raised {fault}. Check {cure}") from error
+    indices = _chosen(source, len(table))
     picked = table.select(indices)
     return [RawRow(i, f"row {i}", row) for i, row in zip(indices, picked, strict=True)]
 
@@ -282,4 +282,4 @@ def countdown_split(pool: int, part: CountdownSplit) -> list[int]:
 
 def is_hub_id(path: str) -> bool:
     """Whether a path can be the name of a hub data set: ``owner/name`` and no file's."""
-    return bool(_HUB_ID.fullmatch(path)) and not path.lower().endswith(tuple(READERS))
+    return bool(_HUB_ID.fullmatch(path)) and not path.lower().endswith(SUFFIXES)
