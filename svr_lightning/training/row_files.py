@@ -45,15 +45,11 @@ def file_rows(path: Path) -> list[RawRow]:
 
 
 def _parsed(raw: bytes) -> Any:
-    """The JSON value of some bytes, or the ValueError that says where it breaks off."""
+    """The JSON value of some bytes, or a ValueError that says where it breaks off."""
     try:
         return json.loads(raw.decode("utf-8-sig"))
-    except json.JSONDecodeError as error:
-        line = f"line {error.lineno}, " if error.lineno > 1 else ""
-        reason = error.msg.removesuffix(" starting at")
-        return ValueError(f"invalid JSON at {line}column {error.colno}: {reason}")
     except (ValueError, RecursionError) as error:
-        return ValueError(f"invalid JSON: {one_line(error)}")
+        return ValueError(f"invalid JSON: {one_line(error)}".replace("line 1 ", ""))
 
 
 def _json_lines(file: Path) -> Iterator[tuple[str, Any]]:
