@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from experiments.miniature import summary
-from experiments.miniature.plan import Row
-from experiments.miniature.reading import Seeds
+from experiments.miniature.recordings import Seeds
+from experiments.miniature.rows import Row
 from experiments.miniature.summary import Answers, Frontier
 from svr_lightning.analysis.sweep import ORACLE
 
@@ -81,7 +81,7 @@ def options_of(title: str, families: Families) -> Frontier:
 
 def curve(seeds: Seeds, options: Frontier) -> list[Entry]:
     """A row's best option within each budget that allows for one."""
-    cluster = summary.clusters(seeds.tables[0])
+    cluster = summary.clusters(seeds.greedy[0])
     points = []
     for budget in BUDGETS:
         found = summary.within(options, np.full(len(cluster), float(budget)), cluster)
@@ -111,7 +111,7 @@ def pairs_of(
         names=tuple(name for options in theirs for name in options.names),
         answers=tuple(answers for options in theirs for answers in options.answers),
     )
-    cluster = summary.clusters(ours.tables[0])
+    cluster = summary.clusters(ours.greedy[0])
     drawn = summary.draws(cluster, len(common))
     for budget in BUDGETS:
         allowed = np.full(len(cluster), float(budget))

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.miniature import plan, summary
+from experiments.miniature import summary
 from experiments.miniature.budgets import Families, budget_entries, options_of
-from experiments.miniature.plan import Row
-from experiments.miniature.reading import Recording, Seeds, same_problems
+from experiments.miniature.recordings import Seeds, same_problems
+from experiments.miniature.rows import HORIZON, VOTE_PAPER, Row
 from experiments.miniature.summary import Answers, Draws, Frontier
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.sweep import ORACLE
@@ -30,13 +30,13 @@ def summarise(rows: Sequence[Seeds]) -> tuple[list[Entry], Entry]:
         ConfigError: if two rows were asked different problems.
     """
     reference = next((row for row in rows if row.row.name == REFERENCE), None)
-    stops = [(summary.stop_families(one.tables), sampled_families(one)) for one in rows]
+    stops = [(summary.stop_families(one.greedy), sampled_families(one)) for one in rows]
     wholes = [options_of(one.row.title, found) for one, (found, _) in zip(rows, stops, strict=True)]
     options = next((w for one, w in zip(rows, wholes, strict=True) if one is reference), None)
     entries: list[Entry] = []
     for seeds, families, whole in zip(rows, stops, wholes, strict=True):
-        same_problems(rows[0].tables[0].ids, seeds.tables[0].ids, seeds.row.name)
-        drawn = summary.draws(summary.clusters(seeds.tables[0]), len(seeds.seeds))
+        same_problems(rows[0].greedy[0].ids, seeds.greedy[0].ids, seeds.row.name)
+        drawn = summary.draws(summary.clusters(seeds.greedy[0]), len(seeds.seeds))
         own = [(row_entry(seeds, *families, drawn), answers(seeds), whole)]
         for k, voted in seeds.votes.items():
             alone = Frontier(names=(f"{k} votes",), answers=(voted,))
@@ -51,20 +51,20 @@ def summarise(rows: Sequence[Seeds]) -> tuple[list[Entry], Entry]:
 
 def sampled_families(seeds: Seeds) -> Families:
     """The families of stopping rules on a row's sampled turns; none where none were sampled."""
-    return summary.stop_families(_sampled(seeds)) if seeds.sampled else {}
+    return summary.stop_families(seeds.sampled) if seeds.sampled else {}
 
 
 def row_entry(seeds: Seeds, families: Families, sampled: Families, drawn: Draws) -> Entry:
     """Greedy and sampled metrics of a row, from its stopping rules on greedy and sampled turns."""
-    fixed = summary.mean_over_seeds([summary.budget_ratios(table) for table in seeds.tables], drawn)
+    fixed = summary.mean_over_seeds([summary.budget_ratios(table) for table in seeds.greedy], drawn)
     best = max(fixed, key=lambda k: (fixed[k]["mean"], -int(k)))
     return {
         **greedy_entry(seeds, drawn),
         "fixed": {k: fixed[k]["mean"] for k in fixed},
-        "fixed_tokens": {k: _mean_tokens(seeds.tables, int(k)) for k in fixed},
+        "fixed_tokens": {k: _mean_tokens(seeds.greedy, int(k)) for k in fixed},
         "best_fixed": {"budget": int(best), **fixed[best]},
         "stops": stops_entry(seeds, families, sampled, drawn),
-        "changes": changes_entry(seeds.tables, drawn),
+        "changes": changes_entry(seeds.greedy, drawn),
         "sampled": sampled_entry(seeds, drawn),
     }
 
@@ -78,7 +78,7 @@ def greedy_entry(seeds: Seeds, drawn: Draws) -> Entry:
         **_identity(row, row.name, row.title),
         "paper": _paper(*row.paper) if row.paper else None,
         "trained_seeds": list(seeds.seeds) if row.trained else [],
-        "problems": len(seeds.tables[0].ids),
+        "problems": len(seeds.greedy[0].ids),
         "greedy": _applicable(row, greedy),
     }
 
@@ -93,9 +93,9 @@ def stops_entry(seeds: Seeds, families: Families, sampled: Families, drawn: Draw
     if seeds.row.fresh and seeds.sampled:
         families = sampled
         own = summary.answers_of(*zip(*_own_protocol(seeds.sampled), strict=True))
-    elif seeds.tables[0].correct.shape[1] == 1:
+    elif seeds.greedy[0].correct.shape[1] == 1:
         return []
-    cluster = summary.clusters(seeds.tables[0])
+    cluster = summary.clusters(seeds.greedy[0])
     return [
         {
             "name": name,
@@ -113,9 +113,9 @@ def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
     """
     own = [summary.ratios_of(*pair) for pair in _own_protocol(seeds.sampled)]
     returned = summary.mean_over_seeds(own, drawn)
-    tables = _sampled(seeds)
+    tables = seeds.sampled
     budgets = [summary.budget_ratios(table) for table in tables]
-    turns = [{k: v for k, v in of.items() if int(k) <= plan.HORIZON} for of in budgets]
+    turns = [{k: v for k, v in of.items() if int(k) <= HORIZON} for of in budgets]
     pairs = [(table, replay(table, None, _few(table))) for table in tables]
     checks = summary.mean_over_seeds([summary.ratios_of(*pair) for pair in pairs], drawn)
     checks["auroc"] = summary.auroc_over_seeds(pairs, drawn)
@@ -144,7 +144,7 @@ def vote_entry(seeds: Seeds, k: int, voted: Answers, drawn: Draws) -> Entry:
     name = f"{seeds.row.name}_maj{k}"
     return {
         **_identity(seeds.row, name, f"{seeds.row.title} Maj@{k}"),
-        "paper": _paper("majority_vote", f"GRPO Maj@{k}", plan.VOTE_PAPER.get(k)),
+        "paper": _paper("majority_vote", f"GRPO Maj@{k}", VOTE_PAPER.get(k)),
         "trained_seeds": list(seeds.seeds),
         "problems": len(one),
         "greedy": summary.mean_over_seeds(runs, drawn),
@@ -169,7 +169,7 @@ def versus(
         return {}
     ours = [reference.seeds.index(seed) for seed in common]
     theirs = [seeds.seeds.index(seed) if seeds.row.trained else 0 for seed in common]
-    cluster = summary.clusters(seeds.tables[0])
+    cluster = summary.clusters(seeds.greedy[0])
     drawn = summary.draws(cluster, len(common))
     mine, yours = _chosen(answers(reference), ours), _chosen(other, theirs)
     return {
@@ -193,15 +193,11 @@ def _paper(table: str, row: str, accuracy: float | None) -> Entry | None:
 
 def _few(table: TurnTable) -> int:
     """The number of turns of training, or 1 for single-turn rows."""
-    return min(plan.HORIZON, int(table.correct.shape[1]))
+    return min(HORIZON, int(table.correct.shape[1]))
 
 
-def _own_protocol(recordings: Sequence[Recording]) -> list[tuple[TurnTable, Outcome]]:
-    return [(recording.table, recording.outcome) for recording in recordings]
-
-
-def _sampled(seeds: Seeds) -> list[TurnTable]:
-    return [recording.table for recording in seeds.sampled]
+def _own_protocol(tables: Sequence[TurnTable]) -> list[tuple[TurnTable, Outcome]]:
+    return [(table, table.outcome) for table in tables]
 
 
 def _mean_tokens(tables: Sequence[TurnTable], budget: int) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.miniature import plan
+from experiments.miniature.rows import HORIZON
 from svr_lightning.analysis import calibration
 from svr_lightning.analysis.intervals import (
     level_resamples,
@@ -247,7 +247,7 @@ def stop_families(tables: Sequence[TurnTable]) -> dict[str, Frontier]:
     Thresholds of scores are quantiles over the first seed.
     """
     most = min(table.correct.shape[1] for table in tables)
-    horizons = sorted({min(plan.HORIZON, most), most})
+    horizons = sorted({min(HORIZON, most), most})
     return {
         name: _frontier(
             [

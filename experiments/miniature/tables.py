@@ -1,11 +1,10 @@
-"""Writes ``table.md`` and ``commands.md`` from results. Pure."""
+"""Writes ``table.md`` from results. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.miniature import plan
-from experiments.miniature.plan import Row, Settings
 from experiments.miniature.results import REFERENCE
+from experiments.miniature.rows import TEMPERATURE
 
 Entry = Mapping[str, Any]
 
@@ -64,7 +63,7 @@ _AT_COST = (
 )
 
 
-def table_md(entries: Sequence[Entry], budgets: Entry, missing: Sequence[str]) -> str:
+def table_md(entries: Sequence[Entry], budgets: Entry) -> str:
     """All tables with the notes that explain them."""
     parts = ["# The miniature experiment", "", _NOTES, "", *_grid(_HEAD, map(_greedy, entries))]
     if any(entry["privileged"] for entry in entries):
@@ -85,7 +84,7 @@ def table_md(entries: Sequence[Entry], budgets: Entry, missing: Sequence[str]) -
         "",
         "## Each sampled turn",
         "",
-        f"Temperature {plan.TEMPERATURE}, no early stop. {_FEEDBACK}",
+        f"Temperature {TEMPERATURE}, no early stop. {_FEEDBACK}",
         "",
     ]
     parts += _grid(_SAMPLED, map(_sampled, judged))
@@ -93,8 +92,6 @@ def table_md(entries: Sequence[Entry], budgets: Entry, missing: Sequence[str]) -
         parts += ["", "## Compared with SVR", "", _VERSUS, ""]
         parts += _grid(_COMPARED, map(_compared, pairs))
         parts += ["", "## At equal cost", "", _COSTS, "", *_grid(_AT_COST, map(_at_cost, pairs))]
-    if missing:
-        parts += ["", f"Not judged: {', '.join(missing)}."]
     return "\n".join([*parts, ""])
 
 
@@ -114,16 +111,6 @@ def _budget(point: Entry) -> list[str]:
         f"{point[k]['accuracy']:.3f} ({point[k]['tokens']:.0f})" for k in ("ours", "pair")
     )
     return [str(point["budget"]), ours, pair, _gap(point["gap"]), point["pair"]["options"][0]]
-
-
-def commands_md(rows: Sequence[Row], settings: Settings, seeds: Sequence[int]) -> str:
-    """The command lines behind each row; other seeds differ only in the number."""
-    parts = ["# The command of each row", ""]
-    parts += [f"Seed {seeds[0]}; all seeds: {', '.join(map(str, seeds))}.", ""]
-    for row in rows:
-        cell = plan.cell(row, seeds[0], settings, ("train", "judge"))
-        parts += [f"## {row.title}", "", "```bash", *(c.line for c in cell.commands), "```", ""]
-    return "\n".join(parts)
 
 
 def _grid(head: Sequence[str], rows: Any) -> list[str]:

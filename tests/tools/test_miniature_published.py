@@ -1,4 +1,4 @@
-"""What is published of the miniature: readable with today's configurations, and what pages say."""
+"""What is published of the miniature follows from its outcomes, and pages say the same."""
 
 import json
 import re
@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from experiments.miniature.outcomes import FILE, read_outcomes
-from experiments.miniature.plan import BEDS, Task
-from experiments.miniature.results import answers
+from experiments.miniature.recordings import FILE, read_outcomes, write_outcomes
+from experiments.miniature.results import answers, summarise
+from experiments.miniature.rows import BOTH, Task
+from experiments.miniature.rows import published as folder_of
+from experiments.miniature.tables import table_md
 
 ROOT = Path(__file__).resolve().parents[2]
 README = {
@@ -38,21 +40,40 @@ PAGE = {
     "SVR, fresh turns": "svr_fresh",
     "SVR+, fresh turns": "svr_plus_fresh",
 }
-"""Rows of tables by the names of :mod:`experiments.miniature.plan`."""
+"""Rows of tables by the names of :mod:`experiments.miniature.rows`."""
 
 
 def published(task: Task) -> Any:
-    return json.loads((ROOT / BEDS[task].published / "results.json").read_text(encoding="utf-8"))
+    return json.loads((ROOT / folder_of(task) / "results.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("task", [*BEDS])
-def test_the_outcomes_belong_to_todays_configurations_and_to_the_results(task: Task) -> None:
-    found = {row["name"]: row for row in published(task)["rows"]}
-    rows = read_outcomes(ROOT / BEDS[task].published / FILE, task)
+@pytest.mark.parametrize("task", BOTH)
+def test_the_tables_are_those_of_the_results_and_these_of_the_outcomes(task: Task) -> None:
+    results = published(task)
+    table = (ROOT / folder_of(task) / "table.md").read_text(encoding="utf-8")
+    assert table == table_md(results["rows"], results["budgets"])
+    found = {row["name"]: row for row in results["rows"]}
+    rows = read_outcomes(ROOT / folder_of(task) / FILE)
     assert {one.row.name for one in rows} <= {*found}
     for one in rows:
         accuracy = answers(one).right.mean(1)
         assert found[one.row.name]["greedy"]["accuracy"]["seeds"] == pytest.approx([*accuracy])
+
+
+def test_all_figures_of_a_row_are_made_again_from_the_outcomes(tmp_path: Path) -> None:
+    few = [
+        one
+        for one in read_outcomes(ROOT / folder_of("arithmetic") / FILE)
+        if one.row.name in ("grpo", "svr", "svr_plus")
+    ]
+    write_outcomes(tmp_path / FILE, few)
+    entries, _ = summarise(read_outcomes(tmp_path / FILE))
+    found = {row["name"]: row for row in published("arithmetic")["rows"]}
+    assert [entry["name"] for entry in entries] == [
+        *("grpo", "grpo_maj1", "grpo_maj3", "grpo_maj5", "grpo_maj10", "svr", "svr_plus")
+    ]
+    for entry in entries:
+        assert json.loads(json.dumps(entry)) == found[entry["name"]]
 
 
 @pytest.mark.parametrize(("page", "names"), [("README.md", README), ("docs/miniature.md", PAGE)])
@@ -66,7 +87,7 @@ def test_tables_of_budgets_are_what_is_published(page: str, names: dict[str, str
     tasks: list[Task] = ["countdown"] * (len(budgets) // 2) + ["arithmetic"] * (len(budgets) // 2)
     curves = {
         (task, curve["name"], point["budget"]): point["accuracy"]
-        for task in BEDS
+        for task in BOTH
         for curve in published(task)["budgets"]["curves"]
         for point in curve["points"]
     }

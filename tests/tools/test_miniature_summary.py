@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from experiments.miniature import summary
+from experiments.miniature.budgets import RIVALS, pairs_of
+from experiments.miniature.recordings import Seeds
+from experiments.miniature.rows import BY_NAME
 from experiments.miniature.summary import Answers, Draws, Frontier
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.table import TurnTable
@@ -50,14 +53,6 @@ def test_seeds_are_resampled_as_well_as_problems() -> None:
     runs = [{"accuracy": (column, column)}, {"accuracy": (0 * column, column)}]
     entry = summary.mean_over_seeds(runs, every_problem(2, 50))["accuracy"]
     assert entry == {"mean": 0.5, "ci95": [0.0, 1.0], "seeds": [1.0, 0.0]}
-
-
-def test_the_interval_of_one_seed_is_that_of_its_problems() -> None:
-    right = np.arange(400) % 2
-    runs = [{"accuracy": (right.astype(float), np.ones(400))}]
-    low, high = summary.mean_over_seeds(runs, every_problem(1, 400))["accuracy"]["ci95"]
-    half = 1.96 * math.sqrt(0.25 / 400)
-    assert (low, high) == pytest.approx((0.5 - half, 0.5 + half), abs=0.005)
 
 
 def test_problems_of_one_set_of_numbers_are_drawn_together() -> None:
@@ -108,22 +103,6 @@ def test_the_interval_of_a_difference_is_that_of_its_clusters() -> None:
     assert (low, high) == pytest.approx((0.5 - half, 0.5 + half), abs=0.01)
 
 
-def test_problems_of_one_cluster_are_in_one_half_of_a_choice_at_a_cost() -> None:
-    """Option a is right in the first cluster alone, b in the second: neither carries over."""
-    options = Frontier(
-        names=("a", "b"),
-        answers=tuple(
-            Answers(right=np.array([right]), tokens=np.ones((1, 4)))
-            for right in ([1.0, 1, 0, 0], [0.0, 0, 1, 1])
-        ),
-    )
-    row = Answers(right=np.zeros((1, 4)), tokens=np.ones((1, 4)))
-    cluster = np.array([0, 0, 1, 1])
-    found = summary.at_cost(options, row, cluster, summary.draws(cluster, 1, 50))
-    assert found is not None
-    assert (found["accuracy"], found["options"]) == (0.0, ["a", "b"])
-
-
 def test_what_svr_has_at_a_cost_is_chosen_on_other_problems() -> None:
     """Clusters 0 and 2 are one half, 1 and 3 the other; a row that costs 20.
 
@@ -152,16 +131,6 @@ def test_what_svr_has_at_a_cost_is_chosen_on_other_problems() -> None:
     assert summary.at_cost(options, row, np.zeros(4, dtype=int), drawn) is None  # only one half
 
 
-def test_the_gap_at_a_cost_is_the_option_minus_the_row() -> None:
-    """One option, right on every problem; the row is right on one of four and costs more."""
-    option = Answers(right=np.ones((1, 4)), tokens=np.full((1, 4), 5.0))
-    row = Answers(right=np.array([[1.0, 0, 0, 0]]), tokens=np.full((1, 4), 20.0))
-    options = Frontier(names=("a",), answers=(option,))
-    found = summary.at_cost(options, row, np.arange(4), summary.draws(np.arange(4), 1, 50))
-    assert found is not None
-    assert found["gap"]["difference"] == 0.75
-
-
 def test_changes_are_counted_of_the_turns_that_are_there() -> None:
     """All answers of the table read the same, so that only labels change.
 
@@ -177,6 +146,29 @@ def test_changes_are_counted_of_the_turns_that_are_there() -> None:
     }
 
 
-def test_turns_that_some_problems_lack_are_no_budget() -> None:
-    rows = [record("a", (True, "C", 1.0, 5)), record("b", (True, "C", 1.0, 5), (True, "C", 1.0, 5))]
-    assert list(summary.budget_ratios(turn_tables(rows)["toy"])) == ["1"]
+def test_the_gap_to_the_best_rival_is_measured_within_each_budget() -> None:
+    """Ours is right on all problems for 60 tokens. One rival is right on half of them for 55 with
+    the first seed and on none with the second, the other on all of them for 150."""
+    all_right, half, none = [1] * 6, [1, 1, 1, 0, 0, 0], [0] * 6
+    ours, chain, tutored = (
+        Seeds(row=BY_NAME[name], seeds=(42, 43), greedy=(table(),) * 2, sampled=(), votes={})
+        for name in ("svr", "grpo_mt", "murphy")
+    )
+
+    def option(name: str, right: list[list[int]], tokens: float) -> Frontier:
+        answers = np.array(right, dtype=float)
+        taken = Answers(right=answers, tokens=np.full(answers.shape, tokens))
+        return Frontier(names=(name,), answers=(taken,))
+
+    own = option("sure", [all_right, all_right], 60)
+    cheap = option("cheap", [half, none], 55)
+    late = option("late", [all_right, all_right], 150)
+    free, *_ = RIVALS
+    pairs = pairs_of(ours, own, [(ours, own), (chain, cheap), (tutored, late)], free)
+    assert pairs["seeds"] == [42, 43]
+    points = {point["budget"]: point for point in pairs["points"]}
+    assert 50 not in points  # ours is not as cheap
+    assert points[140]["pair"] == {"accuracy": 0.25, "tokens": 55, "options": ["cheap", "cheap"]}
+    assert points[140]["gap"]["seeds"] == pytest.approx([0.5, 1.0])
+    assert points[200]["pair"]["options"] == ["late", "late"]
+    assert points[200]["gap"]["difference"] == 0

@@ -1,0 +1,261 @@
+"""The rows of the miniature experiment, and the command line of each step. Pure.
+
+A row is a training method under a name. With each of its seeds it trains (``fit``), then answers
+the held-out problems greedily and once more sampled, every turn recorded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from svr_lightning.core.parsing import SelfCheckFields
+
+Group = Literal["method", "ablation", "variant", "control", "fresh"]
+PaperRow = tuple[str, str, float]
+"""Table and row of the paper, and the All-7 accuracy there."""
+Task = Literal["countdown", "arithmetic"]
+BOTH: tuple[Task, ...] = ("countdown", "arithmetic")
+SEEDS = (42, 43, 44, 45, 46)
+"""Of the rows on both tasks; the others have the first three."""
+EXPERIMENT = {"countdown": "miniature", "arithmetic": "miniature_arithmetic"}
+"""The layer with the scale and the data sets that all rows share."""
+CANDIDATE_RATE = 4e-4
+"""Learning rate of SVR+, which was chosen after whole trainings and not tuned."""
+VOTES = "configs/eval/majority_vote.yaml"
+VOTE_COUNTS = (1, 3, 5, 10)
+"""Numbers of samples that vote; a vote of one is that sample."""
+VOTE_PAPER: Mapping[int, float] = {3: 0.504, 5: 0.529, 10: 0.564}
+"""All-7 accuracy of Maj@k over GRPO in the paper's table on majority voting."""
+TEMPERATURE = 0.9
+"""Temperature of training and of the sampled evaluation."""
+HORIZON = 3
+"""Turns per trajectory in training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    """Name in folders and on the command line."""
+    title: str
+    """Name in tables and figures."""
+    group: Group = "method"
+    tasks: tuple[Task, ...] = ("countdown",)
+    layers: tuple[str, ...] = ()
+    """Configurations between the embedded run's and the experiment's own."""
+    flags: tuple[str, ...] = ()
+    """Further flags of every command of the row."""
+    steps: int | None = None
+    """Of its training, where it is longer than that of the others."""
+    rate_of: str | None = None
+    """The row whose learning rate it takes; None: its own is tuned."""
+    policy_of: str | None = None
+    """The row whose policies are judged under another protocol; None: the row's own."""
+    trained: bool = True
+    """False: the shipped policy is judged, which all trainings start from."""
+    single: bool = False
+    """Trained and judged on one turn."""
+    fresh: bool = False
+    """Sampled turns are independent answers to the first prompt. Greedy ones would be the same, so
+    that one is judged."""
+    interface: SelfCheckFields | None = None
+    """Fields of its policies' self-check; None without a self-check."""
+    uses_labels: bool = False
+    """Whether its prompts show labels, in evaluation too."""
+    votes: bool = False
+    """Whether samples for majority voting are drawn from its policies."""
+    paper: PaperRow | None = None
+    """The paper's result."""
+
+
+def _method(name: str, title: str, paper: tuple[str, float] | None = None, **more: Any) -> Row:
+    layers = () if name == "svr" else (f"configs/methods/{name}.yaml",)
+    found = paper and ("main_results", *paper)
+    return Row(**{"name": name, "title": title, "layers": layers, "paper": found} | more)
+
+
+def _ablation(name: str, title: str, paper: PaperRow, **more: Any) -> Row:
+    layers = (f"configs/ablations/{name}.yaml",)
+    own = {"group": "ablation", "rate_of": "svr", "interface": "joint", "layers": layers}
+    return replace(_method(name, title, **own | more), paper=paper)
+
+
+def _variant(name: str, title: str, **more: Any) -> Row:
+    return _method(name, title, group="variant", interface="joint", **more)
+
+
+def _fresh(row: Row) -> Row:
+    """A row whose policies answer the question anew in each turn, instead of refining."""
+    named = {"name": f"{row.name}_fresh", "title": f"{row.title}, fresh turns", "group": "fresh"}
+    shape = {"policy_of": row.name, "single": True, "fresh": True, "votes": False, "paper": None}
+    return replace(row, **named, **shape)  # type: ignore[arg-type]
+
+
+def _longer(row: Row, steps: int) -> Row:
+    """A row trained for more steps, at the learning rate of the short training."""
+    return replace(
+        row,
+        name=f"{row.name}_{steps}",
+        title=f"{row.title}, {steps} steps",
+        group="variant" if row.interface else "method",
+        tasks=("countdown",),
+        rate_of=row.name,
+        steps=steps,
+        paper=None,
+    )
+
+
+_GRPO = _method("grpo", "GRPO", ("GRPO", 0.427), tasks=BOTH, single=True, votes=True)
+_GRPO_MT = _method("grpo_mt", "GRPO-MT", ("GRPO-MT", 0.464), tasks=BOTH)
+_IGRPO = _method("igrpo", "iGRPO", ("iGRPO", 0.415), tasks=BOTH, single=True)
+_RLCR = _method("rlcr", "RLCR", tasks=BOTH, single=True, interface="confidence")
+_SVR = _method("svr", "SVR", ("SVR (ours)", 0.563), tasks=BOTH, interface="joint")
+_SVR_PLUS = _variant("svr_plus", "SVR+", tasks=BOTH)
+ROWS = (
+    Row(
+        name="warm_start",
+        title="warm start",
+        tasks=BOTH,
+        trained=False,
+        interface="joint",
+        paper=("main_results", "Qwen3.5-2B", 0.420),
+    ),
+    replace(
+        _GRPO_MT,
+        name="warm_start_neutral",
+        title="warm start, neutral prompts",
+        group="control",
+        trained=False,
+        paper=None,
+    ),
+    _GRPO,
+    _method("gspo_published", "GSPO (published)", ("GSPO", 0.385), single=True),
+    _method("gspo_matched", "GSPO (matched)", ("GSPO", 0.385), single=True),
+    _GRPO_MT,
+    _IGRPO,
+    replace(
+        _IGRPO,
+        name="igrpo_turns",
+        title="iGRPO, ten turns",
+        flags=("--model.recipe.init_args.evaluate", "fixed"),
+        policy_of="igrpo",
+        single=False,
+    ),
+    _method("murphy", "Murphy (chain)", ("Murphy", 0.488), tasks=BOTH),
+    _method("murphy_tree", "Murphy (tree)", ("Murphy", 0.488), rate_of="murphy"),
+    _method("mlmt_rl", "MLMT-RL", ("MLMT-RL", 0.458)),
+    _method("scrpo", "ScRPO (chain)", ("ScRPO", 0.434)),
+    _RLCR,
+    _method("rlcr_log", "RLCR, log score", single=True, rate_of="rlcr", interface="confidence"),
+    _method("rlcr_turns", "RLCR, three turns", tasks=BOTH, interface="confidence"),
+    _method("oracle", "Oracle-guided", ("Oracle-guided (fixed)", 0.519), uses_labels=True),
+    _SVR,
+    _ablation(
+        "without_verify", "w/o R_verify", ("app_reward_acc", "w/o Rverify", 0.528), tasks=BOTH
+    ),
+    _ablation("without_cal", "w/o R_cal", ("app_reward_acc", "w/o Rcal", 0.536)),
+    _ablation("without_over", "w/o R_over", ("app_reward_acc", "w/o Rover", 0.518)),
+    _ablation("without_ready", "w/o R_ready", ("app_reward_acc", "w/o Rready", 0.494)),
+    _ablation(
+        "single_turn", "Single-turn SVR", ("app_interface", "Single-turn SVR", 0.471), single=True
+    ),
+    _ablation(
+        "verdict_only",
+        "Verdict-only",
+        ("app_interface", "Verdict-only", 0.529),
+        interface="verdict",
+    ),
+    _ablation(
+        "confidence_only",
+        "Confidence-only",
+        ("app_interface", "Confidence-only", 0.482),
+        interface="confidence",
+    ),
+    _variant("svr_proper", "SVR, proper score", rate_of="svr"),
+    _variant("svr_turns", "SVR, random turn", rate_of="svr"),
+    _variant("svr_fast", "SVR, rate of SVR+", rate_of="svr_plus", layers=()),
+    _SVR_PLUS,
+    _variant("svr_plus_matched", "SVR+, 8 sequences", tasks=BOTH, rate_of="svr_plus"),
+    *(_fresh(row) for row in (_GRPO, _RLCR, _SVR, _SVR_PLUS)),
+    *(_longer(row, steps) for row in (_GRPO_MT, _SVR, _SVR_PLUS) for steps in (200, 400)),
+)
+BY_NAME: Mapping[str, Row] = {row.name: row for row in ROWS}
+
+
+class Command(NamedTuple):
+    """One step of a row with one seed."""
+
+    name: str
+    arguments: tuple[str, ...]
+    """After ``python -m svr_lightning``."""
+    result: str
+    """A file that exists once the step is done."""
+
+
+def published(task: Task) -> str:
+    """The folder of what is published of a task."""
+    return f"experiments/miniature/results/{task}"
+
+
+def rows_of(task: Task) -> list[Row]:
+    """The rows that are run on a task."""
+    return [row for row in ROWS if task in row.tasks]
+
+
+def seeds_of(row: Row) -> tuple[int, ...]:
+    """The seeds of a row; untrained rows have one, since greedy answers do not depend on it."""
+    return SEEDS[:1] if not row.trained else SEEDS if row.tasks == BOTH else SEEDS[:3]
+
+
+def layered(row: Row, task: Task = "countdown") -> tuple[str, ...]:
+    """The configuration of a row: the embedded run, the row's layers, the experiment's scale."""
+    scale = f"configs/experiments/{EXPERIMENT[task]}.yaml"
+    files = (f"configs/{task}_tiny.yaml", *row.layers, scale)
+    return (*(part for path in files for part in ("--config", path)), *row.flags)
+
+
+def folder_of(row: Row, seed: int, task: Task, out: str) -> str:
+    """Where a row with a seed leaves what it makes."""
+    return f"{out}/{task}/{row.name}-{seed}"
+
+
+def commands(
+    row: Row, seed: int, task: Task, rates: Mapping[str, float], out: str = "runs/miniature"
+) -> list[Command]:
+    """The steps of a row with one seed: training, evaluations on held-out problems, voting.
+
+    Args:
+        row: what is run.
+        seed: of its training and of sampled answers.
+        task: which embedded task.
+        rates: the learning rate of each tuned row.
+        out: folder of the experiment.
+    """
+    folder = folder_of(row, seed, task, out)
+    source = folder_of(BY_NAME[row.policy_of or row.name], seed, task, out)
+    policy = f"{source}/policy" if row.trained else f"embedded:{task}-tiny"
+    common = (*layered(row, task), "--seed_everything", str(seed))
+    found = []
+    if row.trained and row.policy_of is None:
+        rate = {**rates, "svr_plus": CANDIDATE_RATE}[row.rate_of or row.name]
+        steps = str(row.steps)
+        longer = ("--trainer.max_steps", steps, "--trainer.val_check_interval", steps)
+        arguments = (*common, *(longer if row.steps else ()), "--model.optimizer.lr", f"{rate:g}")
+        fit = ("fit", *arguments, "--trainer.default_root_dir", folder)
+        found.append(Command("fit", fit, f"{folder}/policy/config.json"))
+    every = ("--model.evaluation.adaptive", "false")
+    greedy = (*every, *(("--model.evaluation.max_turns", "1") if row.fresh else ()))
+    sampled = ("--model.evaluation.temperature", str(TEMPERATURE), *every)
+    if row.fresh:
+        sampled += ("--model.evaluation.max_turns", "10", "--model.evaluation.fresh_turns", "true")
+    evaluations = [
+        ("greedy", greedy, folder, "eval/test/results.json"),
+        ("sampled", sampled, f"{folder}/sampled", "eval/test/results.json"),
+    ]
+    if row.votes:
+        evaluations.append(("votes", ("--config", VOTES), folder, "eval/votes/votes.jsonl"))
+    for name, flags, root, result in evaluations:
+        where = ("--model.policy.path", policy, "--trainer.default_root_dir", root)
+        found.append(Command(name, ("test", *common, *flags, *where), f"{root}/{result}"))
+    return found

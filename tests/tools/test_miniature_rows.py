@@ -1,0 +1,121 @@
+"""The rows of the miniature experiment: each is what it says, all are alike in size, all resume."""
+
+import json
+import sys
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonargparse import ArgumentParser
+
+from experiments.miniature import rows
+from experiments.miniature.__main__ import run_cell
+from experiments.miniature.rows import BY_NAME, ROWS, Command, Row, Task
+from svr_lightning.core.seeds import SeedContext
+from svr_lightning.recipes.base import Recipe
+from tests.recipes import WRONG, play
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = [row for row in ROWS if row.trained and row.policy_of is None and row.steps is None]
+RATES = {row.name: 1e-3 for row in SHORT if row.rate_of is None}
+
+
+def merged(below: Any, above: Any) -> Any:
+    """What two configurations are together; a list replaces a list."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
+    return above
+
+
+def resolved(row: Row, task: Task) -> tuple[dict[str, Any], Recipe]:
+    """The merged configuration of a row, and its recipe."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--recipe", type=Recipe)
+    layers = [yaml.safe_load((ROOT / path).read_text()) for path in rows.layered(row, task)[1::2]]
+    found = None
+    for layer in layers:
+        if recipe := layer.get("model", {}).get("recipe"):
+            found = parser.parse_object({"recipe": recipe}, found)
+    return reduce(merged, layers), parser.instantiate_classes(found).recipe
+
+
+@pytest.mark.parametrize(
+    ("row", "task"), [(r, task) for r in SHORT for task in r.tasks], ids=lambda x: str(x)[:40]
+)
+def test_every_row_has_the_same_steps_problems_and_generations(row: Row, task: Task) -> None:
+    config, recipe = resolved(row, task)
+    trainer, model, data = config["trainer"], config["model"], config["data"]
+    published = row.name == "gspo_published"
+    assert (trainer["max_steps"], data["problems_per_step"], model["resample"]) == (100, 6, "off")
+    assert model.get("updates_per_rollout", 1) == (4 if published else 1)
+    _, actors = play(recipe, lambda *_: WRONG, place=SeedContext(run_seed=1))
+    assert len(actors.prompts) == 24
+    assert recipe.loss.beta == (0.0 if published else 0.1)
+    assert recipe.uses_labels is row.uses_labels
+    assert [source["split"] for source in data["val"]] == ["dev"]
+    assert [source["split"] for source in data["test"]] == ["test"]
+
+
+def test_a_row_trains_and_then_judges_its_own_policy() -> None:
+    fit, *tests = rows.commands(BY_NAME["grpo"], 43, "countdown", {"grpo": 8e-4}, out="out")
+    assert [command.name for command in tests] == ["greedy", "sampled", "votes"]
+    assert " ".join(fit.arguments) == (
+        "fit --config configs/countdown_tiny.yaml --config configs/methods/grpo.yaml "
+        "--config configs/experiments/miniature.yaml --seed_everything 43 "
+        "--model.optimizer.lr 0.0008 --trainer.default_root_dir out/countdown/grpo-43"
+    )
+    for command in tests:
+        assert "out/countdown/grpo-43/policy" in command.arguments
+        assert command.result.startswith("out/countdown/grpo-43/")
+
+
+def test_rows_borrow_policies_rates_and_starts() -> None:
+    (fresh,) = {
+        c.arguments[c.arguments.index("--model.policy.path") + 1] for c in found("svr_fresh")
+    }
+    assert fresh == "out/countdown/svr-42/policy"
+    assert "0.0004" in found("svr_fast")[0].arguments  # that of SVR+
+    assert "200" in found("svr_200")[0].arguments
+    start = found("warm_start")
+    assert [command.name for command in start] == ["greedy", "sampled"]
+    assert all("embedded:countdown-tiny" in command.arguments for command in start)
+    assert (rows.seeds_of(BY_NAME["svr"]), rows.seeds_of(BY_NAME["oracle"])) == (
+        (42, 43, 44, 45, 46),
+        (42, 43, 44),
+    )
+
+
+def found(name: str) -> list[Command]:
+    return rows.commands(BY_NAME[name], 42, "countdown", RATES, out="out")
+
+
+def test_what_is_done_is_skipped_and_an_interrupted_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\necho "$@"\n[ "$4" = leave ] && touch "$5"\n:\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").touch()
+    result = str(tmp_path / "result")
+    fit = Command("fit", ("fit", "leave", result, "--root", str(tmp_path)), result)
+    lost = Command("greedy", ("test", "lose", "", "--root", str(tmp_path)), f"{result}-2")
+    assert run_cell([fit, lost]) == (
+        f"{tmp_path}: greedy left no {result}-2, see {tmp_path / 'greedy.log'}"
+    )
+    assert (tmp_path / "fit.log").read_text().endswith("--ckpt_path last\n")
+    assert run_cell([fit]) is None
+    assert len((tmp_path / "fit.log").read_text().splitlines()) == 1  # not run again
+
+
+def test_the_papers_numbers_are_the_papers() -> None:
+    golden = json.loads((ROOT / "tests" / "goldens" / "paper_tables.json").read_text())
+    printed = {
+        (line["table"], line["row"]): line["all"] for line in golden if line["metric"] == "accuracy"
+    }
+    stated = [row.paper for row in ROWS if row.paper]
+    assert len(stated) == 20
+    assert all(printed[table, name] == f"{value:.3f}" for table, name, value in stated)
