@@ -25,6 +25,7 @@ from svr_lightning.core.stopping import (
     Confident,
     FixedTurns,
     Majority,
+    Posterior,
     RepeatedAnswer,
     Score,
     StopRule,
@@ -34,6 +35,8 @@ THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """The paper's grid, 0.50 to 0.95."""
 CERTAINTIES = (0.8, 0.9, 0.95, 0.99, 1.0)
 """Of majorities; 0.95 is the value of adaptive consistency."""
+ALTERNATIVES = (3, 30)
+"""Wrong answers that a turn could give, of posteriors."""
 _SCORES: Mapping[str, tuple[Score, bool]] = {
     "verdict and confidence": ("confidence", True),
     "confidence": ("confidence", False),
@@ -141,7 +144,7 @@ def compare_stops(
             {
                 "name": name,
                 "reads_labels": name == ORACLE,
-                "self_check": any(isinstance(r, StopRule) and r.needs_self_check for r, _ in rules),
+                "self_check": any(isinstance(r, StopRule) and r.reads_self_check for r, _ in rules),
                 "settings": None if best is None else [settings[option] for option in best],
                 "points": _frontier(settings, tokens.mean(1), right.mean(1)),
             }
@@ -163,12 +166,13 @@ def _outcomes(
 ) -> Iterator[Outcome]:
     """The outcome of each rule of :func:`families` with its T_max.
 
-    Only a majority depends on the number of remaining turns. The others return the turn at which
-    they stop, so one replay of all turns, cut at T_max, gives every T_max.
+    A majority depends on the number of remaining turns, and both kinds of votes return an earlier
+    turn if nothing stops. The others return the turn at which they stop, so one replay of all
+    turns, cut at T_max, gives every T_max.
     """
     whole: dict[StopRule | Oracle, Outcome] = {}
     for rule, turns in rules:
-        if isinstance(rule, Majority):
+        if isinstance(rule, Majority | Posterior):
             yield replay(table, rule, turns)
             continue
         if rule not in whole:
@@ -227,6 +231,11 @@ def families(
         "repeated answer": [RepeatedAnswer(times=count) for count in counts],
         "equal answers": [RepeatedAnswer(times=count, in_a_row=False) for count in counts],
         "majority": [Majority(certainty=certainty) for certainty in CERTAINTIES],
+        "votes and confidences": [
+            Posterior(threshold=level, alternatives=count)
+            for level in (0.5, 0.7, 0.85, 0.95, 0.99)
+            for count in ALTERNATIVES
+        ],
     }
     for name, (score, needs_correct) in _SCORES.items():
         values = [getattr(turn, score) for turns in table.signals for turn in turns]

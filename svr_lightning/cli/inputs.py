@@ -65,14 +65,16 @@ def add_stop_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop", choices=sorted(RULES), metavar="RULE", help=f"when to stop: {', '.join(RULES)}"
     )
+    readers: dict[str, Callable[[str], Any]] = {}
+    rules: dict[str, list[str]] = {}
     for name, rule in RULES.items():
         for field in fields(rule):  # type: ignore[arg-type]
-            parser.add_argument(
-                f"--stop.{field.name}",
-                type=_READERS[type(field.default)],
-                metavar="VALUE",
-                help=f"of {name} (default {field.default})",
-            )
+            readers[field.name] = _READERS[type(field.default)]
+            rules.setdefault(field.name, []).append(f"{name} (default {field.default})")
+    for name, reader in readers.items():
+        parser.add_argument(
+            f"--stop.{name}", type=reader, metavar="VALUE", help=f"of {', '.join(rules[name])}"
+        )
 
 
 def stop_of(options: argparse.Namespace) -> StopRule | None:

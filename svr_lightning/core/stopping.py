@@ -78,6 +78,11 @@ class StopRule(Rule[StopSignals]):
         return False
 
     @property
+    def reads_self_check(self) -> bool:
+        """Whether verdict or confidence matter to it where they are stated."""
+        return self.needs_self_check
+
+    @property
     def needs_tokens(self) -> bool:
         """Whether it reads log-probabilities of sampled tokens, which a server may not give."""
         return False
@@ -196,6 +201,76 @@ def _lead(first: int, second: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Posterior(StopRule):
+    """Stops when votes and confidences together make one answer probable enough, and returns it.
+
+    A turn with stated confidence p names the right answer with probability p, and else one of
+    ``alternatives`` wrong ones, all equally likely (arXiv 2511.02603 and 2601.02970 weigh votes by
+    a confidence too). With turns i of answers a_i, the probability that an answer a is right is
+
+        P(a) ~ prod_{a_i = a} p_i * prod_{a_i != a} (1 - p_i) / alternatives,
+
+    normalised over all answers, the ones that no turn has given included. After one turn it is
+    that turn's confidence. Where no confidence is stated, p = 1/2 makes it a vote that stops on a
+    lead. It takes turns for independent draws: use it with fresh turns.
+    """
+
+    threshold: float = DEFAULT_THRESHOLD
+    """The probability that an answer needs."""
+    alternatives: int = 10
+    """Wrong answers that a turn could give: the more, the more agreement counts."""
+
+    def __str__(self) -> str:
+        return f"probability of an answer >= {self.threshold:g}"
+
+    def check(self) -> None:
+        """See :meth:`StopRule.check`."""
+        _require(0 < self.threshold < 1, f"threshold={self.threshold} must lie in (0, 1)")
+        _require(self.alternatives >= 1, f"alternatives={self.alternatives} must be at least 1")
+
+    @property
+    def reads_self_check(self) -> bool:
+        """The confidence."""
+        return True
+
+    def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
+        """Whether an answer is probable enough."""
+        return max(self.probabilities(turns).values(), default=0.0) >= self.threshold
+
+    def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
+        """The first turn with the most probable answer; the last one if no answer can be read."""
+        found = self.probabilities(turns)
+        if not found:
+            return len(turns)
+        best = max(found, key=found.__getitem__)
+        return next(i for i, t in enumerate(turns, 1) if t.answer == best and not t.truncated)
+
+    def probabilities(self, turns: Sequence[StopSignals]) -> dict[int, float]:
+        """By answer, in the order in which they were first given, the probability of each.
+
+        Truncated turns and unreadable answers do not count. Confidences are kept within
+        [0.01, 0.99], so that none decides alone.
+        """
+        votes = [
+            (turn.answer, 0.5 if turn.confidence is None else min(max(turn.confidence, 0.01), 0.99))
+            for turn in turns
+            if turn.answer and not turn.truncated
+        ]
+        answers = list(dict.fromkeys(answer for answer, _ in votes))
+        logs = [
+            sum(
+                math.log(p if given == answer else (1 - p) / self.alternatives)
+                for given, p in votes
+            )
+            for answer in [*answers, None]  # None: one that no turn has given
+        ]
+        never_given = max(self.alternatives + 1 - len(answers), 0)
+        weights = [math.exp(log - max(logs)) for log in logs]
+        total = sum(weights[:-1]) + never_given * weights[-1]
+        return {answer: weight / total for answer, weight in zip(answers, weights, strict=False)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Confident(StopRule):
     """Stops when a score reaches a threshold. The defaults are the paper's rule.
 
@@ -294,7 +369,7 @@ _NAMES: Mapping[Score, str] = {
     "completion_logprob": "log-probability of the completion",
 }
 RULES: Mapping[str, type[StopRule]] = {
-    rule.__name__: rule for rule in (FixedTurns, RepeatedAnswer, Majority, Confident)
+    rule.__name__: rule for rule in (FixedTurns, RepeatedAnswer, Majority, Posterior, Confident)
 }
 
 

@@ -18,6 +18,7 @@ from svr_lightning.core.stopping import (
     Ending,
     FixedTurns,
     Majority,
+    Posterior,
     RepeatedAnswer,
     StopRule,
     StopSignals,
@@ -231,6 +232,39 @@ def test_a_majority_below_certainty_follows_the_beta_posterior(
     assert end_of(Majority(certainty=certainty), answers(letters), 10).observed == observed
 
 
+def votes(*pairs: tuple[int, float | None]) -> list[StopSignals]:
+    """Turns as (answer, confidence); answer 0 cannot be read."""
+    return [StopSignals("CORRECT", p, truncated=False, answer=a) for a, p in pairs]
+
+
+@pytest.mark.parametrize(
+    ("turns", "probabilities"),
+    [
+        (votes((1, 0.6)), {1: 0.6}),  # a single turn: its confidence
+        # .36 against ten answers of .04 * .04 each that no turn has given
+        (votes((1, 0.6), (1, 0.6)), {1: 0.36 / 0.376}),
+        # .6 * .04 for either answer, nine others
+        (votes((1, 0.6), (2, 0.6)), {1: 0.024 / 0.0624, 2: 0.024 / 0.0624}),
+        # Nothing stated: p = 1/2, so that agreement alone counts.
+        (votes((3, None), (3, None)), {3: 0.25 / 0.275}),
+        (votes((0, 0.9)), {}),
+        (votes((1, 1.0)), {1: 0.99}),  # no confidence decides alone
+    ],
+)
+def test_votes_and_confidences_make_the_probability_of_an_answer(
+    turns: list[StopSignals], probabilities: dict[int, float]
+) -> None:
+    assert Posterior(alternatives=10).probabilities(turns) == pytest.approx(probabilities)
+
+
+def test_a_posterior_stops_at_its_threshold_and_returns_the_most_probable_answer() -> None:
+    turns = votes((1, 0.3), (2, 0.8), (2, 0.8))
+    assert ending(Posterior(threshold=0.9), turns[:2], 3) is None
+    assert ending(Posterior(threshold=0.9), turns, 5) == Ending(3, 2, True)
+    assert ending(Posterior(threshold=0.999), turns, 3) == Ending(3, 2, False)
+    assert ending(Posterior(), votes((0, 0.9), (0, 0.9)), 2) == Ending(2, 2, False)
+
+
 def test_fixed_turns_stop_there_and_no_rule_at_all_at_the_end() -> None:
     turns = answers("aaaa")
     assert end_of(FixedTurns(turns=3), turns, 4) == Ending(3, 3, True)
@@ -305,6 +339,7 @@ RULE = st.one_of(
     st.builds(FixedTurns, turns=st.integers(1, 5)),
     st.builds(RepeatedAnswer, times=st.integers(2, 4), in_a_row=st.booleans()),
     st.builds(Majority, certainty=st.sampled_from([0.75, 0.9, 1.0])),
+    st.builds(Posterior, threshold=st.sampled_from([0.4, 0.85]), alternatives=st.integers(1, 9)),
     st.builds(
         Confident,
         threshold=st.sampled_from([-0.3, 0.0, 0.5, 0.85, 1.01]),

@@ -67,7 +67,7 @@ def test_rules_are_compared_at_equal_tokens_on_problems_that_did_not_choose_them
     assert found["budget"] == 30.0
     # No row of the table has log-probabilities; the policy is never sure.
     assert list(rows) == [
-        *("fixed turns", "repeated answer", "equal answers", "majority"),
+        *("fixed turns", "repeated answer", "equal answers", "majority", "votes and confidences"),
         *("verdict and confidence", "confidence", "oracle (reads labels)"),
     ]
     # On all problems: fixed turns cost 10 each; p, then q, then s become right.
@@ -88,6 +88,7 @@ def test_rules_are_compared_at_equal_tokens_on_problems_that_did_not_choose_them
     assert rows[ORACLE]["reads_labels"]
     checked = {name for name, row in rows.items() if row["self_check"]}
     assert checked == rows.keys() & {
+        "votes and confidences",
         "verdict and confidence",
         "confidence",
         "verdict's probability",
