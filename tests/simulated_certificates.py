@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.certificates import (
-    OperatingPoint,
     Promise,
+    Replayed,
     cheapest,
-    operating_point,
-    replayed_points,
+    replay_rules,
+    replayed_rule,
     tested,
 )
 from svr_lightning.analysis.intervals import split_clusters
@@ -50,27 +50,18 @@ PROMISES = {
         Promise(name="tokens", limit=180.0, bound=200.0),
     ),
     "stopped and wrong": (Promise(name="pse", limit=LIMIT * 0.6),),
-    "given up wrongly": (Promise(name="given_up_wrongly", limit=0.175),),
 }
-GIVE_UP = (0.0, 0.55, 0.6, 0.65, 0.7, 0.8)
-"""Lower thresholds that are tested where the promise is about them. One breaks it by 0.005 in the
-non-monotone world, one by 0.001 in the adversarial one."""
 
 
 def grid(promises: Sequence[Promise]) -> list[Confident]:
     """The rules that a promise is tested of."""
-    lower = GIVE_UP if promises[0].name == "given_up_wrongly" else (0.0,)
-    pairs = product(SCORES.tolist(), lower)
-    return [Confident(threshold=high, give_up=low) for high, low in pairs if low <= high]
+    return [Confident(threshold=level) for level in SCORES.tolist()]
 
 
 def simulated(
     world: str, variants: int, generator: np.random.Generator, rules: Sequence[Confident]
-) -> list[OperatingPoint]:
-    """Points of clusters whose variants have one score and a label that is mostly shared.
-
-    More turns would give the same answer, so that a right one is given up wrongly.
-    """
+) -> list[Replayed]:
+    """Points of clusters whose variants have one score and a label that is mostly shared."""
     chance = np.array(WORLDS[world])
     score = np.repeat(generator.integers(10, size=(CLUSTERS, 1)), variants, 1)
     shared = generator.random((CLUSTERS, 1)) < chance[score[:, :1]]
@@ -81,23 +72,20 @@ def simulated(
     points = []
     for rule in rules:
         accepted = (SCORES[score.ravel()] >= rule.threshold).astype(float)
-        lost = (SCORES[score.ravel()] < rule.give_up).astype(float)
         columns = {"accepted": accepted, "wrong_accepted": accepted * wrong, "wrong": wrong}
-        columns |= {"pse": accepted * wrong, "given_up_wrongly": lost * (1 - wrong)}
-        columns |= {"tokens": 200 - 100 * accepted - 100 * lost}
-        points.append(operating_point(rule, columns, cluster))
+        columns |= {"early": accepted, "pse": accepted * wrong, "tokens": 200 - 100 * accepted}
+        points.append(replayed_rule(rule, columns, cluster))
     return points
 
 
 def truth(world: str, name: str, rule: Confident) -> float:
     """The loss of a rule in the limit of many problems."""
-    accepted, lost = rule.threshold <= SCORES, rule.give_up > SCORES
+    accepted = rule.threshold <= SCORES
     wrong = np.array(WORLDS[world])
     losses = {
         "pse": (accepted * wrong).mean(),
         "wrong_accepted": (accepted * wrong).sum() / accepted.sum(),
-        "given_up_wrongly": (lost * (1 - wrong)).mean(),
-        "tokens": (200 - 100 * accepted - 100 * lost).mean(),
+        "tokens": (200 - 100 * accepted).mean(),
     }
     return float(losses[name])
 
@@ -115,7 +103,7 @@ class Cell:
         promises = PROMISES[self.promises]
         rules = grid(promises)
         bad = {
-            (rule.threshold, rule.give_up)
+            rule.threshold
             for rule, one in product(rules, promises)
             if truth(self.world, one.name, rule) > one.limit
         }
@@ -124,9 +112,8 @@ class Cell:
         for _ in range(draws):
             points = simulated(self.world, self.variants, generator, rules)
             rows = [row for row in tested(points, promises, DELTA) if row.certified]
-            broken += any((row.threshold, row.give_up) in bad for row in rows)
-            # To give up nothing breaks no promise on that; power is to find more.
-            found += any(row.give_up or len(rules) == len(SCORES) for row in rows)
+            broken += any(row.threshold in bad for row in rows)
+            found += bool(rows)
         possible = len(bad) < len(rules)
         return {"wrong": broken / draws, "power": found / draws if possible else None}
 
@@ -134,7 +121,7 @@ class Cell:
 CELLS = [Cell(w, v, p) for w in WORLDS for v in (1, 3) for p in PROMISES]
 
 
-def part(point: OperatingPoint, clusters: NDArray[np.int64]) -> OperatingPoint:
+def part(point: Replayed, clusters: NDArray[np.int64]) -> Replayed:
     """A point of some of its clusters."""
     return replace(point, columns={name: one[clusters] for name, one in point.columns.items()})
 
@@ -142,17 +129,13 @@ def part(point: OperatingPoint, clusters: NDArray[np.int64]) -> OperatingPoint:
 def split(path: Path, name: str, splits: int) -> dict[str, Any]:
     """Certificates from random halves of a recording.
 
-    The limit is 0.98 times the rate at the threshold 0.75, which thus breaks it narrowly. Where it
-    is about giving up, the upper threshold is 0.99 and the narrow one the lower one 0.97.
+    The limit is 0.98 times the rate at the threshold 0.75, which thus breaks it narrowly.
     """
-    table = load_log([path], [])[path.stem]
+    table = load_log(path)
     rules = [Confident(threshold=level) for level in GRID]
-    if name == "given_up_wrongly":
-        rules = [Confident(threshold=0.99, give_up=low) for low in (0.0, *GRID) if low <= 0.99]
-    points = replayed_points({path.stem: table}, rules, table.correct.shape[1])
-    whole = {(one.rule.threshold, one.rule.give_up): one.rates[name] for one in points}
-    narrow = (0.99, 0.97) if name == "given_up_wrongly" else (0.75, 0.0)
-    promise = Promise(name=name, limit=round(0.98 * whole[narrow], 3))
+    points = replay_rules({path.stem: table}, rules, table.correct.shape[1])
+    whole = {one.rule.threshold: one.rates[name] for one in points}
+    promise = Promise(name=name, limit=round(0.98 * whole[0.75], 3))
     found = broken = 0
     for seed in range(splits):
         half = split_clusters(table.cluster, 0.5, seed)
@@ -160,8 +143,7 @@ def split(path: Path, name: str, splits: int) -> dict[str, Any]:
         choice = cheapest(tested([part(point, one) for point in points], [promise], DELTA))
         if choice is None:
             continue
-        levels = (choice.threshold, choice.give_up)
         found += 1
-        broken += bool(whole[levels] > promise.limit)
+        broken += bool(whole[choice.threshold] > promise.limit)
     kept = any(rate <= promise.limit and rate > 0 for rate in whole.values())
     return {"wrong": broken / splits, "power": found / splits if kept else None}

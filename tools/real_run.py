@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from experiments.miniature.__main__ import check_checkout
 from experiments.miniature.cells import Runner
 from experiments.miniature.plan import Cell, Command
+
+from experiments.miniature.__main__ import check_checkout
 from svr_lightning.errors import ConfigError
 from svr_lightning.files import write_file, write_json
 from tools.real_model import missing_package
@@ -110,8 +110,8 @@ def sweeps(out: Path, task: str, budget: float | None) -> list[Cell]:
         command = Command(
             name=f"sweep_{when}",
             folder=str(folder),
-            arguments=("sweep", "--samples", samples, "--compare-stops", *limit),
-            result=f"{folder}/eval/{when}/sweep/sweep.json",
+            arguments=("replay", samples, "--compare-stops", *limit),
+            result=f"{folder}/eval/{when}/replay/replay.json",
         )
         commands[method] = (*commands.get(method, ()), command)
     return [Cell(name=f"{task}/{name}", commands=steps) for name, steps in commands.items()]
@@ -142,7 +142,7 @@ def phases(out: Path, options: argparse.Namespace) -> Iterator[list[Cell]]:
 
 def read_sweep(out: Path, task: str, method: str, when: str) -> dict[str, Any]:
     """What the sweep of a recording found."""
-    path = out / task / method / "eval" / when / "sweep" / "sweep.json"
+    path = out / task / method / "eval" / when / "replay" / "replay.json"
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 

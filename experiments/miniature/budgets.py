@@ -9,7 +9,7 @@ from experiments.miniature import summary
 from experiments.miniature.recordings import Seeds
 from experiments.miniature.rows import Row
 from experiments.miniature.summary import Answers, Frontier
-from svr_lightning.analysis.sweep import ORACLE
+from svr_lightning.analysis.stops import ORACLE
 
 BUDGETS = (50, 70, 100, 140, 200, 280, 400, 560, 800, 1120)
 """Tokens per problem, each about 1.4 times the one before."""

@@ -17,7 +17,7 @@ from experiments.miniature import rows
 from experiments.miniature.rows import Row, Task
 from experiments.miniature.summary import Answers
 from svr_lightning.analysis.results import VOTES, read_pools, read_tables
-from svr_lightning.analysis.table import Outcome, TurnTable
+from svr_lightning.analysis.table import Endings, TurnTable
 from svr_lightning.analysis.voting import majority_outcomes, pools_of
 from svr_lightning.core.metrics import NO_VERDICT, VERDICT_CODES
 from svr_lightning.core.stopping import StopSignals
@@ -195,7 +195,7 @@ def _table(prefix: str, arrays: Arrays) -> TurnTable:
             tuple(_signals(columns, of, row, turn) for turn in range(length))
             for row, length in enumerate(columns["length"].tolist())
         ),
-        outcome=Outcome(**{name: arrays[f"{prefix}/returned/{name}"] for name in _OUTCOME}),
+        outcome=Endings(**{name: arrays[f"{prefix}/returned/{name}"] for name in _OUTCOME}),
         **columns,
     )
 

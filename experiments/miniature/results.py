@@ -12,8 +12,8 @@ from experiments.miniature.recordings import Seeds, same_problems
 from experiments.miniature.rows import HORIZON, VOTE_PAPER, Row
 from experiments.miniature.summary import Answers, Draws, Frontier
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.sweep import ORACLE
-from svr_lightning.analysis.table import Outcome, TurnTable
+from svr_lightning.analysis.stops import ORACLE
+from svr_lightning.analysis.table import Endings, TurnTable
 
 REFERENCE = "svr"
 """The row that all others are compared with."""
@@ -196,7 +196,7 @@ def _few(table: TurnTable) -> int:
     return min(HORIZON, int(table.correct.shape[1]))
 
 
-def _own_protocol(tables: Sequence[TurnTable]) -> list[tuple[TurnTable, Outcome]]:
+def _own_protocol(tables: Sequence[TurnTable]) -> list[tuple[TurnTable, Endings]]:
     return [(table, table.outcome) for table in tables]
 
 

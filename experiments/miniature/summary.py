@@ -21,8 +21,8 @@ from svr_lightning.analysis.intervals import (
     resample_counts,
 )
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.sweep import best_of_halves, families, measured
-from svr_lightning.analysis.table import Outcome, TurnTable, cluster_codes, problem_table
+from svr_lightning.analysis.stops import best_of_halves, families, measured
+from svr_lightning.analysis.table import Endings, TurnTable, cluster_codes, problem_table
 from svr_lightning.core.metrics import DEFINITIONS, VERDICT_CODES
 from svr_lightning.core.types import Verdict
 
@@ -83,7 +83,7 @@ def draws(cluster: Ints, seeds: int, resamples: int = RESAMPLES, seed: int = 0) 
     return Draws(counts=counts, weights=weights)
 
 
-def ratios_of(table: TurnTable, outcome: Outcome) -> dict[str, tuple[Floats, Floats]]:
+def ratios_of(table: TurnTable, outcome: Endings) -> dict[str, tuple[Floats, Floats]]:
     """Each metric as a sum over problems divided by another, by name: two columns [N].
 
     ``any_turn_accuracy`` is over all recorded turns. The others are the paper's.
@@ -160,7 +160,7 @@ def mean_over_seeds(runs: Sequence[Ratios], drawn: Draws) -> dict[str, dict[str,
     }
 
 
-def auroc_over_seeds(runs: Sequence[tuple[TurnTable, Outcome]], drawn: Draws) -> dict[str, Any]:
+def auroc_over_seeds(runs: Sequence[tuple[TurnTable, Endings]], drawn: Draws) -> dict[str, Any]:
     """The same of the confidence's AUROC over observed turns."""
     whole = np.ones((1, drawn.counts.shape[1]), dtype=np.int32)
     values: list[Floats] = []
@@ -262,7 +262,7 @@ def stop_families(tables: Sequence[TurnTable]) -> dict[str, Frontier]:
     }
 
 
-def answers_of(tables: Sequence[TurnTable], outcomes: Sequence[Outcome]) -> Answers:
+def answers_of(tables: Sequence[TurnTable], outcomes: Sequence[Endings]) -> Answers:
     """[S] outcomes as columns."""
     found = [measured(table, out) for table, out in zip(tables, outcomes, strict=True)]
     right, tokens = (np.stack(columns) for columns in zip(*found, strict=True))

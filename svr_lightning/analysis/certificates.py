@@ -26,7 +26,6 @@ from svr_lightning.analysis.p_values import binomial_cdf, mean_p_value, share_p_
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.table import TurnTable, pool, problem_table
 from svr_lightning.core.stopping import Confident
-from svr_lightning.errors import require
 
 STARTS = 4
 """Number of thresholds, evenly spaced over the grid, among which delta is divided at first."""
@@ -40,95 +39,61 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatingPoint:
+class Replayed:
     """What a rule did on labelled problems."""
 
     rule: Confident
     columns: Mapping[str, Floats]
     """[C] means over each cluster's problems: ``accepted``, answers whose turn reached the
-    threshold; ``pse`` and ``wrong_accepted``, wrong answers accepted before T_max and at any turn;
-    ``gave_up``, and ``given_up_wrongly`` if more turns would have led to a correct answer;
-    ``wrong``, problems without a correct answer; ``tokens`` and ``turns``."""
+    threshold; ``early``, those accepted before T_max; ``wrong_accepted`` and ``pse``, wrong answers
+    among either; ``wrong``, problems without a correct answer; ``tokens`` and ``turns``."""
     single: bool
     """Whether every cluster is one problem, so that losses are 0 or 1."""
 
     @property
     def rates(self) -> dict[str, float]:
-        """The mean of each column, ``wrong_accepted`` over accepted answers, and ``escalated``."""
+        """The mean of each column, ``wrong_accepted`` over accepted answers."""
         found = {name: float(column.mean()) for name, column in self.columns.items()}
         accepted = found["accepted"]
-        found["wrong_accepted"] = found["wrong_accepted"] / accepted if accepted else math.nan
-        return {**found, "escalated": 1 - accepted}
+        return found | {
+            "wrong_accepted": found["wrong_accepted"] / accepted if accepted else math.nan
+        }
 
 
-def operating_point(
+def replayed_rule(
     rule: Confident, columns: Mapping[str, NDArray[Any]], cluster: NDArray[np.int64]
-) -> OperatingPoint:
-    """The point of [N] columns over problems: those of :class:`OperatingPoint`."""
+) -> Replayed:
+    """A rule's [N] columns over problems, see :class:`Replayed`, as means over clusters."""
     size = cluster_sums(np.ones(len(cluster)), cluster)
-    return OperatingPoint(
+    return Replayed(
         rule=rule,
         columns={name: cluster_sums(column, cluster) / size for name, column in columns.items()},
         single=bool((size == 1).all()),
     )
 
 
-def replayed_points(
-    tables: Mapping[str, TurnTable],
-    rules: Iterable[Confident],
-    max_turns: int,
-    second: Mapping[str, TurnTable] | None = None,
-) -> list[OperatingPoint]:
-    """Rules on recorded turns; all data sets count as one mixture.
-
-    Args:
-        tables: the recorded turns.
-        rules: each gives a point.
-        max_turns: T_max.
-        second: turns of a second model on the same problems. Its first answer is used if
-            none was accepted: ``wrong`` and ``tokens`` are then those of the pair.
+def replay_rules(
+    tables: Mapping[str, TurnTable], rules: Iterable[Confident], max_turns: int
+) -> list[Replayed]:
+    """Rules on recorded turns with T_max = ``max_turns``; all data sets count as one mixture.
 
     Raises:
-        ValueError: if turns are missing for a rule, or a problem of the second model.
+        ValueError: if turns are missing for a rule.
     """
     table = pool(tables)
-    other = None if second is None else _first_answers(pool(second), table.ids)
     points = []
     for rule in rules:
         outcome = replay(table, rule, max_turns)
         found = problem_table(table, outcome).problems
         seen = [t[:end] for t, end in zip(table.signals, outcome.observed.tolist(), strict=True)]
         accepted = np.array([bool(turns) and rule.stops(turns, max_turns) for turns in seen])
-        gave_up = np.array([bool(turns) and rule.gives_up(turns) for turns in seen])
-        right: NDArray[Any] = found["final_correct"]
-        tokens: NDArray[Any] = found["total_tokens"]
-        patient = replay(table, replace(rule, give_up=0.0), max_turns) if rule.give_up else outcome
-        columns = {
-            "accepted": accepted,
-            "wrong_accepted": accepted & (right == 0),
-            "pse": accepted & (right == 0) & outcome.stopped_early,
-            "gave_up": gave_up,
-            "given_up_wrongly": gave_up & table.at(table.correct, patient.returned),
-            "turns": found["turns"],
-        }
-        right = right * ~gave_up
-        if other is not None:
-            right = np.where(accepted, right, other[0])
-            tokens = tokens + ~accepted * other[1]
-        columns |= {"wrong": 1 - right, "tokens": tokens}
-        points.append(operating_point(rule, columns, table.cluster))
+        wrong: NDArray[Any] = 1 - found["final_correct"]
+        early = accepted & outcome.stopped_early
+        columns = {"accepted": accepted, "wrong_accepted": accepted * wrong, "wrong": wrong}
+        columns |= {"early": early, "pse": early * wrong}
+        columns |= {"turns": found["turns"], "tokens": found["total_tokens"]}
+        points.append(replayed_rule(rule, columns, table.cluster))
     return points
-
-
-def _first_answers(table: TurnTable, ids: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """[N] whether the first answer to each problem is correct, and its tokens."""
-    rows = {name: row for row, name in enumerate(table.ids)}
-    for name in ids:
-        require(name in rows, f"--second: there is no problem {name!r}; record the same problems")
-    chosen = table.select(np.array([rows[name] for name in ids]))
-    first = np.minimum(chosen.length, 1)
-    tokens = chosen.at(chosen.prompt_tokens + chosen.completion_tokens, first)
-    return chosen.at(chosen.correct, first), tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,15 +102,13 @@ class Promise:
 
     name: str
     """``pse``: share of problems that stop before T_max with a wrong answer. ``wrong_accepted``:
-    share of wrong answers among accepted ones. ``given_up_wrongly``: share of problems given up
-    although more turns would have led to a correct answer. ``wrong``: share of wrong answers.
-    ``escalated``: share of problems without an accepted answer. ``tokens``: mean of prompts and
-    completions."""
+    share of wrong answers among accepted ones. ``wrong``: share of wrong answers. ``tokens``: mean
+    of prompts and completions."""
     limit: float
     bound: float = 1.0
     """Upper bound of a problem's loss, known in advance: for tokens, T_max x model length."""
 
-    def losses(self, point: OperatingPoint) -> Floats:
+    def losses(self, point: Replayed) -> Floats:
         """[C] losses in [0, bound], whose mean is above the limit if the promise is violated.
 
         For ``wrong_accepted``, a ratio of two means, these are wrong + limit (1 - accepted):
@@ -154,17 +117,26 @@ class Promise:
         if self.name == "wrong_accepted":
             rest = self.limit * (1 - point.columns["accepted"])
             return np.minimum(point.columns["wrong_accepted"] + rest, 1.0)  # rounding
-        if self.name == "escalated":
-            return 1 - point.columns["accepted"]
         return point.columns[self.name]
 
-    def p_value(self, point: OperatingPoint) -> float:
+    def can_be_broken(self, points: Iterable[Replayed]) -> bool:
+        """Whether some rule would violate it if every answer were wrong.
+
+        Otherwise it promises nothing: with T_max = 1, for example, nothing stops early.
+        """
+        if self.name == "tokens":
+            return self.limit < self.bound
+        worst = {"pse": "early", "wrong_accepted": "accepted"}.get(self.name)
+        least = self.limit if self.name == "pse" else 0.0
+        return worst is None or any(point.rates[worst] > least for point in points)
+
+    def p_value(self, point: Replayed) -> float:
         """P-value of "the promise is violated": exact for problems, a betting test for clusters."""
         if counts := self._counts(point):
             return share_p_value(*counts, self.limit)
         return mean_p_value(self.losses(point), self.limit, self.bound)
 
-    def drift_p_value(self, point: OperatingPoint) -> float:
+    def drift_p_value(self, point: Replayed) -> float:
         """P-value of "the promise still holds" on new problems: small if they violate it."""
         if counts := self._counts(point):
             failures, n = counts
@@ -172,14 +144,14 @@ class Promise:
         kept = self.bound - self.losses(point)
         return mean_p_value(kept, self.bound - self.limit, self.bound)
 
-    def upper_bound(self, point: OperatingPoint, level: float) -> float:
+    def upper_bound(self, point: Replayed, level: float) -> float:
         """The smallest limit that would be certified at ``level``; valid for this point alone.
 
         For a share of single problems it is the one-sided Clopper-Pearson bound.
         """
         return _smallest(lambda x: replace(self, limit=x).p_value(point) <= level, self.bound)
 
-    def _counts(self, point: OperatingPoint) -> tuple[int, int] | None:
+    def _counts(self, point: Replayed) -> tuple[int, int] | None:
         """Failures and trials, if they follow a binomial distribution."""
         if not point.single or self.name == "tokens":
             return None
@@ -198,9 +170,8 @@ class Candidate:
     """One rule of a grid and what was certified of it."""
 
     threshold: float
-    give_up: float
     rates: dict[str, float]
-    """Observed rates, see :class:`OperatingPoint`."""
+    """Observed rates, see :class:`Replayed`."""
     level: float
     """Level at which it was tested; 0 if it was not tested."""
     p_values: dict[str, float]
@@ -220,7 +191,7 @@ class Certification:
     candidates: tuple[Candidate, ...]
     """In decreasing order of thresholds."""
     choice: Candidate | None
-    """The certified one with the fewest tokens."""
+    """See :func:`cheapest`."""
     bounds: dict[str, float]
     """By promise, the one-sided bound of the choice at its level. It would hold for a threshold
     fixed in advance; for the chosen one only the promises hold."""
@@ -229,9 +200,7 @@ class Certification:
     threshold, with the other promises unchanged; promises for which no limit helps are left out."""
 
 
-def certify(
-    points: Sequence[OperatingPoint], promises: Sequence[Promise], delta: float
-) -> Certification:
+def certify(points: Sequence[Replayed], promises: Sequence[Promise], delta: float) -> Certification:
     """Test each point and choose.
 
     Args:
@@ -253,12 +222,9 @@ def certify(
 
 
 def tested(
-    points: Sequence[OperatingPoint], promises: Sequence[Promise], delta: float
+    points: Sequence[Replayed], promises: Sequence[Promise], delta: float
 ) -> tuple[Candidate, ...]:
-    """Each point, by decreasing threshold and, among equal ones, increasing give-up.
-
-    The arguments are those of :func:`certify`.
-    """
+    """Each point by decreasing threshold; the arguments are those of :func:`certify`."""
     points = _in_order(points)
     p_values = [{one.name: one.p_value(point) for one in promises} for point in points]
     levels = start_levels(len(points), delta, starts_of(promises, len(points)))
@@ -267,7 +233,6 @@ def tested(
     return tuple(
         Candidate(
             threshold=point.rule.threshold,
-            give_up=point.rule.give_up,
             rates=point.rates,
             level=level,
             p_values=values,
@@ -277,13 +242,14 @@ def tested(
     )
 
 
-def _in_order(points: Iterable[OperatingPoint]) -> list[OperatingPoint]:
-    return sorted(points, key=lambda point: (-point.rule.threshold, point.rule.give_up))
+def _in_order(points: Iterable[Replayed]) -> list[Replayed]:
+    return sorted(points, key=lambda point: -point.rule.threshold)
 
 
 def cheapest(candidates: Sequence[Candidate]) -> Candidate | None:
-    """The certified one with the fewest tokens."""
-    return min((row for row in candidates if row.certified), key=_cost, default=None)
+    """The certified one with the fewest tokens of those that accept any answer."""
+    useful = (row for row in candidates if row.certified and row.rates["accepted"])
+    return min(useful, key=_cost, default=None)
 
 
 def starts_of(promises: Sequence[Promise], size: int) -> int:
@@ -365,7 +331,7 @@ def _cost(row: Candidate) -> tuple[float, float, float, float]:
 
 
 def _smallest_limit(
-    points: Sequence[OperatingPoint], promises: Sequence[Promise], one: Promise, levels: Floats
+    points: Sequence[Replayed], promises: Sequence[Promise], one: Promise, levels: Floats
 ) -> float | None:
     """Bisection: a larger limit never certifies less."""
     others = [promise for promise in promises if promise is not one]

@@ -17,7 +17,7 @@ from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import write_json
 
 OPERATING_POINT = "operating_point.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of a certificate. One of another version is refused."""
 _PROMISE = {"name", "limit", "bound"}
 _OWN = "threshold"
@@ -32,8 +32,6 @@ class Certificate:
     """The beginning of a SHA-256 of its content: the same of a file and of an operating point."""
     rule: Confident
     max_turns: int
-    otherwise: str
-    """What becomes of a problem without an accepted answer: ``answer`` or ``escalate``."""
     decoding: Mapping[str, Any]
     """See :func:`~svr_lightning.analysis.results.certified_settings`."""
     promised: tuple[Mapping[str, Any], ...]
@@ -56,15 +54,13 @@ class Certificate:
             if content["schema_version"] != SCHEMA_VERSION:
                 raise ValueError(f"schema_version is not {SCHEMA_VERSION}")
             chosen = content["certified"]
-            own = {name: chosen[name] for name in ("threshold", "give_up") if name in chosen}
-            options = {**content["rule"], **own}
+            options = {**content["rule"], "threshold": chosen["threshold"]}
             rule = rule_from_config({"stop": {"class_path": "Confident", "init_args": options}})
             assert isinstance(rule, Confident)
             found = cls(
                 id=_id(content),
                 rule=rule,
                 max_turns=int(content["max_turns"]),
-                otherwise=content.get("otherwise", "answer"),
                 decoding=dict(content.get("decoding") or {}),
                 promised=tuple(content["promises"]),
                 confidence=float(content["confidence"]),
@@ -94,14 +90,15 @@ class Certificate:
         """Where settings differ from the certified ones: ``max_turns=3 instead of 10``.
 
         ``decoding`` may hold some of the settings; those that it leaves out are not compared.
-        What becomes of a problem without an accepted answer counts where a promise depends on it.
+        ``otherwise`` is what becomes of a problem without an accepted answer. Promises on accuracy
+        hold for the policy's last answer, and those on tokens without a second model.
         """
         found = [] if rule == self.rule else [f"the rule {rule} instead of {self.rule}"]
         told = {**(decoding or {}), "max_turns": max_turns}
         own = {**self.decoding, "max_turns": self.max_turns}
-        depends = {"wrong"} | ({"tokens"} if "escalate" in (otherwise, self.otherwise) else set())
-        if depends & {one["name"] for one in self.promised}:
-            told, own = told | {"otherwise": otherwise}, own | {"otherwise": self.otherwise}
+        affected = {"wrong"} | ({"tokens"} if otherwise == "escalate" else set())
+        if affected & {one["name"] for one in self.promised}:
+            told, own = told | {"otherwise": otherwise}, own | {"otherwise": "answer"}
         pairs = [(name, told[name], value) for name, value in own.items() if name in told]
         return found + [
             f"{name}={now} instead of {value}" for name, now, value in pairs if now != value

@@ -1,24 +1,32 @@
-"""Stopping rules on trajectories that were recorded without any.
+"""Stopping rules on trajectories that were recorded without any, and every operating point.
 
 Under greedy decoding no prompt depends on the stopping rule, so one recording of T_max turns per
 problem holds the outcome of every rule and of every fixed budget (appendix "Fixed-Budget and
 Threshold Sweeps").
+
+Rows of curves are plain dictionaries: which point it is, then the metrics of each data set and of
+the macro averages, as results files have them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
-from svr_lightning.analysis.table import Outcome, TurnTable
-from svr_lightning.core.stopping import Ending, Rule, StopRule, first_ending
+from svr_lightning.analysis.metrics import measure_all
+from svr_lightning.analysis.table import Endings, TurnTable
+from svr_lightning.core.stopping import Confident, Ending, Rule, StopRule, first_ending
 
+THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
+"""The paper's grid, 0.50 to 0.95."""
+Tables = Mapping[str, TurnTable]
+Row = dict[str, Any]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Oracle(Rule[bool]):
+class FirstRight(Rule[bool]):
     """Stops at the first correct answer: an upper bound for rules, which may not read labels.
 
     A turn is its label here, so that inference, whose turns have none, cannot use it.
@@ -32,7 +40,7 @@ class Oracle(Rule[bool]):
         return turns[-1]
 
 
-def replay(table: TurnTable, rule: StopRule | Oracle | None, max_turns: int) -> Outcome:
+def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int) -> Endings:
     """The outcome of inference with ``rule`` and T_max = ``max_turns``.
 
     Args:
@@ -46,7 +54,7 @@ def replay(table: TurnTable, rule: StopRule | Oracle | None, max_turns: int) -> 
     if max_turns < 1:
         raise ValueError(f"max_turns={max_turns} must be at least one turn")
     endings: list[Ending | None]
-    if isinstance(rule, Oracle):
+    if isinstance(rule, FirstRight):
         labels = zip(table.correct.tolist(), table.length.tolist(), strict=True)
         endings = [_end(rule, turns[:length], max_turns) for turns, length in labels]
     else:
@@ -58,14 +66,12 @@ def replay(table: TurnTable, rule: StopRule | Oracle | None, max_turns: int) -> 
                 f"{max_turns} turns are there"
             )
     found = np.array(endings, dtype=np.int64).reshape(-1, 3)
-    return Outcome(
+    return Endings(
         observed=found[:, 0], returned=found[:, 1], stopped_early=found[:, 2].astype(np.bool_)
     )
 
 
-def replayed(
-    tables: Mapping[str, TurnTable], rule: StopRule | None, max_turns: int
-) -> dict[str, TurnTable]:
+def replayed(tables: Tables, rule: StopRule | None, max_turns: int) -> dict[str, TurnTable]:
     """The tables with the outcome of :func:`replay` in place of their own."""
     return {
         name: replace(table, outcome=replay(table, rule, max_turns))
@@ -78,3 +84,95 @@ def _end(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | N
     if not turns:
         return Ending(0, 0, False)
     return first_ending(rule, turns, max_turns)
+
+
+# --- curves -------------------------------------------------------------------------------------
+
+
+def gate_of(rule: StopRule | None) -> Confident:
+    """The rule whose threshold curves change: ``rule`` if it has one, else the paper's."""
+    return rule if isinstance(rule, Confident) else Confident()
+
+
+def curves(
+    tables: Tables, rule: StopRule, max_turns: int, thresholds: Sequence[float] = THRESHOLDS
+) -> Row:
+    """Every operating point of a policy.
+
+    Args:
+        tables: with ``max_turns`` turns of every problem that could be run.
+        rule: of the operating point; curves of thresholds change one of its settings.
+        max_turns: T_max, and the largest fixed budget.
+        thresholds: gamma of the curves.
+
+    Returns:
+        ``operating_point``: its row. ``fixed``: K = 1 to ``max_turns``. ``thresholds``: gamma at
+        T_max. ``verdict_only``: one row. ``confidence_only``: gamma. ``max_turns``: T_max = 1 to
+        ``max_turns`` at each gamma. ``transitions``: {data set: one 2 x 2 table per turn boundary},
+        see :func:`transitions`.
+
+    Raises:
+        ValueError: naming a problem whose turns are missing.
+    """
+    gate = gate_of(rule)
+    grid = [
+        adaptive_row(tables, replace(gate, threshold=gamma), horizon)
+        for horizon in range(1, max_turns + 1)
+        for gamma in thresholds
+    ]
+    verdict = replace(gate, score="confidence", needs_correct=True, threshold=0.0)
+    return {
+        "operating_point": adaptive_row(tables, rule, max_turns),
+        "fixed": [fixed_row(tables, budget) for budget in range(1, max_turns + 1)],
+        "thresholds": [row for row in grid if row["max_turns"] == max_turns],
+        "verdict_only": adaptive_row(tables, verdict, max_turns),
+        "confidence_only": [
+            adaptive_row(tables, replace(gate, needs_correct=False, threshold=gamma), max_turns)
+            for gamma in thresholds
+        ],
+        "max_turns": grid,
+        "transitions": {name: transitions(table) for name, table in tables.items()},
+    }
+
+
+def adaptive_row(tables: Tables, rule: StopRule, max_turns: int) -> Row:
+    """The metrics of adaptive inference with ``rule`` and T_max = ``max_turns``."""
+    found = measure_all(replayed(tables, rule, max_turns))
+    return {**asdict(rule), "max_turns": max_turns, **found}  # type: ignore[call-overload]
+
+
+def fixed_row(tables: Tables, budget: int) -> Row:
+    """The metrics of a fixed budget of K turns. ``esr`` and ``pse`` are 0: nothing stops early."""
+    return {"budget": budget, **measure_all(replayed(tables, None, budget))}
+
+
+def transitions(table: TurnTable) -> list[list[list[int]]]:
+    """How labels change from turn to turn.
+
+    Returns:
+        [T - 1][2][2] counts over the problems that have both turns: entry [t][before][after] with
+        0 wrong and 1 right, so that [t][0][1] were fixed by turn t + 2 and [t][1][0] broken.
+    """
+    counts = []
+    for later in range(1, table.correct.shape[1]):
+        both = table.length > later
+        pair = 2 * table.correct[both, later - 1] + table.correct[both, later]
+        counts.append(np.bincount(pair, minlength=4).reshape(2, 2).tolist())
+    return counts
+
+
+def long_rows(found: Row) -> list[Row]:
+    """The rows of :func:`curves` one line per point and data set, for a table of one's own.
+
+    Macro averages stand under the names ``macro/all`` and ``macro/math``.
+    """
+    lines = []
+    for curve in ("operating_point", "fixed", "verdict_only", "confidence_only", "max_turns"):
+        rows = found[curve] if isinstance(found[curve], list) else [found[curve]]
+        for row in rows:
+            point = {k: v for k, v in row.items() if k not in ("datasets", "macro")}
+            macro = {f"macro/{name}": values for name, values in row["macro"].items()}
+            for dataset, values in {**row["datasets"], **macro}.items():
+                numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
+                lines.append({"curve": curve, "dataset": dataset, **point, **numbers})
+    return lines

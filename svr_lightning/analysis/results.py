@@ -22,6 +22,7 @@ from svr_lightning.analysis.records import (
     unique,
 )
 from svr_lightning.analysis.table import TurnTable, turn_tables
+from svr_lightning.core.stopping import StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import LineJournal, to_json, write_aside, write_file
 from svr_lightning.tasks import TASKS, get_task
@@ -35,6 +36,21 @@ _DEPENDENCIES = ("torch", "lightning", "transformers", "torchmetrics", "sympy")
 
 
 # --- reading: every line is checked, and a wrong one is named ------------------------------------
+
+
+def samples_file(path: Path) -> Path:
+    """The samples of an evaluation's folder, or the file itself.
+
+    Raises:
+        ConfigError: naming a folder that is no evaluation, and those inside of it that are.
+    """
+    if not path.is_dir():
+        return path
+    if not (path / SAMPLES).is_file():
+        inside = sorted(str(file.parent) for file in path.glob(f"eval/*/{SAMPLES}"))
+        hint = f"give one of {', '.join(inside[:6])}" if inside else f"it needs a {SAMPLES}"
+        raise ConfigError(f"{path}: no evaluation; {hint}")
+    return path / SAMPLES
 
 
 def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
@@ -170,6 +186,18 @@ def setting(config: Mapping[str, Any], *keys: str) -> Any:
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
+
+
+def recorded_rule(config: Mapping[str, Any], samples: Path) -> StopRule:
+    """The stopping rule of an evaluation; the paper's where no configuration is quoted.
+
+    Raises:
+        ConfigError: naming the results file beside ``samples`` whose rule is none of this package.
+    """
+    try:
+        return rule_from_config(setting(config, "model", "evaluation") or {})
+    except ValueError as error:
+        raise ConfigError(f"{samples.parent / RESULTS}: model.evaluation.{error}") from error
 
 
 def certified_settings(

@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Endings:
     """The outcome of a stopping rule for each trajectory."""
 
     returned: Ints
@@ -77,7 +77,7 @@ class TurnTable:
     """[N, T]"""
     completion_tokens: Ints
     """[N, T]"""
-    outcome: Outcome
+    outcome: Endings
     """How each trajectory ended when it was recorded, or in a table of
     :func:`~svr_lightning.analysis.replay.replayed` under another rule."""
 
@@ -86,7 +86,7 @@ class TurnTable:
         """Whether the method states self-checks; a table without any turn does not rule it out."""
         return not self.length.any() or bool((self.verdict != NO_VERDICT).any())
 
-    def observed(self, outcome: Outcome) -> Bools:
+    def observed(self, outcome: Endings) -> Bools:
         """[N, T] which entries ``outcome`` generated."""
         return np.asarray(np.arange(self.correct.shape[1]) < outcome.observed[:, None])
 
@@ -104,8 +104,8 @@ class TurnTable:
             name: getattr(self, name)[chosen] for name in ("length", *_TURN_COLUMNS)
         }
         columns["cluster"] = cluster_codes(self.cluster[chosen].tolist())
-        outcome = Outcome(
-            **{f.name: getattr(self.outcome, f.name)[chosen] for f in fields(Outcome)}
+        outcome = Endings(
+            **{f.name: getattr(self.outcome, f.name)[chosen] for f in fields(Endings)}
         )
         columns["ids"] = tuple(self.ids[i] for i in chosen)
         columns["signals"] = tuple(self.signals[i] for i in chosen)
@@ -166,7 +166,7 @@ def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
         cluster=clusters_of(records),
         length=np.array([len(record.turns) for record in records], dtype=np.int64),
         signals=tuple(record.signals for record in records),
-        outcome=Outcome(
+        outcome=Endings(
             returned=np.array([record.returned_turn for record in records], dtype=np.int64),
             observed=np.array([record.observed for record in records], dtype=np.int64),
             stopped_early=np.array([record.stopped_early for record in records], dtype=np.bool_),
@@ -210,7 +210,7 @@ def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
     }
     outcome = {
         f.name: np.concatenate([getattr(table.outcome, f.name) for table in parts])
-        for f in fields(Outcome)
+        for f in fields(Endings)
     }
     named = [(name, code) for name, table in tables.items() for code in table.cluster.tolist()]
     return TurnTable(
@@ -219,7 +219,7 @@ def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
         cluster=cluster_codes(named),
         length=np.concatenate([table.length for table in parts]),
         signals=tuple(turns for table in parts for turns in table.signals),
-        outcome=Outcome(**outcome),
+        outcome=Endings(**outcome),
         **columns,
     )
 
@@ -291,7 +291,7 @@ class ProblemTable:
         return {n: self.ratio(n) for n in self.names if DEFINITIONS[n].terms is not None}
 
 
-def problem_table(table: TurnTable, outcome: Outcome) -> ProblemTable:
+def problem_table(table: TurnTable, outcome: Endings) -> ProblemTable:
     """The per-problem table of one data set and one outcome."""
     seen = table.observed(outcome)
     prompt = (table.prompt_tokens * seen).sum(1)

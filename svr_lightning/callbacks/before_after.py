@@ -8,7 +8,7 @@ from lightning.pytorch import Callback, Trainer
 from rich.console import Console
 
 from svr_lightning.analysis.results import RESULTS, SAMPLES, read_tables
-from svr_lightning.analysis.sweep import compare_stops
+from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.display import plain, text_table

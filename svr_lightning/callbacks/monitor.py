@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from svr_lightning.analysis.metrics import named_metrics
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.results import RESULTS, SAMPLES, read_results
-from svr_lightning.analysis.sweep import compare_stops
+from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.table import pool
 from svr_lightning.display import excerpt, plain
 from svr_lightning.report.drawing import Draw, pixels

@@ -23,9 +23,8 @@ TRAINING = {
     "predict": "answer questions of your own, turn by turn",
 }
 READING = {
-    "sweep": "every fixed budget, threshold and gate from one recording",
+    "replay": "every fixed budget, threshold and vote from one recording",
     "certify": "a threshold with guaranteed error rates on new problems",
-    "vote": "majority voting from a pool of samples",
     "report": "figures, tables and a page to read",
     "regrade": "grade recorded samples with another grader",
 }
@@ -98,6 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if command in READING | SERVING:
         return read_files(command, rest)
+    if command in ("sweep", "vote"):
+        return fail(f"{command} is now a part of replay: give it the evaluation's folder")
     if command not in TRAINING:
         known = [*TRAINING, *READING, *SERVING]
         hint = did_you_mean(command, known)
@@ -150,6 +151,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise a :class:`ConfigError` with the flag that may have been meant."""
         unknown = re.match(r"unrecognized arguments: (-\S+)", message)
+        if unknown and unknown.group(1) in ("--samples", "--votes"):
+            message = f"{unknown.group(1)}: evaluations are given as folders, without an option"
+            raise ConfigError(f"{message}; see `{self.prog} --help`")
         flags = re.findall(r"--[\w-]+", self.format_usage())
         hint = did_you_mean(unknown.group(1), flags) if unknown else ""
         raise ConfigError(f"{message}{hint or f'; see `{self.prog} --help`'}")

@@ -1,7 +1,6 @@
-r"""Grade recorded turns again with another grader.
+"""Grade recorded turns again with another grader.
 
-    python -m svr_lightning regrade --samples RUN/eval/test/samples.jsonl \
-        --grader symbolic --out RUN/eval/test-symbolic
+    svr regrade RUN/eval/test --grader symbolic --out RUN/eval/test-symbolic
 
 Writes samples.jsonl and results.json to the folder --out, like an evaluation, and prints which
 turns became correct or wrong. No model is run; verdicts, confidences and stopping do not change.
@@ -22,6 +21,7 @@ from svr_lightning.analysis.results import (
     package_versions,
     read_results,
     read_samples,
+    samples_file,
     write_results,
 )
 from svr_lightning.cli.inputs import add_task_option, require_trusted_tasks
@@ -39,7 +39,7 @@ _SHOWN = 30
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("--samples", type=Path, required=True, help="samples.jsonl")
+    parser.add_argument("evaluation", type=Path, metavar="FOLDER", help="RUN/eval/NAME")
     parser.add_argument("--grader", choices=sorted(GRADERS), default="symbolic", help="the new one")
     parser.add_argument("--out", type=Path, required=True, help="folder for the two files")
     add_task_option(parser)
@@ -47,17 +47,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Grade, write, print."""
-    if options.out.resolve() == options.samples.parent.resolve():
-        raise ConfigError(f"--out {options.out}: the samples lie there; name another folder")
-    records = read_samples(options.samples)
-    require(bool(records), f"{options.samples}: there are no samples in it")
-    require_trusted_tasks(options.samples, records, options)
+    samples = samples_file(options.evaluation)
+    require(
+        options.out.resolve() != samples.parent.resolve(),
+        f"--out {options.out}: the samples lie there; name another folder",
+    )
+    records = read_samples(samples)
+    require(bool(records), f"{samples}: there are no samples in it")
+    require_trusted_tasks(samples, records, options)
     graded = regrade(records, get_grader(options.grader))
-    config = read_results(options.samples.parent / RESULTS).get("config", {})
+    config = read_results(samples.parent / RESULTS).get("config", {})
     config = {
         **config,
         "graders": {record.task: options.grader for record in records},
-        "regraded": {"samples": str(options.samples), "graders": config.get("graders")},
+        "regraded": {"samples": str(samples), "graders": config.get("graders")},
     }
     write_results(options.out, graded, config, package_versions())
     show(records, graded)

@@ -49,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--certificate", help="certificate.json of certify: its rule and T_max")
     add("--rule", choices=sorted(RULES), default="Confident", help="when to stop")
     add("--threshold", type=float, help="of the rule Confident (default 0.85)")
-    add("--give-up", type=float, help="of the rule Confident: give up below (default 0: never)")
     add("--max-turns", type=int, help="T_max (default 10); a request may ask for fewer")
     add(
         "--fresh-turns",
@@ -171,9 +170,7 @@ def make_server(options: argparse.Namespace, ending: ExitStack) -> Any:
 def _controller(options: argparse.Namespace) -> Controller:
     rule: StopRule = RULES[options.rule]()
     certified_limit = None
-    given = {"threshold": options.threshold, "give_up": options.give_up}
-    levels = {name: level for name, level in given.items() if level is not None}
-    own = options.rule == "Confident" and levels == {}
+    own = options.rule == "Confident" and options.threshold is None
     require(
         options.certificate is None or (own and options.max_turns is None),
         "--certificate sets rule, thresholds and T_max; leave out the options for them",
@@ -182,7 +179,7 @@ def _controller(options: argparse.Namespace) -> Controller:
     certificate = known if isinstance(known, Certificate) and options.max_turns is None else None
     if certificate is not None:
         told = {"chat_template_kwargs": _template(options)}
-        asked = (certificate.rule, certificate.max_turns, told, certificate.otherwise)
+        asked = (certificate.rule, certificate.max_turns, told)
         other = certificate.departures(*asked)
         require(not other, f"the certificate promises nothing for {', '.join(other)}")
         rule, limit = certificate.rule, certificate.decoding.get("max_completion_tokens")
@@ -192,9 +189,9 @@ def _controller(options: argparse.Namespace) -> Controller:
         rule = known.rule if isinstance(known, Certificate) else known
         note = "; --max-turns voids its certificate" if isinstance(known, Certificate) else ""
         print(f"{options.policy}/{OPERATING_POINT}: stops at {rule}{note}")
-    if levels:
-        require(isinstance(rule, Confident), f"--threshold, --give-up: {options.rule} has none")
-        rule = Confident(**levels)
+    if options.threshold is not None:
+        require(isinstance(rule, Confident), f"--threshold: {options.rule} has none")
+        rule = Confident(threshold=options.threshold)
     fresh = options.fresh_turns is not None
     require(
         not fresh or 0 < options.fresh_turns <= 2,

@@ -161,8 +161,7 @@ class Controller:
     seconds: float | None = None
     """For all turns. :meth:`solve` checks it between calls and does not interrupt a client."""
     otherwise: Otherwise = "answer"
-    """If the rule accepts no turn: return the turn that the rule prefers, give up, or escalate.
-    If the rule itself gives up (``Confident.give_up``), ``answer`` gives up too."""
+    """If the rule accepts no turn: return the turn that the rule prefers, give up, or escalate."""
     second: Client | None = None
     """Asked once, with the first prompt, if a question is escalated."""
     dialogue: Dialogue = field(default_factory=SelfVerifying)
@@ -288,12 +287,11 @@ class Controller:
         limit = yield from self._run(program, self.client, turns, deadline)
         heard = signals.heard
         accepted = bool(heard) and self.rule.stops(heard, self.max_turns)
-        given_up = bool(heard) and self.rule.gives_up(heard)
         reason = f"no turn was accepted by: {self.rule}"
-        reason = limit or (self.rule.reason(heard) if accepted or given_up else reason)
+        reason = limit or (self.rule.reason(heard) if accepted else reason)
         returned: Turn | None = None
         outcome: Outcome = "gave_up"
-        if heard and (accepted or (self.otherwise == "answer" and not given_up)):
+        if heard and (accepted or self.otherwise == "answer"):
             returned, outcome = turns[self.rule.answer_turn(heard, self.max_turns) - 1], "answered"
         elif self.otherwise == "escalate" and self.second is not None:
             once = chain(self.dialogue, problem, 0, 1, None, hear)

@@ -16,7 +16,7 @@ from svr_lightning.recipes.dialogues import FreshTurns
 
 N = TypeVar("N", int, float)
 T = TypeVar("T", bool, dict[str, Any])
-CONTROLS = ("rule", "threshold", "give_up", "turns", "max_tokens", "otherwise")
+CONTROLS = ("rule", "threshold", "turns", "max_tokens", "otherwise")
 """The fields of a request body's ``svr``."""
 _READ = {
     *("model", "messages", "stream", "stream_options", "svr", "seed", "n"),
@@ -150,14 +150,11 @@ def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controll
             raise ValueError("temperature must be above 0, since turns are independent samples")
         if "rule" in given:
             rule = _rule(given["rule"])
-        for name in ("threshold", "give_up"):
-            if name in given:
-                if not isinstance(rule, Confident):
-                    raise ValueError(f"svr.{name}: {type(rule).__name__} has none")
-                nats = name == "threshold" and "logprob" in rule.score
-                low = -_LARGEST if nats else 0.0
-                level: Any = {name: _number(given, name, 0.0, low, 1.0, "svr.")}
-                rule = replace(rule, **level)
+        if "threshold" in given:
+            if not isinstance(rule, Confident):
+                raise ValueError(f"svr.threshold: {type(rule).__name__} has none")
+            low = -_LARGEST if "logprob" in rule.score else 0.0
+            rule = replace(rule, threshold=_number(given, "threshold", 0.0, low, 1.0, "svr."))
         otherwise = given.get("otherwise", base.otherwise)
         if otherwise not in get_args(Otherwise):
             raise ValueError(f"svr.otherwise must be one of {', '.join(get_args(Otherwise))}")

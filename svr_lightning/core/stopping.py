@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from svr_lightning.core.types import Verdict
@@ -59,10 +59,6 @@ class Rule(ABC, Generic[T]):
             turns: all turns so far, at least one.
             max_turns: T_max.
         """
-
-    def gives_up(self, turns: Sequence[T]) -> bool:
-        """Whether the last of ``turns`` ends the trajectory without an answer."""
-        return False
 
     def answer_turn(self, turns: Sequence[T], max_turns: int) -> int:
         """The turn (from 1) whose answer is returned if ``turns`` are all; the last by default."""
@@ -287,15 +283,12 @@ class Confident(StopRule):
     fallback: Fallback = "last"
     """What is returned if no turn stops: the last turn, or the one with the best score of those
     that are not truncated; ties go to the better verdict, then to the earlier turn."""
-    give_up: float = 0.0
-    """A complete turn whose score is below this ends the trajectory without an answer; 0: never.
-    Not for log-probabilities."""
 
     def __str__(self) -> str:
-        said = f"{_NAMES[self.score]} >= {self.threshold:g}"
-        if self.needs_correct:
-            said = f"CORRECT at {said}" if self.threshold else "CORRECT"
-        return said + (f", given up below {self.give_up:g}" if self.give_up else "")
+        bound = f"{_NAMES[self.score]} >= {self.threshold:g}"
+        if not self.needs_correct:
+            return bound
+        return f"CORRECT at {bound}" if self.threshold else "CORRECT"
 
     @property
     def needs_self_check(self) -> bool:
@@ -323,10 +316,6 @@ class Confident(StopRule):
             if nats
             else f"{place} must lie in [0, 1]; the paper's is {DEFAULT_THRESHOLD}",
         )
-        _require(
-            0 <= self.give_up <= max(self.threshold, 0),
-            f"give_up={self.give_up} must lie in [0, threshold], and be 0 for log-probabilities",
-        )
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether the last turn has the score, and the verdict if needed."""
@@ -335,13 +324,6 @@ class Confident(StopRule):
             return False
         value = getattr(turn, self.score)
         return value is not None and bool(value >= self.threshold)
-
-    def gives_up(self, turns: Sequence[StopSignals]) -> bool:
-        """Whether the last turn's score is too low."""
-        if self.give_up == 0 or turns[-1].truncated:
-            return False
-        value = getattr(turns[-1], self.score)
-        return value is not None and bool(value < self.give_up)
 
     def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
         """The last turn, or what ``fallback`` says if no turn stopped."""
@@ -352,9 +334,7 @@ class Confident(StopRule):
     def reason(self, turns: Sequence[StopSignals]) -> str:
         """The rule with the score of the turn that stopped."""
         value = f"{_NAMES[self.score]} {getattr(turns[-1], self.score):g}"
-        if self.gives_up(turns):
-            return f"given up at {value} < {self.give_up:g}"
-        return str(replace(self, give_up=0.0)).replace(_NAMES[self.score], value)
+        return str(self).replace(_NAMES[self.score], value)
 
     def _rank(self, turn: StopSignals) -> tuple[bool, float, int]:
         order = (None, Verdict.INCORRECT, Verdict.UNSURE, Verdict.CORRECT)
@@ -387,7 +367,7 @@ def ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending |
         (None, Ending(observed=2, returned=2, stopped_early=False))
     """
     seen = len(turns)
-    ends = rule is not None and (rule.stops(turns, max_turns) or rule.gives_up(turns))
+    ends = rule is not None and rule.stops(turns, max_turns)
     if seen < max_turns and not ends:
         return None
     returned = seen if rule is None else rule.answer_turn(turns, max_turns)
@@ -437,31 +417,21 @@ def is_own(class_path: str) -> bool:
 def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
     """The rule of a recorded ``model.evaluation``; the paper's if it names none.
 
-    Results of version 0.1 have the paper's rule alone, as ``threshold`` and ``gate``.
-
     Raises:
         ValueError: for what is no rule of this file.
     """
     stop = evaluation.get("stop")
     if stop is None:
-        threshold = evaluation.get("threshold", DEFAULT_THRESHOLD)
-        gate = evaluation.get("gate", "joint")
-        fallback = evaluation.get("fallback", evaluation.get("exhausted", "last"))
-        stop = {
-            "class_path": "Confident",
-            "init_args": {
-                "threshold": 0.0 if gate == "verdict" else threshold,
-                "needs_correct": gate != "confidence",
-                "fallback": fallback,
-            },
-        }
-        other = evaluation.get("evidence", "stated") != "stated"
-        if other or gate not in ("joint", "verdict", "confidence"):
-            raise ValueError(f"gate={gate!r} with its evidence is no stopping rule of this version")
+        if old := sorted({"threshold", "gate", "exhausted", "evidence"} & evaluation.keys()):
+            raise ValueError(f"{old[0]}: settings of version 0.1; evaluate again")
+        return Confident()
     try:
         path = str(stop["class_path"])
         kind = RULES[path.rpartition(".")[2] if is_own(path) else path]
-        rule = kind(**stop.get("init_args", {}))
+        options = dict(stop.get("init_args", {}))
+        if not options.get("give_up"):  # an option that was off in earlier recordings
+            options.pop("give_up", None)
+        rule = kind(**options)
         for field in fields(kind):  # type: ignore[arg-type]
             wanted = (int, float) if isinstance(field.default, float) else type(field.default)
             value = getattr(rule, field.name)

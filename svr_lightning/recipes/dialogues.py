@@ -142,7 +142,7 @@ class SelfVerifying(Dialogue):
         """Adaptive stopping; with one field, that field alone stops."""
         if isinstance(rule, Confident):
             if self.interface == "verdict" and rule.score == "confidence":
-                rule = replace(rule, threshold=0.0, give_up=0.0, needs_correct=True)
+                rule = replace(rule, threshold=0.0, needs_correct=True)
             if self.interface == "confidence":
                 rule = replace(rule, needs_correct=False)
         return max_turns, rule

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from svr_lightning.analysis.intervals import Z_95, mean_variance
-from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.sweep import ORACLE, THRESHOLDS
+from svr_lightning.analysis.replay import THRESHOLDS, replay
+from svr_lightning.analysis.stops import ORACLE
 from svr_lightning.analysis.table import pool, problem_table
 from svr_lightning.report import drawing
 from svr_lightning.report.numbers import (
@@ -136,7 +136,7 @@ def rule_numbers(run: Run, rules: Numbers | None) -> Numbers:
 
     Args:
         run: with a rule of this package; its data sets are pooled.
-        rules: of :func:`~svr_lightning.analysis.sweep.compare_stops`; None if the run was not
+        rules: of :func:`~svr_lightning.analysis.stops.compare_stops`; None if the run was not
             recorded whole, so that other rules cannot be replayed.
     """
     assert run.rule is not None

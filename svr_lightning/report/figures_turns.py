@@ -19,7 +19,7 @@ from svr_lightning.analysis.calibration import (
     reliability_bins,
 )
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
-from svr_lightning.analysis.sweep import transitions
+from svr_lightning.analysis.replay import transitions
 from svr_lightning.analysis.table import (
     Bools,
     Ints,

@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.analysis.replay import replayed
+from svr_lightning.analysis.replay import THRESHOLDS, adaptive_row, fixed_row, replayed
 from svr_lightning.analysis.results import RESULTS, SAMPLES, read_results, read_tables, setting
-from svr_lightning.analysis.sweep import THRESHOLDS, adaptive_row, compare_stops, fixed_row
+from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.parsing import SelfCheckFields
@@ -145,7 +145,7 @@ def compare_rules(methods: Sequence[Method], budget: float | None = None) -> dic
         budget: tokens per problem; None takes those of the first such method.
 
     Returns:
-        {place of the method: see :func:`~svr_lightning.analysis.sweep.compare_stops`}.
+        {place of the method: see :func:`~svr_lightning.analysis.stops.compare_stops`}.
     """
     found: dict[int, Numbers] = {}
     for number, run in enumerate(method.runs[0] for method in methods):

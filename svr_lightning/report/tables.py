@@ -6,7 +6,7 @@ Values are means over a method's seeds; with several seeds the sample standard d
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from svr_lightning.analysis.sweep import THRESHOLDS
+from svr_lightning.analysis.replay import THRESHOLDS
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.report.numbers import (
     NONE,

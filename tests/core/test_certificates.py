@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 
 from svr_lightning.analysis.certificates import (
-    OperatingPoint,
     Promise,
+    Replayed,
     certify,
     labels_needed,
-    operating_point,
-    replayed_points,
+    replay_rules,
+    replayed_rule,
     sequential_test,
     start_levels,
     starts_of,
@@ -39,14 +39,14 @@ DRAWS = 1000
 
 def point(
     accepted: list[float], wrong: list[float], cluster: list[int] | None = None, **columns: float
-) -> OperatingPoint:
+) -> Replayed:
     """Answers of which some are accepted, all of them before T_max, and some are wrong."""
     taken, failed = np.array(accepted, dtype=float), np.array(wrong, dtype=float)
-    found = {"accepted": taken, "pse": taken * failed}
+    found = {"accepted": taken, "early": taken, "pse": taken * failed}
     found |= {"wrong_accepted": taken * failed, "wrong": failed, "turns": np.ones(len(taken))}
     found["tokens"] = np.full(len(taken), columns.get("tokens", 100.0))
     codes = np.arange(len(taken)) if cluster is None else np.array(cluster)
-    return operating_point(Confident(threshold=columns.get("threshold", 0.9)), found, codes)
+    return replayed_rule(Confident(threshold=columns.get("threshold", 0.9)), found, codes)
 
 
 # P-values
@@ -123,60 +123,31 @@ def test_the_risk_of_accepted_answers_is_tested_given_how_many_there_are() -> No
     assert Promise(name="pse", limit=0.3).p_value(seen) == pytest.approx(
         stats.binom.cdf(2, 100, 0.3)
     )
-    assert Promise(name="escalated", limit=0.9).p_value(seen) == pytest.approx(
-        stats.binom.cdf(80, 100, 0.9)
-    )
     assert promise.p_value(point([0] * 50, [1] * 50)) == 1.0  # nothing accepted, nothing known
 
 
-LOW = (False, "U", 0.2, 10)
-"""A wrong turn with little confidence: 100 tokens of prompt and 10 of completion."""
-SOLVED = (True, "C", 0.9, 10)
+def test_a_promise_that_nothing_could_break_is_empty() -> None:
+    rows = [record(str(k), (False, "C", 1.0, 10), (True, "C", 1.0, 10)) for k in range(9)]
+    rules = [Confident(threshold=level) for level in (0.5, 1.0)]
+    one, two = (replay_rules(turn_tables(rows), rules, turns) for turns in (1, 2))
+    assert (one[0].rates["early"], two[0].rates["early"]) == (0.0, 1.0)
+    pse = Promise(name="pse", limit=0.05)
+    assert (pse.can_be_broken(one), pse.can_be_broken(two)) == (False, True)
+    assert Promise(name="wrong_accepted", limit=0.05).can_be_broken(one)
+    doubted = replay_rules(turn_tables([record("x", (True, "U", 0.2, 1))]), rules, 1)
+    assert not Promise(name="wrong_accepted", limit=0.05).can_be_broken(doubted)
+    assert Promise(name="wrong", limit=0.05).can_be_broken(doubted)
+    assert not Promise(name="tokens", limit=99, bound=99).can_be_broken(one)
 
 
-def test_what_is_given_up_is_wrong_where_more_turns_would_have_led_to_an_answer() -> None:
-    rows = [
-        record("solved", SOLVED, SOLVED),
-        record("given up wrongly", LOW, SOLVED),
-        record("given up rightly", LOW, LOW),
-        record("doubted", (True, "U", 0.6, 10), (True, "U", 0.6, 10)),
-    ]
-    tables = turn_tables(rows)
-    lower, never = Confident(threshold=0.9, give_up=0.3), Confident(threshold=0.9)
-    found, patient = replayed_points(tables, [lower, never], 2)
-    assert found.columns["gave_up"].tolist() == [0, 1, 1, 0]
-    assert found.columns["given_up_wrongly"].tolist() == [0, 1, 0, 0]
-    assert found.columns["accepted"].tolist() == [1, 0, 0, 0]
-    assert found.columns["wrong"].tolist() == [0, 1, 1, 0]
-    assert (found.rates["pse"], found.rates["turns"]) == (0.0, 1.25)
-    assert patient.columns["wrong"].tolist() == [0, 0, 1, 0]
-    assert patient.rates["gave_up"] == 0
-    promise = Promise(name="given_up_wrongly", limit=0.4)
-    assert promise.p_value(found) == pytest.approx(stats.binom.cdf(1, 4, 0.4))
-
-
-def test_of_a_pair_the_second_model_answers_what_was_not_accepted() -> None:
-    first = [record("a", SOLVED, SOLVED), record("b", LOW, LOW), record("c", LOW, SOLVED)]
-    second = [record(name, (name == "b", "U", 0.5, 40)) for name in "cab"]
-    alone, pair = (
-        replayed_points(turn_tables(first), [Confident(give_up=0.3)], 2, other)[0]
-        for other in (None, turn_tables(second))
-    )
-    assert pair.columns["wrong"].tolist() == [0, 0, 1]
-    assert (pair.columns["tokens"] - alone.columns["tokens"]).tolist() == [0, 140, 140]
-    for name in ("accepted", "pse", "given_up_wrongly"):
-        assert pair.columns[name].tolist() == alone.columns[name].tolist()
-    assert pair.rates["escalated"] == pytest.approx(2 / 3)
-
-
-def test_lower_thresholds_are_tested_after_none_at_all() -> None:
-    rules = [Confident(threshold=high, give_up=low) for high in (0.5, 0.9) for low in (0.3, 0.0)]
-    rows = turn_tables([record("a", SOLVED)])
-    found = certify(replayed_points(rows, rules, 1), [Promise(name="pse", limit=0.5)], 0.1)
-    assert [(row.threshold, row.give_up) for row in found.candidates] == [
-        *((0.9, 0.0), (0.9, 0.3)),
-        *((0.5, 0.0), (0.5, 0.3)),
-    ]
+def test_thresholds_that_accept_no_answer_are_certified_and_never_chosen() -> None:
+    none, all_right = point([0] * 200, [0] * 200, threshold=1.0), point([1] * 200, [0] * 200)
+    promise = [Promise(name="pse", limit=0.1)]
+    assert certify([none], promise, 0.1).candidates[0].certified
+    assert certify([none], promise, 0.1).choice is None
+    chosen = certify([none, all_right], promise, 0.1).choice
+    assert chosen is not None
+    assert chosen.threshold == 0.9
 
 
 def test_in_clusters_a_refused_answer_counts_as_the_limit() -> None:
@@ -301,7 +272,7 @@ def test_certified_thresholds_break_a_promise_no_more_often_than_was_said(cell: 
         assert found["power"] > 0.8  # some threshold does keep the promise
 
 
-@pytest.mark.parametrize("name", ["pse", "wrong_accepted", "given_up_wrongly"])
+@pytest.mark.parametrize("name", ["pse", "wrong_accepted"])
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.stem)
 def test_on_halves_of_real_recordings_the_promise_holds_at_its_rate(
     recording: Path, name: str

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from svr_lightning.cli.inputs import add_stop_option, samples_files, stop_of
+from svr_lightning.analysis.results import samples_file
+from svr_lightning.cli.inputs import add_stop_option, stop_of
 from svr_lightning.core.stopping import Confident, RepeatedAnswer, StopRule
 from svr_lightning.errors import ConfigError
 
@@ -38,10 +39,11 @@ def test_an_option_that_no_rule_can_have_is_named(arguments: list[str], message:
 
 
 def test_an_evaluation_is_its_folder_or_its_samples_file(tmp_path: Path) -> None:
-    file = tmp_path / "samples.jsonl"
-    with pytest.raises(ConfigError, match=r"there is no samples.jsonl in it; give an evaluation"):
-        samples_files([tmp_path])
+    file = tmp_path / "eval" / "test" / "samples.jsonl"
+    with pytest.raises(ConfigError, match=r"no evaluation; it needs a samples\.jsonl"):
+        samples_file(tmp_path)
+    file.parent.mkdir(parents=True)
     file.touch()
-    assert samples_files([tmp_path, file]) == [file, file]
-    with pytest.raises(ConfigError, match="there is no such folder"):
-        samples_files([tmp_path / "nothing"])
+    with pytest.raises(ConfigError, match=r"no evaluation; give one of .*eval/test"):
+        samples_file(tmp_path)
+    assert samples_file(file.parent) == samples_file(file) == file

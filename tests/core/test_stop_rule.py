@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.replay import Oracle, replay
+from svr_lightning.analysis.replay import FirstRight, replay
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
     RULES,
@@ -304,12 +304,12 @@ def letter_record(letters: str, right: str) -> dict[str, Any]:
         (RepeatedAnswer(in_a_row=False), 3, 606),
         (Majority(), 1, 1010),  # a: 3 of 4, one left; the answer stood at turn 1
         (Confident(), 2, 303),
-        (Oracle(), 1, 101),
+        (FirstRight(), 1, 101),
         (None, 5, 1515),
     ],
 )
 def test_all_turns_up_to_the_stop_are_paid_for_and_no_other(
-    rule: StopRule | Oracle | None, returned: int, tokens: int
+    rule: StopRule | FirstRight | None, returned: int, tokens: int
 ) -> None:
     (table,) = turn_tables([letter_record("abaaa", "a")]).values()
     outcome = replay(table, rule, 5)
@@ -319,20 +319,20 @@ def test_all_turns_up_to_the_stop_are_paid_for_and_no_other(
 
 def test_an_oracle_stops_at_the_first_right_answer_or_not_at_all() -> None:
     (table,) = turn_tables([letter_record("abc", "b"), letter_record("aaa", "b")]).values()
-    outcome = replay(table, Oracle(), 3)
+    outcome = replay(table, FirstRight(), 3)
     assert outcome.returned.tolist() == [2, 3]
     assert outcome.stopped_early.tolist() == [True, False]
 
 
 def test_labels_cannot_reach_a_rule_that_inference_may_use() -> None:
-    assert not issubclass(Oracle, StopRule)
-    assert "Oracle" not in RULES
+    assert not issubclass(FirstRight, StopRule)
+    assert "FirstRight" not in RULES
     assert set(get_type_hints(StopSignals)) == {
         *("verdict", "confidence", "truncated", "answer"),
         *TokenScores._fields,
     }
     with pytest.raises(ValueError, match="is no stopping rule"):
-        rule_from_config({"stop": {"class_path": "svr_lightning.analysis.replay.Oracle"}})
+        rule_from_config({"stop": {"class_path": "svr_lightning.analysis.replay.FirstRight"}})
 
 
 RULE = st.one_of(
@@ -348,7 +348,6 @@ RULE = st.one_of(
         ),
         needs_correct=st.booleans(),
         fallback=st.sampled_from(["last", "most_confident"]),
-        give_up=st.sampled_from([0.0, 0.0, 0.45]),
     ),
 )
 LEVELS = st.sampled_from([0.0, 0.4, 0.5, 0.85, 1.0])
@@ -386,28 +385,11 @@ def test_a_table_returns_what_turn_after_turn_would(
         heard: list[StopSignals] = []
         for signals in row.signals:
             heard.append(signals)
-            ends = rule.stops(heard, max_turns) or rule.gives_up(heard)
-            if ends or len(heard) == max_turns:
+            if rule.stops(heard, max_turns) or len(heard) == max_turns:
                 break
         assert outcome.observed[index] == len(heard)
         assert outcome.returned[index] == rule.answer_turn(heard, max_turns)
         assert outcome.stopped_early[index] == (len(heard) < max_turns)
-
-
-def test_a_score_that_is_too_low_ends_the_trajectory_without_an_answer() -> None:
-    rule = Confident(give_up=0.3)
-    doubts, lost = said("U", 0.3), said("I", 0.29)
-    assert [rule.gives_up([turn]) for turn in (doubts, lost)] == [False, True]
-    assert not rule.gives_up([said("I", 0.29, truncated=True)])
-    assert not rule.gives_up([StopSignals(None, None, truncated=False)])
-    assert not Confident().gives_up([said("I", 0.0)])
-    nats = StopSignals(None, None, truncated=False, answer_logprob=-5.0)
-    assert not Confident(score="answer_logprob", threshold=-0.1).gives_up([nats])
-    assert ending(rule, [doubts, lost], 3) == (2, 2, True)
-    assert ending(rule, [doubts], 3) is None
-    assert str(rule) == "CORRECT at confidence >= 0.85, given up below 0.3"
-    assert rule.reason([doubts, lost]) == "given up at confidence 0.29 < 0.3"
-    assert rule.reason([said("C", 0.9)]) == "CORRECT at confidence 0.9 >= 0.85"
 
 
 # --- configurations -----------------------------------------------------------------------------
@@ -419,17 +401,12 @@ def test_a_rule_survives_its_configuration(rule: StopRule) -> None:
     assert rule_from_config({"stop": rule_as_config(rule)}) == rule
 
 
-@pytest.mark.parametrize(
-    ("evaluation", "rule"),
-    [
-        ({}, Confident()),
-        ({"threshold": 0.7, "gate": "joint"}, Confident(threshold=0.7)),
-        ({"threshold": 0.7, "gate": "verdict"}, Confident(threshold=0.0)),
-        ({"threshold": 0.7, "gate": "confidence"}, Confident(threshold=0.7, needs_correct=False)),
-    ],
-)
-def test_results_without_a_rule_had_the_papers(evaluation: dict[str, Any], rule: Any) -> None:
-    assert rule_from_config(evaluation) == rule
+def test_results_without_a_rule_have_the_papers_and_those_of_version_0_1_are_refused() -> None:
+    assert rule_from_config({}) == Confident()
+    off = {"class_path": "Confident", "init_args": {"threshold": 0.9, "give_up": 0.0}}
+    assert rule_from_config({"stop": off}) == Confident(threshold=0.9)
+    with pytest.raises(ValueError, match=r"gate: settings of version 0\.1; evaluate again"):
+        rule_from_config({"threshold": 0.7, "gate": "joint"})
 
 
 @pytest.mark.parametrize(
@@ -444,8 +421,7 @@ def test_results_without_a_rule_had_the_papers(evaluation: dict[str, Any], rule:
         {"stop": {"class_path": "Confident", "init_args": {"threshold": math.nan}}},
         {"stop": {"class_path": "RepeatedAnswer", "init_args": {"times": 2.5}}},
         {"stop": {"class_path": "RepeatedAnswer", "init_args": [2]}},
-        {"gate": "both"},
-        {"evidence": "product"},
+        {"stop": {"class_path": "Confident", "init_args": {"give_up": 0.3}}},
     ],
     ids=str,
 )
@@ -464,9 +440,6 @@ def test_a_verdict_may_be_a_plain_string() -> None:
     [
         (Confident(threshold=1.5), r"threshold=1.5 must lie in \[0, 1\]"),
         (Confident(score="answer_logprob"), "threshold=0.85 of answer_logprob must be a mean log"),
-        (Confident(give_up=0.9), "give_up=0.9 must lie in"),
-        (Confident(give_up=-0.1), "give_up=-0.1 must lie in"),
-        (Confident(score="answer_logprob", threshold=-0.1, give_up=0.1), "give_up=0.1 must"),
         (Majority(certainty=0.4), "certainty=0.4"),
         (FixedTurns(turns=0), "turns=0 must be at least 1"),
         (RepeatedAnswer(times=1), "times=1 must be at least 2"),

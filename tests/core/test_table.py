@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svr_lightning.analysis.metrics import measure, measure_all
-from svr_lightning.analysis.table import Outcome
+from svr_lightning.analysis.table import Endings
 from svr_lightning.core.metrics import VERDICT_CODES
 from tests.trajectories import adaptive, failed, record, summarize, turn_tables, uncensored
 
@@ -125,7 +125,7 @@ def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong() -> No
 
 def test_turns_behind_an_earlier_answer_are_paid_for() -> None:
     table = turn_tables(uncensored())["toy"]
-    outcome = Outcome(
+    outcome = Endings(
         returned=np.array([1, 2, 2, 3, 1, 2]),
         observed=np.full(6, 3),
         stopped_early=np.zeros(6, dtype=np.bool_),

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-import svr_lightning as svr
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.operating_point import Certificate, read_operating_point
-from svr_lightning.core.stopping import Confident
+from svr_lightning.core.stopping import Confident, Majority, StopRule, rule_as_config
 from tests.trajectories import adaptive, record, write_results, write_samples
 
-RECORD = "record with --model.evaluation.adaptive false"
+RECORD = "record every turn with --model.evaluation.adaptive false"
 
 
 def problems(dataset: str = "toy", size: int = 300) -> list[dict[str, Any]]:
@@ -33,7 +32,7 @@ def samples(tmp_path: Path) -> Path:
 
 def certify(samples: Path, *arguments: str, max_pse: str = "0.10") -> int:
     promise = ["--max-pse", max_pse] if max_pse else []
-    command = ["certify", "--samples", str(samples), *promise, "--max-turns", "3"]
+    command = ["certify", str(samples.parent), *promise, "--max-turns", "3"]
     if not {"--calibrate-on", "--report-on"} & {*arguments}:
         command += ["--calibrate-on", "1"]
     return main([*command, *arguments])
@@ -59,14 +58,14 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     assert (chosen["rates"]["pse"], chosen["rates"]["wrong"], chosen["threshold"]) == (0, 0, 0.99)
     own = read_operating_point(policy)
     assert isinstance(own, Certificate)
-    assert (own.rule, own.otherwise) == (Confident(threshold=0.99), "answer")
+    assert own.rule == Confident(threshold=0.99)
     written = json.loads((policy / "operating_point.json").read_text())
     assert written == {"threshold": 0.99, **content}
     assert content["promises"] == [{"name": "pse", "limit": 0.1, "bound": 1.0}]
     assert content["confidence"] == 0.9
     assert content["rule"] == {"score": "confidence", "needs_correct": True, "fallback": "last"}
     assert content["data"]["datasets"] == {"toy": 300}
-    assert (content["schema_version"], len(content["data"]["sha256"][0])) == (1, 64)
+    assert (content["schema_version"], len(content["data"]["sha256"][0])) == (2, 64)
     assert content["bounds"]["pse"] < 0.02  # 0 of 300
     rows = by_threshold(samples)
     assert (rows[0.65]["rates"]["pse"], rows[0.65]["certified"]) == (0.2, False)
@@ -108,69 +107,12 @@ def test_every_promise_has_to_hold(samples: Path, capsys: pytest.CaptureFixture[
     assert row["p_values"]["tokens"] > row["level"] > row["p_values"]["pse"]
 
 
-def test_accepted_answers_and_escalations_have_promises_of_their_own(samples: Path) -> None:
+def test_accepted_answers_have_a_promise_of_their_own(samples: Path) -> None:
     assert certify(samples, "--max-wrong-accepted", "0.05", max_pse="") == 0
     assert found(samples)["certified"]["rates"]["wrong_accepted"] == 0.0
     lax = ("--thresholds", "0.7")  # accepted on the first turn, 60 of 300 wrongly
     assert certify(samples, "--max-wrong-accepted", "0.15", *lax, max_pse="") == 1
     assert certify(samples, "--max-wrong-accepted", "0.25", *lax, max_pse="") == 0
-    assert certify(samples, "--max-escalated", "0.05", *lax, max_pse="") == 0
-    assert certify(samples, "--max-escalated", "0.05", "--thresholds", "1", max_pse="") == 1
-    assert found(samples)["candidates"][0]["rates"]["escalated"] == 1.0
-
-
-def hopeless(size: int = 400) -> list[dict[str, Any]]:
-    """Of four problems one is never solved and says so; one in forty is doubted at first."""
-    right, doubt, lost = (True, "C", 0.99, 10), (True, "U", 0.1, 10), (False, "U", 0.1, 10)
-    firsts = {0: [doubt, right, right], **dict.fromkeys(range(1, 11), [lost] * 3)}
-    return [record(f"p{k}", *firsts.get(k % 40, [right] * 3)) for k in range(size)]
-
-
-def test_a_lower_threshold_gives_up_with_a_promise_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_samples(tmp_path, hopeless())
-    samples, grid = tmp_path / "samples.jsonl", ("--thresholds", "0.9", "--give-up", "0", "0.3")
-    assert certify(samples, *grid, "--max-given-up-wrongly", "0.06") == 0
-    chosen = found(samples)["certified"]
-    assert (chosen["threshold"], chosen["give_up"]) == (0.9, 0.3)
-    assert chosen["rates"]["given_up_wrongly"] == 1 / 40
-    assert chosen["rates"]["turns"] == 1.0
-    assert svr.Certificate.read(tmp_path / "certify" / "certificate.json").rule.give_up == 0.3
-    shown = capsys.readouterr().out
-    assert "threshold 0.90 or < 0.3: pse at most 0.1, given_up_wrongly at most 0.06" in shown
-    assert max(map(len, shown.split("calibration")[1].split("threshold")[0].splitlines())) <= 80
-    assert certify(samples, *grid, "--max-given-up-wrongly", "0.03") == 0
-    assert found(samples)["certified"]["give_up"] == 0.0  # nothing is given up, so nothing wrongly
-    assert certify(samples, "--thresholds", "0.5", "--give-up", "0.6") == 2
-    assert "--give-up: every one is above" in capsys.readouterr().err
-
-
-def test_a_pair_of_models_has_promises_on_accuracy_and_escalations(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_samples(tmp_path, hopeless())
-    write_samples(tmp_path / "second", [record(row["id"], (True, "C", 1, 9)) for row in hopeless()])
-    samples, second = tmp_path / "samples.jsonl", tmp_path / "second" / "samples.jsonl"
-    promises = ("--min-accuracy", "0.9", "--max-escalated", "0.4", "--thresholds", "0.9")
-    pair = ("--second", str(second), "--give-up", "0.3")
-    assert certify(samples, *promises) == 1  # a quarter is never solved
-    assert certify(samples, *promises, *pair) == 0
-    content = found(samples)
-    assert content["otherwise"] == "escalate"
-    rates = content["certified"]["rates"]
-    assert (rates["wrong"], rates["escalated"]) == (0.0, pytest.approx(11 / 40))
-    assert rates["tokens"] == pytest.approx(110 + 109 * 11 / 40)
-    assert len(content["data"]["sha256"]) == 2
-    again = ["certify", "--check", str(tmp_path / "certify" / "certificate.json")]
-    again += ["--samples", str(samples)]
-    assert main([*again, "--second", str(second)]) == 0
-    assert main(again) == 2
-    assert "--second is for certificates with a second model" in capsys.readouterr().err
-    write_samples(tmp_path / "second", [record("p0", (True, "C", 1, 9))])
-    assert certify(samples, *promises, *pair) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "--second: there is no problem 'toy/p1'; record the same problems" in line
 
 
 def test_a_promise_is_about_all_data_sets_together(tmp_path: Path) -> None:
@@ -192,29 +134,58 @@ def test_promises_that_only_the_middle_of_the_grid_can_keep_are_found_there(samp
     assert certified == [0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75]
 
 
-def test_another_rule_is_tested_as_it_would_stop(tmp_path: Path) -> None:
-    rows = [record(f"p{k}", (True, "I", 0.9, 10), (True, "C", 0.9, 10)) for k in range(100)]
-    write_samples(tmp_path, rows)
-    samples = tmp_path / "samples.jsonl"
-    for options, accepted in ((("--max-turns", "1"), 0.0), (("--any-verdict",), 1.0)):
-        assert certify(samples, "--thresholds", "0.9", "--max-turns", "2", *options) == 0
-        assert found(samples)["certified"]["rates"]["accepted"] == accepted
-    assert found(samples)["rule"]["needs_correct"] is False
+def with_rule(folder: Path, rows: list[dict[str, Any]], rule: StopRule, turns: int) -> Path:
+    """An evaluation of every turn, whose results quote a stopping rule."""
+    evaluation = {"model": {"evaluation": {"stop": rule_as_config(rule)}}}
+    write_results(folder, rows, {**evaluation, "protocol": {"max_turns": turns}}, {})
+    return folder / "samples.jsonl"
 
 
-def test_a_threshold_on_log_probabilities_is_written_for_predict_too(tmp_path: Path) -> None:
+def test_a_policy_that_states_no_verdict_is_certified_with_its_own_rule(tmp_path: Path) -> None:
+    """RLCR's self-check is a confidence alone, whose verdict reads UNSURE."""
+    rows = [record(f"p{k}", *[(True, "U", 0.9, 10)] * 3) for k in range(300)]
+    rule = Confident(threshold=0.8, needs_correct=False)
+    samples, policy = with_rule(tmp_path / "rlcr", rows, rule, 3), tmp_path / "policy"
+    policy.mkdir()
+    assert certify(samples, "--write", str(policy)) == 0
+    own = read_operating_point(policy)
+    assert isinstance(own, Certificate)
+    assert own.rule == Confident(threshold=0.9, needs_correct=False)
+    assert found(samples)["certified"]["rates"]["accepted"] == 1.0
+    before = (policy / "operating_point.json").read_bytes()
+    paper = with_rule(tmp_path / "paper", rows, Confident(), 3)
+    assert certify(paper, "--write", str(policy)) == 2  # no threshold stops where none is CORRECT
+    assert (policy / "operating_point.json").read_bytes() == before
+
+
+def test_a_threshold_that_accepts_no_answer_is_never_written(
+    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = tmp_path / "policy"
+    policy.mkdir()
+    grid = ("--thresholds", "0.55", "1.0", "--write", str(policy))
+    assert certify(samples, *grid, max_pse="0.03") == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "only thresholds that accept no answer keep the promise: pse at most 0.03" in shown
+    assert read_operating_point(policy) is None
+
+
+def test_a_rule_on_log_probabilities_is_certified_and_one_without_threshold_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = problems()
     for row in rows:
         for one in row["turns"]:
             one["answer_logprob"] = -0.01 if one["correct"] else -2.0
-    write_samples(tmp_path, rows)
-    policy = tmp_path / "policy"
+    rule = Confident(threshold=-1.0, score="answer_logprob")
+    samples, policy = with_rule(tmp_path / "nats", rows, rule, 3), tmp_path / "policy"
     policy.mkdir()
-    scored = ["--score", "answer_logprob", "--thresholds", "-0.1", "--write", str(policy)]
-    assert certify(tmp_path / "samples.jsonl", *scored) == 0
+    assert certify(samples, "--thresholds", "-0.1", "--write", str(policy)) == 0
     own = read_operating_point(policy)
     assert isinstance(own, Certificate)
     assert own.rule == Confident(threshold=-0.1, score="answer_logprob")
+    assert certify(with_rule(tmp_path / "votes", rows, Majority(), 3)) == 2
+    assert "its stopping rule, the majority is settled, has no threshold" in capsys.readouterr().err
 
 
 def test_samples_that_end_at_their_stop_are_refused_with_what_to_do(
@@ -239,7 +210,7 @@ def test_the_choice_is_measured_on_problems_that_had_no_part_in_it(
     write_samples(tmp_path / "other", problems("toy", 40))
     other = tmp_path / "other" / "samples.jsonl"
     assert certify(samples, "--report-on", str(other)) == 2  # some problems are in both
-    assert "toy/toy-0 is in --samples too" in capsys.readouterr().err
+    assert "toy/toy-0 is a problem of the calibration too" in capsys.readouterr().err
     renamed = [{**row, "id": f"new-{row['id']}"} for row in problems("toy", 40)]
     write_samples(tmp_path / "other", renamed)
     assert certify(samples, "--report-on", str(other)) == 0
@@ -256,24 +227,19 @@ def test_variants_of_one_problem_are_one_observation_on_one_side(
     samples = tmp_path / "samples.jsonl"
     assert certify(samples, "--thresholds", "0.99", max_pse="0.2") == 0
     assert found(samples)["data"]["clusters"] == 100
-    assert "200 problems, which count as 100 (variants of one problem are one)" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    shown = capsys.readouterr().out
+    assert "calibration: 200 problems (100 without variants), T_max = 3" in shown
     assert certify(samples, "--thresholds", "0.99", "--calibrate-on", "0.5", max_pse="0.2") == 0
     assert found(samples)["data"]["datasets"] == {"toy": 100}
     assert found(samples)["data"]["clusters"] == 50
 
 
-def test_a_choice_that_never_stops_says_so_and_equal_thresholds_are_one_row(
+def test_thresholds_that_return_the_same_are_one_row(
     samples: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert certify(samples, "--thresholds", "0.55", "1.0", max_pse="0.03") == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "this never stops: every problem takes all its 3 turns" in shown
     assert certify(samples) == 0
     shown = capsys.readouterr().out
-    assert "this never stops" not in shown
-    assert "0.75-0.99" in shown  # all of them return the same
+    assert "0.75-0.99" in shown
     assert "0.85" not in shown
 
 
@@ -286,7 +252,7 @@ def test_a_certificate_is_checked_on_new_problems(
     def check(rows: list[dict[str, Any]]) -> int:
         write_samples(tmp_path / "new", rows)
         new = str(tmp_path / "new" / "samples.jsonl")
-        return main(["certify", "--check", certificate, "--samples", new])
+        return main(["certify", "--check", certificate, new])
 
     assert check(problems(size=100)) == 0
     assert "no promise is shown to be broken" in capsys.readouterr().out
@@ -307,15 +273,15 @@ def test_recordings_of_other_settings_are_not_mixed_and_not_compared(
     config = {"model": {"evaluation": {"temperature": 0.6}}}
     write_results(tmp_path / "hot", problems("other"), config, {})
     hot = str(tmp_path / "hot" / "samples.jsonl")
-    assert main(["certify", "--samples", str(samples), hot, "--max-pse", "0.1"]) == 2
-    assert "recorded with different settings" in capsys.readouterr().err
+    assert main(["certify", str(samples), hot, "--max-pse", "0.1"]) == 2
+    assert "the recordings have different settings" in capsys.readouterr().err
     assert certify(samples, "--report-on", hot) == 2
-    assert "--report-on: recorded with different settings" in capsys.readouterr().err
+    assert "the recordings have different settings" in capsys.readouterr().err
     certificate = samples.parent / "certify" / "certificate.json"
     content = json.loads(certificate.read_text())
     certificate.write_text(json.dumps(content | {"decoding": {"temperature": 0.0}}))
-    assert main(["certify", "--check", str(certificate), "--samples", hot]) == 2
-    assert "--samples: recorded with temperature=0.6 instead of 0.0" in capsys.readouterr().err
+    assert main(["certify", "--check", str(certificate), hot]) == 2
+    assert "recorded with temperature=0.6 instead of 0.0" in capsys.readouterr().err
 
 
 def test_the_plan_says_how_many_labels_a_promise_needs(
@@ -347,7 +313,8 @@ def test_the_plan_says_how_many_labels_a_promise_needs(
             ["--max-tokens", "9", "--token-bound", "99"],
             "loss lies outside [0, 99]; give a larger token bound",
         ),
-        (["--score", "answer_logprob", "--thresholds", "-0.1"], "hold no 'answer_logprob'"),
+        (["--max-tokens", "99", "--token-bound", "99"], "promise fewer --max-tokens"),
+        (["--samples", "x"], "--samples: evaluations are given as folders, without an option"),
         (["--check", "nowhere.json"], "nowhere.json: no such file"),
         (["--check", "."], ".: no such file; give the certificate.json of certify"),
     ],

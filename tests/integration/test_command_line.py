@@ -25,7 +25,6 @@ from svr_lightning.training.module import SVRModule
 from svr_lightning.training.trainer import SVRTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
-_NEEDED = {"vote": "--votes", "report": "--out"}
 TINY = str(ROOT / "configs" / "countdown_tiny.yaml")
 SMALL = str(ROOT / "tests" / "faults" / "small_run.yaml")
 
@@ -56,8 +55,8 @@ def test_the_keys_read_from_source_are_those_of_the_parser() -> None:
     ("arguments", "parts"),
     [
         (
-            ["swep"],
-            ["'swep'", "did you mean 'sweep'?", "fit, validate, test, predict, sweep, certify"],
+            ["repla"],
+            ["'repla'", "did you mean 'replay'?", "fit, validate, test, predict, replay, certify"],
         ),
         (["fit", "--config", TINY, "--trainer.max_step", "1"], ["trainer.max_steps"]),
         (["fit", "--config", TINY, "--max_steps", "1"], ["did you mean 'trainer.max_steps'?"]),
@@ -126,7 +125,7 @@ def test_commands_that_read_files_do_not_import_torch(command: str, tmp_path: Pa
         "except SystemExit:\n    pass\n"
         "print({'torch', 'torchmetrics', 'transformers', 'lightning'} & set(sys.modules))"
     )
-    for arguments in (["--help"], [_NEEDED.get(command, "--samples"), str(tmp_path / "none")]):
+    for arguments in (["--help"], [str(tmp_path / "none")]):
         done = subprocess.run(
             [sys.executable, "-c", code, command, *arguments],
             capture_output=True,
@@ -151,9 +150,9 @@ def test_help_lists_every_key_and_says_what_is_not_read(
 def test_no_command_takes_an_abbreviated_flag(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    error = error_of(capsys, "sweep", "--samples", "x", "--max-turn", "3")
+    error = error_of(capsys, "replay", "x", "--max-turn", "3")
     assert "unrecognized arguments: --max-turn 3; did you mean '--max-turns'?" in error
-    assert "--samples; see `svr_lightning sweep --help`" in error_of(capsys, "sweep")
+    assert "FOLDER; see `svr_lightning replay --help`" in error_of(capsys, "replay")
     monkeypatch.setattr("svr_lightning.cli.main.check_command_line", lambda *_: None)
     error = error_of(capsys, "fit", "--config", TINY, "--trainer.max_step", "1")
     assert "--trainer.max_step" in error

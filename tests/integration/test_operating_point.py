@@ -61,7 +61,7 @@ def test_a_file_that_holds_no_threshold_is_named(tmp_path: Path, text: str) -> N
 def written(folder: Path, **changes: Any) -> Certificate:
     """A certificate in a policy's folder."""
     content = {
-        "schema_version": 1,
+        "schema_version": 2,
         **{"certified": {"threshold": 0.9}, "rule": {"score": "verdict_probability"}},
         **{"promises": [{"name": "pse", "limit": 0.1}], "confidence": 0.9, "max_turns": 10},
         **changes,

@@ -33,7 +33,7 @@ def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) ->
     else:
         write_table(Table.from_pylist(log_rows()), log)
     names = ["id=question", "confidence=p", "correct=y", "tokens=cost", "cluster=twin"]
-    command = ["certify", "--samples", str(log), "--calibrate-on", "1", "--columns", *names]
+    command = ["certify", str(log), "--calibrate-on", "1", "--columns", *names]
     assert main([*command, "--max-wrong-accepted", "0.1"]) == 0
     content = json.loads((tmp_path / "certify" / "certificate.json").read_text())
     rates = content["certified"]["rates"]
@@ -51,7 +51,7 @@ def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) ->
         (
             {"id": 1, "p": 85, "correct": 1},
             ["confidence=p"],
-            "log.jsonl:1: p=85 must be a number in [0, 1]",
+            "log.jsonl, row 1: p=85 must be a number in [0, 1]",
         ),
         ({"id": 1, "confidence": [0.5], "correct": 1}, [], "confidence=[0.5] must be a number"),
         (
@@ -59,13 +59,18 @@ def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) ->
             [],
             "correct='yes' must be true, false, 1",
         ),
-        ({"id": 1, "confidence": 0.5}, [], "log.jsonl:1: no correct; the row has id, confidence"),
-        ({"id": "", "confidence": 0.5, "correct": 1}, [], "log.jsonl:1: no id"),
-        ({"id": 1, "confidence": math.nan, "correct": 1}, [], "log.jsonl:1: no confidence"),
+        (
+            {"id": 1, "confidence": 0.5},
+            [],
+            "log.jsonl, row 1: no correct; the row has id, confidence",
+        ),
+        ({"id": "", "confidence": 0.5, "correct": 1}, [], "log.jsonl, row 1: no id"),
+        ({"id": 1, "confidence": math.nan, "correct": 1}, [], "log.jsonl, row 1: no confidence"),
         ({"id": 1, "confidence": 0.5, "correct": 1, "turn": 2}, [], "numbered from 1; found 2"),
+        ({"id": 1, "confidence": 0.5, "correct": 1, "turn": 0}, [], "a turn's number, from 1"),
         ({"id": 1, "confidence": 0.5, "correct": 1, "tokens": "x"}, [], "tokens='x' must be a"),
         ({"id": 1, "confidence": 0.5, "correct": 1, "tokens": 1.5}, [], "must be a whole number"),
-        ([1], [], "log.jsonl:1: the row is no object"),
+        ([1], [], "log.jsonl, row 1: the row is no object"),
         ({}, ["score=p"], "--columns score=p: give NAME=COLUMN"),
     ],
 )
@@ -75,7 +80,7 @@ def test_a_log_that_cannot_be_used_is_one_line(
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps(row) + "\n")
     names = columns or ["id=id"]
-    assert main(["certify", "--samples", str(log), "--max-pse", "0.1", "--columns", *names]) == 2
+    assert main(["certify", str(log), "--max-pse", "0.1", "--columns", *names]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
 
@@ -88,7 +93,7 @@ def test_of_two_logs_with_one_name_none_is_lost_silently(
         log.parent.mkdir()
         log.write_text("".join(f"{json.dumps(row)}\n" for row in log_rows(5)))
     columns = ["--columns", "id=question", "confidence=p", "correct=y"]
-    given = ["--samples", *map(str, logs), "--max-pse", "0.1", *columns]
+    given = [*map(str, logs), "--max-pse", "0.1", *columns]
     assert main(["certify", *given]) == 2
     assert "b/log.jsonl: data set 'log' is in another of the files" in capsys.readouterr().err
 
@@ -100,7 +105,7 @@ def test_a_table_made_by_pandas_is_read(tmp_path: Path, yes: Any) -> None:
     last = {**row, "turn": 2.0, "tokens": math.nan, "cluster": math.nan}
     log = tmp_path / "log.jsonl"
     log.write_text(f"{json.dumps(row)}\n{json.dumps(last)}\n")
-    table = load_log([log], [])["log"]
+    table = load_log(log)
     assert table.length.tolist() == [2]
     assert table.correct.tolist() == [[True, True]]
     assert table.ids == ("1",)
@@ -111,7 +116,7 @@ def test_samples_of_another_program_are_told_of_the_option_for_them(
 ) -> None:
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps(log_rows(1)[0]))
-    assert main(["certify", "--samples", str(log), "--max-pse", "0.1"]) == 2
+    assert main(["certify", str(log), "--max-pse", "0.1"]) == 2
     assert "another program's log needs --columns" in capsys.readouterr().err
 
 
@@ -124,27 +129,8 @@ def test_tokens_are_promised_only_where_all_were_counted(
     log = tmp_path / "log.jsonl"
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     limits = ["--max-tokens", "9", "--token-bound", "99", "--calibrate-on", "1"]
-    assert main(["certify", "--samples", str(log), "--columns", "id=id", *limits]) == 2
+    assert main(["certify", str(log), "--columns", "id=id", *limits]) == 2
     assert f"{said} have no tokens" in capsys.readouterr().err
-
-
-def test_tokens_of_a_second_model_and_of_new_problems_count_only_where_they_were_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [{"id": k, "confidence": 0.9, "correct": 1} for k in range(300)]
-    logs = {"with": [{**row, "tokens": 5} for row in rows], "without": rows}
-    for name, found in logs.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
-    given, less = (["--samples", str(tmp_path / f"{name}.jsonl")] for name in logs)
-    columns = ["--columns", "id=id"]
-    limits = ["--max-tokens", "40", "--token-bound", "99", "--calibrate-on", "1"]
-    second = ["--second", str(tmp_path / "without.jsonl")]
-    assert main(["certify", *given, *columns, *limits, *second]) == 2
-    assert "300 of 600 turns have no tokens" in capsys.readouterr().err
-    assert main(["certify", *given, *columns, *limits]) == 0
-    certificate = str(tmp_path / "certify" / "certificate.json")
-    assert main(["certify", "--check", certificate, *less, *columns]) == 2
-    assert "300 of 300 turns have no tokens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -154,16 +140,53 @@ def test_a_cluster_may_be_named_once_for_all_turns_of_a_problem(
     said: list[str], clusters: int, tmp_path: Path
 ) -> None:
     turns = [{"id": k, "confidence": 0.9, "correct": 1, "cluster": c} for k in "pq" for c in said]
+    turns = [{**row, "turn": place % 3 + 1} for place, row in enumerate(turns)]
     log = tmp_path / "log.jsonl"
     log.write_text("".join(json.dumps(row) + "\n" for row in turns))
-    assert len(set(load_log([log], ["id=id"])["log"].cluster.tolist())) == clusters
+    assert len(set(load_log(log).cluster.tolist())) == clusters
 
 
 def test_two_clusters_of_one_problem_are_refused(tmp_path: Path) -> None:
     turns = [{"id": "p", "confidence": 0.9, "correct": 1, "cluster": c} for c in "ab"]
+    turns = [{**row, "turn": place} for place, row in enumerate(turns, start=1)]
     log = tmp_path / "log.jsonl"
     log.write_text("".join(json.dumps(row) + "\n" for row in turns))
     with pytest.raises(
-        ConfigError, match=r"log\.jsonl:2: problem 'p' has the clusters 'a' and 'b'"
+        ConfigError, match=r"log\.jsonl, row 2: problem 'p' has the clusters 'a' and 'b'"
     ):
-        load_log([log], ["id=id"])
+        load_log(log)
+
+
+def test_rows_of_one_id_are_turns_only_by_a_column_of_turns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    twice = [{**row, "n": n} for row in log_rows(300) for n in (1, 2)]
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in twice))
+    names = ["id=question", "confidence=p", "correct=y"]
+    command = ["certify", str(log), "--max-wrong-accepted", "0.2", "--columns", *names]
+    assert main(command) == 2
+    assert (
+        "row 2: question '0' is there twice; if its rows are turns, name their column with --"
+        in (capsys.readouterr().err)
+    )
+    assert main([*command, "turn=n"]) == 0
+    assert "calibration: 150 problems, T_max = 2" in capsys.readouterr().out
+
+
+def test_a_promise_on_early_stops_is_refused_of_a_log_with_one_turn_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    rows = [{"id": k, "confidence": 1.0, "correct": 0} for k in range(300)]
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert main(["certify", str(log), "--max-pse", "0.05", "--columns", "id=id"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no answer could break the promise pse at most 0.05 with T_max = 1" in line
+    assert "promise --max-wrong-accepted instead" in line
+
+
+def test_a_confidence_that_rounding_puts_above_one_is_one(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text(f"id,confidence,correct,note\na,1.0000000000000002,1,{'x' * 200_000}\n")
+    assert load_log(log).confidence.tolist() == [[1.0]]

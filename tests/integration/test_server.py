@@ -187,9 +187,8 @@ def test_a_request_sets_rule_threshold_turns_and_tokens(proxy: str, upstream: Sc
     repeated = {"class_path": "RepeatedAnswer", "init_args": {"times": 3}}
     assert found(rule=repeated) == (4, "an answer given 3 times in a row")
     assert found(threshold=0.99, turns=3)[0] == 3
-    assert found(give_up=0.5) == (1, "given up at confidence 0.4 < 0.5")
     assert found(max_tokens=20) == (1, "limit of 20 tokens")
-    assert found(threshold=None, give_up=None, rule=None) == found()  # options that are not set
+    assert found(threshold=None, rule=None) == found()  # options that are not set
     scored = {"class_path": "Confident", "init_args": {"score": "answer_logprob", "threshold": -1}}
     refused = chat(proxy, svr={"rule": scored})
     assert refused.status_code == 400

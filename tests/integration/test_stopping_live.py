@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.analysis.replay import Oracle, replay
+from svr_lightning.analysis.replay import FirstRight, replay
 from svr_lightning.analysis.table import turn_tables
 from svr_lightning.core.stopping import (
     Confident,
@@ -114,5 +114,5 @@ def test_no_rule_is_ahead_of_the_oracle_at_its_own_turns(
 ) -> None:
     for records in recordings.values():
         (table,) = turn_tables(records).values()
-        best = table.at(table.correct, replay(table, Oracle(), TURNS).returned)
+        best = table.at(table.correct, replay(table, FirstRight(), TURNS).returned)
         assert best.tolist() == table.correct.any(1).tolist()

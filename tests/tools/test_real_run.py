@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-
 from experiments.miniature.plan import Cell, Command
+
 from experiments.warmstart import __main__ as warmstart
 from svr_lightning.__main__ import main as svr
 from svr_lightning.cli.checks import check_command_line
@@ -38,7 +38,7 @@ class Played:
         return []
 
     def play(self, command: Command, words: list[str]) -> None:
-        if words[0] in ("sweep", "report"):
+        if words[0] in ("replay", "report"):
             assert svr(words) == 0
             return
         result = Path(command.result)

@@ -1,12 +1,6 @@
-"""Every operating point of a policy, from one recording of all turns.
-
-Rows are plain dictionaries: which point it is, then the metrics of each data set and of the macro
-averages, as results files have them.
-"""
+"""Families of stopping rules compared at equal tokens, from recordings of every turn."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +11,8 @@ from svr_lightning.analysis.intervals import (
     resample_counts,
     split_clusters,
 )
-from svr_lightning.analysis.metrics import measure_all
-from svr_lightning.analysis.replay import Oracle, replay, replayed
-from svr_lightning.analysis.table import Bools, Floats, Outcome, TurnTable, pool, problem_table
+from svr_lightning.analysis.replay import FirstRight, Row, Tables, replay
+from svr_lightning.analysis.table import Bools, Endings, Floats, TurnTable, pool, problem_table
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
     Confident,
@@ -31,8 +24,6 @@ from svr_lightning.core.stopping import (
     StopRule,
 )
 
-THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
-"""The paper's grid, 0.50 to 0.95."""
 CERTAINTIES = (0.8, 0.9, 0.95, 0.99, 1.0)
 """Of majorities; 0.95 is the value of adaptive consistency."""
 ALTERNATIVES = (3, 30)
@@ -47,56 +38,7 @@ _SCORES: Mapping[str, tuple[Score, bool]] = {
 _LEVELS = 11
 """Thresholds of a score, at equal shares of its recorded values."""
 ORACLE = "oracle (reads labels)"
-Tables = Mapping[str, TurnTable]
-Row = dict[str, Any]
-
-
-def sweep(tables: Tables, rule: Confident, max_turns: int, thresholds: Sequence[float]) -> Row:
-    """All curves.
-
-    Args:
-        tables: with ``max_turns`` turns of every problem that could be run.
-        rule: the operating point; each curve changes one of its settings.
-        max_turns: T_max, and the largest fixed budget.
-        thresholds: gamma of the curves.
-
-    Returns:
-        ``operating_point``: its row. ``fixed``: K = 1 to ``max_turns``. ``thresholds``: gamma at
-        T_max. ``verdict_only``: one row. ``confidence_only``: gamma. ``max_turns``: T_max = 1 to
-        ``max_turns`` at each gamma. ``transitions``: {data set: one 2 x 2 table per turn boundary},
-        see :func:`transitions`.
-
-    Raises:
-        ValueError: naming a problem whose turns are missing.
-    """
-    grid = [
-        adaptive_row(tables, replace(rule, threshold=gamma), horizon)
-        for horizon in range(1, max_turns + 1)
-        for gamma in thresholds
-    ]
-    return {
-        "operating_point": adaptive_row(tables, rule, max_turns),
-        "fixed": [fixed_row(tables, budget) for budget in range(1, max_turns + 1)],
-        "thresholds": [row for row in grid if row["max_turns"] == max_turns],
-        "verdict_only": adaptive_row(tables, replace(rule, threshold=0.0), max_turns),
-        "confidence_only": [
-            adaptive_row(tables, replace(rule, needs_correct=False, threshold=gamma), max_turns)
-            for gamma in thresholds
-        ],
-        "max_turns": grid,
-        "transitions": {name: transitions(table) for name, table in tables.items()},
-    }
-
-
-def adaptive_row(tables: Tables, rule: Confident, max_turns: int) -> Row:
-    """The metrics of adaptive inference with ``rule`` and T_max = ``max_turns``."""
-    found = measure_all(replayed(tables, rule, max_turns))
-    return {**asdict(rule), "max_turns": max_turns, **found}
-
-
-def fixed_row(tables: Tables, budget: int) -> Row:
-    """The metrics of a fixed budget of K turns. ``esr`` and ``pse`` are 0: nothing stops early."""
-    return {"budget": budget, **measure_all(replayed(tables, None, budget))}
+AnyRule = StopRule | FirstRight
 
 
 def compare_stops(
@@ -119,7 +61,7 @@ def compare_stops(
         ``budget``; ``winner``, the family with the highest ``accuracy`` that reads no labels, or
         None; ``rows``, one per family: whether it reads labels or a self-check; ``settings`` chosen
         on either half, ``accuracy`` and ``tokens`` measured on the other, ``gap`` to the winner
-        (paired), all None if it is too dear; ``points``: the frontier on all problems, which is
+        (paired), all None if it is over budget; ``points``: the frontier on all problems, which is
         optimistic.
 
     Raises:
@@ -162,29 +104,29 @@ def compare_stops(
 
 
 def _outcomes(
-    table: TurnTable, rules: Sequence[tuple[StopRule | Oracle, int]], max_turns: int
-) -> Iterator[Outcome]:
+    table: TurnTable, rules: Sequence[tuple[AnyRule, int]], max_turns: int
+) -> Iterator[Endings]:
     """The outcome of each rule of :func:`families` with its T_max.
 
     A majority depends on the number of remaining turns, and both kinds of votes return an earlier
     turn if nothing stops. The others return the turn at which they stop, so one replay of all
     turns, cut at T_max, gives every T_max.
     """
-    whole: dict[StopRule | Oracle, Outcome] = {}
+    whole: dict[AnyRule, Endings] = {}
     for rule, turns in rules:
         if isinstance(rule, Majority | Posterior):
             yield replay(table, rule, turns)
             continue
         if rule not in whole:
             whole[rule] = replay(table, rule, max_turns)
-        yield Outcome(
+        yield Endings(
             returned=np.minimum(whole[rule].returned, turns),
             observed=np.minimum(whole[rule].observed, turns),
             stopped_early=whole[rule].stopped_early & (whole[rule].observed < turns),
         )
 
 
-def measured(table: TurnTable, outcome: Outcome) -> tuple[Floats, Floats]:
+def measured(table: TurnTable, outcome: Endings) -> tuple[Floats, Floats]:
     """[N] whether the returned answer is correct, and the tokens of all turns up to the stop."""
     problems = problem_table(table, outcome).problems
     return problems["final_correct"].astype(float), problems["total_tokens"].astype(float)
@@ -220,14 +162,14 @@ def best_option(right: Floats, tokens: Floats, budget: Floats) -> int | None:
 
 def families(
     table: TurnTable, max_turns: int, horizons: Sequence[int] = ()
-) -> dict[str, list[tuple[StopRule | Oracle, int]]]:
+) -> dict[str, list[tuple[AnyRule, int]]]:
     """By name, rules with each T_max of ``horizons``.
 
     Scores that were not recorded, and repetition in a single turn, are left out. Thresholds are
     quantiles of the table's scores. Without ``horizons``: 1 to ``max_turns``.
     """
     counts = range(2, max_turns + 1)
-    rules: dict[str, list[StopRule | Oracle]] = {
+    rules: dict[str, list[AnyRule]] = {
         "repeated answer": [RepeatedAnswer(times=count) for count in counts],
         "equal answers": [RepeatedAnswer(times=count, in_a_row=False) for count in counts],
         "majority": [Majority(certainty=certainty) for certainty in CERTAINTIES],
@@ -247,10 +189,10 @@ def families(
                 Confident(threshold=level, score=score, needs_correct=needs_correct)
                 for level in sorted(set(levels))
             ]
-    rules[ORACLE] = [Oracle()]
+    rules[ORACLE] = [FirstRight()]
     every = range(1, max_turns + 1)
     horizons = horizons or every
-    found: dict[str, list[tuple[StopRule | Oracle, int]]] = {
+    found: dict[str, list[tuple[AnyRule, int]]] = {
         "fixed turns": [(FixedTurns(turns=turns), turns) for turns in every]
     }
     for name, some in rules.items():
@@ -276,35 +218,3 @@ def _mean(
     if values is None:
         return None, None
     return float(values.mean()), percentile_interval(counts @ values / counts.sum(1))
-
-
-def transitions(table: TurnTable) -> list[list[list[int]]]:
-    """How labels change from turn to turn.
-
-    Returns:
-        [T - 1][2][2] counts over the problems that have both turns: entry [t][before][after] with
-        0 wrong and 1 right, so that [t][0][1] were fixed by turn t + 2 and [t][1][0] broken.
-    """
-    counts = []
-    for later in range(1, table.correct.shape[1]):
-        both = table.length > later
-        pair = 2 * table.correct[both, later - 1] + table.correct[both, later]
-        counts.append(np.bincount(pair, minlength=4).reshape(2, 2).tolist())
-    return counts
-
-
-def long_rows(curves: Row) -> list[Row]:
-    """The rows of :func:`sweep` one line per point and data set, for a table of one's own.
-
-    Macro averages stand under the names ``macro/all`` and ``macro/math``.
-    """
-    lines = []
-    for curve in ("operating_point", "fixed", "verdict_only", "confidence_only", "max_turns"):
-        rows = curves[curve] if isinstance(curves[curve], list) else [curves[curve]]
-        for row in rows:
-            point = {k: v for k, v in row.items() if k not in ("datasets", "macro")}
-            macro = {f"macro/{name}": values for name, values in row["macro"].items()}
-            for dataset, values in {**row["datasets"], **macro}.items():
-                numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
-                lines.append({"curve": curve, "dataset": dataset, **point, **numbers})
-    return lines

@@ -1,0 +1,226 @@
+"""Every operating point of a policy from one recording, without a model.
+
+The recording holds T_max turns of every problem, or pools of independent samples:
+
+    svr test --config ... --model.evaluation.adaptive false
+    svr replay RUN/eval/test
+    svr test --config ... --model.evaluation.votes 10 --model.evaluation.temperature 0.6
+    svr replay RUN/eval/votes
+
+Of turns, it evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, thresholds, stops
+on the verdict alone or the confidence alone, every (threshold, T_max), and how labels change from
+turn to turn. Writes replay.json, replay.csv with a line per point and data set, and
+diagnostics.json with calibration and stopping at the run's rule, with intervals. On the terminal,
+equal neighbouring rows are merged. --compare-stops adds rules that need no self-check
+(docs/stopping.md) and compares all within the same tokens: those of the run's rule, or --budget.
+
+Of pools, it evaluates majority voting. Maj@k is the accuracy of the answer that most of k samples
+give, averaged over draws of k; ties go to the answer that was sampled first, and answers that
+cannot be read do not vote. Writes votes.json.
+"""
+
+import argparse
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from svr_lightning.analysis.metrics import DIAGNOSTICS, diagnose
+from svr_lightning.analysis.replay import THRESHOLDS, curves, gate_of, long_rows, replayed
+from svr_lightning.analysis.results import VOTES, package_versions, read_pools, setting
+from svr_lightning.analysis.stops import compare_stops
+from svr_lightning.analysis.voting import vote
+from svr_lightning.cli.inputs import (
+    EVERY_TURN,
+    add_evaluations,
+    add_task_option,
+    load_recordings,
+    require_trusted_tasks,
+)
+from svr_lightning.core.metrics import DEFINITIONS
+from svr_lightning.display import merged, plain, text_table
+from svr_lightning.errors import ConfigError, require
+from svr_lightning.files import write_file, write_json
+
+COLUMNS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse", "any_turn_accuracy")
+"""Metrics on the terminal."""
+EQUALITY = "paper"
+"""The grader that decides which answers are equal, whichever grader gave the labels."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    add = parser.add_argument
+    add_evaluations(parser)
+    add("--max-turns", type=int, help="T_max (default: what was recorded)")
+    add("--thresholds", type=float, nargs="+", default=THRESHOLDS, help="gamma of the curves")
+    add("--compare-stops", action="store_true", help="all stopping rules at equal tokens")
+    add("--budget", type=float, help="tokens per problem of that comparison")
+    add("--k", type=int, nargs="+", default=[3, 5, 10], help="numbers of votes (3 5 10)")
+    add_task_option(parser)
+    add("--out", type=Path, help="folder; default: replay/ beside the first recording")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Replay turns and votes, each from the folders that hold them."""
+    pools = [path for path in options.evaluations if (path / VOTES).is_file() or path.name == VOTES]
+    turns = [path for path in options.evaluations if path not in pools]
+    for path in pools:
+        _votes(path, options)
+    if turns:
+        _turns(turns, options)
+    return 0
+
+
+# --- recorded turns -----------------------------------------------------------------------------
+
+
+def _turns(paths: Sequence[Path], options: argparse.Namespace) -> None:
+    recorded = load_recordings(paths)
+    tables, rule = recorded.tables, recorded.rule
+    max_turns = recorded.max_turns if options.max_turns is None else options.max_turns
+    require(max_turns >= 1, f"--max-turns {max_turns} must be at least 1")
+    require(options.budget is None or options.budget > 0, "--budget must be above 0 tokens")
+    try:
+        for threshold in options.thresholds:
+            replace(gate_of(rule), threshold=threshold).check()
+    except ValueError as error:
+        raise ConfigError(f"--thresholds: {error}") from error
+    try:
+        found = curves(tables, rule, max_turns, options.thresholds)
+        if options.compare_stops or options.budget is not None:
+            found["stops"] = compare_stops(tables, rule, max_turns, options.budget)
+    except ValueError as error:
+        raise ConfigError(f"{error}; {EVERY_TURN}, or lower --max-turns") from error
+    out = options.out or recorded.files[0].parent / "replay"
+    privileged = any(setting(one, "protocol", "privileged") is True for one in recorded.configs)
+    samples = [str(path) for path in recorded.files]
+    found = {"samples": samples, "privileged": privileged, **found}
+    write_json(out / "replay.json", found)
+    write_file(out / "replay.csv", [_csv(long_rows(found))])
+    write_json(out / DIAGNOSTICS, diagnose(replayed(tables, rule, max_turns)))
+    show(found, str(rule))
+    if not any(table.self_checked for table in tables.values()):
+        count = sum(int(table.length.sum()) for table in tables.values())
+        Console().print(Text(f"0 of {count} turns state a self-check: no threshold ever stops"))
+    Console().print(Text(f"{out}: replay.json, replay.csv, {DIAGNOSTICS}"))
+
+
+def show(found: Mapping[str, Any], rule: str) -> None:
+    """The curves averaged over the data sets, as tables of at most 80 columns."""
+    point = found["operating_point"]
+    console = Console()
+    console.print(Text(f"data sets: {plain(', '.join(point['datasets']))}"))
+    if found["privileged"]:
+        console.print(Text("privileged: labels in prompts", style="bold"))
+    _print(console, "fixed budgets", "K", [(str(r["budget"]), r) for r in found["fixed"]])
+    adaptive = [(f"{row['threshold']:.2f}", row) for row in found["thresholds"]]
+    own = [("the run's rule", point), ("verdict alone", found["verdict_only"])]
+    title = f"adaptive, T_max = {point['max_turns']}; the run's rule: {rule}"
+    _print(console, title, "threshold", adaptive, own)
+    alone = [(f"{row['threshold']:.2f}", row) for row in found["confidence_only"]]
+    _print(console, "confidence alone", "threshold", alone)
+    if "stops" in found:
+        _print_stops(console, found["stops"])
+
+
+def _print_stops(console: Console, stops: Mapping[str, Any]) -> None:
+    """Stopping rules at equal tokens, and the winner."""
+    rows = []
+    for row in stops["rows"]:
+        if row["accuracy"] is None:
+            rows.append([row["name"], "-", "over budget", "-", "-"])
+            continue
+        winner = row["name"] == stops["winner"]
+        gap = "winner" if winner else f"{row['gap']:+.3f} {_interval(row['gap_ci95'])}"
+        cells = [f"{row['accuracy']:.3f}", _interval(row["ci95"]), f"{row['tokens']:.0f}", gap]
+        rows.append([row["name"], *cells])
+    title = f"stopping rules within {stops['budget']:.0f} tokens per problem, all problems together"
+    headings = ["rule", "accuracy", "95 %", "tokens", "to the winner"]
+    console.print(text_table(headings, rows, title))
+    console.print(Text("settings chosen on one half of the problems, measured on the other"))
+
+
+def _interval(bounds: Sequence[float]) -> str:
+    return f"[{bounds[0]:.3f}, {bounds[1]:.3f}]"
+
+
+def _print(
+    console: Console,
+    title: str,
+    first: str,
+    curve: Sequence[tuple[str, Mapping[str, Any]]],
+    single: Sequence[tuple[str, Mapping[str, Any]]] = (),
+) -> None:
+    """A table of a curve's points, equal neighbours merged, and of single points behind it."""
+    points, others = (
+        [[name, *_cells(row["macro"]["all"])] for name, row in rows] for rows in (curve, single)
+    )
+    headings = [first, *(DEFINITIONS[name].head for name in COLUMNS)]
+    console.print(text_table(headings, [*merged(points), *others], title))
+
+
+def _cells(values: Mapping[str, Any]) -> list[str]:
+    known = ((DEFINITIONS[name], values[name]) for name in COLUMNS)
+    return ["-" if value is None else metric.text(value) for metric, value in known]
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, columns, lineterminator="\n")
+    writer.writeheader()
+    # A spreadsheet would run a name that begins like a formula.
+    writer.writerows({**row, "dataset": _as_text(row["dataset"])} for row in rows)
+    return stream.getvalue().encode("ascii", "backslashreplace").decode()
+
+
+def _as_text(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
+# --- pools of samples ---------------------------------------------------------------------------
+
+
+def _votes(path: Path, options: argparse.Namespace) -> None:
+    """Write ``votes.json`` and print accuracy and tokens of voting."""
+    file, ks = path / VOTES if path.is_dir() else path, sorted(set(options.k))
+    require(ks[0] >= 1, f"--k {ks[0]}: must be at least 1")
+    records = read_pools(file)
+    require(bool(records), f"{file}: there is no problem in it; evaluate something first")
+    require_trusted_tasks(file, records, options)
+    try:
+        results = vote(records, ks)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    out = (options.out or file.parent) / "votes.json"
+    config = {"votes": file, "k": ks, "equality": EQUALITY}
+    write_json(out, {**results, "config": config, "versions": package_versions()})
+    rows = []
+    for name, values in _parts(results):
+        rows.append((name, "1", *_accuracy(values, "mean@1"), "", ""))
+        for k in ks:
+            others = (f"{values[f'pass@{k}']:.3f}", f"{values[f'tokens@{k}']:.0f}")
+            rows.append(("", str(k), *_accuracy(values, f"maj@{k}"), *others))
+    console = Console()
+    console.print(text_table(("data set", "k", "Maj@k", "95 %", "pass@k", "tokens"), rows))
+    console.print(Text(f"{out}: every number, with intervals"), soft_wrap=True)
+
+
+def _parts(results: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every data set; where there are several, their average and that of Math-5."""
+    for name, values in results["datasets"].items():
+        yield f"{' '.join(plain(name).split())} ({values['n']})", values
+    for name, average in results["macro"].items():
+        if len(average["datasets"]) > 1:
+            yield f"average, {name} ({len(average['datasets'])} sets)", average
+
+
+def _accuracy(values: Mapping[str, Any], name: str) -> tuple[str, str]:
+    low, high = values["ci95"][name]
+    return f"{values[name]:.3f}", f"{low:.3f}-{high:.3f}"

@@ -1,0 +1,129 @@
+"""Stopping rules of many families at equal tokens."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svr_lightning.analysis.intervals import split_clusters
+from svr_lightning.analysis.replay import replay
+from svr_lightning.analysis.stops import ORACLE, _outcomes, best_option, compare_stops, families
+from svr_lightning.core.stopping import Confident
+from tests.trajectories import record, turn_tables
+
+FOUR = {
+    # letters of turns 1 to 4, and the right one; every turn costs 10 tokens
+    "p": ("aaaa", "a"),
+    "q": ("abbb", "b"),
+    "r": ("abab", "c"),
+    "s": ("abcc", "c"),
+}
+
+
+def four() -> list[dict[str, Any]]:
+    rows = []
+    for name, (letters, right) in FOUR.items():
+        row = record(name, *[(one == right, "U", 0.5, 5) for one in letters])
+        for turn, one in zip(row["turns"], letters, strict=True):
+            turn |= {"prompt_tokens": 5, "answer": one, "answer_group": "abc".index(one) + 1}
+        rows.append(row)
+    return rows
+
+
+def test_rules_are_compared_at_equal_tokens_on_problems_that_did_not_choose_them() -> None:
+    tables = turn_tables(four())
+    found = compare_stops(tables, Confident(), 4, 30.0)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert found["budget"] == 30.0
+    # No row of the table has log-probabilities; the policy is never sure.
+    assert list(rows) == [
+        *("fixed turns", "repeated answer", "equal answers", "majority", "votes and confidences"),
+        *("verdict and confidence", "confidence", "oracle (reads labels)"),
+    ]
+    # On all problems: fixed turns cost 10 each; p, then q, then s become right.
+    assert rows["fixed turns"]["points"] == [
+        {"setting": "1 turn, at most 1 turns", "tokens": 10.0, "accuracy": 0.25},
+        {"setting": "2 turns, at most 2 turns", "tokens": 20.0, "accuracy": 0.5},
+        {"setting": "3 turns, at most 3 turns", "tokens": 30.0, "accuracy": 0.75},
+    ]
+    # p stops at 2, q at 3, r never, s at 4: 13 turns of 4 problems, three of them right.
+    assert rows["repeated answer"]["points"][-1] == {
+        "setting": "an answer given 2 times in a row, at most 3 turns",
+        "tokens": 27.5,
+        "accuracy": 0.75,
+    }
+    # The oracle stops at 1, 2, 3 and at the end.
+    assert rows[ORACLE]["points"][-1]["accuracy"] == 0.75
+    assert rows[ORACLE]["points"][-1]["tokens"] == pytest.approx((10 + 20 + 30 + 30) / 4)
+    assert rows[ORACLE]["reads_labels"]
+    checked = {name for name, row in rows.items() if row["self_check"]}
+    assert checked == rows.keys() & {
+        "votes and confidences",
+        "verdict and confidence",
+        "confidence",
+        "verdict's probability",
+    }
+    assert {"verdict and confidence", "confidence"} <= checked
+    assert found["winner"] != ORACLE
+    winner = rows[found["winner"]]
+    assert (winner["gap"], winner["gap_ci95"]) == (0.0, [0.0, 0.0])
+    for row in rows.values():
+        assert row["tokens"] <= 40
+        assert row["gap"] == pytest.approx(row["accuracy"] - winner["accuracy"])
+        low, high = row["ci95"]
+        assert low <= row["accuracy"] <= high
+    # Without a budget it is what the given rule takes: all four turns, as nobody is sure.
+    assert compare_stops(tables, Confident(), 4)["budget"] == 40.0
+
+
+def test_a_sure_incorrect_stops_no_rule_that_reads_the_verdict() -> None:
+    """Only its probability is high: the right answer comes with the CORRECT behind it."""
+    rows = []
+    for name in "abcd":
+        row = record(name, (False, "I", 0.9, 5), (True, "C", 0.9, 5), (False, "U", 0.9, 5))
+        for turn, probability in zip(row["turns"], (0.99, 0.9, 0.4), strict=True):
+            turn["verdict_probability"] = probability
+        rows.append(row)
+    found = {row["name"]: row for row in compare_stops(turn_tables(rows), Confident(), 3)["rows"]}
+    assert found["verdict's probability"]["accuracy"] == 1.0
+    assert found["verdict and confidence"]["accuracy"] == 1.0
+    assert found["confidence"]["accuracy"] == 0.0
+
+
+def test_a_setting_is_measured_where_it_was_not_chosen() -> None:
+    """One turn is right on one half alone, and two turns are on the other."""
+    half = split_clusters(np.arange(40), 0.5, 3)
+    assert half.sum() == 20
+    rows = [
+        record(str(number), (bool(here), "U", 0.5, 5), (not here, "U", 0.5, 5))
+        for number, here in enumerate(half)
+    ]
+    found = compare_stops(turn_tables(rows), Confident(), 2, 1000.0, seed=3)
+    row = found["rows"][0]
+    assert row["settings"] == ["1 turn, at most 1 turns", "2 turns, at most 2 turns"]
+    assert row["accuracy"] == 0.0
+    assert [point["accuracy"] for point in row["points"]] == [0.5]
+
+
+def test_a_setting_is_what_a_replay_with_its_own_turns_gives() -> None:
+    (table,) = turn_tables(four()).values()
+    for rules in families(table, 4).values():
+        for (rule, turns), outcome in zip(rules, _outcomes(table, rules, 4), strict=True):
+            expected = replay(table, rule, turns)
+            for column in ("returned", "observed", "stopped_early"):
+                assert (getattr(outcome, column) == getattr(expected, column)).all(), rule
+
+
+def test_a_family_that_is_too_dear_is_said_to_be() -> None:
+    found = compare_stops(turn_tables(four()), Confident(), 4, 9.0)
+    assert found["winner"] is None
+    assert {row["accuracy"] for row in found["rows"]} == {None}
+
+
+def test_the_best_option_is_within_the_budget_and_the_cheaper_of_equals() -> None:
+    right = np.array([[0.0, 1], [1, 1], [1, 1], [1, 1]])
+    tokens = np.array([[1.0, 1], [4, 4], [3, 3], [9, 9]])
+    assert best_option(right, tokens, np.array([4.0, 4.0])) == 2
+    assert best_option(right, tokens, np.array([1.0, 2.0])) == 0
+    assert best_option(right, tokens, np.array([0.5, 0.5])) is None
+    assert best_option(right[:, :0], tokens[:, :0], np.zeros(0)) is None

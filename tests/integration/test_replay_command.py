@@ -1,0 +1,165 @@
+"""``svr replay``: every operating point of recorded turns, and votes of recorded pools."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.analysis.results import read_pools
+from svr_lightning.core.stopping import Confident, Majority, rule_as_config
+from svr_lightning.errors import ConfigError
+from tests.trajectories import adaptive, pool, record, save, uncensored, write_results
+
+
+def shown_by(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["replay", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["replay", *map(str, arguments)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_turns_leave_json_and_csv_and_print_within_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = record("x", *[(True, "C", 0.9, 1)] * 3, dataset="=1+1[red]")
+    folder = save(tmp_path, [*uncensored(), hostile])
+    shown = shown_by(capsys, folder, "--compare-stops", "--budget", "700")
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "=1+1[red]" in shown
+    assert "stopping rules within 700 tokens per problem" in shown
+    found = json.loads((tmp_path / "replay" / "replay.json").read_text())
+    assert found["fixed"][1]["datasets"]["toy"]["accuracy"] == 3 / 6
+    with (tmp_path / "replay" / "replay.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    (second,) = [r for r in rows if (r["budget"], r["dataset"]) == ("2", "toy")]
+    assert float(second["accuracy"]) == 0.5
+    assert {row["dataset"] for row in rows} >= {"toy", "'=1+1[red]", "macro/all"}
+    assert "over budget" in shown_by(capsys, folder, "--budget", "5")
+
+
+def test_the_operating_point_is_the_rule_that_the_run_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [record(str(k), *[(True, "U", 0.9, 100)] * 3) for k in range(4)]
+    for rule, words in (
+        (Confident(threshold=0.8, needs_correct=False), "confidence >= 0.8"),
+        (Majority(), "the majority is settled"),
+    ):
+        stop = {"model": {"evaluation": {"stop": rule_as_config(rule)}}}
+        write_results(tmp_path, rows, stop | {"protocol": {"privileged": True}}, {})
+        shown = shown_by(capsys, tmp_path)
+        assert f"the run's rule: {words}" in shown
+        assert "privileged: labels in prompts" in shown
+        point = json.loads((tmp_path / "replay" / "replay.json").read_text())["operating_point"]
+        assert point["datasets"]["toy"]["esr"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--thresholds", "0.5", "-1"], "--thresholds: threshold=-1.0 must lie in [0, 1]"),
+        (["--max-turns", "0"], "--max-turns 0 must be at least 1"),
+        (["--budget", "0"], "--budget must be above 0 tokens"),
+        (["--out", __file__], f"{__file__} is a file"),
+        (["--samples", "x"], "--samples: evaluations are given as folders, without an option"),
+    ],
+)
+def test_a_setting_out_of_range_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert message in refused(capsys, save(tmp_path, uncensored()), *options)
+
+
+def test_recordings_that_cannot_be_used_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save(tmp_path / "whole", uncensored())
+    other = {"model": {"evaluation": {"stop": rule_as_config(Confident(threshold=0.5))}}}
+    rows = [{**row, "dataset": "other"} for row in uncensored()]
+    mixed = save(tmp_path / "other", rows, other)
+    old = save(tmp_path / "old", rows, {"model": {"evaluation": {"gate": "verdict"}}})
+    cut = save(tmp_path / "cut", adaptive())
+    (tmp_path / "none.jsonl").write_text("")
+    for files, message in (
+        ([tmp_path / "absent"], "cannot be read"),
+        ([tmp_path / "none.jsonl"], "no samples"),
+        ([folder, folder], "'toy' is in another"),
+        ([folder, mixed], "stop at CORRECT at confidence >= 0.5 and CORRECT at confidence >= 0.85"),
+        ([old], "results.json: model.evaluation.gate: settings of version 0.1; evaluate again"),
+        ([cut, "--max-turns", "3"], "record every turn with --model.evaluation.adaptive false"),
+    ):
+        assert message in refused(capsys, *files)
+
+
+def test_the_commands_that_became_a_part_of_it_name_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for old in ("sweep", "vote"):
+        assert main([old, "--anything"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{old} is now a part of replay: give it the evaluation's folder" in line
+
+
+# --- pools of samples ---------------------------------------------------------------------------
+
+
+def pools(folder: Path, *records: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (folder / "votes.jsonl").write_text(text)
+    return folder
+
+
+def test_votes_are_printed_and_every_number_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "[red]\x1b[31m\n" + "long" * 20
+    folder = pools(
+        tmp_path / "votes",
+        pool("x", "aab", dataset="math500"),
+        pool("y", "bba", dataset=hostile),
+    )
+    shown = shown_by(capsys, folder, "--k", "3", "1", "3", "--out", tmp_path / "out")
+    assert "\x1b[31m" not in shown
+    assert max(map(len, shown.splitlines()[:-1])) <= 80
+    assert "average, all (2 sets)" in shown
+    stored = json.loads((tmp_path / "out" / "votes.json").read_text())
+    assert stored["datasets"]["math500"]["maj@3"] == 1.0
+    assert stored["datasets"][hostile]["maj@3"] == 0.0
+    assert stored["macro"]["all"]["maj@3"] == 0.5
+    assert stored["config"]["k"] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": ["math"]}, "'task' of the record must be a string"),
+        ({"samples": []}, "either samples or an 'error'"),
+        ({"samples": [{}]}, "sample 1 has no"),
+        ({"id": "first"}, "repeats toy/first of line 1"),
+    ],
+)
+def test_a_line_that_is_no_pool_is_named(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    folder = pools(tmp_path, pool("first", "ab"), {**pool("x", "ab"), **changes})
+    with pytest.raises(ConfigError, match=rf"line 2: .*{message}"):
+        read_pools(folder / "votes.jsonl")
+
+
+def test_pools_that_cannot_be_counted_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = pools(tmp_path / "some", pool("x", "ab"))
+    assert "has 2 samples and k=4; ask for at most k=2" in refused(capsys, folder, "--k", 4)
+    assert "--k 0: must be at least 1" in refused(capsys, folder, "--k", 0)
+    unknown = pools(tmp_path / "unknown", {**pool("x", "ab"), "task": "chess"})
+    assert "chess" in refused(capsys, unknown, "--k", 1)
+    assert "there is no problem in it" in refused(capsys, pools(tmp_path / "empty"))
