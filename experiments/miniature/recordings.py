@@ -20,8 +20,7 @@ from svr_lightning.analysis.results import VOTES, read_pools, read_tables
 from svr_lightning.analysis.table import Endings, TurnTable
 from svr_lightning.analysis.voting import majority_outcomes, pools_of
 from svr_lightning.core.metrics import NO_VERDICT, VERDICT_CODES
-from svr_lightning.core.stopping import StopSignals
-from svr_lightning.core.types import Verdict
+from svr_lightning.core.types import StopSignals, Verdict
 from svr_lightning.errors import ConfigError, require
 
 FILE = "outcomes.npz"

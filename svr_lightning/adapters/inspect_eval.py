@@ -139,7 +139,7 @@ def svr_solver(
         stop: another rule, as in a configuration: ``{"class_path": ..., "init_args": {...}}``.
     """
     name = get_task(task).name
-    rule = rule_from_config({"stop": stop, "threshold": threshold})
+    rule = rule_from_config({"stop": stop}) if stop else Confident(threshold=threshold)
     require(not rule.needs_tokens, f"stop={rule}: Inspect's answers have no log-probabilities")
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
@@ -161,8 +161,9 @@ def svr_solver(
 
         controller = Controller(ask, name, rule=rule, max_turns=max_turns)
         result = await controller.solve_async(problem.question)
-        trajectory = Trajectory(problem=problem, sample=0, turns=result.turns)
-        record = trajectory_record(trajectory, name, max_turns, rule)
+        turns, end = result.turns, result.ending
+        trajectory = Trajectory(problem=problem, sample=0, turns=turns, ending=end)
+        record = trajectory_record(trajectory, name)
         state.messages, state.output = said, outputs[record.returned_turn - 1]
         state.store.set(RECORD, record.to_json())
         return state

@@ -18,9 +18,17 @@ from datasets import Dataset, DatasetDict
 
 from svr_lightning.analysis.metrics import defined_values
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.core.types import FinishReason, Problem, RemoteCompletion, Trajectory, Turn
+from svr_lightning.core.types import (
+    Ending,
+    FinishReason,
+    Problem,
+    RemoteCompletion,
+    Trajectory,
+    Turn,
+)
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.recipes.dialogues import SelfVerifying
+from svr_lightning.tasks import get_task
 from svr_lightning.training.sources import DataSource, load_problems
 
 FOLDER = str(Path(__file__).parent)
@@ -68,9 +76,11 @@ def process_results(document: dict[str, Any], results: Sequence[str | None]) -> 
         prompt_tokens=0,
         completion_tokens=0,
     )
-    turn = Turn(index=1, completion=said, check=SelfVerifying().read(said.text))
-    trajectory = Trajectory(problem=problem, sample=0, turns=(turn,))
-    return dict.fromkeys(METRICS, trajectory_record(trajectory, problem.task, 1, None).to_json())
+    answer = get_task(problem.task).extract_answer(said.text)
+    turn = Turn(index=1, completion=said, check=SelfVerifying().read(said.text), answer=answer)
+    end = Ending(observed=1, returned=1, stopped_early=False)
+    trajectory = Trajectory(problem=problem, sample=0, turns=(turn,), ending=end)
+    return dict.fromkeys(METRICS, trajectory_record(trajectory, problem.task).to_json())
 
 
 def _aggregate(metric: str, records: Sequence[dict[str, Any]]) -> float:

@@ -11,8 +11,7 @@ from math import inf
 from types import NoneType
 from typing import Any, NewType, Self, TypeVar, get_args, get_origin, get_type_hints
 
-from svr_lightning.core.stopping import StopSignals
-from svr_lightning.core.types import Problem, Verdict
+from svr_lightning.core.types import Problem, StopSignals, Verdict
 from svr_lightning.files import to_json
 
 SCHEMA_VERSION = 2

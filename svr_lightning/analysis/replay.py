@@ -16,7 +16,8 @@ import numpy as np
 
 from svr_lightning.analysis.metrics import measure_all
 from svr_lightning.analysis.table import Endings, TurnTable
-from svr_lightning.core.stopping import Confident, Ending, Rule, StopRule, first_ending
+from svr_lightning.core.stopping import Confident, Rule, StopRule, first_ending
+from svr_lightning.core.types import Ending
 
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """The paper's grid, 0.50 to 0.95."""
@@ -65,7 +66,7 @@ def replay(table: TurnTable, rule: StopRule | FirstRight | None, max_turns: int)
                 f"record {name!r} of {table.dataset!r}: no turn stopped and only {length} of "
                 f"{max_turns} turns are there"
             )
-    found = np.array(endings, dtype=np.int64).reshape(-1, 3)
+    found = np.array([end[:3] for end in endings if end], dtype=np.int64).reshape(-1, 3)
     return Endings(
         observed=found[:, 0], returned=found[:, 1], stopped_early=found[:, 2].astype(np.bool_)
     )

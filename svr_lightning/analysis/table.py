@@ -32,7 +32,7 @@ from svr_lightning.core.metrics import (
     VERDICT_CODES,
     value_of,
 )
-from svr_lightning.core.stopping import StopSignals
+from svr_lightning.core.types import StopSignals
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]

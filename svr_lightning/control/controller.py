@@ -20,10 +20,12 @@ from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import (
     AnyCompletion,
     Completion,
+    Ending,
     FinishReason,
     Message,
     RemoteCompletion,
     TokenScores,
+    Trajectory,
     Turn,
 )
 from svr_lightning.engines.chat_protocol import read_answer, read_completion
@@ -33,7 +35,6 @@ from svr_lightning.recipes.dialogues import (
     FreshTurns,
     RolloutFn,
     SelfVerifying,
-    Signals,
     chain,
     limited,
 )
@@ -107,6 +108,8 @@ class Result:
     """The turn that gave the answer; None if it gave up."""
     turns: tuple[Turn, ...]
     """All generated turns; one of the second client is the last."""
+    ending: Ending
+    """How the rule, or a limit, ended the turns of the first client."""
     reason: str
     """Why it ended, in a few words."""
     certificate: Certificate | None = None
@@ -268,52 +271,51 @@ class Controller:
         task = self._task
         problem = task.from_question(question)
         deadline = math.inf if self.seconds is None else time.monotonic() + self.seconds
-        signals = Signals(task)
 
-        def hear(turn: Turn) -> None:
+        def keep(turn: Turn) -> None:
             # The second client's turn is its first and the question's last.
             turns.append(replace(turn, index=len(turns) + 1))
             if on_turn is not None:
                 on_turn(turns[-1])
 
-        def scores(completion: AnyCompletion) -> TokenScores:
-            return self.scores_of(completion, task.extract_answer(completion.text))
-
-        program = chain(
-            *(self.dialogue, problem, 0, self.max_turns, self.rule, hear),
-            scores if self.rule.needs_tokens else None,
-            signals,
-        )
-        limit = yield from self._run(program, self.client, turns, deadline)
-        heard = signals.heard
-        accepted = bool(heard) and self.rule.stops(heard, self.max_turns)
-        reason = f"no turn was accepted by: {self.rule}"
-        reason = limit or (self.rule.reason(heard) if accepted else reason)
+        scores = self.scores_of if self.rule.needs_tokens else None
+        program = chain(self.dialogue, problem, 0, self.max_turns, self.rule, keep, scores)
+        done = yield from self._run(program, self.client, turns, deadline)
+        limit = done if isinstance(done, str) else None
+        signals = [turn.signals for turn in turns]
+        end = Ending(0, 0, False) if isinstance(done, str) else done.ending
+        if limit and turns:
+            end = Ending(len(turns), self.rule.answer_turn(signals, self.max_turns), False)
+        assert end is not None
+        reason = limit or f"no turn was accepted by: {self.rule}"
+        if end.accepted:
+            reason = self.rule.reason(signals)
         returned: Turn | None = None
         outcome: Outcome = "gave_up"
-        if heard and (accepted or self.otherwise == "answer"):
-            returned, outcome = turns[self.rule.answer_turn(heard, self.max_turns) - 1], "answered"
+        if turns and (end.accepted or self.otherwise == "answer"):
+            returned, outcome = turns[end.returned - 1], "answered"
         elif self.otherwise == "escalate" and self.second is not None:
-            once = chain(self.dialogue, problem, 0, 1, None, hear)
+            once = chain(self.dialogue, problem, 0, 1, None, keep)
             late = yield from self._run(once, self.second, (), deadline)
-            if late is None:
-                returned, outcome = turns[-1], "escalated"
-            else:
+            if isinstance(late, str):
                 limit = reason = late
+            else:
+                returned, outcome = turns[-1], "escalated"
         return Result(
             outcome=outcome,
-            accepted=accepted,
-            answer=None if returned is None else task.extract_answer(returned.completion.text),
+            accepted=end.accepted,
+            answer=None if returned is None else returned.answer,
             returned=returned,
             turns=tuple(turns),
+            ending=end,
             reason=reason,
             certificate=None if limit else self.certificate,
         )
 
     def _run(
         self, program: RolloutFn, client: Client, turns: Sequence[Turn], deadline: float
-    ) -> Generator[Call, AnyCompletion | None, str | None]:
-        """Run a program of one prompt at a time; returns the limit that ended it, if one did.
+    ) -> Generator[Call, AnyCompletion | None, Trajectory | str]:
+        """Run a chain; returns its trajectory, or the limit that ended it before.
 
         Args:
             program: adds to ``turns``.
@@ -338,8 +340,8 @@ class Controller:
                 raise ValueError("max_tokens needs a client whose replies count their tokens")
             try:
                 (asked,) = program.send([completion])
-            except StopIteration:
-                return None
+            except StopIteration as end:
+                return cast(Trajectory, end.value)
 
 
 def _advance(

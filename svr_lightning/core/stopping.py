@@ -12,40 +12,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
-from svr_lightning.core.types import Verdict
+from svr_lightning.core.types import Ending, StopSignals, Verdict
 
 DEFAULT_THRESHOLD = 0.85
 Score = Literal["confidence", "verdict_probability", "answer_logprob", "completion_logprob"]
 Fallback = Literal["last", "most_confident"]
 T = TypeVar("T")
-
-
-class StopSignals(NamedTuple):
-    """What a stopping rule may read of one turn. It has no label."""
-
-    verdict: Verdict | None
-    """None for a method without a self-check, like ``confidence``."""
-    confidence: float | None
-    truncated: bool
-    answer: int = 0
-    """Equal numbers for answers of one trajectory that the task considers equal; 0: no answer."""
-    verdict_probability: float | None = None
-    """The three scores of :class:`~svr_lightning.core.types.TokenScores`, where they are known."""
-    answer_logprob: float | None = None
-    completion_logprob: float | None = None
-
-
-class Ending(NamedTuple):
-    """How a trajectory ended."""
-
-    observed: int
-    """Turns that were generated, the one that stopped included; their tokens count."""
-    returned: int
-    """The turn (from 1) whose answer is returned."""
-    stopped_early: bool
-    """Whether a turn before T_max ended the trajectory."""
 
 
 class Rule(ABC, Generic[T]):
@@ -363,15 +337,15 @@ def ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending |
 
     Examples:
         >>> unsure = StopSignals(Verdict.UNSURE, 0.9, truncated=False)
-        >>> ending(Confident(), [unsure], 2), ending(Confident(), [unsure, unsure], 2)
-        (None, Ending(observed=2, returned=2, stopped_early=False))
+        >>> ending(Confident(), [unsure], 2), ending(Confident(), [unsure, unsure], 2).returned
+        (None, 2)
     """
     seen = len(turns)
-    ends = rule is not None and rule.stops(turns, max_turns)
-    if seen < max_turns and not ends:
+    accepted = rule is not None and rule.stops(turns, max_turns)
+    if seen < max_turns and not accepted:
         return None
     returned = seen if rule is None else rule.answer_turn(turns, max_turns)
-    return Ending(seen, returned, seen < max_turns)
+    return Ending(seen, returned, seen < max_turns, accepted)
 
 
 def first_ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | None:
@@ -418,7 +392,7 @@ def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
     """The rule of a recorded ``model.evaluation``; the paper's if it names none.
 
     Raises:
-        ValueError: for what is no rule of this file.
+        ValueError: for what is no rule of this file, and for results of another version.
     """
     stop = evaluation.get("stop")
     if stop is None:

@@ -164,17 +164,60 @@ class TokenScores(NamedTuple):
 NO_SCORES = TokenScores()
 
 
+class StopSignals(NamedTuple):
+    """What a stopping rule may read of one turn. It has no label."""
+
+    verdict: Verdict | None
+    """None for a method without a self-check, like ``confidence``."""
+    confidence: float | None
+    truncated: bool
+    answer: int = 0
+    """Equal numbers for answers of one trajectory that the task considers equal; 0: no answer."""
+    verdict_probability: float | None = None
+    """The three scores of :class:`TokenScores`, where they are known."""
+    answer_logprob: float | None = None
+    completion_logprob: float | None = None
+
+
+class Ending(NamedTuple):
+    """How a trajectory ended."""
+
+    observed: int
+    """Turns that were generated, the one that stopped included; their tokens count."""
+    returned: int
+    """The turn (from 1) whose answer is returned."""
+    stopped_early: bool
+    """Whether a turn before T_max ended the trajectory."""
+    accepted: bool = False
+    """Whether the stopping rule accepts the last turn, at T_max too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One generation of a trajectory and the self-check read from it. It has no label."""
+    """One generation of a trajectory and what is read from it. It has no label."""
 
     index: int
     """t, counted from 1."""
     completion: AnyCompletion
     check: SelfCheck | None
     """None for a method whose prompts ask for no self-check."""
+    answer: str | None = None
+    """As the task extracts it; None if there is none."""
+    answer_group: int = 0
+    """Equal numbers for equal answers of a chain, from 1; 0: no answer, or no chain."""
     scores: TokenScores = NO_SCORES
     """Not computed in training; not known if a server gives no log-probabilities."""
+
+    @property
+    def signals(self) -> StopSignals:
+        """What stopping rules may read."""
+        return StopSignals(
+            None if self.check is None else self.check.verdict,
+            None if self.check is None else self.check.confidence,
+            self.completion.truncated,
+            self.answer_group,
+            *self.scores,
+        )
 
     @property
     def sampled(self) -> Completion:
@@ -196,6 +239,8 @@ class Trajectory:
     sample: int
     """Number of this trajectory within its group, from 0."""
     turns: tuple[Turn, ...]
+    ending: Ending | None = None
+    """None for a node of a tree."""
     parent: int | None = None
     """In a tree, the number of the trajectory that this one continues."""
 

@@ -48,7 +48,6 @@ from svr_lightning.recipes.dialogues import RolloutFn, chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Driver, Job, RequestError
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.tasks import get_task
 
 OnTurn = Callable[[Problem, Turn], None]
 Results = Sequence[Trajectory]
@@ -226,16 +225,23 @@ class Evaluator:
 
         def programs(problem: Problem) -> list[RolloutFn]:
             shown = partial(on_turn, problem) if on_turn else None
-            scores_of = partial(self._scores, problem)
-            rule = None if self._every_turn else self.rule
-            return [chain(self.dialogue, problem, 0, self.max_turns, rule, shown, scores_of)]
+            return [
+                chain(
+                    self.dialogue,
+                    problem,
+                    0,
+                    self.max_turns,
+                    self.rule,
+                    shown,
+                    self._scores,
+                    every_turn=self._every_turn,
+                )
+            ]
 
         def record(problem: Problem, results: Results, error: str | None) -> SampleRecord:
             if error is not None:
                 return error_record(problem, dataset, error)
-            return trajectory_record(
-                results[0], dataset, self.max_turns, self.rule, self.config.grader
-            )
+            return trajectory_record(results[0], dataset, self.config.grader)
 
         limit, quiet = max_completion_tokens, on_turn is not None
         return self._run(problems, dataset, programs, record, each=1, limit=limit, quiet=quiet)
@@ -319,11 +325,10 @@ class Evaluator:
         self.records += found
         return found
 
-    def _scores(self, problem: Problem, completion: AnyCompletion) -> TokenScores:
-        """How probable a completion was, which is known only if its sampled tokens are."""
+    def _scores(self, completion: AnyCompletion, answer: str | None) -> TokenScores:
+        """The policy's probabilities of its text, known only if its sampled tokens are."""
         if self.config.restricted:
             return NO_SCORES
-        answer = get_task(problem.task).extract_answer(completion.text)
         if isinstance(completion, RemoteCompletion):
             return scores_of_tokens(completion.text, answer, completion.tokens)
         if self.renderer is None:

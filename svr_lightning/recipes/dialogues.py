@@ -18,7 +18,7 @@ from svr_lightning.core.parsing import (
     self_check_format_score,
 )
 from svr_lightning.core.prompts import AnswerStyle
-from svr_lightning.core.stopping import Confident, StopRule, StopSignals, ending
+from svr_lightning.core.stopping import Confident, StopRule, ending
 from svr_lightning.core.types import (
     NO_SCORES,
     AnyCompletion,
@@ -50,8 +50,8 @@ RolloutFn = Generator[PromptRequests, Sequence[AnyCompletion], Any]
 """A running rollout: yields prompts, receives their completions in order, and returns a
 :class:`Trajectory` or a list of them."""
 
-ScoresOf = Callable[[AnyCompletion], TokenScores]
-"""Says how probable the policy found a completion, as :meth:`Renderer.token_scores` does."""
+ScoresOf = Callable[[AnyCompletion, str | None], TokenScores]
+"""From a completion and its answer to the policy's probabilities of them."""
 
 
 def limited(asked: Prompt, limit: int) -> PromptRequest:
@@ -202,6 +202,7 @@ def ask(
 
     ``scores_of`` fills in :attr:`Turn.scores`, which training does not need.
     """
+    task = get_task(problem.task)
     completions = yield [
         dialogue.later(problem, past) if past else dialogue.first(problem) for past in pasts
     ]
@@ -210,7 +211,8 @@ def ask(
             index=past[-1].index + 1 if past else 1,
             completion=completion,
             check=dialogue.read(completion.text),
-            scores=scores_of(completion) if scores_of else NO_SCORES,
+            answer=(answer := task.extract_answer(completion.text)),
+            scores=scores_of(completion, answer) if scores_of else NO_SCORES,
         )
         for past, completion in zip(pasts, completions, strict=True)
     ]
@@ -224,7 +226,8 @@ def chain(
     rule: StopRule | None = None,
     on_turn: Callable[[Turn], None] | None = None,
     scores_of: ScoresOf | None = None,
-    signals: "Signals | None" = None,
+    *,
+    every_turn: bool = False,
 ) -> Generator[PromptRequests, Sequence[AnyCompletion], Trajectory]:
     """One trajectory, turn by turn, as used in SVR's training and in every evaluation.
 
@@ -236,19 +239,18 @@ def chain(
         rule: ends the trajectory; None runs every turn, as training does.
         on_turn: called with each turn as it ends.
         scores_of: see :func:`ask`.
-        signals: hears the turns on which the rule decides, for a caller that reads them too.
+        every_turn: go on after the ending, so that other rules can be replayed.
     """
-    signals = signals or Signals(get_task(problem.task))
+    groups = AnswerNumbers(get_task(problem.task).answer_form)
     turns: list[Turn] = []
-    while len(turns) < max_turns:
-        turns += yield from ask(dialogue, problem, [turns], scores_of)
+    end = None
+    while end is None or (every_turn and len(turns) < max_turns):
+        (turn,) = yield from ask(dialogue, problem, [turns], scores_of)
+        turns.append(replace(turn, answer_group=groups.number(turn.answer)))
         if on_turn is not None:
             on_turn(turns[-1])
-        if rule is not None:
-            signals.hear(turns[-1])
-            if ending(rule, signals.heard, max_turns):
-                break
-    return Trajectory(problem=problem, sample=sample, turns=tuple(turns))
+        end = end or ending(rule, [turn.signals for turn in turns], max_turns)
+    return Trajectory(problem=problem, sample=sample, turns=tuple(turns), ending=end)
 
 
 def tree(
@@ -281,32 +283,6 @@ def node(problem: Problem, sample: int, turn: Turn, parent: Trajectory | None = 
     """A tree's node: a trajectory of one turn that continues ``parent``."""
     number = None if parent is None else parent.sample
     return Trajectory(problem=problem, sample=sample, turns=(turn,), parent=number)
-
-
-class Signals:
-    """What stopping rules may read of a trajectory, turn by turn. It has no label.
-
-    Args:
-        task: extracts answers and says which are equal.
-    """
-
-    def __init__(self, task: Task) -> None:
-        self.heard: list[StopSignals] = []
-        self._task = task
-        self._numbers = AnswerNumbers(task.answer_form)
-
-    def hear(self, turn: Turn) -> None:
-        """Add a turn."""
-        check, answer = turn.check, self._task.extract_answer(turn.completion.text)
-        self.heard.append(
-            StopSignals(
-                None if check is None else check.verdict,
-                None if check is None else check.confidence,
-                turn.completion.truncated,
-                self._numbers.number(answer),
-                *turn.scores,
-            )
-        )
 
 
 def draft_of(turn: Turn) -> DraftState:

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.rewards import Reward
-from svr_lightning.core.stopping import StopRule, StopSignals
-from svr_lightning.core.types import ScoredTurn, Verdict
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.types import ScoredTurn, StopSignals, Verdict
 from svr_lightning.recipes.base import Group
 from svr_lightning.training.flops import peak_flops, utilization
 

@@ -15,19 +15,17 @@ from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
     RULES,
     Confident,
-    Ending,
     FixedTurns,
     Majority,
     Posterior,
     RepeatedAnswer,
     StopRule,
-    StopSignals,
     ending,
     rule_as_config,
     rule_from_config,
     should_stop,
 )
-from svr_lightning.core.types import TokenScores, Verdict
+from svr_lightning.core.types import Ending, StopSignals, TokenScores, Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.config import EvaluationConfig
 from tests.trajectories import record, records_of, turn_tables
@@ -48,7 +46,7 @@ def answers(letters: str) -> list[StopSignals]:
 def end_of(rule: StopRule | None, turns: Sequence[StopSignals], max_turns: int) -> Ending:
     """How a trajectory ends that would have made ``turns``."""
     found = (ending(rule, turns[:seen], max_turns) for seen in range(1, len(turns) + 1))
-    return next(end for end in found if end is not None)
+    return next(Ending(*end[:3]) for end in found if end is not None)
 
 
 # --- the paper's rule and its kin ---------------------------------------------------------------
@@ -260,7 +258,7 @@ def test_votes_and_confidences_make_the_probability_of_an_answer(
 def test_a_posterior_stops_at_its_threshold_and_returns_the_most_probable_answer() -> None:
     turns = votes((1, 0.3), (2, 0.8), (2, 0.8))
     assert ending(Posterior(threshold=0.9), turns[:2], 3) is None
-    assert ending(Posterior(threshold=0.9), turns, 5) == Ending(3, 2, True)
+    assert ending(Posterior(threshold=0.9), turns, 5) == Ending(3, 2, True, accepted=True)
     assert ending(Posterior(threshold=0.999), turns, 3) == Ending(3, 2, False)
     assert ending(Posterior(), votes((0, 0.9), (0, 0.9)), 2) == Ending(2, 2, False)
 

@@ -10,13 +10,14 @@ import pytest
 from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
 from svr_lightning.core.parsing import parse_self_check
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Completion, FinishReason, Problem, Trajectory, Turn
+from svr_lightning.core.types import Completion, Ending, FinishReason, Problem, Trajectory, Turn
 from svr_lightning.display import plain
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.evaluation.printing import print_outcome, print_turn
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.dialogues import SelfVerifying
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.tasks import get_task
 from svr_lightning.tasks.grading import score_turns
 
 HOSTILE = {
@@ -48,8 +49,9 @@ def trajectory(text: str) -> Trajectory:
         finish_reason=FinishReason.STOP,
         policy_version=0,
     )
-    turn = Turn(index=1, completion=completion, check=parse_self_check(text))
-    return Trajectory(problem=problem, sample=0, turns=(turn,))
+    answer = get_task("countdown").extract_answer(text)
+    turn = Turn(index=1, completion=completion, check=parse_self_check(text), answer=answer)
+    return Trajectory(problem=problem, sample=0, turns=(turn,), ending=Ending(1, 1, False))
 
 
 def group(text: str) -> Group:
@@ -70,7 +72,7 @@ def test_a_terminal_is_shown_no_control_character_and_no_markup_is_obeyed(
 ) -> None:
     one = trajectory(text)
     print_turn(one.problem, one.turns[0], name_problem=True)
-    print_outcome(trajectory_record(one, "toy", 1, Confident()), Confident())
+    print_outcome(trajectory_record(one, "toy"), Confident())
     print_extremes([group(text)], step=1)
     shown = capsys.readouterr().out
     assert all(character == "\n" or character.isprintable() for character in shown)

@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from svr_lightning.core.parsing import parse_self_check
-from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Completion, FinishReason, Problem, Trajectory, Turn
+from svr_lightning.core.types import Completion, Ending, FinishReason, Problem, Trajectory, Turn
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.tasks import get_task, symbolic
 from svr_lightning.tasks.base import GradingError
@@ -201,13 +200,13 @@ def trajectory(text: str, reference: str) -> Trajectory:
         policy_version=0,
     )
     turn = Turn(index=1, completion=completion, check=parse_self_check(text))
-    return Trajectory(problem=math(reference), sample=0, turns=(turn,))
+    return Trajectory(problem=math(reference), sample=0, turns=(turn,), ending=Ending(1, 1, False))
 
 
 def test_an_evaluation_grades_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     one = trajectory(r"\boxed{\sqrt{12}}", r"2\sqrt{3}")
     for grader, correct in (("paper", False), ("symbolic", True)):
-        record = trajectory_record(one, "toy", 1, Confident(), grader)
+        record = trajectory_record(one, "toy", grader)
         assert record.turns[0].correct is correct
         assert record.turns[0].grading_error is None
 
@@ -215,5 +214,5 @@ def test_an_evaluation_grades_as_it_was_told(monkeypatch: pytest.MonkeyPatch) ->
         raise GradingError("gone")
 
     monkeypatch.setattr(get_grader("symbolic"), "_compare", gone)
-    turn = trajectory_record(one, "toy", 1, Confident(), "symbolic").turns[0]
+    turn = trajectory_record(one, "toy", "symbolic").turns[0]
     assert (turn.correct, turn.grading_error) == (False, "gone")
