@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # For models this small, threads that wait for a busy core cost far more than they gain.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run miniature test pytest lint verifiers
+.PHONY: run miniature test pytest gpu lint verifiers
 .DEFAULT_GOAL := run
 
 $(VENV)/.run: pyproject.toml
@@ -49,6 +49,10 @@ pytest: $(VENV)/.test
 	@(command -v chromium && command -v chromedriver) >/dev/null || echo "Chromium is missing: the report's page is" \
 		"not tested in a browser. Install it with: apt-get install chromium chromium-driver"
 	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
+
+# In full size where torch sees a GPU; the environment is the user's, since a GPU needs other packages than the tests.
+gpu:
+	$(PYTHON) -m pytest -m gpu tests/gpu --gpu-report gpu.json $(ARGS)
 
 lint: $(VENV)/.test
 	$(PYTHON) -m ruff check .

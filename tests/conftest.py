@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-_LONG_FIRST = ("vllm", "real", "adapters", "faults", "e2e", "tools", "integration", "core")
+_LONG_FIRST = ("vllm", "gpu", "real", "adapters", "faults", "e2e", "tools", "integration", "core")
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -23,6 +23,11 @@ def _freed() -> Iterator[None]:
     """Trainers refer to themselves: without a collection their models would pile up."""
     yield
     gc.collect()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where the figures of ``tests/gpu`` go."""
+    parser.addoption("--gpu-report", help="JSON file that the tests of a GPU add their figures to")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

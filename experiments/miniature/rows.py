@@ -246,7 +246,7 @@ def commands(
         found.append(Command("fit", fit, f"{folder}/policy/config.json"))
     every = ("--model.evaluation.adaptive", "false")
     greedy = (*every, *(("--model.evaluation.max_turns", "1") if row.fresh else ()))
-    sampled = ("--model.evaluation.temperature", str(TEMPERATURE), *every)
+    sampled: tuple[str, ...] = ("--model.evaluation.temperature", str(TEMPERATURE), *every)
     if row.fresh:
         sampled += ("--model.evaluation.max_turns", "10", "--model.evaluation.fresh_turns", "true")
     evaluations = [

@@ -1,6 +1,7 @@
-"""The bundle for a machine without network, packed and run with a pip that makes up its wheels."""
+"""The bundle for machines without network, packed and installed by a pip with made-up wheels."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,76 +10,89 @@ from zipfile import ZipFile
 
 import pytest
 
-BUNDLE = Path(__file__).resolve().parents[2] / "tools" / "gpu_check" / "bundle.sh"
+ROOT = Path(__file__).resolve().parents[2]
+BUNDLE = ROOT / "tools" / "bundle.sh"
+TRANSFER = 60 << 20
+"""Bytes that one transfer to such a machine may hold, the checkout included."""
 PYTHON = f"""#!{sys.executable}
-import os, shutil, sys
+import os, pathlib, shutil, sys
 words = sys.argv[1:]
 after = dict(zip(words, words[1:]))
-folder = after.get("--dest") or after.get("--target")
 if words[:3] == ["-m", "pip", "download"]:
-    if "--no-binary" in words:
-        open(folder + "/causal_conv1d-1.tar.gz", "w").close()
-    else:
-        shutil.copy(os.environ["WHEEL"], folder)
-elif words[-1].endswith(".tar.gz"):
-    sys.exit("no compiler")
+    for wheel in pathlib.Path(os.environ["WHEELS"], pathlib.Path(after["--dest"]).name).iterdir():
+        shutil.copy(wheel, after["--dest"])
 elif words[:3] == ["-m", "pip", "install"]:
-    shutil.copytree("wheels", folder)
-elif words[:2] == ["-m", "tools.gpu_check"]:
-    print("checks with", *words[4:], "in", os.getcwd())
+    os.makedirs(after["--target"])
+    for wheel in words[words.index(after["--target"]) + 1:]:
+        shutil.copy(wheel, after["--target"])
 elif words[0] == "-":
     os.execv(sys.executable, [sys.executable, *words])
 """
 
 
 def run(tmp_path: Path, *command: str) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"WHEEL": str(tmp_path / "made-1-py3-none-any.whl")}
+    environment = os.environ | {"WHEELS": str(tmp_path / "wheels")}
     environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
     return subprocess.run(
         ["bash", *command], env=environment, capture_output=True, text=True, check=False
     )
 
 
-def prepare(tmp_path: Path, requirement: str, size: int = 0) -> None:
-    with ZipFile(tmp_path / "made-1-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("made-1.dist-info/METADATA", f"Name: made\nRequires-Dist: {requirement}\n")
-        wheel.writestr("made.bin", bytes(size))
-    for name, script in (("python3", PYTHON), ("nvcc", "#!/bin/sh\n")):
-        (tmp_path / name).write_text(script)
-        (tmp_path / name).chmod(0o755)
+def prepare(tmp_path: Path, requirement: str = "torch", size: int = 0, second: str = "b") -> None:
+    for folder, name in (("base", "a"), ("vllm", second)):
+        (tmp_path / "wheels" / folder).mkdir(parents=True)
+        path = tmp_path / "wheels" / folder / f"{name}-1-py3-none-any.whl"
+        with ZipFile(path, "w") as wheel:
+            needs = f"Name: {name}\nRequires-Dist: {requirement}\n"
+            wheel.writestr(f"{name}-1.dist-info/METADATA", needs)
+            wheel.writestr("made.bin", bytes(size))
+    (tmp_path / "python3").write_text(PYTHON)
+    (tmp_path / "python3").chmod(0o755)
 
 
-def test_parts_carried_to_another_folder_are_joined_and_installed_once(tmp_path: Path) -> None:
-    prepare(tmp_path, "torch", size=60 << 20)
+def test_a_part_and_the_checkout_fit_into_one_transfer() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    tracked = sum((ROOT / name).lstat().st_size for name in listed if (ROOT / name).is_file())
+    (part,) = re.findall(r"split --bytes (\d+)M", BUNDLE.read_text(encoding="utf-8"))
+    assert tracked + (int(part) << 20) < TRANSFER
+
+
+def test_parts_carried_to_another_folder_are_joined_and_installed_set_by_set(
+    tmp_path: Path,
+) -> None:
+    prepare(tmp_path, size=50 << 20)
     packed = run(tmp_path, str(BUNDLE), str(tmp_path / "bundle"))
     assert packed.returncode == 0, packed.stderr
-    parts = sorted((tmp_path / "bundle").glob("part.*"))
-    assert len(parts) > 1
-    assert all(part.stat().st_size < 56 << 20 for part in parts)
-    there = tmp_path / "there"
-    shutil.move(tmp_path / "bundle", there)
-    for failed in ("no compiler\nrun.sh: causal-conv1d was not compiled\n", ""):
-        checked = run(tmp_path, str(there / "run.sh"), "--parts", "fit")
-        assert checked.returncode == 0, checked.stderr
-        assert checked.stderr == failed  # and the second time nothing is installed
-        assert checked.stdout == f"checks with --parts fit in {there / 'checkout'}\n"
-    wheel = "made-1-py3-none-any.whl"
-    assert (there / "site" / wheel).read_bytes() == (tmp_path / wheel).read_bytes()
-    assert (there / "checkout" / "tools" / "gpu_check" / "part.py").is_file()
+    there = shutil.move(tmp_path / "bundle", tmp_path / "there")
+    names = sorted(path.name for path in there.iterdir())
+    assert names == ["base.00", "base.01", "install.sh", "vllm.00", "vllm.01"]
+    assert all(part.stat().st_size <= 42 << 20 for part in there.iterdir())
+    for part in there.glob("vllm.*"):
+        part.rename(tmp_path / part.name)  # not carried yet
+    installed = run(tmp_path, str(there / "install.sh"), "base")
+    assert installed.returncode == 0, installed.stderr
+    assert [path.name for path in (there / "site").iterdir()] == ["a-1-py3-none-any.whl"]
 
 
 def test_a_part_that_was_damaged_is_refused(tmp_path: Path) -> None:
-    prepare(tmp_path, "torch")
+    prepare(tmp_path)
     assert run(tmp_path, str(BUNDLE), str(tmp_path / "bundle")).returncode == 0
-    (tmp_path / "bundle" / "part.00").write_bytes(b"")
-    refused = run(tmp_path, str(tmp_path / "bundle" / "run.sh"))
+    (tmp_path / "bundle" / "base.00").write_bytes(b"")
+    refused = run(tmp_path, str(tmp_path / "bundle" / "install.sh"), "base")
     assert refused.returncode != 0
-    assert "part.00" in refused.stdout + refused.stderr
+    assert "base.00" in refused.stdout + refused.stderr
 
 
-@pytest.mark.parametrize("folder", [(), ("bundle",)])
-def test_a_missing_folder_or_requirement_is_named(tmp_path: Path, folder: tuple[str, ...]) -> None:
-    prepare(tmp_path, "another>=2")
-    refused = run(tmp_path, str(BUNDLE), *(str(tmp_path / name) for name in folder))
+@pytest.mark.parametrize(
+    ("requirement", "second", "fault"),
+    [("another>=2", "b", "a needs another>=2"), ("torch", "numpy", "numpy is packed twice")],
+)
+def test_what_is_missing_or_there_already_is_named(
+    tmp_path: Path, requirement: str, second: str, fault: str
+) -> None:
+    prepare(tmp_path, requirement, second=second)
+    refused = run(tmp_path, str(BUNDLE), str(tmp_path / "bundle"))
     assert refused.returncode != 0
-    assert ("made needs another>=2" if folder else "usage:") in refused.stderr
+    assert fault in refused.stderr

@@ -30,7 +30,6 @@ from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import token_logprobs
 from tools.bench.machine import this_machine
 from tools.bench.workloads import GIB, TEMPERATURE, peak_memory, wait_for
-from tools.gpu_check.settings import Emit
 
 VOCABULARY = 248_320
 TOKENS = 8 * 2048
@@ -39,8 +38,6 @@ MOST_MEMORY, MOST_TIME, LARGEST_ERROR = 1 / 8, 1.15, 1e-5
 """Limits of blocks / plain, and of the differences; the benchmark fails beyond them."""
 Sizes = tuple[int, int, int]
 """Tokens, vocabulary, features."""
-SMALL: Sizes = (64, 4096, 64)
-"""Of the GPU check where there is no GPU."""
 
 
 def plain(hidden: Tensor, weight: Tensor, token_ids: Tensor) -> Tensor:
@@ -151,22 +148,6 @@ def timing(device: str, sizes: Sizes, repeats: int) -> dict[str, Any]:
         medians = {path: statistics.median(values[1:]) for path, values in times.items()}
         result[name] = medians | {"ratio": medians["blocks"] / medians["plain"]}
     return result
-
-
-def run(emit: Emit, device: str) -> None:
-    """The part ``memory`` of the GPU check: memory, time and differences of both paths."""
-    sizes = SMALL if device == "cpu" else (8192, VOCABULARY, FEATURES)
-    emit("tokens", sizes[0], note=f"vocabulary {sizes[1]}, {sizes[2]} features, fp32")
-    for path in PATHS:
-        try:
-            emit(f"{path}.peak_memory", peak_gib(path, sizes, device), "GiB", "beyond the inputs")
-        except torch.OutOfMemoryError:
-            emit(f"{path}.peak_memory", None, "GiB", "out of memory")
-    smaller = (sizes[0] // 4, *sizes[1:])
-    for path, taken in timing(device, smaller, repeats=3)["wall"].items():
-        emit(f"{path}.seconds" if path in PATHS else path, taken, note=f"{smaller[0]} tokens")
-    for name, gap in agreement((256, *sizes[1:]), device).items():
-        emit(f"difference.{name}", gap)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

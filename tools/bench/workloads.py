@@ -1,4 +1,4 @@
-"""What benchmarks and the GPU check compute on, and how they take time and memory."""
+"""What benchmarks and the tests of a GPU compute on, and how they take time and memory."""
 
 import gc
 import time
@@ -190,9 +190,7 @@ def precision(device: str) -> Any:
 
 
 @torch.no_grad()
-def trainer_logprobs(
-    model: Any, samples: Sequence[Sample], device: str, together: int, *, exact: bool = False
-) -> Tensor:
+def trainer_logprobs(model: Any, samples: Sequence[Sample], device: str, together: int) -> Tensor:
     """[N] nats of all completion tokens, in the order of ``samples``, as the update has them.
 
     Args:
@@ -200,12 +198,11 @@ def trainer_logprobs(
         samples: at least one.
         device: where.
         together: sequences per forward pass.
-        exact: in fp32 instead of the update's precision.
     """
     found = []
     for start in range(0, len(samples), together):
         batch = batch_of(samples[start : start + together], weight=1.0).to(device)
-        with nullcontext() if exact else precision(device):
+        with precision(device):
             logp = completion_logprobs(model, batch, TEMPERATURE)
         found.append(logp[batch.mask.bool()].float())
     return torch.cat(found)

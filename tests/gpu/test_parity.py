@@ -1,0 +1,160 @@
+"""Both engines serve the weights that the trainer has now, after updates and sleeps too."""
+
+import copy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from svr_lightning.core.types import Sample
+from svr_lightning.engines.base import Request, SamplingParams
+from svr_lightning.engines.transformers import TransformersEngine
+from tests.gpu.report import Figures, alone
+from tools.bench.workloads import GIB, TEMPERATURE, seconds, trainer_logprobs
+from tools.shapes import qwen3_5, random_model
+
+pytestmark = pytest.mark.gpu
+CHANGE = 0.05
+"""Standard deviation of each weight's relative change in an update."""
+
+
+class Parity:
+    """Samples from the engine, scores with the trainer, reports how far both lie apart."""
+
+    def __init__(self, figures: Figures, device: str, model: Any, engine: Any) -> None:
+        self._figures, self._device = figures, device
+        self._model, self._engine = model, engine
+        small = device == "cpu"
+        self._tokens = 8 if small else 128
+        self.means: list[float] = []
+        rng = np.random.default_rng(1)
+        low, high = (5, 20) if small else (200, 1000)
+        self._prompts = [
+            tuple(rng.integers(8, model.config.vocab_size, rng.integers(low, high)).tolist())
+            for _ in range(4 if small else 32)
+        ]
+
+    def look(self, label: str, version: int) -> list[Sample]:
+        """Sync, sample and compare; returns what was sampled."""
+        sync = seconds(lambda: self._engine.sync(self._model, version), self._device)
+        self._figures(f"{label}.sync", sync, "s")
+        samples = self._sample(version)
+        engine = torch.tensor([x for s in samples for x in s.logprobs], device=self._device)
+        note = "engine against trainer, sampled tokens"
+        self.means.append(self.difference(label, engine, self.scores(samples), note))
+        return samples
+
+    def _sample(self, version: int) -> list[Sample]:
+        for number, prompt in enumerate(self._prompts):
+            sampling = SamplingParams(
+                max_tokens=self._tokens, temperature=TEMPERATURE, seed=version + number
+            )
+            self._engine.submit(Request(id=number, prompt_ids=prompt, sampling=sampling))
+        outputs: list[Any] = []
+        while len(outputs) < len(self._prompts):
+            outputs += self._engine.step()
+        outputs.sort(key=lambda output: output.id)
+        return [
+            Sample(
+                prompt_ids=prompt,
+                completion_ids=output.token_ids,
+                logprobs=output.logprobs,
+                advantage=0.0,
+                group_id=str(output.id),
+                policy_version=output.version,
+            )
+            for prompt, output in zip(self._prompts, outputs, strict=True)
+        ]
+
+    def scores(self, samples: Sequence[Sample], together: int = 8) -> torch.Tensor:
+        """[N] The trainer's log-probabilities, ``together`` sequences at a time."""
+        return trainer_logprobs(self._model, samples, self._device, together)
+
+    def difference(self, label: str, one: torch.Tensor, other: torch.Tensor, note: str) -> float:
+        """Report how far two sets of log-probabilities lie apart, in nats; returns the mean."""
+        gap = (one - other).abs()
+        self._figures(f"{label}.difference_mean", gap.mean().item(), "nats", note)
+        self._figures(f"{label}.difference_max", gap.max().item(), "nats")
+        return gap.mean().item()
+
+
+def compare(figures: Figures, device: str, model: Any, engine: Any) -> None:
+    """Before and after an update, and after a sleep of each level that the engine has.
+
+    Raises:
+        AssertionError: if a look found more than a quarter of what stale weights would show.
+    """
+    parity = Parity(figures, device, model, engine)
+    before = parity.look("first", version=0)
+    old = parity.scores(before)
+    note = "trainer, micro-batches of 8 against 1: rounding alone"
+    parity.difference("floor", old, parity.scores(before, 1), note)
+    change_weights(model)
+    stale = parity.difference("missed_sync", old, parity.scores(before), "what stale ones show")
+    parity.look("updated", version=1)
+    for level in (1, 2) if getattr(engine, "sleep_level", 0) else ():
+        engine.sleep_level = level
+        free = 0 if device == "cpu" else torch.cuda.mem_get_info()[0]
+        figures(f"sleep_{level}.sleep", seconds(engine.sleep, device), "s")
+        if device == "cuda":
+            freed = (torch.cuda.mem_get_info()[0] - free) / GIB
+            figures(f"sleep_{level}.freed", freed, "GiB")
+        change_weights(model)
+        parity.look(f"sleep_{level}", version=1 + level)
+    worst = max(parity.means)
+    figures("serves_present_weights", worst < stale / 4, note="mean differences, missed_sync")
+    assert worst < stale / 4, f"{worst:.3g} nats off, a missed sync would make {stale:.3g}"
+
+
+@torch.no_grad()
+def change_weights(model: Any) -> None:
+    """Change the weights by far more than rounding."""
+    for parameter in model.parameters():
+        parameter.mul_(1.0 + CHANGE * torch.randn_like(parameter))
+
+
+def main(name: str, device: str, report: str, test: str) -> None:
+    """Compare one engine, vLLM eagerly: nothing is compiled, so that a cold machine is quick."""
+    figures = Figures(Path(report), test)
+    model = random_model(qwen3_5(device == "cpu"), device)
+    engine: Any = TransformersEngine()
+    if name == "vllm":
+        from svr_lightning.engines.vllm import VLLMEngine
+
+        engine = VLLMEngine(sleep_level=1, options={"enforce_eager": True})
+    length = 64 if device == "cpu" else 2048
+    figures("start", seconds(lambda: engine.start(model, (), length), device), "s")
+    compare(figures, device, model, engine)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_an_engine_serves_the_trainers_weights_after_updates_and_sleeps(
+    engine: str, device: str, report: Path, figures: Figures
+) -> None:
+    pytest.importorskip(engine)
+    alone(__name__, engine, device, str(report), figures.test, seconds=240)
+    assert figures.value("serves_present_weights") is True
+
+
+class FirstWeights(TransformersEngine):
+    """Takes weights once and then only claims to."""
+
+    def sync(self, model: Any, version: int) -> None:
+        super().sync(model if self.version < 0 else self._model, version)
+        if version == 0:
+            self._model = copy.deepcopy(model)
+
+
+def test_an_engine_that_keeps_its_first_weights_is_found(tmp_path: Path) -> None:
+    model, engine = random_model(qwen3_5(small=True), "cpu"), FirstWeights()
+    engine.start(model, (), 64)
+    with pytest.raises(AssertionError, match="a missed sync would make"):
+        compare(Figures(tmp_path / "gpu.json", "stale"), "cpu", model, engine)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,130 @@
+"""Commands as a user runs them: a shipped configuration at full depth, or in small on a CPU."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import pytest
+
+from svr_lightning.training.config import PolicyConfig
+from svr_lightning.training.policy import load_policy, weights_fingerprint
+from tests.gpu.policy import Policy, question
+from tests.gpu.report import ROOT, Figures, kill_group
+from tests.gpu.training import LOG, Run, eager_engine
+
+pytestmark = pytest.mark.gpu
+KILLED_AFTER = 3
+"""Step; the last checkpoint is of the one before."""
+
+
+def test_a_shipped_configuration_trains_and_validates_at_full_depth(
+    policy: Policy, device: str, figures: Figures, tmp_path: Path
+) -> None:
+    loaded = load_policy(PolicyConfig(path=str(policy.folder)), seed=0)[0]
+    assert weights_fingerprint(loaded.state_dict()) == policy.fingerprint
+    del loaded
+    run = Run(tmp_path, policy, device)
+    run.finish(figures, "fit", seconds=420)
+    assert run.steps() == 2
+    found = sorted(path.parent.name for path in run.folder.glob("eval/*/results.json"))
+    assert found == ["step-000001", "step-000002"]
+    curves = run.curves()
+    assert min(curves["train/grad_norm"][1]) > 0
+    assert max(curves["engine/changed_frac"][1]) > 0.1
+    lengths = {len(text) for texts in run.sampled(1).values() for text in texts}
+    assert len(lengths) > 2  # as with a real policy, micro-batches differ in shape
+
+
+def test_a_killed_training_resumes_from_its_checkpoint_and_samples_the_same(
+    shallow: Policy, device: str, figures: Figures, tmp_path: Path
+) -> None:
+    run, zero = Run(tmp_path, shallow, device), find_spec("deepspeed") is not None
+    figures("deepspeed", zero)
+    saving = {"every_n_train_steps": 2, "save_top_k": 0, "save_last": True}
+    saver = {
+        "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
+        "init_args": saving | {"enable_version_counter": False},
+    }
+    run.changes["trainer"] |= {
+        "max_steps": KILLED_AFTER + 1,
+        "limit_val_batches": 0,
+        "enable_checkpointing": True,
+        "strategy": "deepspeed_stage_2" if zero else "auto",
+        "precision": "bf16-true" if zero else "32-true" if run.cpu else "bf16-mixed",
+        "callbacks": [LOG, saver],
+    }
+    run.changes["model"] |= {
+        "engine": eager_engine(run.cpu),
+        "sampling": {"max_completion_tokens": 16},
+    }
+    with run.started("fit") as process:
+        while process.poll() is None and run.steps() < KILLED_AFTER:
+            time.sleep(0.05)
+        assert process.returncode is None, "it ended before it could be killed"
+    before = run.sampled(KILLED_AFTER)
+    run.finish(figures, "fit", "--ckpt_path", "last", seconds=240)
+    again = run.sampled(KILLED_AFTER)
+    same = sum(again[key] == texts for key, texts in before.items()) / len(before)
+    figures("same_rollouts", same, note="share of the killed step's trajectories, drawn once more")
+    assert run.steps() == KILLED_AFTER + 1
+    assert same == 1 or device == "cuda"  # kernels of a GPU may add up in another order
+
+
+def test_a_policy_is_validated(
+    policy: Policy, device: str, figures: Figures, tmp_path: Path
+) -> None:
+    run = Run(tmp_path, policy, device)
+    run.finish(figures, "validate", seconds=300)
+    (results,) = run.folder.glob("eval/*/results.json")
+    (row,) = json.loads(results.read_text())["datasets"].values()
+    assert row["n"] == 4
+
+
+def test_adapters_train_on_the_layer_for_a_small_card(
+    policy: Policy, device: str, figures: Figures, tmp_path: Path
+) -> None:
+    pytest.importorskip("peft")
+    run = Run(tmp_path, policy, device, layer="1gpu_24gb")
+    run.changes["trainer"]["limit_val_batches"] = 0
+    if run.cpu:
+        run.changes["model"]["engine"] = eager_engine(cpu=True)
+    run.finish(figures, "fit", seconds=300)
+    assert run.steps() == 2
+    assert min(run.curves()["train/grad_norm"][1]) > 0
+
+
+def test_a_policy_answers_behind_a_server(
+    policy: Policy, device: str, figures: Figures, tmp_path: Path
+) -> None:
+    began = time.perf_counter()
+    limits = ("--max-turns=2", "--max-completion-tokens=32", "--port=0")
+    line = ("serve", "--task", "gsm8k", "--policy", str(policy.folder), *limits)
+    with (
+        (tmp_path / "serve.log").open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "svr_lightning", *line],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            url = next(line.split()[-1] for line in process.stdout if re.match("serving", line))
+            figures("start", time.perf_counter() - began, "s")
+            for number in range(3):
+                began = time.perf_counter()
+                body = {"messages": [{"role": "user", "content": question(number)}]}
+                answer = httpx.post(f"{url}/chat/completions", json=body, timeout=120)
+                assert answer.status_code == 200, answer.text
+                assert len(answer.json()["svr"]["turns"]) == 2
+                figures(f"answer_{number}", time.perf_counter() - began, "s", "two turns")
+        finally:
+            kill_group(process.pid)

@@ -1,0 +1,146 @@
+"""Real commands on every visible GPU: their configuration, their process, their log."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from svr_lightning.core.types import Sample
+from svr_lightning.recipes.base import Group
+from svr_lightning.recipes.svr import SVR
+from svr_lightning.report.figures_training import read_curves
+from tests.gpu.policy import Policy, question
+from tests.gpu.report import ROOT, Figures, kill_group
+
+PROBLEMS = 128
+LOG = {"class_path": "svr_lightning.callbacks.RolloutLog"}
+SHOWN = ("train/loss", "train/grad_norm", "engine/", "time/", "speed/", "memory/")
+"""Beginnings of the logged keys that are reported."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternating(SVR):
+    """SVR with advantages of +1 and -1 in turns.
+
+    What random weights write all earns the same, and a step without gradient would show nothing.
+    """
+
+    def credit(self, group: Group) -> list[Sample]:
+        """The samples of SVR with other advantages."""
+        samples = super().credit(group)
+        return [replace(s, advantage=(-1.0) ** index) for index, s in enumerate(samples)]
+
+
+class Run:
+    """A shipped configuration on the GPUs of this machine, or in small on the processor."""
+
+    def __init__(self, folder: Path, policy: Policy, device: str, layer: str | None = None) -> None:
+        self.folder, self.cpu = folder / "run", device == "cpu"
+        self.gpus = 1 if self.cpu or layer else torch.cuda.device_count()
+        self._layer = layer or ("1gpu" if self.gpus == 1 else "4gpu_zero2")
+        self._file, self._reported = folder / "changes.yaml", dict[str, int]()
+        problems = folder / "problems.jsonl"
+        rows = [{"question": question(n), "answer": f"#### {n}"} for n in range(PROBLEMS)]
+        problems.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        self.changes: dict[str, Any] = {
+            "trainer": {
+                "default_root_dir": str(self.folder),
+                "devices": self.gpus,
+                "max_epochs": -1,
+                "max_steps": 2,
+                "limit_train_batches": 1.0,
+                "val_check_interval": 1,
+                "limit_val_batches": 1,
+                "enable_progress_bar": False,
+                "enable_checkpointing": False,
+                "callbacks": [LOG],
+            },
+            "model": {
+                "policy": {"path": str(policy.folder)},
+                "recipe": {
+                    "class_path": f"{__name__}.Alternating",
+                    "init_args": {"group_size": 2 if self.cpu else 8},
+                },
+                "optimizer": {"lr": 1e-4, "warmup_fraction": 0.0},
+                "evaluation": {"max_turns": 2},
+                "resample": "off",
+            },
+            "data": {
+                "problems_per_step": 2 if self.cpu else self.gpus * max(1, 16 // self.gpus),
+                "eval_batch_size": 4,
+                "local_files": {"gsm8k_train": str(problems), "gsm8k": str(problems)},
+            },
+        }
+
+    @contextmanager
+    def started(self, command: str, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+        """The command, which ends with the context at the latest."""
+        self._file.write_text(yaml.safe_dump(self.changes), encoding="utf-8")
+        layers = ["gsm8k", f"hardware/{self._layer}", *(["hardware/cpu_smoke"] if self.cpu else [])]
+        files = [*(ROOT / "configs" / f"{name}.yaml" for name in layers), self._file]
+        configs = [word for file in files for word in ("--config", str(file))]
+        line = [sys.executable, "-m", "svr_lightning", command, *configs, *more]
+        with (
+            self._file.with_suffix(".log").open("ab") as stream,
+            subprocess.Popen(
+                line, cwd=ROOT, stdout=stream, stderr=stream, start_new_session=True
+            ) as process,
+        ):
+            try:
+                yield process
+            finally:
+                kill_group(process.pid)  # other ranks would hold their GPUs
+
+    def finish(self, figures: Figures, command: str, *more: str, seconds: float) -> None:
+        """Run a command to its end, reporting what it logs as it is written."""
+        began = time.perf_counter()
+        with self.started(command, *more) as process:
+            while process.poll() is None and time.perf_counter() - began < seconds:
+                self.report(figures)
+                time.sleep(0.5)
+        log = self._file.with_suffix(".log").read_text(errors="replace")
+        assert process.returncode == 0, log[-4000:]
+        self.report(figures)
+        figures(command, time.perf_counter() - began, "s", "the whole command")
+
+    def curves(self) -> dict[str, tuple[list[int], list[float]]]:
+        """What ``metrics.csv`` has, as far as it is written."""
+        file = self.folder / "metrics.csv"
+        return read_curves(file) if file.exists() else {}
+
+    def steps(self) -> int:
+        """The last optimizer step of which something is logged, or 0."""
+        return max((steps[-1] for steps, _ in self.curves().values()), default=0)
+
+    def report(self, figures: Figures) -> None:
+        """The values of everything that is logged, by step, where there are new ones."""
+        for key, (steps, values) in self.curves().items():
+            if key.startswith(SHOWN) and self._reported.get(key) != len(steps):
+                self._reported[key] = len(steps)
+                figures(key, dict(zip(steps, values, strict=True)), note="by step")
+
+    def sampled(self, step: int) -> dict[tuple[str, int], list[str]]:
+        """The texts of a step's trajectories, by problem and sample."""
+        lines = [json.loads(line) for line in (self.folder / "rollouts.jsonl").open()]
+        return {
+            (line["id"], line["sample"]): [turn["text"] for turn in line["turns"]]
+            for line in lines
+            if line["step"] == step
+        }
+
+
+def eager_engine(cpu: bool) -> dict[str, Any]:
+    """An engine that compiles nothing."""
+    if cpu or find_spec("vllm") is None:
+        return {"class_path": "svr_lightning.engines.transformers.TransformersEngine"}
+    options = {"options": {"enforce_eager": True}}
+    return {"class_path": "svr_lightning.engines.vllm.VLLMEngine", "init_args": options}

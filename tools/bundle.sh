@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Packs what the tests of a GPU need for a CUDA machine without network, which holds Python 3.12, torch 2.11 (CUDA 13) and the
+# packages named under "held" already. The checkout travels by itself, and nothing is compiled there.
+#
+#   tools/bundle.sh DIR      makes DIR/install.sh, DIR/base.00, base.01 ... and DIR/vllm.00 ..., each of 42 MiB at most
+#
+# Bring them into one folder of that machine, one by one if need be, and run there, in two commands from the checkout:
+#
+#   bash FOLDER/install.sh base          # or, later: bash FOLDER/install.sh vllm
+#   PYTHONPATH=FOLDER/site:. python3 -m pytest -p no:cacheprovider -m gpu tests/gpu -k update --gpu-report gpu.json
+#
+# Without vLLM: -k "update or resume". With it: -k parity, then the rest. The list is complete by the packages' own requirements, which is
+# checked here. It has not run on a GPU.
+set -euo pipefail
+out=$(mkdir -p "${1:?usage: tools/bundle.sh DIR}" && cd "$1" && pwd)
+python=${PYTHON:-python3}
+all=$(mktemp -d)
+trap 'rm -rf "$all"' EXIT
+
+base=(
+  'datasets>=5.2,<6' dill multiprocess 'jsonargparse>=4.53,<5' docstring-parser typeshed-client importlib-resources
+  'math-verify>=0.9,<0.10' 'latex2sympy2_extended>=1.11,<1.12' antlr4-python3-runtime==4.13.2 hjson 'starlette>=1,<2' 'uvicorn>=0.35,<1'
+  # Kernels of the update. Triton, since torch 2.11's computes wrong gradients of linear attention on Hopper; TileLang beside it.
+  'liger-kernel>=0.8.5,<0.9' 'flash-linear-attention>=0.6,<0.7' 'fla-core>=0.6,<0.7' triton==3.7.1
+  tilelang==0.1.12 apache-tvm-ffi==0.1.9 z3-solver torch-c-dlpack-ext
+)
+# The last minor release but one that takes torch 2.11: those that are tested pin 2.13, which with its CUDA libraries is several times
+# the size of all this. The report names the releases.
+vllm=(
+  vllm==0.25.1 cachetools blake3 'fastapi>=0.133,<0.137' 'openai>=2,<3' pydantic==2.14.3 pydantic-core==2.50.4
+  prometheus-fastapi-instrumentator lm-format-enforcer==0.11.3 'llguidance>=1.7,<1.8' outlines_core==0.2.14
+  diskcache==5.6.3 lark==1.2.2 xgrammar==0.2.1 partial-json-parser 'jsonschema>=4.23'
+  jsonschema-specifications referencing rpds-py pyzmq msgspec 'mistral_common>=1.11.5' compressed-tensors==0.17.0 depyf==0.20.0
+  astor watchfiles python-json-logger pybase64 cbor2 ijson setproctitle openai-harmony model-hosting-container-standards jiter
+  distro sniffio annotated-types typing-inspection interegular loguru pydantic-extra-types pycountry jmespath nvtx==0.2.15
+)
+held="torch torchvision torchaudio transformers lightning pytorch-lightning lightning-utilities torchmetrics accelerate tensorboard
+  numpy sympy mpmath safetensors tokenizers huggingface-hub filelock fsspec packaging pyyaml requests urllib3 charset-normalizer
+  tqdm regex jinja2 markupsafe typing-extensions psutil pillow protobuf networkx setuptools aiohttp attrs click ninja pip
+  anyio annotated-doc certifi cloudpickle contourpy cycler einops fonttools h11 httpcore httpx idna kiwisolver markdown-it-py matplotlib
+  mdurl ml-dtypes msgpack numba pandas peft prometheus-client py-cpuinfo pyarrow pygments pyparsing python-dateutil rich scipy
+  sentencepiece six tiktoken uvloop wheel xxhash"
+# Parts of vLLM that the engine of a text model never imports.
+left_out="flashinfer-python flashinfer-cubin opencv-python-headless gguf anthropic mcp ray
+  quack-kernels nvidia-cutlass-dsl nvidia-cudnn-frontend fastsafetensors humming-kernels tokenspeed-mla
+  pynvvideocodec torchcodec supervisor opentelemetry-api opentelemetry-sdk opentelemetry-exporter-otlp
+  opentelemetry-semantic-conventions-ai"
+
+platforms=()
+for p in 2_34 2_31 2_28 2_27 2_26 2_24 2_17; do platforms+=(--platform "manylinux_${p}_x86_64"); done
+for set in base vllm; do
+  declare -n packages=$set
+  mkdir "$all/$set"
+  "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+    "${platforms[@]}" --platform manylinux2014_x86_64 --platform manylinux1_x86_64 --dest "$all/$set" "${packages[@]}"
+done
+"$python" -m pip wheel --quiet --no-deps --wheel-dir "$all/base" 'deepspeed>=0.19.8,<0.20'
+"$python" - "$all" "$held $left_out" <<'PYTHON'
+"""Every requirement of a packed wheel is packed too, held by the machine, or left out by name; no package is packed twice."""
+import re, sys
+from collections import Counter
+from pathlib import Path
+from zipfile import ZipFile
+from packaging.requirements import Requirement
+
+def plain(name): return re.sub("[-_.]+", "-", name).lower()
+
+wheels = list(Path(sys.argv[1]).glob("*/*.whl"))
+packed, named = Counter(plain(w.name.split("-")[0]) for w in wheels), {plain(name) for name in sys.argv[2].split()}
+machine = {"python_version": "3.12", "python_full_version": "3.12.0", "sys_platform": "linux", "platform_system": "Linux",
+           "platform_machine": "x86_64", "extra": ""}
+faults = {f"{name} is packed twice" for name, count in packed.items() if count > 1 or name in named}
+for wheel in wheels:
+    with ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n))
+        lines = archive.read(name).decode().split("\n\n")[0].splitlines()
+    for line in lines:
+        if line.startswith("Requires-Dist: "):
+            wanted = Requirement(line.removeprefix("Requires-Dist: "))
+            if (wanted.marker is None or wanted.marker.evaluate(machine)) and plain(wanted.name) not in named | {*packed}:
+                faults.add(f"{wheel.name.split('-')[0]} needs {wanted}")
+sys.exit("\n".join(["bundle.sh: correct base, vllm, held or left_out:", *sorted(faults)]) if faults else 0)
+PYTHON
+
+rm -f "$out"/base.* "$out"/vllm.*
+for set in base vllm; do tar --create --directory "$all" $set | split --bytes 42M --numeric-suffixes - "$out/$set."; done
+cat > "$out/install.sh" <<INSTALL
+#!/usr/bin/env bash
+# bash install.sh base|vllm: joins the parts of this folder and installs them into its folder site.
+set -euo pipefail
+cd "\$(dirname "\$0")"
+grep " \${1:?usage: install.sh base|vllm}[.]" <<'SUMS' | sha256sum --check --quiet
+$(cd "$out" && sha256sum base.* vllm.*)
+SUMS
+cat "\$1".[0-9]* | tar --extract
+python3 -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --upgrade --target site "\$1"/*.whl
+rm -rf "\$1"
+INSTALL
+du --si --summarize "$out"

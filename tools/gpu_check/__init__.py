@@ -1,1 +1,0 @@
-"""Measurements that need a GPU, on random weights and without network."""
