@@ -6,6 +6,8 @@ from collections.abc import Hashable, Sequence
 from typing import Literal
 
 ADVANTAGE_EPSILON = 1e-4
+_ROUNDING = 1e-9
+"""Rewards are sums of a few terms near 1; their order changes them by 1e-15."""
 RewardScale = Literal["group", "none"]
 
 
@@ -58,8 +60,15 @@ def sibling_advantages(
 
 
 def is_degenerate(returns: Sequence[float]) -> bool:
-    """Whether all returns are equal, so that the group has no learning signal."""
-    return all(value == returns[0] for value in returns)
+    """Whether all returns are equal but for rounding, so that the group has no learning signal.
+
+    Examples:
+        >>> is_degenerate([0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1]), is_degenerate([0.0, 1e-6])
+        (True, False)
+    """
+    return all(
+        math.isclose(value, returns[0], rel_tol=_ROUNDING, abs_tol=_ROUNDING) for value in returns
+    )
 
 
 def beyond_success(parents: Sequence[int | None], correct: Sequence[bool]) -> list[bool]:

@@ -40,8 +40,11 @@ def test_an_empty_group_has_no_advantages() -> None:
     assert group_advantages([]) == []
 
 
-def test_the_smallest_difference_makes_a_group_worth_learning_from() -> None:
-    assert not is_degenerate([1.0, 1.0, math.nextafter(1.0, 2.0)])
+def test_the_order_in_which_rewards_were_added_is_no_signal() -> None:
+    assert sum([0.4, 0.095, -0.72, 0.3]) != sum([0.3, -0.72, 0.095, 0.4])
+    assert is_degenerate([sum([0.4, 0.095, -0.72, 0.3]), sum([0.3, -0.72, 0.095, 0.4])])
+    assert is_degenerate([1.0, 1.0, math.nextafter(1.0, 2.0)])
+    assert not is_degenerate([1.0, 1.0, 1.0 + 1e-6])
 
 
 def test_without_scaling_only_the_mean_is_subtracted() -> None:
