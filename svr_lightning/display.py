@@ -1,15 +1,14 @@
 """Text on a terminal. Model text is printed as text: no markup, no escapes."""
 
 import contextlib
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from rich import get_console
-from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from tqdm import tqdm
 
 from svr_lightning.core.types import SelfCheck
 
@@ -17,10 +16,9 @@ COLUMNS = 80
 _VERDICT_STYLE = {"CORRECT": "bold blue", "INCORRECT": "bold dark_orange", "UNSURE": "bold grey50"}
 _LINES = 12
 """Longest excerpt of one turn, in lines."""
+_LONGEST_NAME = 20
 _EVERY = 30.0
 """Seconds between two progress lines if the output is no terminal."""
-_SILENT = 30.0
-"""Seconds without a completion after which the progress line says so."""
 
 
 def plain(text: str) -> str:
@@ -84,46 +82,23 @@ def name_some(names: Sequence[str], most: int = 10) -> str:
     return plain(", ".join(names[:most]).replace("\n", " ")) + more
 
 
-_OPEN: list[Live] = []
+def progress_line(total: float, name: str, *, done: int = 0, quiet: bool = False) -> "tqdm[Any]":
+    """A bar of at most :data:`COLUMNS` characters: counts, what its postfix says, the time left.
 
-
-@contextlib.contextmanager
-def status_line(line: Callable[[], str], *, always: bool) -> Iterator[None]:
-    """Show what ``line`` returns until the block ends.
-
-    On a terminal the line stays in place, below those of enclosing blocks; elsewhere it is printed
-    every 30 seconds, and once at the end if that came later or ``always``.
+    Outside of a terminal it is printed every 30 seconds at most.
     """
-
-    def shown() -> Text:
-        return Text(line(), no_wrap=True, overflow="ellipsis")
-
-    if get_console().is_terminal:
-        # The terminal's own width: a line that wraps could not be overwritten. The outermost one
-        # stays on the screen as it was last.
-        inner = Live(get_renderable=shown, refresh_per_second=2, transient=bool(_OPEN))
-        _OPEN.append(inner)
-        try:
-            with inner:
-                yield
-        finally:
-            _OPEN.remove(inner)
-        return
-    over, began = threading.Event(), time.monotonic()
-
-    def show_at_times() -> None:
-        while not over.wait(_EVERY):
-            Console(width=COLUMNS).print(shown())
-
-    printer = threading.Thread(target=show_at_times, daemon=True)
-    printer.start()
-    try:
-        yield
-    finally:
-        over.set()
-        printer.join()
-        if always or time.monotonic() - began >= _EVERY:
-            Console(width=COLUMNS).print(shown())
+    return tqdm(
+        total=total,
+        initial=done,
+        desc=plain(name)[:_LONGEST_NAME],
+        disable=quiet,
+        file=sys.stdout,
+        ncols=COLUMNS,
+        bar_format="{desc} {n_fmt}/{total_fmt}{postfix}, {elapsed}, {remaining} left",
+        mininterval=0.5 if sys.stdout.isatty() else _EVERY,
+        miniters=0,
+        smoothing=0,
+    )
 
 
 class Progress:
@@ -137,59 +112,26 @@ class Progress:
     """
 
     def __init__(self, name: str, total: int, *, done: int = 0, quiet: bool = False) -> None:
-        self.name = name
-        self.total = total
-        self.done = self._done_before = done
+        self.name, self.total, self.done = name, total, done
         self.turns = self.in_flight = self.tokens = 0
         self._quiet = quiet
-        self._describe_wait: Callable[[], str] | None = None
-        self._began = self._last = time.monotonic()
 
     def completed(self, tokens: int) -> None:
         """Count one completion and the ``tokens`` that were generated for it now."""
-        self._last = time.monotonic()
         self.turns += 1
         self.tokens += tokens
 
     @contextlib.contextmanager
-    def showing(self, describe_wait: Callable[[], str] | None = None) -> Iterator[None]:
-        """Show the line until the block ends.
+    def showing(self) -> Iterator[Callable[[], None]]:
+        """Show the line until the block ends; what it yields brings the line up to date."""
+        started = time.monotonic()
+        with progress_line(self.total, self.name, done=self.done, quiet=self._quiet) as bar:
 
-        Args:
-            describe_wait: says why requests take long (such as ``try 2 of 6``), for an engine that
-                may keep one waiting.
-        """
-        self._describe_wait = describe_wait
-        self._began = self._last = time.monotonic()
-        if self._quiet:
-            yield
-            return
-        with status_line(self.line, always=describe_wait is not None):
-            yield
+            def refresh() -> None:
+                rate = self.tokens / max(time.monotonic() - started, 1e-9)
+                counts = f"{self.turns} turns, {self.in_flight} in flight, {rate:.0f} tok/s"
+                bar.set_postfix_str(counts, refresh=False)
+                bar.update(self.done - bar.n)
 
-    def line(self) -> str:
-        """The present state in at most :data:`COLUMNS` characters; a long name is shortened.
-
-        Thirty seconds after the last completion the line says so, and gives no estimate of the
-        time left.
-        """
-        now = time.monotonic()
-        seconds, silent = now - self._began, now - self._last
-        if self.in_flight and silent >= _SILENT:
-            wait = self._describe_wait() if self._describe_wait is not None else ""
-            pace = f"no answer for {clock(silent)}" + (f", {wait}" if wait else "")
-        else:
-            new = self.done - self._done_before
-            left = clock(seconds * (self.total - self.done) / new) if new else "?"
-            rate = self.tokens / seconds if seconds > 0 else 0.0
-            pace = f"{rate:.0f} tok/s, {clock(seconds)}, {left} left"
-        rest = f"{self.done}/{self.total} done, {self.turns} turns, {self.in_flight} in flight, "
-        room = max(COLUMNS - len(rest) - len(pace) - 2, 0)
-        return f"{plain(self.name)[:room]}  {rest}{pace}"[:COLUMNS]
-
-
-def clock(seconds: float) -> str:
-    """``1:30`` or ``2:01:30``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+            yield refresh
+            refresh()

@@ -139,7 +139,7 @@ class Driver:
         unfinished = 0
         more = True
         try:
-            with self._progress.showing(getattr(self._engine, "describe_wait", None)):
+            with self._progress.showing() as refresh:
                 while more or unfinished:
                     while more and unfinished < room:
                         index, job = next(waiting, (-1, None))
@@ -152,6 +152,7 @@ class Driver:
                     for output in self._engine.step() if self._waiting else ():
                         self._deliver(output, finished)
                         self._progress.in_flight = len(self._waiting)
+                    refresh()
                     unfinished -= len(finished)
                     yield from finished
                     finished.clear()

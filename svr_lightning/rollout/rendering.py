@@ -123,17 +123,17 @@ class Renderer:
         return token_span(sample.text_span, count, lambda k: len(self.completion_text(ids[:k])))
 
     def _encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        said = tuple((m["role"], m["content"]) for m in messages)
-        kept = sum(len(content) for _, content in said) <= CACHED_CHARACTERS
-        return (self._encode_once if kept else self._encode_rendered)(said)
+        key = tuple((m["role"], m["content"]) for m in messages)
+        cached = sum(len(content) for _, content in key) <= CACHED_CHARACTERS
+        return (self._encode_once if cached else self._encode_rendered)(key)
 
-    def _encode_rendered(self, said: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
+    def _encode_rendered(self, roles_and_contents: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
         """Render and encode, splitting every control token that the content spells.
 
         The rest is encoded as usual: a tokenizer splits the text at such places anyway.
         """
-        messages = [{"role": role, "content": content} for role, content in said]
-        contents = [content for _, content in said]
+        messages = [{"role": role, "content": content} for role, content in roles_and_contents]
+        contents = [content for _, content in roles_and_contents]
         if not any(map(self._spelt_out.search, contents)):
             return self._encode_pieces([self.text(messages)])
         # No text holds its own hash; a private character keeps its digits apart from the text's.
