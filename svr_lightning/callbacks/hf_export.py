@@ -14,7 +14,6 @@ from transformers import GenerationConfig
 from svr_lightning import __version__
 from svr_lightning.analysis.operating_point import write_operating_point
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.core.sharded import whole
 from svr_lightning.core.stopping import Confident, rule_as_config
 from svr_lightning.engines import lora
 from svr_lightning.recipes.svr import SVR
@@ -39,24 +38,19 @@ class HFExport(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Export, on one rank; not the trial of a ``fast_dev_run``."""
         fast: Any = trainer.fast_dev_run  # type: ignore[attr-defined]
-        if not trainer.interrupted and not fast:
-            state = exported_weights(pl_module.policy, self.dtype, keep=trainer.is_global_zero)
-            if trainer.is_global_zero:
-                export_policy(pl_module, Path(trainer.default_root_dir), state)
+        if trainer.is_global_zero and not trainer.interrupted and not fast:
+            state = exported_weights(pl_module.policy, self.dtype)
+            export_policy(pl_module, Path(trainer.default_root_dir), state)
 
 
-def exported_weights(model: Any, dtype: str, *, keep: bool = True) -> dict[str, torch.Tensor]:
-    """The weights as exported, adapters merged; every process has to ask where they are sharded.
-
-    One tensor at a time is whole on the device; without ``keep`` none is kept.
-    """
+def exported_weights(model: Any, dtype: str) -> dict[str, torch.Tensor]:
+    """The weights as exported, adapters merged."""
     acting = {weight.name: weight.read for weight in lora.acting_weights(model)}
     found = {}
     for key, value in lora.base_of(model.state_dict()).items():
         name = key.replace(".base_layer.", ".")
-        full = acting[name]() if name in acting else whole(value)  # a tied weight, or a buffer
-        if keep:
-            found[name] = full.to("cpu", getattr(torch, dtype))
+        full = acting[name]() if name in acting else value  # a tied weight, or a buffer
+        found[name] = full.to("cpu", getattr(torch, dtype))
     return found
 
 
@@ -78,7 +72,7 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
     if lora.is_adapted(model):
         lora.save_adapter(model, root / "adapter")
     pl_module.renderer.tokenizer.save_pretrained(folder)
-    _, rule = pl_module.evaluating.protocol
+    _, rule = pl_module.stop_policy
     if isinstance(rule, Confident):
         # New even if the folder had one: its certificate was for other weights.
         usual = Confident(threshold=rule.threshold)
@@ -92,7 +86,7 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
 
 
 def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
-    """The model card: what the policy is, how it was trained, its use and its scores."""
+    """The model card: how the policy was trained, a command that runs it, and its scores."""
     scores = Table(
         name="scores",
         caption="On held-out problems",
@@ -102,44 +96,28 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
             for name, values in datasets.items()
         ],
     )
-    verifies = pl_module.recipe.stop_policy(1, Confident())[1] is not None
-    title = "A self-verifying policy" if verifies else "A policy without self-verification"
+    recipe, (max_turns, rule) = pl_module.recipe, pl_module.stop_policy
+    stop = f"at the first complete turn with {rule}, or" if rule is not None else "only"
     lines = [
         "---",
         "library_name: transformers",
         "pipeline_tag: text-generation",
         "tags: [self-verification, adaptive-computation, grpo]",
         "---",
-        f"# {title}",
+        f"# {type(recipe).__name__} policy",
         "",
-        f"Trained with svr_lightning {__version__}, recipe `{type(pl_module.recipe).__name__}`, "
-        f"from `{pl_module.policy_config.path}`, seed {pl_module.seed}.",
+        f"Trained with svr_lightning {__version__} from `{pl_module.policy_config.path}`, seed "
+        f"{pl_module.seed}. It stops {stop} after {max_turns} turns.",
+        *["PRIVILEGED: its prompts show whether the previous answer was right."]
+        * recipe.uses_labels,
         "",
-        *_usage(pl_module),
+        "```bash",
+        *_command(pl_module),
+        "```",
         *(["", to_markdown(scores)] if datasets else []),
         "",
     ]
     return "\n".join(lines)
-
-
-def _usage(pl_module: Any) -> list[str]:
-    """How to prompt the policy, and the command for it."""
-    max_turns, rule = pl_module.evaluating.protocol
-    if rule is not None:
-        checked = (
-            "a solution, a verdict and a confidence" if rule.needs_self_check else "a solution"
-        )
-        text = (
-            f"Each turn it writes {checked}. Stop at the first complete turn with {rule}, "
-            f"otherwise let it refine its own draft, for at most {max_turns} turns:"
-        )
-    else:
-        text = (
-            f"Its answer is that of turn {max_turns}; nothing it writes ends a trajectory earlier:"
-        )
-    if pl_module.recipe.uses_labels:
-        text = f"PRIVILEGED: its prompts show whether the previous answer was right. {text}"
-    return [text, "", "```bash", *_command(pl_module), "```"]
 
 
 def _command(pl_module: Any) -> list[str]:
@@ -149,7 +127,7 @@ def _command(pl_module: Any) -> list[str]:
     settings = {
         **({"data.questions_task": task} if task else {}),
         **_other_than_default(pl_module.policy_config, _RENDERING, "model.policy"),
-        **_other_than_default(pl_module.evaluation, ("max_turns",), "model.evaluation"),
+        **_other_than_default(pl_module.evaluation, _LIMITS, "model.evaluation"),
         **({"model.evaluation.stop": rule_as_config(stop)} if stop else {}),
         **_recipe_settings(pl_module),
     }
@@ -162,6 +140,7 @@ def _command(pl_module: Any) -> list[str]:
 
 
 _RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
+_LIMITS = ("max_turns", "max_completion_tokens")
 
 
 def _other_than_default(

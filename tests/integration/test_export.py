@@ -90,7 +90,7 @@ def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path: Path) 
     point, card = exported(
         tmp_path,
         run_config=configured,
-        evaluation=EvaluationConfig(stop=RepeatedAnswer()),
+        evaluation=EvaluationConfig(stop=RepeatedAnswer(), max_completion_tokens=96),
         policy=PolicyConfig(chat_template_kwargs={}),
     )
     assert point == {}  # another rule than the paper's has no such threshold
@@ -98,7 +98,7 @@ def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path: Path) 
     assert command.split() == [
         *("python", "-m", "svr_lightning", "predict", "--model.policy.path", "THIS_FOLDER"),
         *("--data.questions_task", "gsm8k", "--model.policy.chat_template_kwargs", "'{}'"),
-        "--model.evaluation.stop",
+        *("--model.evaluation.max_completion_tokens", "96", "--model.evaluation.stop"),
         *('\'{"class_path":', '"svr_lightning.core.stopping.RepeatedAnswer",'),
         *('"init_args":', '{"times":', "2,", '"in_a_row":', "true}}'"),
         *("--model.recipe", "svr_lightning.recipes.svr.SVR"),
