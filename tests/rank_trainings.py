@@ -1,10 +1,9 @@
 """Small trainings on several processes: ``python -m tests.rank_trainings FOLDER`` is one part.
 
 Started with the environment of a distributed process, it runs every training below and leaves
-what its rank saw in ``FOLDER/<rank>.pt``. With ``killed`` after the folder it runs one, and dies.
+what its rank saw in ``FOLDER/<rank>.pt``.
 """
 
-import copy
 import csv
 import math
 import os
@@ -13,19 +12,14 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.distributed.device_mesh import init_device_mesh
 
-from svr_lightning.callbacks.hf_export import HFExport
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.core.sharded import whole
 from svr_lightning.engines.base import Engine
-from svr_lightning.engines.lora import acting_weights
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm_process import process_named
 from svr_lightning.recipes.svr import SVR
@@ -39,16 +33,11 @@ from svr_lightning.training.config import (
 )
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
-from svr_lightning.training.gathering import gather_lists
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
-from svr_lightning.training.sharding import SVRFSDPStrategy, shard
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
-from svr_lightning.training.update import batch_of, policy_update_loss
 from tests import tolerance
-from tests.models import MODELS
-from tests.samples import rollout
 
 LR = 1e-3
 LORA = LoRAConfig(r=4, alpha=8)
@@ -72,7 +61,6 @@ def train(
     resume: str | None = None,
     engine: Engine | None = None,
     lora: LoRAConfig | None = None,
-    checkpointing: bool = False,
 ) -> Seen:
     """Train the embedded policy for some steps on the same four problems per step.
 
@@ -82,7 +70,7 @@ def train(
         one process also ``sizes`` of its gradients, and their ``rounding`` where these are 1.
         ``held`` names the parameters that still have a gradient.
     """
-    model = make_model(updates, 8 // devices // accumulate, lora, checkpointing)
+    model = make_model(updates, 8 // devices // accumulate, lora)
     model.engine = engine
     first = FirstRollout()
     trainer = SVRTrainer(
@@ -93,7 +81,6 @@ def train(
         precision=precision,
         max_steps=steps,
         max_epochs=-1,
-        gradient_clip_val=CLIP,
         callbacks=[first, *callbacks],
         logger=CSVLog(folder),
         enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
@@ -103,10 +90,10 @@ def train(
     )
     trainer.fit(model, make_data(), ckpt_path=resume)
     seen: Seen = {"rollouts": first.rollouts, "folder": folder}
-    seen["weights"] = {k: whole(v).clone() for k, v in model.policy.state_dict().items()}
+    seen["weights"] = {k: v.clone() for k, v in model.policy.state_dict().items()}
     if lora is None:
         reference = model.reference.state_dict()
-        seen["reference"] = {k: whole(v).clone() for k, v in reference.items()}
+        seen["reference"] = {k: v.clone() for k, v in reference.items()}
     seen["held"] = [k for k, p in model.policy.named_parameters() if p.grad is not None]
     if trainer.is_global_zero:
         with (folder / "metrics.csv").open(newline="") as stream:
@@ -134,19 +121,13 @@ def make_model(
     updates: int = 1,
     micro_batch_size: int = 8,
     lora: LoRAConfig | None = None,
-    checkpointing: bool = False,
 ) -> SVRModule:
     """The embedded policy, with a reference that drifts at every other step."""
     return SVRModule(
-        policy=PolicyConfig(
-            max_prompt_tokens=512,
-            max_model_len=1024,
-            lora=lora,
-            gradient_checkpointing=checkpointing,
-        ),
+        policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=lora),
         recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
         sampling=SamplingConfig(max_completion_tokens=24),
-        optimizer=OptimizerConfig(lr=LR),
+        optimizer=OptimizerConfig(lr=LR, gradient_clip_val=CLIP),
         reference=ReferenceConfig(mix=0.6, every=2),
         evaluation=EvaluationConfig(max_turns=1, max_completion_tokens=8),
         resample="off",
@@ -302,122 +283,18 @@ def saver() -> ModelCheckpoint:
     )
 
 
-class CopyEngine(Engine):
-    """Samples with a whole copy of the policy, which it reads weight by weight."""
-
-    ranks = 1
-    max_batch = 64
-    dtype = torch.float32
-
-    def __init__(self) -> None:
-        self.inner = TransformersEngine()
-        self.version = -1
-
-    def start(self, model: Any, stop_token_ids: tuple[int, ...], max_model_len: int) -> None:
-        self.copy = copy.deepcopy(model).eval()
-        self.inner.start(self.copy, stop_token_ids, max_model_len)
-
-    def sync(self, model: Any, version: int) -> None:
-        own = dict(self.copy.named_parameters())
-        for name, read, _ in acting_weights(model):
-            own[name].copy_(read())
-        self.version = version
-        self.inner.sync(self.copy, version)
-
-    def submit(self, request: Any) -> None:
-        self.inner.submit(request)
-
-    def step(self) -> Any:
-        return self.inner.step()
-
-    def cancel(self) -> None:
-        self.inner.cancel()
-
-
-def fsdp2(
-    folder: Path, *callbacks: Callback, strategy: Any = SVRFSDPStrategy, **options: Any
-) -> Seen:
-    """A training whose policy, reference and optimizer are in parts."""
-    options |= {"devices": 2, "engine": CopyEngine(), "checkpointing": True}
-    return train(folder, *callbacks, strategy=strategy(), **options)
-
-
-class KilledWhileSaving(SVRFSDPStrategy):
-    """Ends this process at the third step's save, before the first of its files is on the disk."""
-
-    def save_checkpoint(self, checkpoint: Any, *arguments: Any, **options: Any) -> None:
-        if checkpoint["global_step"] == 3:
-            os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
-        super().save_checkpoint(checkpoint, *arguments, **options)
-
-
-KILLED = "fsdp_killed"
-
-
-def killed(folder: Path) -> None:
-    """Ends all processes."""
-    fsdp2(folder / KILLED, saver(), strategy=KilledWhileSaving, accumulate=4)
-
-
-def sharded_weights(folder: Path) -> Seen:
-    """FSDP2: exported, checkpointed, after a kill and evaluated."""
-    seen = {
-        "fsdp2": fsdp2(folder / "fsdp2", HFExport()),
-        "fsdp2 accumulated": fsdp2(folder / "fsdp4", saver(), accumulate=4),
-        "fsdp2 mixed": fsdp2(folder / "fsdp_mixed", precision="bf16-mixed"),
-        "fsdp2 resumed": fsdp2(folder / KILLED, saver(), resume="last", accumulate=4),
-    }
-    model = make_model()
-    model.engine = CopyEngine()
-    trainer = SVRTrainer(
-        default_root_dir=str(folder / "fsdp_validated"),
-        accelerator="cpu",
-        devices=2,
-        strategy=SVRFSDPStrategy(),
-        logger=False,
-        enable_progress_bar=False,
-    )
-    path = folder / "fsdp4" / "checkpoints" / "last.ckpt"
-    trainer.validate(model, make_data(), ckpt_path=str(path), verbose=False)
-    validated = {k: whole(v) for k, v in model.policy.state_dict().items()}
-    return seen | {"fsdp2 validated": validated, "fsdp2 gaps": gaps()}
-
-
-def gaps() -> dict[str, tuple[float, float]]:
-    """Loss and gradients under FSDP2 against those of one process, in shares of the largest."""
-    mesh = init_device_mesh("cpu", (2,))
-    samples, rank = rollout(8), torch.distributed.get_rank()
-    spec, found = LossSpec(beta=0.1), {}
-    for kind, tied in ((kind, tied) for kind in MODELS for tied in (True, False)):
-        one = [MODELS[kind](seed, tie_word_embeddings=tied) for seed in (0, 1)]
-        parts = [shard(copy.deepcopy(model), mesh) for model in one]
-        expected = policy_update_loss(*one, batch_of(samples, 1 / 8), spec).loss
-        loss = policy_update_loss(*parts, batch_of(samples[rank::2], 1 / 4), spec).loss
-        for value in (expected, loss):
-            value.backward()
-        assert (parts[0].lm_head.weight is parts[0].model.embed_tokens.weight) == tied
-        mean = fmean(gather_lists([loss.item()]))
-        pairs = zip(one[0].parameters(), parts[0].parameters(), strict=True)
-        worst = max(_furthest(p.grad, whole(part.grad)) for p, part in pairs)
-        found[f"{kind} {tied}"] = abs(mean - expected.item()), worst
-    return found
-
-
-def _furthest(expected: torch.Tensor, found: torch.Tensor) -> float:
-    return ((found - expected).abs().max() / expected.abs().max()).item()
-
-
 def adapters(folder: Path) -> Seen:
     """Adapters in the place of all weights."""
     return {"adapters": train(folder / "adapters", strategy="ddp", devices=2, lora=LORA)}
 
 
 def resumed(folder: Path) -> Seen:
-    """ZeRO-2 from a checkpoint within a rollout, after the reference has drifted; then judged."""
+    """ZeRO-2 from a checkpoint after the reference has drifted, two updates to a rollout; then
+    judged."""
     options = {"devices": 2, "steps": 4, "accumulate": 2, "updates": 2}
     whole = train(folder / "whole", strategy=zero2(), **options)
 
-    train(folder / "cut", saver(), StopAfter(3), strategy=zero2(), **options)
+    train(folder / "cut", saver(), StopAfter(2), strategy=zero2(), **options)
     again = train(folder / "cut", saver(), strategy=zero2(), resume="last", **options)
     model = make_model()
     trainer = SVRTrainer(
@@ -456,7 +333,6 @@ def infinite(folder: Path) -> Seen:
 
 TRAININGS: tuple[Callable[[Path], Seen], ...] = (
     ddp_and_zero2,
-    sharded_weights,
     resumed,
     bf16,
     infinite,
@@ -465,8 +341,6 @@ TRAININGS: tuple[Callable[[Path], Seen], ...] = (
 
 if __name__ == "__main__":
     root = Path(sys.argv[1])
-    if "killed" in sys.argv:
-        killed(root)
     together: Seen = {}
     for training in (*TRAININGS, *([adapters] if find_spec("peft") else [])):
         together |= training(root)

@@ -23,7 +23,7 @@ from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy, stop_token_ids
-from svr_lightning.training.rollouts import PolicyEngine
+from svr_lightning.training.serving import PolicyEngine
 from svr_lightning.training.sources import DataSource, load_problems
 
 QUESTION = "10 4 5 = 8"

@@ -1,4 +1,4 @@
-"""One of two processes with a sharded policy and an engine of servers.
+"""One of two processes with a policy and an engine of servers.
 
 ``python -m tests.servers_rank FOLDER URL,URL`` is a rank's part.
 """
@@ -6,10 +6,8 @@
 import sys
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
 
 from svr_lightning.engines.servers import ServersEngine
-from svr_lightning.training.sharding import shard
 from tests.models import tiny_qwen3
 from tests.requests import ask, finish
 from tests.token_server import EOS
@@ -17,7 +15,7 @@ from tests.token_server import EOS
 if __name__ == "__main__":
     folder, urls = sys.argv[1:]
     torch.distributed.init_process_group("gloo")
-    model = shard(tiny_qwen3(tie_word_embeddings=False), init_device_mesh("cpu", (2,)))
+    model = tiny_qwen3(tie_word_embeddings=False)
     engine = ServersEngine(urls.split(","), folder)
     engine.start(model, (EOS,), 512)
     engine.sync(model, 3)

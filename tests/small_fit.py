@@ -58,7 +58,6 @@ def trainer(folder: Path, *callbacks: Callback, **changes: Any) -> SVRTrainer:
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,
         "limit_val_batches": 0,
-        "gradient_clip_val": 2.0,
     }
     return SVRTrainer(**settings | changes)
 

@@ -29,7 +29,7 @@ from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks.grading import score_turns
 from svr_lightning.training.policy import stop_token_ids
-from svr_lightning.training.rollouts import PolicyEngine
+from svr_lightning.training.serving import PolicyEngine
 
 Said = tuple[tuple[str, str], ...]
 

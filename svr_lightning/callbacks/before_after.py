@@ -32,14 +32,13 @@ class BeforeAfter(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Evaluate the untrained policy; a resumed run did so when it began."""
         if trainer.ckpt_path is None and _compares(trainer):
-            pl_module.evaluating.run_test_sets("before")
+            pl_module.run_test_sets("before")
 
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Evaluate the trained policy and print the table."""
         if trainer.interrupted or not _compares(trainer):
             return
-        evaluating = pl_module.evaluating
-        evaluating.run_test_sets("after", every_turn=self.compare_stops)
+        pl_module.run_test_sets("after", every_turn=self.compare_stops)
         root = Path(trainer.default_root_dir) / "eval"
         files = [root / name / RESULTS for name in ("before", "after")]
         if trainer.is_global_zero and all(file.is_file() for file in files):
@@ -47,7 +46,7 @@ class BeforeAfter(Callback):
             for dataset in sorted(before.keys() & after.keys()):
                 uses_labels = pl_module.recipe.uses_labels
                 print_comparison(dataset, before[dataset], after[dataset], uses_labels=uses_labels)
-            max_turns, rule = evaluating.protocol
+            max_turns, rule = pl_module.stop_policy
             if self.compare_stops and rule is not None:
                 print_free_stops(root / "after" / SAMPLES, rule, max_turns)
 
@@ -83,15 +82,15 @@ def print_free_stops(samples: Path, rule: StopRule, max_turns: int) -> None:
             for row in found["rows"]
             if not row["self_check"] and not row["reads_labels"] and row["accuracy"] is not None
         ]
-        said = "no stopping rule without a self-check"
+        outcome = "no stopping rule without a self-check"
         if free:
             best = max(free, key=lambda row: float(row["accuracy"]))
             low, high = best["ci95"]
-            said = (
+            outcome = (
                 f"the best stop without a self-check is {best['name']}, accuracy "
                 f"{best['accuracy']:.3f} [{low:.3f}, {high:.3f}] at {best['tokens']:.0f} tokens"
             )
-        line = f"{plain(name)}: within {found['budget']:.0f} tokens, {said}"
+        line = f"{plain(name)}: within {found['budget']:.0f} tokens, {outcome}"
         Console().print(line, markup=False, highlight=False)
 
 

@@ -47,7 +47,7 @@ class Monitor(Callback):
         ]
         if trainer.sanity_checking or not trainer.is_global_zero or not loggers:
             return
-        folder = Path(trainer.default_root_dir) / "eval" / pl_module.evaluating.validation_name
+        folder = Path(trainer.default_root_dir) / "eval" / pl_module.validation_name
         if not (folder / RESULTS).is_file():  # no validation data, or none with references
             return
         (method,) = read_methods([str(folder / SAMPLES)])

@@ -49,9 +49,7 @@ class RolloutLog(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log a rollout before its first micro-batch, under the step that it leads to."""
-        if batch_idx % trainer.fit_loop.per_rollout:  # type: ignore[attr-defined]
-            return
+        """Log a rollout before it is trained on, under the step that it leads to."""
         groups: list[Group] = pl_module.groups
         step = trainer.global_step + 1
         uses_labels = pl_module.recipe.uses_labels

@@ -290,7 +290,7 @@ def _run_engine(server: Connection, config: "PolicyConfig", name: str | None) ->
     from svr_lightning.engines.transformers import TransformersEngine
     from svr_lightning.engines.vllm import VLLMEngine
     from svr_lightning.training.policy import load_policy, stop_token_ids
-    from svr_lightning.training.rollouts import PolicyEngine
+    from svr_lightning.training.serving import PolicyEngine
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     engines = {"transformers": TransformersEngine, "vllm": VLLMEngine}

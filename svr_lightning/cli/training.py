@@ -29,7 +29,6 @@ from svr_lightning.evaluation.printing import print_results
 from svr_lightning.files import to_json
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
-from svr_lightning.training.parts import REST
 from svr_lightning.training.trainer import SVRTrainer
 
 
@@ -212,9 +211,8 @@ def best_checkpoint(trainer: Trainer) -> str:
         if not isinstance(callback, ModelCheckpoint) or callback.monitor is None:
             continue
         for last in filter(Path.exists, _checkpoints(trainer)):
-            # A checkpoint of shards is a folder: FSDP2 and DeepSpeed keep the rest in these files.
-            parts = [*last.glob(REST), *last.glob("checkpoint/*model_states.pt")]
-            file = parts[0] if parts else last
+            # DeepSpeed's checkpoint is a folder, with the rest beside the weights.
+            file = next(iter(last.glob("checkpoint/*model_states.pt")), last)
             try:
                 saved = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
                 name = Path(saved["callbacks"][callback.state_key]["best_model_path"]).name

@@ -29,7 +29,7 @@ def linear_logprobs(
     gradients: the product in the precision of ``hidden`` (or of the autocast around the call), the
     softmax in fp32. The forward pass keeps the exponentials of the first blocks, up to
     :data:`KEPT_BYTES`, and the backward pass computes the other blocks again, so that memory does
-    not grow with the scores. ``weight`` must be whole: gather a sharded one first.
+    not grow with the scores.
 
     With p the softmax, g the incoming gradient and d_nv = g_n ([v = y_n] - p_nv) / temperature:
     grad hidden = d weight, grad weight = d^T hidden, grad bias = sum_n d_n.

@@ -20,7 +20,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from svr_lightning.core.sharded import whole
 from svr_lightning.errors import ConfigError, one_line, require
 
 POLICY = "default"
@@ -123,12 +122,8 @@ class Weight(NamedTuple):
     trains: bool
 
 
-def acting_weights(model: Any, read: Callable[[Tensor], Tensor] = whole) -> Iterator[Weight]:
-    """Every weight of ``model`` with its adapter merged, one at a time and only when it is read.
-
-    ``read`` is applied to those without an adapter: sharded ones are gathered, unless told
-    otherwise.
-    """
+def acting_weights(model: Any) -> Iterator[Weight]:
+    """Every weight of ``model`` with its adapter merged, one at a time and only when it is read."""
     layers = _layers(model) if is_adapted(model) else {}
     for name, parameter in model.named_parameters():
         owner, _, kind = name.rpartition(".base_layer.")
@@ -136,7 +131,7 @@ def acting_weights(model: Any, read: Callable[[Tensor], Tensor] = whole) -> Iter
             yield Weight(f"{owner}.{kind}", partial(_merged, layers[owner]), True)
         elif not _is_adapter(name):
             plain = name.replace(".base_layer.", ".")
-            yield Weight(plain, partial(read, parameter.detach()), parameter.requires_grad)
+            yield Weight(plain, parameter.detach, parameter.requires_grad)
 
 
 @torch.no_grad()

@@ -112,7 +112,7 @@ class ServersEngine(Engine):
         self.version = version
 
     def _save(self, model: Any, folder: Path) -> None:
-        """Write weight by weight, in the type that they are served in; gather sharded ones."""
+        """Write weight by weight, in the type that they are served in."""
         part: dict[str, torch.Tensor] = {}
         number = 0
         wrapped = any(facts.wrapped for facts in self._pool.facts.values())

@@ -1,7 +1,6 @@
 """Runs a policy on problems, keeps a journal, and writes the records and their results."""
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
@@ -74,7 +73,6 @@ class Evaluator:
         sampling: see :data:`Sampling`. By default the engine serves what it has.
         gather: collects values of all processes; by default there is one.
         rank: number of this process. The first writes files and shows progress.
-        shared: processes that share one engine, and so have to skip the same problems.
     """
 
     def __init__(
@@ -90,7 +88,6 @@ class Evaluator:
         sampling: Sampling | None = None,
         gather: Callable[[Sequence[Any]], list[Any]] = list,
         rank: int = 0,
-        shared: int = 1,
     ) -> None:
         require(
             engine.reads_tokens
@@ -103,7 +100,7 @@ class Evaluator:
         self.recipe = recipe or SVR()
         self.dialogue = config.dialogue(self.recipe)
         self.max_turns, self.rule = config.stop_policy(self.recipe, config.rule)
-        self.root, self.seed, self.rank, self._shared = root, seed, rank, shared
+        self.root, self.seed, self.rank = root, seed, rank
         self.records: list[AnyRecord] = []
         self.step = 0
         self._name, self._every_turn = "", False
@@ -151,21 +148,17 @@ class Evaluator:
             return None
         path = self.folder(name) / f".journal-{self.rank}.jsonl"
         self._journal = journal = Journal(path, fingerprint)
-        if self._shared > 1:
-            ranks = Counter(self._gather(list(journal.entries)))
-            known = {key: one for key, one in journal.entries.items() if ranks[key] == self._shared}
-            journal.entries = known
         finished = len(journal.entries)
         if not finished:
             return None
         return f"{path.parent}: going on after {finished} problems of an earlier start"
 
-    def identity(self) -> dict[str, Any]:
-        """All settings that decide the records, for a fingerprint."""
+    def identity(self, step: int) -> dict[str, Any]:
+        """All settings that decide the records of an evaluation at ``step``, for a fingerprint."""
         return {
             "evaluation": asdict(self.config),
             "rule": repr(self.rule),
-            "draws": [self.seed, self.step],
+            "draws": [self.seed, step],
             "recipe": repr(self.recipe),
             "engine": [type(self.engine).__name__, self.engine.dtype],
             "versions": package_versions(),

@@ -1,15 +1,13 @@
 """Checkpoints that are complete or absent, and are checked before they are read.
 
-A single file is written under another name, flushed, then renamed. DeepSpeed and FSDP2 write a
-folder with files of each process: ``last.ckpt`` is a symbolic link to ``.last.ckpt.0`` or
-``.last.ckpt.1``. A save fills the one that the link does not name and then moves the link, which is
-atomic: the link always names a checkpoint that all processes have written completely.
+A file or folder is written under another name, flushed, then renamed. A kill leaves the previous
+checkpoint, or the new one; of a folder (DeepSpeed's) possibly both, the previous one as ``.old``.
 """
 
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -87,7 +85,7 @@ def check_file(target: Path) -> None:
     """
     require(
         not target.is_dir(),
-        f"checkpoint {target} is a folder, as DeepSpeed and FSDP2 write it; use the strategy that "
+        f"checkpoint {target} is a folder, as DeepSpeed writes it; use the strategy that "
         "wrote it, or the exported policy/ with model.policy.path",
     )
     require(target.is_file(), f"checkpoint {target} does not exist; check --ckpt_path")
@@ -135,55 +133,40 @@ def make_durable(engine: Any) -> None:
     engine.save, engine.load = save, load
 
 
-def free_slot(target: Path) -> Path:
-    """The folder for the next save to ``target``: the one that is not in use, emptied."""
-    slots = _slots(target)
-    used = target.resolve() if target.is_symlink() else None
-    folder = slots[1] if used == slots[0].resolve() else slots[0]
-    if folder.exists():  # an interrupted save left it
-        shutil.rmtree(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 @contextmanager
 def replacing(strategy: Any, path: Any) -> Iterator[Path]:
-    """A folder for all processes to fill; then ``path`` links to it, in place of the previous one.
+    """A folder for all processes to fill, which then becomes ``path``.
 
     The first process may leave only after all files are on the disk.
     """
     target = Path(strategy.broadcast(path))
-    # The first process empties a folder and tells the others which.
-    folder = strategy.broadcast(free_slot(target) if strategy.is_global_zero else target)
-    yield folder
+    aside = target.with_name(f".{target.name}.writing")
     if strategy.is_global_zero:
-        point(target, folder)
+        shutil.rmtree(aside, ignore_errors=True)  # an interrupted save left it
+        aside.parent.mkdir(parents=True, exist_ok=True)
+    strategy.barrier()
+    yield aside
+    if strategy.is_global_zero:
+        put_in_place(aside, target)
     strategy.barrier()
 
 
-def point(target: Path, folder: Path) -> None:
-    """Let ``target`` link to ``folder``, whose files are all on the disk, and remove the other."""
-    for within in (*(path for path in folder.iterdir() if path.is_dir()), folder):
+def put_in_place(aside: Path, target: Path) -> None:
+    """Rename a folder whose files are all on the disk, in place of the one that is there."""
+    for within in (*(path for path in aside.iterdir() if path.is_dir()), aside):
         flush(within)
-    if target.is_dir() and not target.is_symlink():  # a copy in which links became folders
-        other = next(slot for slot in _slots(target) if slot != folder)
-        shutil.rmtree(other, ignore_errors=True)
-        target.rename(other)
-    aside = target.with_name(f".{target.name}.link")
-    aside.unlink(missing_ok=True)
-    aside.symlink_to(folder.name)
+    old = target.with_name(f".{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        os.replace(target, old)
     os.replace(aside, target)
     flush(target.parent)
-    for slot in _slots(target):
-        if slot != folder:
-            shutil.rmtree(slot, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def remove(target: Path) -> None:
-    """Remove a checkpoint, its name first."""
-    with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
-        target.unlink()
-    for folder in (target, *_slots(target)):
+    """Remove a checkpoint and what interrupted saves left of it."""
+    for folder in (target, *(target.with_name(f".{target.name}.{x}") for x in ("old", "writing"))):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -193,27 +176,18 @@ def check(folder: Path, ranks: int | None) -> None:
     Raises:
         ConfigError: if it is not one, or was written by another number of processes.
     """
-    check_content(folder, TAG, "DeepSpeed")
+    require(folder.exists(), f"checkpoint {folder} does not exist; check --ckpt_path")
+    require(
+        (folder / TAG).exists(),
+        f"checkpoint {folder} was not written under DeepSpeed; resume with the strategy that "
+        "wrote it, or start from the exported policy/ with model.policy.path",
+    )
     shards = len(list((folder / TAG).glob("*_optim_states.pt")))
     require(
         ranks is None or shards == ranks,
         f"checkpoint {folder} holds the optimizer of {shards} processes, and this run has "
         f"{ranks}; resume with as many, or start from the exported policy/ with "
         "model.policy.path",
-    )
-
-
-def check_content(folder: Path, content: str, writer: str) -> None:
-    """Require a folder that has ``content``, as ``writer`` leaves it.
-
-    Raises:
-        ConfigError: if it is missing, or has not.
-    """
-    require(folder.exists(), f"checkpoint {folder} does not exist; check --ckpt_path")
-    require(
-        (folder / content).exists(),
-        f"checkpoint {folder} was not written under {writer}; resume with the strategy that "
-        "wrote it, or start from the exported policy/ with model.policy.path",
     )
 
 
@@ -235,18 +209,17 @@ def check_adapters(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse adapters of other settings (alpha shows in no weight) or of another base model.
 
     Args:
-        saved: a checkpoint; those of earlier versions lack the settings.
+        saved: a checkpoint.
         own: :func:`~svr_lightning.training.policy.adapter_facts` of the run.
 
     Raises:
         ConfigError: if they differ.
     """
     settings = own.get("lora")
-    held = saved.get("lora", settings)
     require(
-        held == settings,
-        f"model.policy.lora={settings}, but the checkpoint's adapters have {held}; give it as it "
-        "was",
+        saved.get("lora") == settings,
+        f"model.policy.lora={settings}, but the checkpoint's adapters have {saved.get('lora')}; "
+        "give it as it was",
     )
     require(
         own.get("base") in (None, saved.get("base")),
@@ -294,7 +267,3 @@ def _without_enums(value: Any) -> Any:
     if type(value) is dict:
         return {key: _without_enums(inner) for key, inner in value.items()}
     return value
-
-
-def _slots(target: Path) -> list[Path]:
-    return [target.with_name(f".{target.name}.{number}") for number in range(2)]

@@ -74,10 +74,6 @@ class SamplingConfig:
     """Nucleus mass; below 1 the engine's log-probabilities no longer describe what was drawn."""
     max_completion_tokens: int = 1200
     """L_gen, per turn."""
-    max_logprob_noise: float = 10.0
-    """How many times further than rounding explains the trainer's and the engine's
-    log-probabilities of the sampled tokens may differ on average. Above it the engine serves other
-    weights: a warning, and the third in a row stops the run."""
 
     def __post_init__(self) -> None:
         copies = "a group of greedy trajectories would be eight copies of one"
@@ -85,7 +81,6 @@ class SamplingConfig:
             ("temperature", self.temperature > 0, f"be above 0: {copies}"),
             ("top_p", 0 < self.top_p <= 1, "lie in (0, 1]"),
             ("max_completion_tokens", self.max_completion_tokens > 0, "be positive"),
-            ("max_logprob_noise", self.max_logprob_noise > 0, "be positive"),
         ):
             require(holds, f"model.sampling.{name}={getattr(self, name)} must {wanted}")
 
@@ -100,7 +95,7 @@ class SamplingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW under a warmup-stable-decay schedule."""
+    """AdamW under a warmup-stable-decay schedule, on clipped gradients."""
 
     lr: float = 4e-8
     """Peak learning rate."""
@@ -108,6 +103,8 @@ class OptimizerConfig:
     """Not applied to norms and biases."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's moment decays."""
+    gradient_clip_val: float | None = 2.0
+    """Largest 2-norm of a step's gradient; a longer one is scaled to it. None clips nothing."""
     warmup_fraction: float = 0.05
     """Share of the optimizer steps with linear warm-up."""
     decay_fraction: float = 0.20
@@ -117,11 +114,13 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         in_range = all(0 <= beta < 1 for beta in self.betas)
+        clip = self.gradient_clip_val
         for name, value, holds, wanted in (
             ("lr", self.lr, self.lr > 0, "be positive"),
             ("weight_decay", self.weight_decay, self.weight_decay >= 0, "not be negative"),
             ("betas", list(self.betas), in_range, "lie in [0, 1)"),
             ("floor", self.floor, 0 <= self.floor <= 1, "lie in [0, 1]"),
+            ("gradient_clip_val", clip, clip is None or clip > 0, "be positive, or null"),
         ):
             require(holds, f"model.optimizer.{name}={value} must {wanted}")
         require(
@@ -148,6 +147,10 @@ class ReferenceConfig:
     def __post_init__(self) -> None:
         require(0 <= self.mix <= 1, f"model.reference.mix={self.mix} must lie in [0, 1]")
         require(self.every >= 0, f"model.reference.every={self.every} must not be negative")
+
+    def is_due(self, step: int) -> bool:
+        """Whether the reference is mixed after optimizer step ``step``, counted from 1."""
+        return self.every > 0 and step % self.every == 0
 
 
 def check_weighing(recipe: Recipe, sampling: SamplingConfig, updates: int) -> None:

@@ -143,10 +143,8 @@ class SVRDataModule(LightningDataModule):
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
-        """Problems are not moved to a device; only micro-batches of tensors are."""
-        if isinstance(batch, list):
-            return batch
-        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+        """Nothing moves: problems have no tensors, and micro-batches move one by one."""
+        return batch
 
     def setup(self, stage: str | None = None) -> None:
         """Read and validate the data of a stage, so that errors are found before the work begins.
@@ -196,7 +194,7 @@ class SVRDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Problem]:
         """Batches of ``problems_per_rollout / ranks`` problems; one batch is one rollout."""
         problems = self._training()
-        rank, ranks = self.place
+        rank, ranks = self.shard
         order = TrainingOrder(
             problems, batch_size=self.problems_per_rollout, seed=self.seed, rank=rank, ranks=ranks
         )
@@ -215,7 +213,7 @@ class SVRDataModule(LightningDataModule):
         return self._evaluation_loaders("predict")
 
     def _evaluation_loaders(self, part: Split) -> list[DataLoader[Problem]]:
-        rank, ranks = self.place
+        rank, ranks = self.shard
         loaders = []
         for source, problems in zip(self.sources[part], self.problems(part), strict=True):
             # Lightning's loop would skip a rank without problems, its collectives included.
@@ -247,12 +245,11 @@ class SVRDataModule(LightningDataModule):
         return self.problems_per_step * getattr(module, "updates_per_rollout", 1)
 
     @property
-    def place(self) -> tuple[int, int]:
-        """This process's share of the problems and the number of shares, one for each engine."""
+    def shard(self) -> tuple[int, int]:
+        """This process's share of the problems, and the number of shares: one for each process."""
         if self.trainer is None:
             return 0, 1
-        shared = getattr(self.trainer.lightning_module, "ranks_per_engine", 1)
-        return self.trainer.global_rank // shared, self.trainer.world_size // shared
+        return self.trainer.global_rank, self.trainer.world_size
 
     def _training(self) -> list[Problem]:
         """The training problems, if they are enough for one rollout of all processes."""

@@ -4,7 +4,6 @@ Stage 2 of ZeRO keeps complete weights on every process, which rollouts need, an
 and the optimizer with its fp32 master weights.
 """
 
-import ctypes
 import os
 import signal
 import sys
@@ -21,25 +20,21 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.plugins.precision import DeepSpeedPrecision
-from lightning.pytorch.strategies import DeepSpeedStrategy, ModelParallelStrategy, StrategyRegistry
+from lightning.pytorch.strategies import (
+    DeepSpeedStrategy,
+    FSDPStrategy,
+    ModelParallelStrategy,
+    StrategyRegistry,
+)
 
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.training import checkpoint as sharded
+from svr_lightning.training import checkpoint as folders
 from svr_lightning.training.internals import CPUDeepSpeed, compile_no_kernels
-from svr_lightning.training.sharding import SVRFSDPStrategy
 
-CLEANING_UP = 20
+CLEAN_UP_SECONDS = 20
 """Seconds that a failing process may take to close its loggers and leave its group."""
-FIRST_RANKS_TURN = 10
+REPORT_DELAY = 10
 """Seconds in which the first process reports a faulty configuration that all of them found."""
-
-_LAUNCHER = "SVR_LAUNCHER_PID"
-
-
-def note_launcher() -> None:
-    """Tell the processes that Lightning starts from this one, ranks above 0, its id."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        os.environ[_LAUNCHER] = str(os.getpid())
 
 
 @contextmanager
@@ -54,7 +49,6 @@ def failing_together(trainer: Any) -> Iterator[None]:
     if trainer.world_size == 1:
         yield
         return
-    _follow_launcher()
     try:
         yield
     except (ConfigError, MisconfigurationException) as error:
@@ -62,7 +56,7 @@ def failing_together(trainer: Any) -> Iterator[None]:
             _end_all(trainer)
             raise
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun's way of ending the others
-        time.sleep(FIRST_RANKS_TURN)
+        time.sleep(REPORT_DELAY)
         raise ConfigError(f"rank {trainer.global_rank}: {error}") from error
     except Exception as error:
         trace = "".join(traceback.format_exception(error))
@@ -81,18 +75,7 @@ def _end_all(trainer: Any) -> None:
         launcher.kill(signal.SIGKILL)  # without effect where something else started them
     # The system ends this process if a callback or a collective blocks it.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(CLEANING_UP)
-
-
-def _follow_launcher() -> None:
-    """Make the system end this process together with the one that started it."""
-    launcher = os.environ.get(_LAUNCHER)
-    if sys.platform != "linux" or launcher != str(os.getppid()):
-        return
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
-    if launcher != str(os.getppid()):  # gone in between
-        os._exit(1)
+    signal.alarm(CLEAN_UP_SECONDS)
 
 
 FP16 = "leaves updates out until its loss scale fits, which is here an error"
@@ -218,13 +201,21 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
             super().setup_distributed()
 
     def init_deepspeed(self) -> None:
-        """Create DeepSpeed's engine, and make its checkpoints atomic."""
+        """Create DeepSpeed's engine, which clips gradients, and make its checkpoints atomic."""
+        module: Any = self.lightning_module
+        assert isinstance(self.config, dict)
+        self.config["gradient_clipping"] = module.optimizer_config.gradient_clip_val or 0.0
         super().init_deepspeed()
-        sharded.make_durable(self.deepspeed_engine.checkpoint_engine)
+        folders.make_durable(self.deepspeed_engine.checkpoint_engine)
 
-    def backward(self, closure_loss: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Do not divide the loss again by the accumulated micro-batches: Lightning has done so."""
-        return super().backward(closure_loss, optimizer, *args, scale_wrt_gas=False, **kwargs)
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Within it, a backward pass adds to the gradient of a step that is not complete."""
+        self.deepspeed_engine.set_gradient_accumulation_boundary(False)
+        try:
+            yield
+        finally:
+            self.deepspeed_engine.set_gradient_accumulation_boundary(True)
 
     def gradient_norm(self) -> float:
         """The norm of the last update's gradient before clipping; inf where it was refused."""
@@ -233,8 +224,8 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
     ) -> None:
-        """Write a folder beside the previous one, then move the link to it."""
-        with sharded.replacing(self, filepath) as folder:
+        """Write a folder beside the previous one, then put it in its place."""
+        with folders.replacing(self, filepath) as folder:
             super().save_checkpoint(checkpoint, folder, storage_options)  # ends when all have
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Any:
@@ -245,48 +236,48 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
         """
         assert self.lightning_module is not None
         training = self.lightning_module.trainer.state.fn == "fit"
-        sharded.check(Path(checkpoint_path), self.world_size if training else None)
+        folders.check(Path(checkpoint_path), self.world_size if training else None)
         _, state = self.deepspeed_engine.load_checkpoint(
             str(checkpoint_path),
-            tag=sharded.TAG,
+            tag=folders.TAG,
             load_optimizer_states=training,
             load_lr_scheduler_states=False,
             custom_load_fn=None
             if training
-            else lambda src, dst: dst.load_state_dict(sharded.without_reference(src)),
+            else lambda src, dst: dst.load_state_dict(folders.without_reference(src)),
         )
         return state
 
     def remove_checkpoint(self, filepath: Any) -> None:
-        """Remove a checkpoint's name and folders."""
+        """Remove a checkpoint's folder."""
         if self.is_global_zero:
-            sharded.remove(Path(filepath))
+            folders.remove(Path(filepath))
 
 
 def own_strategy(strategy: Any) -> Any:
     """The strategy of ``trainer.strategy``; Lightning's own DeepSpeed is replaced or refused.
 
-    Lightning 2.6.6 divides gradients twice by the accumulated micro-batches. AdamW is invariant
-    to this factor, clipping is not.
-
     Raises:
-        ConfigError: for an object of Lightning's class.
+        ConfigError: for an object of a class whose checkpoints and gradients are not handled.
     """
     if isinstance(strategy, str) and strategy.startswith("deepspeed"):
         if strategy not in StrategyRegistry:
             return strategy  # for Lightning to refuse
-        asked = StrategyRegistry[strategy]["init_params"]
-        settings = {name: asked[name] for name in ("stage", "offload_optimizer") if name in asked}
-        return SVRDeepSpeedStrategy(**settings)
+        options = StrategyRegistry[strategy]["init_params"]
+        known = ("stage", "offload_optimizer")
+        return SVRDeepSpeedStrategy(**{name: options[name] for name in known if name in options})
     if isinstance(strategy, DeepSpeedStrategy) and not isinstance(strategy, SVRDeepSpeedStrategy):
         raise ConfigError(
-            "trainer.strategy: Lightning's DeepSpeedStrategy divides gradients twice by "
-            "accumulate_grad_batches; use the class svr_lightning.training.distributed."
+            "trainer.strategy: Lightning's DeepSpeedStrategy clips no gradient here and its "
+            "checkpoints are not atomic; use the class svr_lightning.training.distributed."
             "SVRDeepSpeedStrategy"
         )
+    sharded = isinstance(strategy, FSDPStrategy | ModelParallelStrategy) or (
+        isinstance(strategy, str) and "fsdp" in strategy
+    )
     require(
-        not isinstance(strategy, ModelParallelStrategy) or isinstance(strategy, SVRFSDPStrategy),
-        "trainer.strategy: under Lightning's ModelParallelStrategy nothing would be sharded; use "
-        "the class svr_lightning.training.sharding.SVRFSDPStrategy",
+        not sharded,
+        "trainer.strategy: rollouts need whole weights on every process, which FSDP shards; use "
+        "deepspeed_stage_2, or ddp with model.policy.lora",
     )
     return strategy

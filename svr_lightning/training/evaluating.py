@@ -1,4 +1,4 @@
-"""An :class:`Evaluator` inside Lightning's validation, test and predict loops."""
+"""A policy in Lightning's validation, test and predict loops."""
 
 import json
 import math
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.analysis.metrics import named_metrics
@@ -22,193 +23,306 @@ from svr_lightning.analysis.operating_point import (
 from svr_lightning.analysis.results import RESULTS, certified_settings
 from svr_lightning.core.stopping import Confident, StopRule, rule_as_config
 from svr_lightning.core.types import Problem
+from svr_lightning.engines.base import Engine
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.evaluation.printing import print_outcome, print_turn
+from svr_lightning.recipes.base import Recipe
+from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import TASKS
-from svr_lightning.training.data import Split
+from svr_lightning.training.config import PolicyConfig
+from svr_lightning.training.data import Split, SVRDataModule
 from svr_lightning.training.gathering import gather_lists
+from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import CSVLog
-from svr_lightning.training.policy import fingerprint as hash_of
-from svr_lightning.training.policy import weights_fingerprint
+from svr_lightning.training.policy import (
+    fingerprint,
+    load_policy,
+    stop_token_ids,
+    weights_fingerprint,
+)
+from svr_lightning.training.serving import PolicyEngine
 from svr_lightning.training.sources import problems_digest
 
 
-class ModuleEvaluation:
-    """Evaluates a module's policy on its data module's problems, and logs the results.
+class PolicyModule(LightningModule):
+    """A policy, the engine that serves it, and its evaluation in Lightning's loops.
 
-    ``module`` is an :class:`SVRModule`, whose file imports this one.
+    With a server as engine there is no policy in this process.
+
+    Args:
+        policy: which model, and how it is prompted.
+        recipe: whose prompts and self-checks the policy uses.
+        evaluation: adaptive inference, or samples for majority voting.
+        engine: what samples; None chooses by the policy's device.
+        seed: of every random draw.
     """
 
+    policy: torch.nn.Module
+    renderer: Renderer
+    serving: PolicyEngine
+    """Keeps the policy's weights in the engine. With a server there are neither."""
     evaluator: Evaluator
-    """From :meth:`connect` on."""
+    """From :meth:`configure_model` on, if there is a trainer."""
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
+    def __init__(
+        self,
+        policy: PolicyConfig,
+        recipe: Recipe,
+        evaluation: EvaluationConfig,
+        engine: Engine | None,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.policy_config = policy
+        self.strict_loading = policy.lora is None  # adapters come without their base model
+        self.recipe = recipe
+        self.evaluation = evaluation
+        self.engine = engine
+        self.seed = seed
+        self.run_config: dict[str, Any] = {}
 
-    def connect(self) -> None:
-        """Create the evaluator; the engine has started and the trainer is known."""
-        module, trainer, here = self._module, self._module.trainer, self._module.in_process
-        self.evaluator = Evaluator(
-            module.engine,
-            self.config,
-            recipe=module.recipe,
-            renderer=module.renderer if here else None,
-            root=Path(trainer.default_root_dir),
-            seed=module.seed,
-            chat_template_kwargs=module.policy_config.chat_template_kwargs,
-            sampling=module.serving.sampling if here else None,
-            gather=gather_lists,
-            rank=trainer.global_rank,
-            shared=module.ranks_per_engine,
+    @property
+    def in_process(self) -> bool:
+        """Whether the policy is in this process, and not with a server."""
+        return self.engine is None or self.engine.reads_tokens
+
+    @property
+    def trains(self) -> bool:
+        """Whether this is a training, or a module without a trainer, which may become one."""
+        return not has_trainer(self) or self.trainer.state.fn == "fit"
+
+    @property
+    def data(self) -> SVRDataModule:
+        """The trainer's data self."""
+        return self.trainer.datamodule  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def trajectories_per_engine(self) -> int | None:
+        """Trajectories of one rollout on this process; None where nothing trains."""
+        return None
+
+    def configure_model(self) -> None:
+        """Load the policy once, start its engine and create the evaluator."""
+        if self.in_process and not hasattr(self, "serving"):
+            self._load_policy()
+        if has_trainer(self):
+            self.evaluator = Evaluator(
+                self.engine,  # type: ignore[arg-type]
+                self.applied_evaluation,
+                recipe=self.recipe,
+                renderer=self.renderer if self.in_process else None,
+                root=Path(self.trainer.default_root_dir),
+                seed=self.seed,
+                chat_template_kwargs=self.policy_config.chat_template_kwargs,
+                sampling=self.serving.sampling if self.in_process else None,
+                gather=gather_lists,
+                rank=self.trainer.global_rank,
+            )
+
+    def _load_policy(self) -> None:
+        config = self.policy_config
+        device = "cpu" if not has_trainer(self) else self.trainer.strategy.root_device.type
+        self.policy, tokenizer = load_policy(config, self.seed, device, trains=self.trains)
+        self.renderer = Renderer(
+            tokenizer,
+            max_prompt_tokens=config.max_prompt_tokens,
+            max_model_len=config.max_model_len,
+            chat_template_kwargs=config.chat_template_kwargs,
         )
+        # Before there is an optimizer: an engine may measure the free memory for its KV cache.
+        self.serving = PolicyEngine(
+            self.policy,
+            self.engine,
+            stop_token_ids=stop_token_ids(self.policy, tokenizer),
+            max_model_len=config.max_model_len,
+            device_type=device,
+            trajectories=self.trajectories_per_engine,
+        )
+        self.engine = self.serving.engine
 
-    @cached_property
-    def operating_point(self) -> Confident | Certificate | None:
-        """The certificate in the policy's folder; None without one, and for a server."""
-        path = self._module.policy_config.path
-        return read_operating_point(path) if self._module.in_process else None
+    def write_metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Log at a step; Lightning's own counter is one behind after a resume."""
+        for logger in self.trainer.loggers:
+            logger.log_metrics(dict(values), step=step)
 
-    @property
-    def config(self) -> EvaluationConfig:
-        """The configured evaluation, with the stopping rule that applies.
+    # --- Lightning's loops ----------------------------------------------------------------------
 
-        This is the configured one, else the policy's own, else the paper's.
-        """
-        configured: EvaluationConfig = self._module.evaluation
-        own = self.operating_point
-        rule = own.rule if isinstance(own, Certificate) else own
-        return replace(configured, stop=configured.stop or rule or Confident())
+    def on_validation_epoch_start(self) -> None:
+        """Begin or continue the records of a validation."""
+        self.begin_evaluation(self.validation_name, "val")
 
-    @property
-    def protocol(self) -> tuple[int, StopRule | None]:
-        """T_max and the stopping rule, also if every turn is recorded."""
-        return self.config.stop_policy(self._module.recipe, self.config.full_rule)
+    def validation_step(
+        self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Solve a batch of one validation data set."""
+        self._solve(batch, "val", dataloader_idx)
 
-    def report_operating_point(self) -> None:
-        """Log that the policy's own rule is used, and which settings void its guarantee."""
-        own, folder = self.operating_point, self._module.policy_config.path
-        if self._module.evaluation.stop is not None or own is None:
-            return
-        file, rule = Path(folder) / OPERATING_POINT, self.config.full_rule
-        certificate = own if isinstance(own, Certificate) else None
-        promised = "".join(f"; {words}" for words in certificate.promises) if certificate else ""
-        rank_zero_info(f"stops at {rule}, the operating point of {file}{promised}")
-        if certificate is None:
-            return
-        turns, applied = self.protocol
-        module = self._module
-        told = {
-            "model": {
-                "evaluation": asdict(module.evaluation),
-                "policy": asdict(module.policy_config),
-            },
-            "data": {part: [*map(asdict, self._data.sources[part])] for part in ("val", "test")},
-        }
-        other = certificate.departures(applied, turns, certified_settings(told))
-        if not certificate.is_for(folder):  # hashes whole files
-            other.append("other weights than it was written for")
-        if other:
-            rank_zero_warn(f"{file} promises nothing for {', '.join(other)}")
+    def on_validation_epoch_end(self) -> None:
+        """Write and log the results."""
+        self.finish_evaluation("val")
 
-    def quoted_config(self) -> dict[str, Any]:
-        """The configuration for results files, with the stopping rule that is used."""
-        module = self._module
-        model: dict[str, Any] = dict(module.run_config.get("model", {}))
-        if not module.in_process:  # of a server's policy only the requests are known here
-            template = module.policy_config.chat_template_kwargs
-            model = {key: model[key] for key in ("engine", "recipe", "evaluation") if key in model}
-            model["policy"] = {"chat_template_kwargs": template}
-        max_turns, rule = self.protocol
-        stop = None if rule is None else rule_as_config(rule)
-        model["evaluation"] = {**model.get("evaluation", {}), "stop": stop}
-        return {
-            **module.run_config,
-            "model": model,
-            "graders": dict.fromkeys(TASKS, module.evaluation.grader),
-            "protocol": {
-                "max_turns": max_turns,
-                "adaptive": rule is not None and module.evaluation.adaptive,
-                "privileged": module.recipe.uses_labels,
-            },
-        }
+    def on_test_epoch_start(self) -> None:
+        """Begin or continue the records of a test."""
+        self.begin_evaluation("votes" if self.evaluation.votes else "test", "test")
 
-    def begin(self, name: str, split: Split, *, every_turn: bool = False) -> None:
+    def test_step(self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Solve a batch of one test data set, or sample votes on it."""
+        self._solve(batch, "test", dataloader_idx)
+
+    def on_test_epoch_end(self) -> None:
+        """Write and log the results."""
+        self.finish_evaluation("test")
+
+    def on_predict_epoch_start(self) -> None:
+        """Begin or continue the answers to the user's questions."""
+        self.begin_evaluation("predict", "predict")
+
+    def predict_step(self, batch: list[Problem], batch_idx: int) -> list[dict[str, Any]]:
+        """Answer the user's questions, showing each turn as it comes; the records as JSON."""
+        show = partial(print_turn, name_problem=len(batch) > 1)
+        (source,) = self.data.sources["predict"]
+        records = self.evaluator.solve(batch, source.name, source.max_completion_tokens, show)
+        for record in records:
+            print_outcome(record, self.evaluator.rule, name_problem=len(batch) > 1)
+        return [record.to_json() for record in records]
+
+    def on_predict_epoch_end(self) -> None:
+        """Write the transcripts."""
+        self.finish_evaluation()
+
+    # --- one evaluation -------------------------------------------------------------------------
+
+    def begin_evaluation(self, name: str, split: Split, *, every_turn: bool = False) -> None:
         """Begin ``eval/<name>/``, or continue that of a killed process.
 
         With ``every_turn``, the turns after a stop are recorded too.
         """
-        if self._module.trainer.sanity_checking:
+        if self.trainer.sanity_checking:
             self.evaluator.records = []
             return
         found = self.evaluator.begin(
             name,
-            step=self._module.global_step,
-            fingerprint=self.fingerprint(split),
+            step=self.global_step,
+            fingerprint=self.record_fingerprint(split),
             every_turn=every_turn,
         )
         if found:
             rank_zero_info(found)
 
-    def solve(self, problems: list[Problem], split: Split, index: int = 0) -> None:
-        """Run a batch of one data set: adaptive inference, or votes."""
-        source = self._data.sources[split][index]
-        voting = split == "test" and self.evaluator.config.votes
+    def _solve(self, problems: list[Problem], split: Split, index: int = 0) -> None:
+        source = self.data.sources[split][index]
+        voting = split == "test" and self.evaluation.votes
         run = self.evaluator.vote if voting else self.evaluator.solve
         run(problems, source.name, source.max_completion_tokens)
 
-    def answer(self, problems: list[Problem]) -> list[dict[str, Any]]:
-        """Answer the user's questions, showing each turn as it comes; the records as JSON."""
-        show = partial(print_turn, name_problem=len(problems) > 1)
-        (source,) = self._data.sources["predict"]
-        records = self.evaluator.solve(problems, source.name, source.max_completion_tokens, show)
-        for record in records:
-            print_outcome(record, self.evaluator.rule, name_problem=len(problems) > 1)
-        return [record.to_json() for record in records]
-
-    def finish(self, stage: Split | None = None) -> None:
+    def finish_evaluation(self, stage: Split | None = None) -> None:
         """Write the files; with a ``stage``, also log the metrics under ``<stage>/...``."""
-        if self._module.trainer.sanity_checking:
+        if self.trainer.sanity_checking:
             return
         results = self.evaluator.finish(self.quoted_config())
         if stage is not None:
-            self._log(stage, results)
+            self._log_results(stage, results)
 
     def run_test_sets(self, name: str, *, every_turn: bool = False) -> None:
         """A complete evaluation outside Lightning's loops, with their limit on batches."""
-        self.begin(name, "test", every_turn=every_turn)
-        limit, loaders = self._module.trainer.limit_test_batches, self._data.test_dataloader()
-        for source, loader in zip(self._data.sources["test"], loaders, strict=True):
+        self.begin_evaluation(name, "test", every_turn=every_turn)
+        limit, loaders = self.trainer.limit_test_batches, self.data.test_dataloader()
+        for source, loader in zip(self.data.sources["test"], loaders, strict=True):
             # Rounded up: a process with one batch less must not stay away from a common sync.
             batches = limit if isinstance(limit, int) else math.ceil(len(loader) * limit)
             for problems in islice(loader, batches):
                 self.evaluator.solve(problems, source.name, source.max_completion_tokens)
-        self.finish()
+        self.finish_evaluation()
+
+    @cached_property
+    def operating_point(self) -> Confident | Certificate | None:
+        """The certificate in the policy's folder; None without one, and for a server."""
+        return read_operating_point(self.policy_config.path) if self.in_process else None
+
+    @property
+    def applied_evaluation(self) -> EvaluationConfig:
+        """The configured evaluation, with the stopping rule that applies.
+
+        This is the configured one, else the policy's own, else the paper's.
+        """
+        own = self.operating_point
+        rule = own.rule if isinstance(own, Certificate) else own
+        return replace(self.evaluation, stop=self.evaluation.stop or rule or Confident())
+
+    @property
+    def stop_policy(self) -> tuple[int, StopRule | None]:
+        """T_max and the stopping rule, also if every turn is recorded."""
+        evaluation = self.applied_evaluation
+        return evaluation.stop_policy(self.recipe, evaluation.full_rule)
+
+    def report_operating_point(self) -> None:
+        """Log that the policy's own rule is used, and which settings void its guarantee."""
+        own, folder = self.operating_point, self.policy_config.path
+        if self.evaluation.stop is not None or own is None:
+            return
+        file, rule = Path(folder) / OPERATING_POINT, self.applied_evaluation.full_rule
+        certificate = own if isinstance(own, Certificate) else None
+        promises = "".join(f"; {words}" for words in certificate.promises) if certificate else ""
+        rank_zero_info(f"stops at {rule}, the operating point of {file}{promises}")
+        if certificate is None:
+            return
+        turns, applied = self.stop_policy
+        settings = {
+            "model": {"evaluation": asdict(self.evaluation), "policy": asdict(self.policy_config)},
+            "data": {part: [*map(asdict, self.data.sources[part])] for part in ("val", "test")},
+        }
+        departures = certificate.departures(applied, turns, certified_settings(settings))
+        if not certificate.is_for(folder):  # hashes whole files
+            departures.append("other weights than it was written for")
+        if departures:
+            rank_zero_warn(f"{file} promises nothing for {', '.join(departures)}")
+
+    def quoted_config(self) -> dict[str, Any]:
+        """The configuration for results files, with the stopping rule that is used."""
+        model: dict[str, Any] = dict(self.run_config.get("model", {}))
+        if not self.in_process:  # of a server's policy only the requests are known here
+            template = self.policy_config.chat_template_kwargs
+            model = {key: model[key] for key in ("engine", "recipe", "evaluation") if key in model}
+            model["policy"] = {"chat_template_kwargs": template}
+        max_turns, rule = self.stop_policy
+        stop = None if rule is None else rule_as_config(rule)
+        model["evaluation"] = {**model.get("evaluation", {}), "stop": stop}
+        return {
+            **self.run_config,
+            "model": model,
+            "graders": dict.fromkeys(TASKS, self.evaluation.grader),
+            "protocol": {
+                "max_turns": max_turns,
+                "adaptive": rule is not None and self.evaluation.adaptive,
+                "privileged": self.recipe.uses_labels,
+            },
+        }
 
     @property
     def validation_name(self) -> str:
         """Folder of a validation: that of the step while training."""
-        return self._step_name if self._module.trainer.state.fn == "fit" else "validate"
+        return self._step_name if self.trainer.state.fn == "fit" else "validate"
 
-    def fingerprint(self, split: Split) -> str | None:
+    def record_fingerprint(self, split: Split) -> str | None:
         """A digest of all that determines a record; None if the engine has its own journal."""
-        module, policy = self._module, self._module.policy_config
-        if not module.in_process:
+        if not self.in_process:
             return None
-        sources = zip(self._data.sources[split], self._data.problems(split), strict=True)
-        return hash_of(
+        policy = self.policy_config
+        sources = zip(self.data.sources[split], self.data.problems(split), strict=True)
+        return fingerprint(
             {
-                "weights": weights_fingerprint(module.policy.state_dict()),
+                "weights": weights_fingerprint(self.policy.state_dict()),
                 **({} if policy.lora is None else {"lora": asdict(policy.lora)}),
                 "prompts": [
-                    module.renderer.tokenizer.chat_template,
+                    self.renderer.tokenizer.chat_template,
                     policy.chat_template_kwargs,
                     policy.max_prompt_tokens,
                     policy.max_model_len,
                 ],
                 "data": [(s.name, s.max_completion_tokens, problems_digest(p)) for s, p in sources],
-                "ranks": module.trainer.world_size,
-                **self.evaluator.identity(),
+                "ranks": self.trainer.world_size,
+                **self.evaluator.identity(self.global_step),
             }
         )
 
@@ -221,40 +335,36 @@ class ModuleEvaluation:
         path = self.evaluator.folder(self._step_name) / RESULTS
         text = path.read_text(encoding="utf-8") if path.is_file() else None
         # Rank 0 wrote it, perhaps to a disk that only rank 0 can read.
-        text = self._module.trainer.strategy.broadcast(text)
+        text = self.trainer.strategy.broadcast(text)
         if text is None:
             return False
         values = named_metrics("val", json.loads(text))
-        self._module.write_metrics(values, self._module.global_step)
+        self.write_metrics(values, self.global_step)
         return True
 
     @property
     def _step_name(self) -> str:
-        return f"step-{self._module.global_step:06d}"
+        return f"step-{self.global_step:06d}"
 
-    @property
-    def _data(self) -> Any:
-        return self._module.trainer.datamodule
-
-    def _log(self, stage: str, results: Mapping[str, Any]) -> None:
+    def _log_results(self, stage: str, results: Mapping[str, Any]) -> None:
         self._forget(stage)  # of an earlier run of the same command, or of an interrupted one
-        module, values = self._module, named_metrics(stage, results)
+        values = named_metrics(stage, results)
         # Equal on all ranks already. Nothing is reduced: NCCL cannot reduce a CPU's tensors.
         # Lightning writes them to the loggers at "step" and returns them from validate() and
         # test(). In float64, as results.json.
         exact = {k: torch.tensor(v, dtype=torch.float64, device="cpu") for k, v in values.items()}
         if exact:
-            exact["step"] = torch.tensor(float(module.global_step))
+            exact["step"] = torch.tensor(float(self.global_step))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*have no logger configured.*")
-            module.log_dict(exact, logger=True)
+            self.log_dict(exact, logger=True)
         macro = results.get("macro")
         if stage == "val" and macro:
             for name, metric in (("val_acc", "accuracy"), ("turns", "turns")):
-                module.log(name, macro["all"][metric], prog_bar=True, logger=False)
+                self.log(name, macro["all"][metric], prog_bar=True, logger=False)
 
     def _forget(self, stage: str) -> None:
         """Drop from ``metrics.csv`` what was logged of a stage at the present step."""
-        for logger in self._module.trainer.loggers:
+        for logger in self.trainer.loggers:
             if isinstance(logger, CSVLog):
-                logger.forget(self._module.global_step, f"{stage}/")
+                logger.forget(self.global_step, f"{stage}/")

@@ -19,14 +19,6 @@ def gather_lists(values: Sequence[T]) -> list[T]:
     return list(chain.from_iterable(gathered))
 
 
-def of_this_rank(values: Sequence[T]) -> T | None:
-    """The value of this rank among those of all; None if they are of another number of ranks."""
-    rank, ranks = 0, 1
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return values[rank] if len(values) == ranks else None
-
-
 def over_ranks(values: Mapping[str, float], maxima: Container[str]) -> dict[str, float]:
     """The mean of each value over the ranks that have it; of those in ``maxima`` the largest."""
     found: dict[str, list[float]] = {}

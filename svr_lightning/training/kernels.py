@@ -1,8 +1,6 @@
 """Selects and logs the kernels of a policy; on CUDA refuses slow or wrong ones."""
 
-import inspect
-from collections.abc import Iterator
-from importlib import import_module
+import os
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -11,7 +9,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from transformers.integrations.liger import apply_liger_kernel
 
-from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.errors import ConfigError, require
 
 LIGER_MODELS = ("qwen3", "qwen3_5_text")
 """Architectures whose RMSNorm and SwiGLU (and, for Qwen3, rotary embedding) liger-kernel replaces
@@ -35,144 +33,78 @@ def use_kernels(model: Any, liger: bool | None, device: str, *, trains: bool = T
         changes = {"fused_linear_cross_entropy": False, "cross_entropy": False}
         apply_liger_kernel(model, changes)
         used.append(f"liger-kernel {version('liger_kernel')}")
-    choose_functions(model, device)
     if device == "cuda":
-        try:
-            used += linear_attention_kernels(model)
-        except ConfigError as error:
-            if trains:
-                raise
-            rank_zero_warn(str(error))
+        used += cuda_kernels(model, trains=trains)
     rank_zero_info(f"kernels on {device}: {', '.join([*used, 'torch'])}")
 
 
-LINEAR_ATTENTION = "chunk_gated_delta_rule"
-CONVOLUTION = "causal_conv1d_fn"
-"""Functions of linear-attention layers, as transformers names them."""
-_FUNCTIONS = ("gated_delta_rule", "causal_conv1d_fn", "causal_conv1d_update")
-"""How the names of all of them end, for prompts and for single tokens."""
-_PUT_ASIDE: dict[Any, Any] = {}
-"""What transformers chose, by the function of its own that a CPU runs instead."""
+def cuda_kernels(model: Any, *, trains: bool = True) -> list[str]:
+    """Choose what attention computes with on CUDA, for this process; what is worth logging of it.
+
+    Raises:
+        ConfigError: if linear attention would train slowly, or with wrong gradients.
+    """
+    # cuDNN builds a plan for each new shape, and every micro-batch has another one.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    used, config = ["attention without cuDNN"], model.config.get_text_config()
+    if "linear_attention" not in (getattr(config, "layer_types", None) or ()):
+        return used
+    try:
+        require(
+            find_spec("fla") is not None,
+            "linear attention: without flash-linear-attention transformers runs a Python loop, "
+            f"more than ten times slower than a kernel; {KERNELS}",
+        )
+        triton = version("triton")
+        check_triton(torch.cuda.get_device_capability(), triton)
+    except ConfigError as error:
+        if trains:
+            raise
+        rank_zero_warn(str(error))
+        return used
+    if release_of(triton) >= SAFE_TRITON:
+        # On Hopper it would compile a kernel of TileLang for each batch size, for half a minute.
+        os.environ.setdefault("FLA_TILELANG", "0")
+    tilelang = "off" if os.environ.get("FLA_TILELANG") == "0" else "as it chooses"
+    used.append(
+        f"flash-linear-attention {version('fla-core')} on Triton {triton}, TileLang {tilelang}"
+    )
+    if find_spec("causal_conv1d") is not None:
+        used.append(f"causal-conv1d {version('causal-conv1d')}")
+    return used
+
+
+SAFE_TRITON = (3, 7, 1)
+"""First release since 3.4 whose gradients of gated linear attention are right on Hopper."""
 KERNELS = "pip install 'svr-lightning[kernels]'"
 
 
-def choose_functions(model: Any, device: str) -> None:
-    """Let linear attention call transformers' own functions, on CUDA those that it has chosen.
-
-    It chooses when it is imported, and takes kernels for CUDA, where they are installed, on a CPU
-    too. The choice holds for all models of this process.
-    """
-    for functions, word in _words(model):
-        if word.endswith(_FUNCTIONS):
-            found = functions[word]
-            if device == "cuda":
-                functions[word] = _PUT_ASIDE.get(found, found)
-            elif (chooser := _chooser(found)) is not None:
-                functions[word] = inspect.unwrap(chooser)
-                _PUT_ASIDE[functions[word]] = found
-
-
-def linear_attention_kernels(model: Any) -> list[str]:
-    """The functions that linear attention calls on CUDA, by their full names; [] without any.
-
-    Raises:
-        ConfigError: if transformers would compute it in a loop of its own, which takes more than
-            ten times as long, or if this GPU and this Triton get its gradients wrong.
-    """
-    found = called(model, LINEAR_ATTENTION)
-    if found is None:
-        return []
-    require(
-        not _of_transformers(found),
-        "linear attention: transformers would run its own Python loop, more than ten times slower "
-        f"than a kernel, since {_why_not('fla.ops.gated_delta_rule')}; {KERNELS}",
-    )
-    triton = import_module("triton").__version__
-    check_triton(
-        torch.cuda.get_device_capability(), triton, tilelang=find_spec("tilelang") is not None
-    )
-    names = [_full_name(found)]
-    convolution = called(model, CONVOLUTION)
-    if convolution is not None and _of_transformers(convolution):
-        names.append(f"torch's convolution, since {_why_not('causal_conv1d')}")
-    elif convolution is not None:
-        names.append(_full_name(convolution))
-    return names
-
-
-def called(model: Any, name: str) -> Any:
-    """The function that layers of ``model`` really call under a name ending in ``name``, or None.
-
-    transformers takes a kernel where its package imports without any error, else a function of
-    its own, and hides its choice in the closure of a wrapper.
-    """
-    for functions, word in _words(model):
-        if word.endswith(name):
-            return _chosen(functions[word])
-    return None
-
-
-def _words(model: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """The module-level names that the layers' forward passes use, each with its module."""
-    for forward in {inspect.unwrap(type(module).forward) for module in model.modules()}:
-        for word in forward.__code__.co_names:
-            if word in forward.__globals__:
-                yield forward.__globals__, word
-
-
-def _chosen(wrapper: Any) -> Any:
-    chooser = _chooser(wrapper)
-    return wrapper if chooser is None else _nonlocals(chooser)["implementation"]
-
-
-def _chooser(wrapper: Any) -> Any:
-    """The function within a wrapper that calls what was chosen; None if it is no wrapper."""
-    return next((f for f in _within(wrapper) if "implementation" in _nonlocals(f)), None)
-
-
-def _nonlocals(function: Any) -> Any:
-    return inspect.getclosurevars(function).nonlocals
-
-
-def _within(wrapper: Any) -> Iterator[Any]:
-    """A wrapper, and the functions in its closure; the package kernels makes it a module."""
-    function = wrapper if inspect.isfunction(wrapper) else type(wrapper).forward
-    yield function
-    yield from filter(inspect.isfunction, _nonlocals(function).values())
-
-
-def _of_transformers(function: Any) -> bool:
-    return str(function.__module__).startswith("transformers.")
-
-
-def _full_name(function: Any) -> str:
-    return f"{function.__module__}.{function.__name__}"
-
-
-def _why_not(module: str) -> str:
-    try:
-        import_module(module)
-    except Exception as error:  # transformers passes over any of them too
-        return f"{module} cannot be imported ({one_line(error)})"
-    return f"{module} was not there when transformers was imported"
-
-
-def check_triton(capability: tuple[int, int], release: str, *, tilelang: bool) -> None:
-    """Refuse Hopper with a Triton that computes wrong gradients of gated linear attention.
-
-    These are the bounds of flash-linear-attention, whose backward pass would raise.
-
-    Raises:
-        ConfigError: for compute capability 9 and Triton from 3.4 to before 3.7.1 without tilelang.
+def release_of(text: str) -> tuple[int, ...]:
+    """The numbers of a release.
 
     Examples:
-        >>> check_triton((9, 0), "3.7.1", tilelang=False)
+        >>> release_of("3.7.1+cu130")
+        (3, 7, 1)
     """
-    number = tuple(int(part) for part in release.split("+")[0].split(".")[:3])
+    return tuple(int(part) for part in text.split("+")[0].split(".")[:3])
+
+
+def check_triton(capability: tuple[int, int], triton: str) -> None:
+    """Refuse Hopper with a Triton that computes wrong gradients of gated linear attention.
+
+    These are the bounds of flash-linear-attention, whose backward pass would raise. TileLang,
+    which it takes instead where that is usable, is not looked for.
+
+    Raises:
+        ConfigError: for compute capability 9 and Triton from 3.4 to before 3.7.1.
+
+    Examples:
+        >>> check_triton((9, 0), "3.7.1")
+    """
     require(
-        capability[0] != 9 or tilelang or not (3, 4) <= number < (3, 7, 1),
-        f"linear attention: Triton {release} computes wrong gradients of it on this GPU (Hopper); "
-        "install torch 2.13, which brings 3.7.1, or tilelang",
+        capability[0] != 9 or not (3, 4) <= release_of(triton) < SAFE_TRITON,
+        f"linear attention: Triton {triton} computes wrong gradients of it on this GPU (Hopper); "
+        "install torch 2.13, which brings 3.7.1",
     )
 
 

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
-from torch import Tensor
 
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.rewards import Reward
@@ -126,48 +125,33 @@ class StepLog:
     """Means and maxima over an optimizer step's micro-batches, and what its update took."""
 
     def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget the update before."""
         self._sums: dict[str, float] = {}
         self._maxima: dict[str, float] = {}
         self._count = self._tokens = 0
         self._flops = 0.0
-        self._began: float | None = None
-
-    def start(self) -> None:
-        """Note that a micro-batch begins: an update's time is from its first one on."""
-        if self._began is None:
-            self._began = time.perf_counter()
+        self._started = time.perf_counter()
 
     def add(
-        self,
-        tokens: int,
-        flops: float,
-        means: Mapping[str, Tensor],
-        maxima: Mapping[str, Tensor],
+        self, tokens: int, flops: float, means: Mapping[str, float], maxima: Mapping[str, float]
     ) -> None:
         """Note the values of one micro-batch."""
         self._count += 1
         self._tokens += tokens
         self._flops += flops
         for name, value in means.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value.item()
+            self._sums[name] = self._sums.get(name, 0.0) + value
         for name, value in maxima.items():
-            self._maxima[name] = max(self._maxima.get(name, value.item()), value.item())
+            self._maxima[name] = max(self._maxima.get(name, value), value)
 
-    def take(self, device: torch.device) -> dict[str, float]:
-        """The logged values of the update that ends now; the next one begins."""
-        assert self._began is not None
-        seconds = seconds_now(device.type) - self._began
+    def values(self, device: torch.device) -> dict[str, float]:
+        """The logged values of the update, which ends now."""
+        seconds = seconds_now(device.type) - self._started
         values = {name: total / self._count for name, total in self._sums.items()} | self._maxima
         values["time/update"] = seconds
         values["speed/update"] = self._tokens / seconds
         if (peak := peak_flops(device)) is not None:
             values["speed/mfu"] = utilization(self._flops, seconds, peak)
         values["memory/peak"] = _peak_memory(device)
-        self.begin()
         return values
 
 
@@ -176,7 +160,7 @@ def rollout_stats(groups: Sequence[Group], rule: StopRule | None) -> dict[str, f
 
     Args:
         groups: of the rollout.
-        rule: the recipe's form of the paper's stopping rule, which is asked of each turn.
+        rule: the recipe's form of the paper's stopping rule, applied to each turn.
     """
     turns = [turn for group in groups for trajectory in group.scored for turn in trajectory]
     rewards = [reward for group in groups for rewards in group.rewards for reward in rewards]
@@ -320,18 +304,20 @@ class CollapseWatch:
     def __init__(self) -> None:
         self._start: list[SelfVerification] = []
         self._latest: deque[SelfVerification] = deque(maxlen=WINDOW)
-        self._said = False
+        self._warned = False
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint, so that a resumed run keeps its start."""
         seen = {"start": self._start, "latest": self._latest}
-        return {"said": self._said} | {name: list(map(list, each)) for name, each in seen.items()}
+        return {"warned": self._warned} | {
+            name: list(map(list, each)) for name, each in seen.items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
         self._start = [SelfVerification(*one) for one in state["start"]]
         self._latest.extend(SelfVerification(*one) for one in state["latest"])
-        self._said = state["said"]
+        self._warned = state["warned"]
 
     def note(self, stats: Mapping[str, float]) -> str | None:
         """Add the logged values of a rollout; returns the warning at its first occurrence.
@@ -349,11 +335,11 @@ class CollapseWatch:
                 auroc=stats["train/auroc"],
             )
         )
-        if self._said or len(self._latest) < WINDOW:
+        if self._warned or len(self._latest) < WINDOW:
             return None
         start, now = (
             SelfVerification(*map(fmean, zip(*rollouts, strict=True)))
             for rollouts in (self._start, self._latest)
         )
-        self._said = has_collapsed(start, now)
-        return ADVICE.format(start=start, now=now) if self._said else None
+        self._warned = has_collapsed(start, now)
+        return ADVICE.format(start=start, now=now) if self._warned else None

@@ -1,24 +1,33 @@
-"""The LightningModule: owns the policy and the reference, and knows one training step."""
+"""The LightningModule of a training: one rollout, then its optimizer steps.
+
+:meth:`SVRModule.collect` and :meth:`SVRModule.training_step` are the loop of
+``examples/minimal_svr.py``; the fit loop calls one, then the other. Loading and evaluating the
+policy are the base class's.
+"""
 
 import math
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor
+from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from svr_lightning.core.seeds import derive_seed
+from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem
+from svr_lightning.display import plain
 from svr_lightning.engines import lora
 from svr_lightning.engines.base import Engine
 from svr_lightning.errors import require
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.collect import ResampleMode
-from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.training.canary import Canary
+from svr_lightning.rollout.collect import ResampleMode, collect_rollout
 from svr_lightning.training.checkpoint import (
     check_adapters,
     check_resumable,
@@ -31,36 +40,61 @@ from svr_lightning.training.config import (
     PolicyConfig,
     ReferenceConfig,
     SamplingConfig,
+    check_weighing,
 )
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.distributed import check_precision
-from svr_lightning.training.evaluating import ModuleEvaluation
+from svr_lightning.training.distributed import SVRDeepSpeedStrategy, check_precision
+from svr_lightning.training.evaluating import PolicyModule
 from svr_lightning.training.flops import batch_flops
-from svr_lightning.training.gathering import over_ranks
+from svr_lightning.training.gathering import gather_lists, over_ranks
 from svr_lightning.training.internals import has_trainer
-from svr_lightning.training.logs import MAXIMA, CollapseWatch, CSVLog, StepLog, hyperparameters
-from svr_lightning.training.optimizer import make_optimizer
-from svr_lightning.training.policy import adapter_facts, load_policy, stop_token_ids
-from svr_lightning.training.profiling import StepTrace
+from svr_lightning.training.logs import (
+    MAXIMA,
+    CollapseWatch,
+    CSVLog,
+    StepLog,
+    hyperparameters,
+    rollout_stats,
+)
+from svr_lightning.training.optimizer import clip_gradients, make_optimizer
+from svr_lightning.training.policy import adapter_facts
 from svr_lightning.training.reference import make_reference, mix_reference
-from svr_lightning.training.rollouts import ModuleRollouts, PolicyEngine
-from svr_lightning.training.sharding import shard_for
+from svr_lightning.training.serving import MeteredEngine
 from svr_lightning.training.trainer import RolloutFitLoop
 from svr_lightning.training.update import (
     TrainBatch,
+    completion_logprobs,
+    dummy_sample,
+    micro_batches,
     policy_update_loss,
-    total_norm,
+    samples_of,
 )
 
+LOGPROB_DIFF_LIMIT = 0.1
+"""Mean difference in nats between trainer and engine above which a warning is given. Rounding to
+bf16 explains about 0.03; another policy's weights make several tenths."""
 
-class SVRModule(LightningModule):
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """What one rollout gives to train on."""
+
+    groups: list[Group]
+    """Of this process."""
+    steps: list[list[TrainBatch]]
+    """The micro-batches of each optimizer step."""
+    stats: dict[str, float]
+    """What is logged with the first of them."""
+
+
+class SVRModule(PolicyModule):
     """Trains a policy with a recipe and evaluates it with adaptive inference.
 
     Args:
         policy: which model, and how it is prompted.
         recipe: the training method.
         sampling: how rollouts are drawn.
-        optimizer: AdamW and its schedule.
+        optimizer: AdamW, its schedule and the gradient's clipping.
         reference: how the reference follows the policy.
         evaluation: adaptive inference, or samples for majority voting.
         engine: what samples; None chooses vLLM if the policy is on a GPU and vLLM is installed,
@@ -71,16 +105,11 @@ class SVRModule(LightningModule):
         micro_batch_size: sequences per forward and backward pass on one process, on average: a
             micro-batch of short ones may hold more, one of long ones fewer. As many micro-batches
             as an optimizer step needs are accumulated, which does not change the gradient.
-        profile_steps: first and last optimizer step of which torch's profiler writes a trace.
         seed: of every random draw; the command line sets it from ``seed_everything``.
     """
 
-    policy: torch.nn.Module
     reference: Any
     """A model, or with adapters a substitute for one; None if the loss needs none."""
-    renderer: Renderer
-    serving: PolicyEngine
-    """Keeps the policy's weights in the engine. With a server there are neither."""
 
     def __init__(
         self,
@@ -94,161 +123,53 @@ class SVRModule(LightningModule):
         resample: ResampleMode = "top_up",
         updates_per_rollout: int = 1,
         micro_batch_size: int = 8,
-        profile_steps: tuple[int, int] | None = None,
         seed: int = 42,
     ) -> None:
-        super().__init__()
+        super().__init__(policy, recipe or SVR(), evaluation, engine, seed)
         counts = {"micro_batch_size": micro_batch_size, "updates_per_rollout": updates_per_rollout}
         for name, value in counts.items():
             require(value >= 1, f"model.{name}={value} must be at least 1")
-        self.policy_config = policy
-        self.strict_loading = policy.lora is None  # adapters come without their base model
-        self.recipe = recipe or SVR()
         self.recipe.check()
+        check_weighing(self.recipe, sampling, updates_per_rollout)
+        self.automatic_optimization = False
         self.sampling = sampling
         self.optimizer_config = optimizer
         self.reference_config = reference
-        self.evaluation = evaluation
-        self.engine = engine
         self.resample = resample
         self.updates_per_rollout = updates_per_rollout
         self.micro_batch_size = micro_batch_size
-        self.seed = seed
-        self.evaluating = ModuleEvaluation(self)
-        self.groups: list[Group] = []
-        self.run_config: dict[str, Any] = {}
         self.reference = None
-        self.trace = StepTrace(profile_steps)
-        self._step_log = StepLog()
-        self._rollout_stats: dict[str, float] = {}
-        self._collapse, self._canary = CollapseWatch(), Canary(sampling.max_logprob_noise)
-        self._watches: dict[str, Any] = {"collapse": self._collapse, "canary": self._canary}
-        self.rollouts = ModuleRollouts(self)
-        self._grad_norm = math.nan
+        self.groups: list[Group] = []
+        """Of the latest rollout, for observers."""
+        self._collapse = CollapseWatch()
+        self._prompt_shown = False
+
+    # --- before the first step ------------------------------------------------------------------
 
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference if the loss has a KL term."""
-        if self.in_process and not hasattr(self, "serving"):
-            self._load_policy()
-        if self.in_process and self.reference is None and self.recipe.loss.beta and self._trains:
+        super().configure_model()
+        if self.in_process and self.reference is None and self.recipe.loss.beta and self.trains:
             self.reference = make_reference(self.policy, self.reference_config, self.seed)
-        if has_trainer(self):
-            if self.in_process:
-                shard_for(self.trainer, self.policy, self.reference, self.engine)
-            self.evaluating.connect()
 
     @property
-    def in_process(self) -> bool:
-        """Whether the policy is here, and not with a server."""
-        return self.engine is None or self.engine.reads_tokens
+    def trajectories_per_engine(self) -> int | None:
+        """Trajectories of one rollout on this process; None where nothing trains."""
+        if not has_trainer(self) or not self.trains:
+            return None
+        problems = self.data.problems_per_rollout // self.trainer.world_size
+        return problems * self.recipe.group_size
 
     @property
-    def _trains(self) -> bool:
-        return not has_trainer(self) or self.trainer.state.fn == "fit"
-
-    def _load_policy(self) -> None:
-        config = self.policy_config
-        device = "cpu" if not has_trainer(self) else self.trainer.strategy.root_device.type
-        self.policy, tokenizer = load_policy(config, self.seed, device, trains=self._trains)
-        self.renderer = Renderer(
-            tokenizer,
-            max_prompt_tokens=config.max_prompt_tokens,
-            max_model_len=config.max_model_len,
-            chat_template_kwargs=config.chat_template_kwargs,
-        )
-        trajectories = None
-        if has_trainer(self) and self._trains:
-            data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
-            problems = data.problems_per_rollout * self.ranks_per_engine // self.trainer.world_size
-            trajectories = problems * self.recipe.group_size
-        # Before there is an optimizer: an engine may measure the free memory for its KV cache.
-        self.serving = PolicyEngine(
-            self.policy,
-            self.engine,
-            stop_token_ids=stop_token_ids(self.policy, tokenizer),
-            max_model_len=config.max_model_len,
-            device_type=device,
-            trajectories=trajectories,
-        )
-        self.engine = self.serving.engine
-
-    def on_validation_epoch_start(self) -> None:
-        """Begin or continue the records of a validation."""
-        self.evaluating.begin(self.evaluating.validation_name, "val")
-
-    def validation_step(
-        self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Solve a batch of one validation data set."""
-        self.evaluating.solve(batch, "val", dataloader_idx)
-
-    def on_validation_epoch_end(self) -> None:
-        """Write and log the results."""
-        self.evaluating.finish("val")
-
-    def on_test_epoch_start(self) -> None:
-        """Begin or continue the records of a test."""
-        self.evaluating.begin("votes" if self.evaluation.votes else "test", "test")
-
-    def test_step(self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Solve a batch of one test data set, or sample votes on it."""
-        self.evaluating.solve(batch, "test", dataloader_idx)
-
-    def on_test_epoch_end(self) -> None:
-        """Write and log the results."""
-        self.evaluating.finish("test")
-
-    def on_predict_epoch_start(self) -> None:
-        """Begin or continue the answers to the user's questions."""
-        self.evaluating.begin("predict", "predict")
-
-    def predict_step(self, batch: list[Problem], batch_idx: int) -> list[dict[str, Any]]:
-        """Answer the user's questions, showing each turn as it comes."""
-        return self.evaluating.answer(batch)
-
-    def on_predict_epoch_end(self) -> None:
-        """Write the transcripts."""
-        self.evaluating.finish()
-
-    def write_metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Log at a step; Lightning's own counter is one behind after a resume."""
-        for logger in self.trainer.loggers:
-            logger.log_metrics(dict(values), step=step)
-
-    @property
-    def ranks_per_engine(self) -> int:
-        """Neighbouring processes that share an engine, and therefore see the same problems."""
-        return self.engine.ranks if self.engine is not None else 1
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """All weights; with adapters only these, since their base model never changes."""
-        state = super().state_dict(*args, **kwargs)
-        return state if self.policy_config.lora is None else lora.adapters_of(state)
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the states of watches, the adapters' settings and their base model."""
-        checkpoint |= {name: watch.state_dict() for name, watch in self._watches.items()}
-        checkpoint |= adapter_facts(self.policy, self.policy_config.lora)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore these states; drop the reference if the run does not train."""
-        if has_trainer(self) and self._trains:
-            check_resumable(checkpoint)
-        for name in self._watches.keys() & checkpoint.keys():  # earlier versions did not save them
-            self._watches[name].load_state_dict(checkpoint[name])
-        self.serving.weights_replaced()
-        check_adapters(checkpoint, adapter_facts(self.policy, self.policy_config.lora))
-        if "state_dict" not in checkpoint:
-            return  # DeepSpeed and FSDP2 load weights themselves
-        if self.reference is None and not self._trains:
-            checkpoint["state_dict"] = without_reference(checkpoint["state_dict"])
-        check_weights(self.state_dict(), checkpoint["state_dict"])
+    def sequences_per_step(self) -> int:
+        """Sequences that one optimizer step trains on, on this process."""
+        problems = self.data.problems_per_step // self.trainer.world_size
+        return problems * self.recipe.samples_per_problem
 
     def setup(self, stage: str) -> None:
-        """Set the gradient accumulation, computed from data, recipe and processes."""
-        data: Any = getattr(self.trainer, "datamodule", None)
+        """Check what data, trainer, engine and precision can do together."""
         require(
-            isinstance(data, SVRDataModule),
+            isinstance(getattr(self.trainer, "datamodule", None), SVRDataModule),
             "SVRModule needs the problems of an SVRDataModule: trainer.fit(module, "
             "datamodule=SVRDataModule(train=..., problems_per_step=...))",
         )
@@ -257,7 +178,7 @@ class SVRModule(LightningModule):
             "a stock lightning Trainer has no rollouts to train on: use svr_lightning.SVRTrainer, "
             "or write a loop of your own with collect_rollout and policy_update_loss",
         )
-        self.evaluating.report_operating_point()
+        self.report_operating_point()
         if stage != "fit":
             return
         require(
@@ -267,7 +188,7 @@ class SVRModule(LightningModule):
         )
         for logger in self.trainer.loggers:
             logger.log_hyperparams(hyperparameters(self))
-        sharded = "deepspeed" in type(self.trainer.strategy).__name__.lower()
+        sharded = isinstance(self.trainer.strategy, SVRDeepSpeedStrategy)
         require(
             not (sharded and self.policy_config.lora),
             "model.policy.lora leaves DeepSpeed next to nothing to shard; set trainer.strategy=ddp "
@@ -275,13 +196,6 @@ class SVRModule(LightningModule):
         )
         if not sharded:
             check_precision(str(self.trainer.precision), self.optimizer_config.lr)
-        problems = data.problems_per_step // self.trainer.world_size
-        sequences = problems * self.recipe.samples_per_problem
-        self.trainer.accumulate_grad_batches = math.ceil(sequences / self.micro_batch_size)
-
-    def configure_callbacks(self) -> list[Callback]:
-        """The profiler of the configured steps."""
-        return [self.trace]
 
     def configure_optimizers(self) -> Any:
         """AdamW over the policy, warmup-stable-decay over the planned optimizer steps."""
@@ -300,89 +214,218 @@ class SVRModule(LightningModule):
                 logger.rewind(self.global_step)
         self.serving.start_watching()
 
+    # --- one rollout ----------------------------------------------------------------------------
+
     @torch.no_grad()
-    def collect(self, problems: list[Problem]) -> list[TrainBatch]:
-        """The micro-batches of one rollout."""
-        batches, self.groups, self._rollout_stats = self.rollouts.collect(problems)
-        return batches
+    def collect(self, problems: list[Problem]) -> Rollout:
+        """Roll out one batch of problems with the current weights."""
+        started = time.perf_counter()
+        self._show_prompt(problems)
+        self._warn_of_cut_prompts(problems)
+        # Of all processes if single groups are replaced; whole batches are drawn from all problems.
+        replaces = self.resample == "top_up"
+        batch_ids = gather_lists([problem.id for problem in problems]) if replaces else []
+        engine: Any = MeteredEngine(self.serving.engine)
+        with (
+            self.serving.sampling(self.global_step) as sync_seconds,
+            self.trainer.profiler.profile("rollout"),
+        ):
+            groups = collect_rollout(
+                engine,
+                self.recipe,
+                problems,
+                renderer=self.renderer,
+                sampling=self.sampling.decoding(),
+                seed=self.seed,
+                step=self.global_step,
+                resample=self.resample,
+                fresh=partial(self._fresh_problems, frozenset(batch_ids)),
+                show_progress=self.global_rank == 0,
+            )
+        self.groups = groups
+        stats = rollout_stats(groups, self.recipe.stop_policy(1, Confident())[1])
+        stats["time/rollout"] = time.perf_counter() - started
+        stats |= engine.stats(stats["time/rollout"])
+        if sync_seconds is not None:
+            stats["time/sync"] = sync_seconds
+        if self.trainer.world_size > 1:
+            waiting = time.perf_counter()
+            self.trainer.strategy.barrier()
+            stats["time/wait"] = time.perf_counter() - waiting
+        return Rollout(groups=groups, steps=self._optimizer_steps(groups), stats=stats)
 
-    def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
-        """The policy loss of one micro-batch."""
-        self._step_log.start()
-        update = policy_update_loss(
-            self.policy,
-            self.reference,
-            batch,
-            self.recipe.loss,
-            temperature=self.sampling.temperature,
+    def _optimizer_steps(self, groups: Sequence[Group]) -> list[list[TrainBatch]]:
+        """The micro-batches of the optimizer steps that share a rollout."""
+        accumulate = math.ceil(self.sequences_per_step / self.micro_batch_size)
+        batches = micro_batches(
+            samples_of(groups, self.recipe.samples_per_problem),
+            accumulate=accumulate,
+            updates=self.updates_per_rollout,
+            version=self.global_step,
+            loss_tokens=self.renderer.loss_tokens,
+            dummy_sample=dummy_sample(groups),
         )
-        if not torch.isfinite(update.loss):
-            raise RuntimeError(self._not_finite("loss", batch.group_ids))
-        means = {
-            "train/loss": update.loss.detach(),
-            "train/kl": update.kl,
-            "train/clip_frac": update.clip_frac,
-            "engine/logprob_diff": update.logprob_diff,
-        }
-        maxima = {"train/ratio_max": update.ratio_max}
-        if (weights := update.behaviour) is not None:
-            means |= {f"train/behaviour/{k}": getattr(weights, k) for k in ("mean", "clipped")}
-            maxima["train/behaviour/max"] = weights.max
-        flops = batch_flops(self.policy, batch, reference=self.reference is not None)
-        self._step_log.add(sum(batch.lengths), flops, means, maxima)
-        return update.loss
+        if self.updates_per_rollout > 1:
+            batches = [self._with_old_logprobs(batch) for batch in batches]
+        return [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]
 
-    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an update that is not finite, and log the step."""
-        if self.trainer.fit_loop.accumulating:  # type: ignore[attr-defined]
-            return  # DeepSpeed comes here after every micro-batch
-        if not self.trainer.strategy.handles_gradient_accumulation:
-            self._require_finite(total_norm(self.policy).item())
-        stats = self._step_log.take(self.device)
-        stats["train/lr"] = optimizer.param_groups[0]["lr"]
-        gap = stats.get("engine/logprob_diff")
-        stats |= self._rollout_stats
-        self._rollout_stats = {}  # written once, with the first update of the rollout
-        floor = stats.get("engine/logprob_floor")  # of this process, as the gap is
+    def _with_old_logprobs(self, batch: TrainBatch) -> TrainBatch:
+        """Store the log-probabilities that ratios start from.
+
+        The engine's are unsuitable: their rounding can exceed the clip range.
+        """
+        with self.trainer.precision_plugin.train_step_context():
+            here = batch.to(self.device)
+            old = completion_logprobs(self.policy, here, self.sampling.temperature)
+        return replace(batch, old_logprobs=old.to(batch.logprobs.device))
+
+    def _fresh_problems(
+        self, batch_ids: frozenset[str], draw: int, count: int, exclude: frozenset[str]
+    ) -> list[Problem]:
+        """This process's stride of a draw that is equal on all, without a batch's problems."""
+        seed = derive_seed(
+            self.seed, step=self.global_step, problem_id="", attempt=draw, purpose="resample"
+        )
+        rank, ranks = self.data.shard
+        drawn = self.data.fresh_problems(seed, (count + len(exclude)) * ranks, batch_ids)
+        fresh = [problem for problem in drawn[rank::ranks] if problem.id not in exclude][:count]
+        self._warn_of_cut_prompts(fresh)
+        return fresh
+
+    def _show_prompt(self, problems: Sequence[Problem]) -> None:
+        """Print the first prompt of a run as rendered."""
+        if not self._prompt_shown:
+            text = self.renderer.text(self.recipe.dialogue.first(problems[0]))
+            rank_zero_info(f"first rendered prompt:\n{plain(text)}")
+            self._prompt_shown = True
+
+    def _warn_of_cut_prompts(self, problems: Sequence[Problem]) -> None:
+        """Name problems that do not fit a prompt; each process knows only its own."""
+        first = self.recipe.dialogue.first
+        unfit = [one.id for one in problems if not self.renderer.fits(first(one))]
+        if unfit:
+            warnings.warn(
+                f"training problems {', '.join(unfit)} do not fit model.policy.max_prompt_tokens="
+                f"{self.renderer.max_prompt_tokens}; the left of their text is cut",
+                stacklevel=2,
+            )
+
+    # --- its optimizer steps --------------------------------------------------------------------
+
+    def training_step(self, rollout: Rollout, batch_idx: int) -> None:
+        """Train on one rollout."""
+        stats = rollout.stats
+        for batches in rollout.steps:
+            if self.global_step == self.trainer.max_steps:
+                break
+            self._update(batches, stats)
+            stats = {}
+
+    def _update(self, batches: Sequence[TrainBatch], stats: dict[str, float]) -> None:
+        """One optimizer step: accumulate the gradient, clip it, step, and log with ``stats``."""
+        step, log = self.global_step + 1, StepLog()
+        for number, batch in enumerate(batches, start=1):
+            here = batch.to(self.device)
+            with self._gradient_sync(last=number == len(batches)):
+                update = policy_update_loss(
+                    self.policy,
+                    self.reference,
+                    here,
+                    self.recipe.loss,
+                    temperature=self.sampling.temperature,
+                )
+                _require_finite("loss", update.loss.item(), step, batch.group_ids)
+                with torch.autocast(self.device.type, enabled=False):
+                    self.manual_backward(update.loss / len(batches))
+            flops = batch_flops(self.policy, here, reference=self.reference is not None)
+            log.add(sum(batch.lengths), flops, update.means, update.maxima)
+        optimizer: Any = self.optimizers()
+        stats = log.values(self.device) | stats | {"train/lr": optimizer.param_groups[0]["lr"]}
         stats = over_ranks(stats, MAXIMA)
-        step = self.global_step + 1
         self.write_metrics(stats, step)
+        self._watch(stats, step)
+        norm = self._step(optimizer, step)
+        if self.reference is not None and self.reference_config.is_due(step):
+            mix_reference(self.reference, self.policy, self.reference_config.mix)
+        changed = self.serving.changed_share()
+        self.write_metrics({"train/grad_norm": norm, "engine/changed_frac": changed}, step)
+
+    def _gradient_sync(self, *, last: bool) -> AbstractContextManager[None]:
+        """Within it, gradients are exchanged between processes only for a step's last backward."""
+        strategy = self.trainer.strategy
+        if last or not isinstance(strategy, ParallelStrategy):
+            return nullcontext()
+        return strategy.block_backward_sync()
+
+    def _step(self, optimizer: Any, step: int) -> float:
+        """Clip, step and free the gradients; the gradient's norm before clipping."""
+        strategy, ids = self.trainer.strategy, [group.problem.id for group in self.groups]
+        if isinstance(strategy, SVRDeepSpeedStrategy):
+            optimizer.step()  # which clips, and leaves out an update that is not finite
+            norm = strategy.gradient_norm()
+            _require_finite("gradient", norm, step, ids)
+        else:
+            norm = clip_gradients(optimizer, self.optimizer_config.gradient_clip_val)
+            _require_finite("gradient", norm, step, ids)
+            optimizer.step()
+        self.policy.zero_grad()  # else gradients would take memory during the next rollout
+        scheduler: Any = self.lr_schedulers()
+        scheduler.step()
+        return norm
+
+    def _watch(self, stats: dict[str, float], step: int) -> None:
+        """Warn of a collapse and of an engine with other weights; show the latest rollout.
+
+        Raises:
+            RuntimeError: if the engine's log-probabilities are not numbers.
+        """
         if warning := self._collapse.note(stats):
             rank_zero_warn(f"optimizer step {step}: {warning}")
-        judged = None if gap is None or floor is None else self._canary.judge(gap, floor, step)
-        if judged:
-            warnings.warn(judged, stacklevel=2)
+        gap = stats["engine/logprob_diff"]
+        # Later updates of a rollout differ from what sampled it, and top_p cuts a distribution.
+        comparable = "train/reward/mean" in stats and self.sampling.top_p == 1
+        if comparable and not gap <= LOGPROB_DIFF_LIMIT:
+            line = (
+                f"engine/logprob_diff is {gap:.3g} nats at optimizer step {step}, above "
+                f"{LOGPROB_DIFF_LIMIT}: the engine does not sample from the policy that trains. "
+                "Its weights are stale or wrong, or it computes in another precision"
+            )
+            if math.isnan(gap):
+                raise RuntimeError(f"{line}. Stopped before the update")
+            rank_zero_warn(line)
         for name, key in (("reward", "train/reward/mean"), ("accuracy", "train/accuracy")):
             if key in stats:
                 self.log(name, stats[key], prog_bar=True, logger=False, batch_size=1)
 
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Step and free the gradients; the reference follows after every N-th step."""
-        super().optimizer_step(*args, **kwargs)
-        strategy: Any = self.trainer.strategy
-        if strategy.handles_gradient_accumulation:
-            if self.trainer.fit_loop.accumulating:  # type: ignore[attr-defined]
-                return
-            self._require_finite(strategy.gradient_norm())  # it left out one that is not
-        else:
-            self.policy.zero_grad()  # else they would take memory during the next rollout
-        step = self.global_step + 1
-        every = self.reference_config.every
-        if self.reference is not None and every and step % every == 0:
-            mix_reference(self.reference, self.policy, self.reference_config.mix)
-        changed = self.serving.changed_share()
-        after = {"train/grad_norm": self._grad_norm, "engine/changed_frac": changed}
-        self.write_metrics(after, step)
+    # --- checkpoints ----------------------------------------------------------------------------
 
-    def _require_finite(self, norm: float) -> None:
-        if not math.isfinite(norm):
-            ids = tuple(group.problem.id for group in self.groups)
-            raise RuntimeError(self._not_finite("gradient", ids))
-        self._grad_norm = norm
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """All weights; with adapters only these, since their base model never changes."""
+        state = super().state_dict(*args, **kwargs)
+        return state if self.policy_config.lora is None else lora.adapters_of(state)
 
-    def _not_finite(self, what: str, problem_ids: Sequence[str]) -> str:
-        named = ", ".join(dict.fromkeys(problem_ids))
-        return (
-            f"the {what} of optimizer step {self.global_step + 1} is not finite; stopped before "
-            f"the update. Problems: {named}. The last checkpoint is intact"
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the start of the run's self-verification, and whose adapters these are."""
+        checkpoint["collapse"] = self._collapse.state_dict()
+        checkpoint |= adapter_facts(self.policy, self.policy_config.lora)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check and restore them; drop the reference if the run does not train."""
+        if has_trainer(self) and self.trains:
+            check_resumable(checkpoint)
+            self._collapse.load_state_dict(checkpoint["collapse"])
+        self.serving.weights_replaced()
+        check_adapters(checkpoint, adapter_facts(self.policy, self.policy_config.lora))
+        if "state_dict" not in checkpoint:
+            return  # DeepSpeed loads weights itself
+        if self.reference is None and not self.trains:
+            checkpoint["state_dict"] = without_reference(checkpoint["state_dict"])
+        check_weights(self.state_dict(), checkpoint["state_dict"])
+
+
+def _require_finite(what: str, value: float, step: int, problem_ids: Sequence[str]) -> None:
+    if not math.isfinite(value):
+        raise RuntimeError(
+            f"the {what} of optimizer step {step} is not finite; stopped before the update. "
+            f"Problems: {', '.join(dict.fromkeys(problem_ids))}. The last checkpoint is intact"
         )

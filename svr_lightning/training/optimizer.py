@@ -1,5 +1,6 @@
 """The policy's optimizer and its learning-rate schedule."""
 
+import math
 from typing import Any
 
 import torch
@@ -7,7 +8,6 @@ from torch import nn
 
 from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.training.config import OptimizerConfig
-from svr_lightning.training.internals import let_gradients_be_clipped
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -27,7 +27,6 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) 
     """What ``configure_optimizers`` returns for ``total_steps`` optimizer steps."""
     groups = [group for group in parameter_groups(model, config.weight_decay) if group["params"]]
     optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
-    let_gradients_be_clipped(optimizer)
 
     def factor(step: int) -> float:
         return warmup_stable_decay(
@@ -40,6 +39,16 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, total_steps: int) 
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def clip_gradients(optimizer: Any, limit: float | None) -> float:
+    """Scale all gradients so that their common 2-norm is at most ``limit``; returns the norm.
+
+    Raises nothing for a norm that is not finite: the caller must not step then.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit)
+    return norm.item()
 
 
 def use_rates(optimizer: Any, scheduler: Any, config: OptimizerConfig) -> None:

@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-from svr_lightning.core.sharded import own_part
 from svr_lightning.engines import lora
 from svr_lightning.engines.vllm_weights import VISION
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.training.config import LoRAConfig, PolicyConfig
 from svr_lightning.training.kernels import use_kernels
-from svr_lightning.training.packing import prepare_packing
 
 BUILT_IN = "embedded:"
 """Prefix of the name of a checkpoint that ships with the package."""
@@ -60,7 +58,6 @@ def load_policy(
     _check(model, config)
     freeze_vision(model)
     use_kernels(model, config.liger, device, trains=trains)
-    prepare_packing(model)
     if config.lora is not None:
         lora.attach(model, **asdict(config.lora), seed=seed, base=config.path)
     if config.gradient_checkpointing:
@@ -215,8 +212,7 @@ def probe(tensor: Tensor) -> Tensor:
 def weights_fingerprint(state: Mapping[str, Tensor]) -> str:
     """A sha256 over names, types, shapes and a :func:`probe` of every tensor of ``state``."""
     digest = hashlib.sha256()
-    for name, shared in sorted(state.items()):
-        tensor = own_part(shared)
+    for name, tensor in sorted(state.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(probe(tensor).contiguous().view(torch.uint8).cpu().numpy().tobytes())
     return digest.hexdigest()

@@ -1,27 +1,21 @@
-"""The update: samples to micro-batches, their loss, the optimizer.
+"""The update: samples to padded micro-batches, and their loss.
 
-The sequences of a micro-batch are packed into one row if the model can separate them, else padded
-on the right. The mean over micro-batches of the losses is the plain mean over sequences.
+The mean over micro-batches of the losses is the plain mean over sequences.
 
-Shapes: B sequences in R rows (1 if packed, else B), L positions of a row, T completion positions, N
-tokens in the loss.
+Shapes: B sequences, L positions of the longest, T completion positions, N tokens in the loss.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.profiler import record_function
+from torch import Tensor
 
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import BehaviourWeights, LossSpec, policy_loss
-from svr_lightning.core.sharded import whole
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, sample_of
-from svr_lightning.training.packing import boundaries, no_mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +23,8 @@ class TrainBatch:
     """One micro-batch."""
 
     input_ids: Tensor
-    """[R, L] prompts, each followed by its completion; with padding on the right if not packed."""
+    """[B, L] prompts, each followed by its completion, padded on the right. No mask is needed:
+    causal layers never look to the right of a token, and the loss leaves padding out."""
     lengths: tuple[int, ...]
     """[B] tokens of each prompt and completion."""
     rows: Tensor
@@ -65,11 +60,6 @@ class TrainBatch:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @property
-    def packed(self) -> bool:
-        """Whether one row holds several sequences."""
-        return len(self.input_ids) < len(self.lengths)
-
 
 def samples_of(groups: Sequence[Group], per_problem: int) -> list[Sample | None]:
     """The samples of all groups, ``per_problem`` for each; None for a missing one."""
@@ -104,7 +94,6 @@ def micro_batches(
     version: int,
     loss_tokens: LossTokens = whole_completion,
     dummy_sample: Sample | None = None,
-    packed: bool = False,
 ) -> list[TrainBatch]:
     """Split one rollout's samples into the micro-batches of its optimizer steps.
 
@@ -122,16 +111,13 @@ def micro_batches(
         loss_tokens: which tokens of a sample the loss covers.
         dummy_sample: content of micro-batches with weight 0, if there are fewer sequences than
             micro-batches.
-        packed: one row per micro-batch, for a model of which
-            :func:`~svr_lightning.training.packing.can_pack` is true.
 
     Raises:
         RuntimeError: if other weights sampled a completion.
         ValueError: if the samples do not divide into equal optimizer steps of at least one
             sequence per micro-batch.
     """
-    learning = [sample for sample in samples if sample is not None]
-    if other := {sample.policy_version for sample in learning} - {version}:
+    if other := {s.policy_version for s in samples if s is not None} - {version}:
         raise RuntimeError(
             f"the engine sampled with weights of step {min(other)} at step {version}; it was not "
             "synced after the last update"
@@ -144,12 +130,12 @@ def micro_batches(
         )
     batches = []
     for start in range(0, len(samples), per_step):
-        places = samples[start : start + per_step]
-        step = sorted((sample for sample in places if sample is not None), key=_length)
+        share = samples[start : start + per_step]
+        step = sorted((sample for sample in share if sample is not None), key=_length)
         count = min(accumulate, len(step))
         weight, mean = accumulate / per_step, accumulate / max(len(step), 1)
-        runs = balanced_split([_length(s) for s in step], count, packed) if count else []
-        batches += [batch_of(step[run], weight, loss_tokens, mean, packed=packed) for run in runs]
+        runs = balanced_split([_length(s) for s in step], count) if count else []
+        batches += [batch_of(step[run], weight, loss_tokens, mean) for run in runs]
         if count < accumulate:
             if dummy_sample is None:
                 raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
@@ -157,49 +143,37 @@ def micro_batches(
     return batches
 
 
-def balanced_split(lengths: Sequence[int], count: int, packed: bool = False) -> list[slice]:
+def balanced_split(lengths: Sequence[int], count: int) -> list[slice]:
     """Cut ascending ``lengths`` into ``count`` runs so that the largest run is smallest.
 
-    The size of a run is its number of tokens in the model: its number of sequences times its last
-    length if padded, the sum of the lengths if packed. A bound is feasible if runs filled up to
-    it in order hold all sequences; the smallest feasible bound is found by bisection.
+    The size of a run is its number of sequences times its last length. A bound is feasible if runs
+    filled up to it in order hold all sequences; the smallest feasible bound is found by bisection.
 
     Args:
         lengths: ascending, at least ``count`` of them.
         count: runs, none of them empty.
-        packed: whether a run becomes one row without padding.
 
     Examples:
         >>> balanced_split([1, 1, 1, 5], 2)
         [slice(0, 3, None), slice(3, 4, None)]
-        >>> balanced_split([1, 2, 3, 4], 2), balanced_split([1, 2, 3, 4], 2, packed=True)
-        ([slice(0, 2, None), slice(2, 4, None)], [slice(0, 3, None), slice(3, 4, None)])
     """
-    size = sum if packed else _padded_size
-    enough = size(lengths)
-    low = lengths[-1]
+    low, enough = lengths[-1], len(lengths) * lengths[-1]
     while low < enough:
         middle = (low + enough) // 2
-        if _runs(lengths, count, middle, size)[-1].stop == len(lengths):
+        if _runs(lengths, count, middle)[-1].stop == len(lengths):
             enough = middle
         else:
             low = middle + 1
-    return _runs(lengths, count, enough, size)
+    return _runs(lengths, count, enough)
 
 
-def _padded_size(lengths: Sequence[int]) -> int:
-    return len(lengths) * lengths[-1]
-
-
-def _runs(
-    lengths: Sequence[int], count: int, bound: int, size: Callable[[Sequence[int]], int]
-) -> list[slice]:
+def _runs(lengths: Sequence[int], count: int, bound: int) -> list[slice]:
     """``count`` runs of at most ``bound``, the first ones as long as they may be."""
     runs = []
     start = 0
     for later in reversed(range(count)):
         stop = start + 1
-        while stop < len(lengths) - later and size(lengths[start : stop + 1]) <= bound:
+        while stop < len(lengths) - later and (stop + 1 - start) * lengths[stop] <= bound:
             stop += 1
         runs.append(slice(start, stop))
         start = stop
@@ -211,22 +185,15 @@ def batch_of(
     weight: float,
     loss_tokens: LossTokens = whole_completion,
     mean_weight: float | None = None,
-    *,
-    packed: bool = False,
 ) -> TrainBatch:
     """One micro-batch of all ``samples``.
 
     ``mean_weight`` defaults to ``weight``.
-
-    Example:
-        Sequences of 5 and 4 tokens make rows of 5 and 5, padded, or one row of 9, packed.
     """
     spans = [loss_tokens(sample) for sample in samples]
     sequences = [[*s.prompt_ids, *s.completion_ids] for s in samples]
-    lengths = [len(sequence) for sequence in sequences]
-    begins = [0, *itertools.accumulate(lengths)] if packed else [0] * len(samples)
     tokens = [
-        (0 if packed else row, begins[row] + len(s.prompt_ids) - 1 + t)
+        (row, len(s.prompt_ids) - 1 + t)
         for row, (s, span) in enumerate(zip(samples, spans, strict=True))
         for t in range(*span)
     ]
@@ -235,8 +202,8 @@ def batch_of(
     in_loss = [[0] * first + [1] * (stop - first) for first, stop in spans]
     mean_weight = weight if mean_weight is None else mean_weight
     return TrainBatch(
-        input_ids=_padded([list(itertools.chain(*sequences))] if packed else sequences, 0),
-        lengths=tuple(lengths),
+        input_ids=_padded(sequences, 0),
+        lengths=tuple(map(len, sequences)),
         rows=rows,
         logit_positions=logit_positions,
         mask=_padded(in_loss, 0, completion),
@@ -274,6 +241,28 @@ class PolicyUpdate:
     behaviour: BehaviourWeights | None = None
     """None without correction."""
 
+    @property
+    def means(self) -> dict[str, float]:
+        """The logged values of which a step's is the mean over its micro-batches."""
+        found = {
+            "train/loss": self.loss.detach(),
+            "train/kl": self.kl,
+            "train/clip_frac": self.clip_frac,
+            "engine/logprob_diff": self.logprob_diff,
+        }
+        if self.behaviour is not None:
+            found["train/behaviour/mean"] = self.behaviour.mean
+            found["train/behaviour/clipped"] = self.behaviour.clipped
+        return {name: value.item() for name, value in found.items()}
+
+    @property
+    def maxima(self) -> dict[str, float]:
+        """The logged values of which a step's is the largest over its micro-batches."""
+        found = {"train/ratio_max": self.ratio_max}
+        if self.behaviour is not None:
+            found["train/behaviour/max"] = self.behaviour.max
+        return {name: value.item() for name, value in found.items()}
+
 
 def policy_update_loss(
     policy: Any,
@@ -298,7 +287,7 @@ def policy_update_loss(
     """
     ref_logp = None
     if reference is not None:  # before the policy's activations take their memory
-        with torch.no_grad(), record_function("reference"):
+        with torch.no_grad():
             ref_logp = completion_logprobs(reference, batch, temperature)
     logp = completion_logprobs(policy, batch, temperature)
     # With one update per rollout the policy that sampled is the current one.
@@ -331,16 +320,9 @@ def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Te
     The output layer is applied only to positions that predict them: no prompt, no padding.
     """
     ids, rows, positions = batch.input_ids, batch.rows, batch.logit_positions
-    rest = boundaries(model, batch.lengths, ids.device) if batch.packed else no_mask(model)
-    hidden = model.base_model(input_ids=ids, use_cache=False, **rest).last_hidden_state
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
     head = model.get_output_embeddings()
-    weight, bias = whole(head.weight), getattr(head, "bias", None)
+    bias = getattr(head, "bias", None)
     token_ids = ids[rows, positions + 1]
-    logp = linear_logprobs(hidden[rows, positions], weight, bias, token_ids, temperature)
+    logp = linear_logprobs(hidden[rows, positions], head.weight, bias, token_ids, temperature)
     return logp.new_zeros(batch.mask.shape).masked_scatter(batch.mask.bool(), logp)
-
-
-def total_norm(model: nn.Module) -> Tensor:
-    """The 2-norm of all gradients together."""
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return whole(torch.nn.utils.get_total_norm(gradients))

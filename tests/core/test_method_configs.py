@@ -52,8 +52,7 @@ def settings(value: Any, name: str = "") -> dict[str, Any]:
 
 
 HARDWARE = [
-    CONFIGS / "hardware" / f"{n}.yaml"
-    for n in ("1gpu", "4gpu_zero2", "8gpu_fsdp2", "multi_node", "servers")
+    CONFIGS / "hardware" / f"{n}.yaml" for n in ("1gpu", "4gpu_zero2", "multi_node", "servers")
 ]
 SCALES = [CONFIGS / "experiments" / "miniature.yaml", CONFIGS / "hardware" / "cpu_smoke.yaml"]
 

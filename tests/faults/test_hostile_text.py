@@ -91,10 +91,7 @@ def test_the_rollouts_file_holds_one_line_per_trajectory_that_reads_back(
     text: str, tmp_path: Path
 ) -> None:
     log = RolloutLog(every=0)
-    fit_loop = SimpleNamespace(per_rollout=1)
-    trainer: Any = SimpleNamespace(
-        default_root_dir=tmp_path, is_global_zero=True, global_step=1, fit_loop=fit_loop
-    )
+    trainer: Any = SimpleNamespace(default_root_dir=tmp_path, is_global_zero=True, global_step=1)
     module: Any = SimpleNamespace(groups=[group(text), group("ordinary")], recipe=SVR())
     log.on_train_start(trainer, module)
     log.on_train_batch_start(trainer, module, None, 0)

@@ -12,7 +12,7 @@ from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, RepeatedAnswer
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.data import SVRDataModule
-from svr_lightning.training.evaluating import ModuleEvaluation
+from svr_lightning.training.evaluating import PolicyModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
@@ -88,8 +88,8 @@ def prints(
         accelerator="cpu", default_root_dir=tmp_path, logger=False, enable_checkpointing=False
     )
     module.configure_model()
-    monkeypatch.setattr(ModuleEvaluation, "_data", data)
-    return module, module.evaluating.fingerprint("test")
+    monkeypatch.setattr(PolicyModule, "data", data)
+    return module, module.record_fingerprint("test")
 
 
 def test_whatever_decides_a_record_is_in_the_fingerprint(
@@ -110,5 +110,16 @@ def test_whatever_decides_a_record_is_in_the_fingerprint(
     ]
     with torch.no_grad():
         next(module.policy.parameters()).mul_(1.01)
-    others.append(module.evaluating.fingerprint("test"))
+    others.append(module.record_fingerprint("test"))
     assert len({first, *others}) == 6
+
+
+def test_the_step_of_the_weights_is_in_the_fingerprint_before_the_evaluation_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that starts again knows its step at once, one that evaluates twice had another."""
+    module, first = prints(tmp_path, monkeypatch)
+    module.evaluator.begin("step-000007", step=7)
+    assert module.record_fingerprint("test") == first
+    monkeypatch.setattr(PolicyModule, "global_step", 7)
+    assert module.record_fingerprint("test") != first

@@ -41,7 +41,6 @@ def fit(model: SVRModule, folder: Path, *callbacks: Callback, resume: Path | Non
         default_root_dir=str(folder),
         accelerator="cpu",
         max_steps=3,
-        gradient_clip_val=2.0,
         callbacks=list(callbacks),
         logger=False,
         enable_checkpointing=False,
@@ -51,7 +50,7 @@ def fit(model: SVRModule, folder: Path, *callbacks: Callback, resume: Path | Non
 
 
 class Strike(Callback):
-    """Does something to the second micro-batch of the second step, and notes what was before."""
+    """Does something before the second step to its first micro-batch; notes what was."""
 
     def __init__(self, fault: Fault) -> None:
         self.before: dict[str, Any] = {}
@@ -60,8 +59,9 @@ class Strike(Callback):
         self._fault = fault
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, index: int) -> None:
-        if index != 3:
+        if index != 1:
             return
+        batch = batch.steps[0][0]
         self._fault(pl_module, batch)
         self.before = state(trainer, pl_module)
         self.batch_problems = list(dict.fromkeys(batch.group_ids))

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.stopping import StopRule
@@ -35,7 +34,7 @@ def fit(
     def stats(groups: Sequence[Group], rule: StopRule) -> dict[str, float]:
         return rollout_stats(groups, rule) | next(rollouts)
 
-    monkeypatch.setattr("svr_lightning.training.rollouts.rollout_stats", stats)
+    monkeypatch.setattr("svr_lightning.training.module.rollout_stats", stats)
     recipe = SVR(group_size=2, horizon=1, length_scale=92, loss=LossSpec(beta=0.0))
     model = module(recipe=recipe, sampling=SamplingConfig(max_completion_tokens=4))
     limits: dict[str, Any] = {"max_steps": before + len(seen), "max_epochs": -1}
@@ -67,11 +66,5 @@ def test_a_run_resumed_in_collapse_keeps_its_start(
 ) -> None:
     cut = WINDOW + 2
     path = fit(tmp_path, [START] * WINDOW + [DOUBT] * 2, monkeypatch)
-    saved = torch.load(path, weights_only=True)
-    del saved["collapse"]
-    torch.save(saved, tmp_path / "earlier_version.ckpt")
-    rest = [DOUBT] * (WINDOW + 3)
-    fit(tmp_path, rest, monkeypatch, resumed=tmp_path / "earlier_version.ckpt", before=cut)
-    assert warnings(recwarn) == []
-    fit(tmp_path, rest, monkeypatch, resumed=path, before=cut)
+    fit(tmp_path, [DOUBT] * (WINDOW + 3), monkeypatch, resumed=path, before=cut)
     assert warnings(recwarn) == [f"optimizer step {END}: self-verification has collapsed"]

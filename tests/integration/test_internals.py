@@ -19,12 +19,8 @@ FILES = [
     if path.name != "internals.py"
 ]
 ARGUMENTS = {
-    "_should_accumulate": ["self"],
     "_should_check_val_fx": ["self", "data_fetcher"],
     "_run": ["self", "model", "ckpt_path", "weights_only"],
-    "_update": ["self", "progress_bar_id", "current", "visible", "hard"],
-    "_update_metrics": ["self", "trainer", "pl_module"],
-    "_get_train_description": ["self", "current_epoch"],
     "_init_deepspeed_distributed": ["self"],
     "_pop_mode_temporarily": [],
 }

@@ -22,6 +22,7 @@ from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
@@ -64,8 +65,7 @@ class Watch(Callback):
 def test_each_rollout_is_sampled_by_the_weights_of_its_own_step(tmp_path: Path) -> None:
     watch = Watch()
     trainer(tmp_path, watch).fit(module(micro_batch_size=2), data())
-    # 12 problems, 2 a step: 6 optimizer steps of 4 micro-batches each.
-    assert watch.steps == [step for step in range(6) for _ in range(4)]
+    assert watch.steps == [*range(6)]  # 12 problems, 2 a step
     assert watch.versions == watch.steps
     assert len(set(watch.problems)) == 6
 
@@ -74,9 +74,9 @@ def test_several_updates_share_one_rollout(tmp_path: Path) -> None:
     watch = Watch()
     run = trainer(tmp_path, watch)
     run.fit(module(updates_per_rollout=2, micro_batch_size=4), data())
-    # 12 problems, 2 an optimizer step and 4 a rollout, 2 micro-batches a step.
+    # 12 problems, 2 an optimizer step and 4 a rollout.
     assert run.global_step == 6
-    assert watch.versions == [rollout * 2 for rollout in range(3) for _ in range(4)]
+    assert watch.versions == watch.steps == [0, 2, 4]
     assert {len(problems) for problems in watch.problems} == {4}
 
 
@@ -130,11 +130,17 @@ def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path: Path) -> N
 def test_the_size_of_micro_batches_does_not_change_the_update(
     tmp_path: Path, size: int, accumulate: int
 ) -> None:
+    passes = 0
+
+    class Count(Callback):
+        def on_after_backward(self, *_: Any) -> None:
+            nonlocal passes
+            passes += 1
+
     whole, split = module(), module(micro_batch_size=size)
     trainer(tmp_path, max_steps=1).fit(whole, data())
-    run = trainer(tmp_path, max_steps=1)
-    run.fit(split, data())
-    assert run.accumulate_grad_batches == accumulate
+    trainer(tmp_path, Count(), max_steps=1).fit(split, data())
+    assert passes == accumulate
     assert_same_first_step(split.policy, whole, **FIRST_STEP)
 
 
@@ -235,7 +241,7 @@ def trained_for_two_epochs(
 
 
 @pytest.mark.parametrize(
-    ("updates", "steps"), [(1, (1, 2)), (2, (3,))], ids=["early-and-late", "within-a-rollout"]
+    ("updates", "steps"), [(1, (1, 2)), (2, (2,))], ids=["one-update", "two-updates"]
 )
 def test_a_run_resumed_in_mid_epoch_ends_with_the_same_weights(
     tmp_path: Path, updates: int, steps: tuple[int, ...]
@@ -287,17 +293,25 @@ def test_a_run_goes_on_with_the_next_problems_in_other_micro_batches(
         assert run.global_step == (4 if ends else 6)
     whole, cut, resumed = (list(dict(zip(w.steps, w.problems, strict=True)).items()) for w in seen)
     assert cut + resumed == whole
-    assert len(seen[2].steps) == 2 * 8 // now
     assert seen[2].versions == seen[2].steps
 
 
-def test_what_is_left_of_a_rollout_keeps_its_micro_batches(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"seed": 4}, "seed_everything=4, 3, but the checkpoint was saved with 3: "),
+        ({"recipe": SVRPlus(group_size=4, horizon=2)}, "model.recipe=SVRPlus, but"),
+    ],
+)
+def test_a_run_that_is_resumed_as_another_one_says_so_and_goes_on(
+    tmp_path: Path, changed: dict[str, Any], line: str
+) -> None:
     path = tmp_path / "1.ckpt"
-    trainer(tmp_path, SaveAndStop(1, path)).fit(module(updates_per_rollout=2), data())
-    with pytest.raises(ConfigError, match=r"micro-batches per .*=2, but.* with 1"):
-        trainer(tmp_path).fit(
-            module(updates_per_rollout=2, micro_batch_size=4), data(), ckpt_path=path
-        )
+    trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
+    run = trainer(tmp_path, max_steps=2)
+    with pytest.warns(UserWarning, match=f"{line}.*will not equal an uninterrupted one"):
+        run.fit(module(**changed), data(), ckpt_path=path)
+    assert run.global_step == 2
 
 
 def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
@@ -417,9 +431,19 @@ def test_problems_without_a_data_module_are_refused_in_one_line(tmp_path: Path) 
         trainer(tmp_path).fit(module(), loader)
 
 
-def test_the_accumulation_is_not_for_users_to_set(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"accumulate_grad_batches=4.*set model.micro_batch_size"):
-        trainer(tmp_path, accumulate_grad_batches=4)
+@pytest.mark.parametrize(
+    ("option", "value", "instead"),
+    [
+        ("accumulate_grad_batches", 4, "set model.micro_batch_size"),
+        ("gradient_clip_val", 1.0, "set model.optimizer.gradient_clip_val instead"),
+        ("gradient_clip_algorithm", "value", "clipped by their norm; leave it out"),
+    ],
+)
+def test_what_is_set_elsewhere_is_one_line_that_says_where(
+    tmp_path: Path, option: str, value: Any, instead: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer\.{option}={value}: .*{instead}"):
+        trainer(tmp_path, **{option: value})
 
 
 def test_a_fast_dev_run_leaves_nothing_that_the_next_run_trips_over(tmp_path: Path) -> None:

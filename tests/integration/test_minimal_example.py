@@ -58,7 +58,10 @@ def trained(minimal: ModuleType, data: SVRDataModule, folder: Path) -> SVRModule
             temperature=minimal.TEMPERATURE, max_completion_tokens=minimal.MAX_TOKENS
         ),
         optimizer=OptimizerConfig(
-            lr=minimal.LR, weight_decay=minimal.WEIGHT_DECAY, betas=minimal.BETAS
+            lr=minimal.LR,
+            weight_decay=minimal.WEIGHT_DECAY,
+            betas=minimal.BETAS,
+            gradient_clip_val=minimal.CLIP,
         ),
         reference=ReferenceConfig(every=0),
         resample="off",
@@ -70,7 +73,6 @@ def trained(minimal: ModuleType, data: SVRDataModule, folder: Path) -> SVRModule
         accelerator="cpu",
         devices=1,
         max_steps=1,
-        gradient_clip_val=minimal.CLIP,
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,

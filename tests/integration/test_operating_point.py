@@ -143,13 +143,13 @@ def policy(folder: Path, threshold: Any) -> PolicyConfig:
 
 def test_a_configured_threshold_wins_then_the_policys_then_the_papers(tmp_path: Path) -> None:
     own = policy(tmp_path, 0.7)
-    assert SVRModule(policy=own).evaluating.config.stop == Confident(threshold=0.7)
+    assert SVRModule(policy=own).applied_evaluation.stop == Confident(threshold=0.7)
     configured = EvaluationConfig(stop=Confident(threshold=0.6))
-    assert SVRModule(policy=own, evaluation=configured).evaluating.config.stop == configured.stop
-    assert SVRModule().evaluating.config.stop == Confident()
+    assert SVRModule(policy=own, evaluation=configured).applied_evaluation.stop == configured.stop
+    assert SVRModule().applied_evaluation.stop == Confident()
     quoted = SVRModule(policy=own)
     quoted.run_config = {"seed_everything": 1, "model": {"evaluation": {"stop": None}}}
-    evaluation = quoted.evaluating.quoted_config()["model"]["evaluation"]
+    evaluation = quoted.quoted_config()["model"]["evaluation"]
     assert evaluation["stop"]["class_path"] == "svr_lightning.core.stopping.Confident"
     assert rule_from_config(evaluation) == Confident(threshold=0.7)
     assert quoted.run_config["model"]["evaluation"] == {"stop": None}
@@ -160,10 +160,10 @@ def test_results_quote_the_rule_that_the_recipe_makes_of_the_configured_one() ->
         module = SVRModule(
             recipe=SVR(interface="verdict"), evaluation=EvaluationConfig(adaptive=adaptive)
         )
-        quoted = module.evaluating.quoted_config()
+        quoted = module.quoted_config()
         assert rule_from_config(quoted["model"]["evaluation"]) == Confident(threshold=0.0)
         assert quoted["protocol"]["adaptive"] is adaptive
-    none = SVRModule(recipe=GRPO()).evaluating.quoted_config()["model"]["evaluation"]
+    none = SVRModule(recipe=GRPO()).quoted_config()["model"]["evaluation"]
     assert none["stop"] is None
 
 

@@ -1,26 +1,30 @@
 """AdamW's groups and schedule, the reference that follows the policy, the gradient's norm."""
 
 import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM
 
 from svr_lightning import tiny
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig, ReferenceConfig
-from svr_lightning.training.optimizer import make_optimizer, parameter_groups, use_rates
+from svr_lightning.training.optimizer import (
+    clip_gradients,
+    make_optimizer,
+    parameter_groups,
+    use_rates,
+)
 from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
 from svr_lightning.training.reference import make_reference, mix_reference
 from svr_lightning.training.update import (
     batch_of,
     completion_logprobs,
-    total_norm,
 )
 from tests.models import MODELS, tiny_hybrid, tiny_qwen3
 from tests.samples import rollout
@@ -134,14 +138,25 @@ def test_the_first_step_of_adamw_by_hand() -> None:
     assert all(group["betas"] == (0.9, 0.95) for group in optimizer.param_groups)
 
 
-def test_gradients_can_be_clipped_under_mixed_precision() -> None:
-    model = nn.Linear(3, 1, bias=False)
+def test_gradients_are_scaled_together_to_their_largest_norm() -> None:
+    model = nn.Linear(2, 1)
     optimizer, _ = made(model=model)
-    model.weight.grad = torch.tensor([[3.0, 0.0, 4.0]])
-    precision = MixedPrecision("bf16-mixed", "cpu")
-    precision.clip_gradients(optimizer, 2.0)
-    clipped = 2.0 * 5 / (5 + 1e-6)  # torch adds this to the norm
-    assert total_norm(model).item() == pytest.approx(clipped, abs=rounding(3, 2.0), rel=0)
+    model.weight.grad = torch.tensor([[3.0, 0.0]])
+    model.bias.grad = torch.tensor([-4.0])
+    assert clip_gradients(optimizer, None) == 5.0
+    assert clip_gradients(optimizer, 6.0) == 5.0
+    assert clip_gradients(optimizer, 2.0) == 5.0
+    factor = 2.0 / (5 + 1e-6)  # torch adds this to the norm
+    assert model.bias.grad.item() == pytest.approx(-4 * factor, abs=rounding(3, 2.0), rel=0)
+    assert model.weight.grad.norm().item() == pytest.approx(3 * factor, abs=rounding(3, 2.0), rel=0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_single_gradient_that_is_not_finite_shows_in_the_norm(value: float) -> None:
+    model = nn.Linear(2, 1)
+    optimizer, _ = made(model=model)
+    model.weight.grad = torch.tensor([[1.0, value]])
+    assert not math.isfinite(clip_gradients(optimizer, 2.0))
 
 
 # --- the reference ----------------------------------------------------------------------------
@@ -226,24 +241,6 @@ def test_a_reference_has_the_type_of_the_policys_weights_unless_told_otherwise()
     reference: Any = make_reference(policy, ReferenceConfig(), 0)
     assert torch.equal(reference.weight, policy.weight)
     assert not reference.weight.requires_grad
-
-
-# --- the norm ---------------------------------------------------------------------------------
-
-
-def test_the_norm_is_taken_over_all_gradients_that_there_are() -> None:
-    model = nn.ModuleList([nn.Linear(2, 1), nn.Linear(1, 1)])
-    model[0].weight.grad = torch.tensor([[3.0, 0.0]])
-    model[1].bias.grad = torch.tensor([-4.0])
-    assert total_norm(model).item() == 5.0
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_single_gradient_that_is_not_finite_shows_in_the_norm(value: float) -> None:
-    model = nn.Linear(2, 1)
-    model.weight.grad = torch.tensor([[1.0, value]])
-    model.bias.grad = torch.tensor([1.0])
-    assert not torch.isfinite(total_norm(model))
 
 
 # --- the policy that they act on --------------------------------------------------------------

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from lightning.pytorch.callbacks import Callback
 
 from svr_lightning.callbacks import RolloutLog
@@ -26,10 +25,9 @@ from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig, SamplingConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import CSVLog
-from svr_lightning.training.module import SVRModule
+from svr_lightning.training.module import Rollout, SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
-from svr_lightning.training.update import TrainBatch
 from tests.made_up_recipe import MADE_UP
 
 # recipe: generations per problem, turns of a validation with T_max = 2
@@ -112,17 +110,14 @@ class Optimised(Callback):
         self.texts: list[str] = []
 
     def on_train_batch_end(
-        self, trainer: Any, module: SVRModule, outputs: Any, batch: TrainBatch, batch_idx: int
+        self, trainer: Any, module: SVRModule, outputs: Any, rollout: Rollout, batch_idx: int
     ) -> None:
-        tokens = batch.input_ids[batch.rows, batch.logit_positions + 1]
-        ends = torch.tensor(batch.lengths).cumsum(0)
-        sequence = batch.rows
-        if batch.packed:
-            sequence = torch.bucketize(batch.logit_positions, ends, right=True)
-        self.texts += [
-            module.renderer.completion_text(tokens[sequence == index].tolist())
-            for index in range(len(batch))
-        ]
+        for batch in (one for step in rollout.steps for one in step):
+            tokens = batch.input_ids[batch.rows, batch.logit_positions + 1]
+            self.texts += [
+                module.renderer.completion_text(tokens[batch.rows == index].tolist())
+                for index in range(len(batch))
+            ]
 
 
 def gradient_norms(folder: Path) -> list[float]:

@@ -336,7 +336,7 @@ def test_a_request_can_be_dropped_and_none_is_taken_without_weights(
     engine.sleep()
 
 
-def test_two_processes_push_once_and_gather_what_is_sharded(
+def test_two_processes_push_once_and_share_the_places(
     servers: list[TokenServer], tmp_path: Path
 ) -> None:
     with socket.socket() as free:

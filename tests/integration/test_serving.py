@@ -1,8 +1,9 @@
 """The policy as an engine serves it: kept in step, and stopped where it is not."""
 
 import copy
-import json
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,10 @@ import pytest
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
-from svr_lightning.core.types import Sample
+from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.training.canary import LEAST, Canary, rounding_floor, roundings
-from svr_lightning.training.config import OptimizerConfig, SamplingConfig
-from svr_lightning.training.rollouts import PolicyEngine, choose_engine
-from svr_lightning.training.update import batch_of
+from svr_lightning.training.config import OptimizerConfig
+from svr_lightning.training.serving import PolicyEngine, choose_engine
 from tests.models import tiny_qwen3
 from tests.pipelining import assert_pipelined_equals_lock_step, shipped_policy
 from tests.small_fit import data, module, trainer, weights
@@ -54,103 +53,42 @@ class ServesBaseWeightsAfterAWake(Copying):
 FAST = {"optimizer": OptimizerConfig(lr=5e-3)}
 
 
-def test_an_engine_in_step_passes_the_canary(tmp_path: Path) -> None:
-    model = module(engine=Copying(), **FAST)
-    trainer(tmp_path, max_steps=4).fit(model, data())
-    assert model.global_step == 4
+def warned(found: pytest.WarningsRecorder) -> list[str]:
+    messages = [str(one.message) for one in found]
+    return [line for line in messages if "does not sample from the policy" in line]
+
+
+def test_an_engine_that_serves_the_policy_is_not_warned_of(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    trainer(tmp_path, max_steps=4).fit(module(engine=Copying(), **FAST), data())
+    assert warned(recwarn) == []
 
 
 @pytest.mark.parametrize("faulty", [IgnoresSyncs, ServesBaseWeightsAfterAWake])
-def test_the_canary_stops_a_run_whose_engine_serves_other_weights(
-    tmp_path: Path, faulty: type[Copying]
+def test_an_engine_that_serves_other_weights_is_warned_of(
+    tmp_path: Path, faulty: type[Copying], recwarn: pytest.WarningsRecorder
 ) -> None:
-    model = module(engine=faulty(), **FAST)
+    trainer(tmp_path).fit(module(engine=faulty(), **FAST), data())
+    found = warned(recwarn)
+    assert found
+    assert re.match(
+        r"engine/logprob_diff is 0\.\d+ nats at optimizer step \d, above 0\.1", found[0]
+    )
+    assert "at optimizer step 1," not in found[0]  # the first weights are right
+
+
+def test_log_probabilities_that_are_no_numbers_end_a_run_before_its_update(tmp_path: Path) -> None:
+    class Broken(TransformersEngine):
+        def step(self) -> list[Output]:
+            nan = math.nan
+            return [replace(o, logprobs=tuple(nan for _ in o.logprobs)) for o in super().step()]
+
+    model = module(engine=Broken())
     run = trainer(tmp_path)
-    with pytest.raises(RuntimeError, match=r"logprob_diff is .* the engine does not sample from"):
+    with pytest.raises(RuntimeError, match=r"is nan nats at optimizer step 1.*Stopped before the"):
         run.fit(model, data())
-    assert 1 <= run.global_step < 6  # the first rollout is right: its weights are the first
-
-
-def test_the_canarys_limit_can_be_set(tmp_path: Path) -> None:
-    strict = module(sampling=SamplingConfig(max_completion_tokens=64, max_logprob_noise=1e-6))
-    run = trainer(tmp_path)
-    with (
-        pytest.warns(UserWarning, match=r"step 1, above .* model.sampling.max_logprob_noise=1e-06"),
-        pytest.raises(RuntimeError, match=r"at optimizer step 3, above .* Stopped before"),
-    ):
-        run.fit(strict, data())
-    assert run.global_step == 2
-
-
-def test_the_canary_warns_first_and_ends_a_run_that_disagrees_three_times_in_a_row() -> None:
-    canary = Canary(10.0)
-    gaps = [0.29, 0.31, 0.31, 0.3, 0.31, 0.31]  # of a floor of 0.03 nats
-    said = [canary.judge(gap, 0.03, step) for step, gap in enumerate(gaps, 1)]
-    assert [word is not None for word in said] == [False, True, True, False, True, True]
-    assert said[1] is not None
-    assert said[1].startswith("engine/logprob_diff is 0.31 at optimizer step 2, above 0.3, which")
-    with pytest.raises(RuntimeError, match="step 7"):
-        canary.judge(0.31, 0.03, 7)
-
-
-def test_a_run_that_is_resumed_between_its_rollouts_is_judged_by_all_of_them() -> None:
-    canary = Canary(10.0)
-    for step in (1, 2):
-        assert canary.judge(0.31, 0.03, step) is not None
-        state, canary = canary.state_dict(), Canary(10.0)
-        canary.load_state_dict(json.loads(json.dumps(state)))
-    with pytest.raises(RuntimeError, match="step 3"):
-        canary.judge(0.31, 0.03, 3)
-
-
-def test_the_canaries_of_several_processes_go_on_as_one_where_their_number_has_changed() -> None:
-    canary = Canary(10.0)
-    ranks = [{"above": 0, "floors": [0.01]}, {"above": 2, "floors": [0.03]}]
-    canary.load_state_dict({"ranks": ranks})
-    with pytest.raises(RuntimeError, match=r"above 0\.2, which"):  # of floors 0.01, 0.03 and 0.02
-        canary.judge(0.21, 0.02, 3)
-
-
-def test_the_limit_follows_the_floor_and_what_is_no_number_ends_a_run_at_once() -> None:
-    canary = Canary(10.0)
-    assert canary.judge(0.31, 0.04, 1) is None
-    assert canary.judge(0.29, 0.02, 2) is None  # the mean of both floors is 0.03
-    assert canary.judge(0.29, 0.02, 3) is not None
-    with pytest.raises(RuntimeError, match="is nan at optimizer step 1"):
-        Canary(10.0).judge(math.nan, 0.04, 1)
-
-
-def test_each_layer_makes_a_rounding_error_and_none_afterwards() -> None:
-    layer, ones = torch.nn.Linear(4, 1000, bias=False), torch.ones(1, 4)
-    model = torch.nn.Sequential(layer, torch.nn.Identity())
-    exact = model(ones)
-    with roundings(model, torch.bfloat16, seed=1):
-        errors = (model(ones) / exact - 1).detach()
-    # bf16 has 8 significant bits: an error of at most 2^-8, evenly spread.
-    assert 0.9 * 2**-8 < errors.abs().max() <= 2**-8 * (1 + 1e-3)
-    assert errors.abs().mean() == pytest.approx(2**-9, rel=0.1)
-    assert torch.equal(model(ones), exact)
-
-
-def test_the_floor_grows_with_the_rounding_error() -> None:
-    model = tiny_qwen3()
-    sample = Sample(
-        prompt_ids=(5, 6, 7),
-        completion_ids=tuple(range(8, 40)),
-        logprobs=(0.0,) * 32,
-        advantage=0.0,
-        group_id="p",
-        policy_version=0,
-    )
-    bf16, fp16, fp32 = (
-        rounding_floor(model, batch_of([sample], 1.0), 0.9, served=served, seed=3)
-        for served in (torch.bfloat16, torch.float16, torch.float32)
-    )
-    assert bf16 / fp16 == pytest.approx(8, rel=0.1)  # the same errors, of three bits more
-    assert LEAST <= fp32 < fp16 / 1000
-    with torch.autocast("cpu", torch.bfloat16):
-        trained = rounding_floor(model, batch_of([sample], 1.0), 0.9, served=torch.float32, seed=3)
-    assert bf16 / 4 < trained < bf16 * 4
+    assert run.global_step == 0
 
 
 def test_weights_of_a_checkpoint_are_served_at_once_though_no_step_was_taken(
@@ -246,11 +184,11 @@ def test_a_policy_that_is_not_on_a_gpu_is_sampled_by_transformers() -> None:
 def test_a_policy_on_a_gpu_is_sampled_by_vllm_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("svr_lightning.training.rollouts.find_spec", lambda _: None)
+    monkeypatch.setattr("svr_lightning.training.serving.find_spec", lambda _: None)
     engine, why = choose_engine("cuda")
     assert isinstance(engine, TransformersEngine)
     assert "vLLM is not installed" in why
-    monkeypatch.setattr("svr_lightning.training.rollouts.find_spec", lambda _: object())
+    monkeypatch.setattr("svr_lightning.training.serving.find_spec", lambda _: object())
     monkeypatch.setattr("svr_lightning.engines.vllm.version", lambda _: "0.32.0")
     engine, why = choose_engine("cuda")
     assert type(engine).__name__ == "VLLMEngine"

@@ -1,25 +1,20 @@
 """What a run logs about its speed follows from what it did."""
 
 import csv
-import json
-from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.profilers import PyTorchProfiler, SimpleProfiler
+from lightning.pytorch.profilers import SimpleProfiler
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Output, Request, SamplingParams
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.errors import ConfigError
 from svr_lightning.training.flops import forward_flops, peak_flops, update_flops, utilization
 from svr_lightning.training.logs import CSVLog, StepLog
-from svr_lightning.training.profiling import StepTrace
-from svr_lightning.training.rollouts import MeteredEngine, PolicyEngine
+from svr_lightning.training.serving import MeteredEngine, PolicyEngine
 from tests.models import tiny_hybrid, tiny_qwen3
 from tests.small_fit import data, module, trainer
 
@@ -144,12 +139,11 @@ def test_an_update_on_a_gpu_ends_when_the_gpu_has_done_it(
 ) -> None:
     monkeypatch.setattr("svr_lightning.training.logs.peak_flops", lambda _: 1e12)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 0)
-    log = StepLog()
     gpu_clock[0] += 7  # a validation, before the update begins
-    log.start()
+    log = StepLog()
     log.add(30, 1.5e12, {}, {})
     gpu_clock[0] += 2
-    found = log.take(torch.device("cuda"))
+    found = log.values(torch.device("cuda"))
     assert (found["time/update"], found["speed/update"], found["speed/mfu"]) == (5, 6, 0.3)
 
 
@@ -221,41 +215,9 @@ def test_boards_of_one_chip_have_peaks_of_their_own(
 # Profilers
 
 
-def ranges(file: Path) -> Counter[str]:
-    """How often each of our ranges is in a trace."""
-    events = json.loads(file.read_text())["traceEvents"]
-    found = Counter(e["name"] for e in events if e.get("cat") == "user_annotation")
-    names = ("sync", "rollout", "reward", "reference", "update")
-    return Counter({name: found[name] for name in names})
-
-
-def test_the_steps_that_a_configuration_names_are_traced_and_no_others(tmp_path: Path) -> None:
-    model = module(profile_steps=(2, 3), micro_batch_size=4)
-    trainer(tmp_path, max_steps=4).fit(model, datamodule=data())
-    (file,) = (tmp_path / "profile").iterdir()
-    assert file.name == "steps-2-3-rank-0.json"
-    # Each of two steps: a rollout, in two micro-batches.
-    assert ranges(file) == {"sync": 2, "rollout": 2, "reward": 2, "reference": 4, "update": 4}
-
-
-def test_a_run_that_ends_before_the_last_step_leaves_what_it_has(tmp_path: Path) -> None:
-    trainer(tmp_path, max_steps=1).fit(module(profile_steps=(1, 9)), datamodule=data())
-    assert ranges(tmp_path / "profile" / "steps-1-9-rank-0.json")["update"] == 1
-
-
-@pytest.mark.parametrize("steps", [(0, 2), (3, 2)])
-def test_steps_that_cannot_be_traced_are_refused(steps: tuple[int, int]) -> None:
-    with pytest.raises(ConfigError, match=r"model\.profile_steps=\[., 2\] must be the first and"):
-        module(profile_steps=steps)
-
-
-def test_lightnings_profilers_work_and_one_of_torch_excludes_the_other(tmp_path: Path) -> None:
+def test_lightnings_profilers_know_the_rollout(tmp_path: Path) -> None:
     simple = SimpleProfiler(dirpath=tmp_path, filename="simple")
     trainer(tmp_path, max_steps=1, profiler=simple).fit(module(), datamodule=data())
     table = (tmp_path / "fit-simple.txt").read_text()
     assert "rollout" in table
     assert "run_training_batch" in table
-    of_torch: Any = SimpleNamespace(profiler=PyTorchProfiler())
-    StepTrace(None).setup(of_torch, None, "fit")
-    with pytest.raises(ConfigError, match="leave one out"):
-        StepTrace((1, 1)).setup(of_torch, None, "fit")

@@ -14,7 +14,7 @@ import torch
 
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.training.reference import mix_reference
-from svr_lightning.training.update import policy_update_loss, total_norm
+from svr_lightning.training.update import policy_update_loss
 from tools.memory import (
     Plan,
     architecture,
@@ -42,7 +42,7 @@ def train(plan: Plan, config: Any, batch: Any) -> None:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
         policy.train()
     policy_update_loss(policy, reference, batch, LossSpec()).loss.backward()  # type: ignore
-    torch.nn.utils.clip_grads_with_norm_(policy.parameters(), 1.0, total_norm(policy))
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
     optimizer.step()
     mix_reference(reference, policy, 0.6)
 

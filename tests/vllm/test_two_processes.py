@@ -1,14 +1,12 @@
-"""Two processes on vLLM, with an engine each under ZeRO-2 or with one that they share.
+"""Two processes on vLLM, with an engine each under ZeRO-2.
 
-Each training is done once without an interruption, with one shared engine by Lightning's own
-processes, and once by tasks of SLURM that are killed and put back into the queue; but for FSDP2,
-which is killed in tests/integration/test_ranks.py.
+The training is done once without an interruption and once by tasks of SLURM that are killed and put
+back into the queue.
 """
 
 import json
 import signal
 import socket
-from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -19,21 +17,11 @@ from tests import forked
 from tests.faults.runs import differences, wait_for
 from tests.models import tiny_qwen3
 from tests.scripted import TOKENIZER
-from tests.vllm.conftest import rounding, served_model
+from tests.vllm.conftest import rounding
 
 STEPS = 4
 HELD_OUT = 3
-SHARED = ("--model.engine.tensor_parallel_size", "2")
-FSDP2 = "{class_path: svr_lightning.training.sharding.SVRFSDPStrategy}"
-WAYS = {
-    "shared": (*SHARED, "--trainer.strategy", "ddp"),
-    "sharded": ("--trainer.strategy", "deepspeed_stage_2"),
-    "parts": (
-        *(*SHARED, "--trainer.strategy", FSDP2),
-        *("--model.policy.gradient_checkpointing", "true"),
-    ),
-}
-"""One engine for both processes; an engine each, the optimizer sharded; one, and all sharded."""
+ZERO2 = ("--trainer.strategy", "deepspeed_stage_2")
 GAP = "engine/logprob_diff"
 """Rounding alone, which the engine does not repeat from process to process."""
 TASK = "{class_path: tests.vllm.graded_by_rank.GradedByRank}"
@@ -59,19 +47,6 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save_pretrained(folder)
     TOKENIZER.save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def shared_memory_left() -> Iterator[None]:
-    """Shared memory that a killed run left, under the name that vLLM gives that of all runs."""
-    folder = Path("/dev/shm")
-    left = {folder / f"-tp:0-[0-1]-cpushm_{rank}" for rank in (0, 1)}
-    for file in left:
-        file.touch()
-    yield
-    assert {*folder.glob("*cpushm*")} <= left
-    for file in left:
-        file.unlink(missing_ok=True)
 
 
 def start(
@@ -121,19 +96,11 @@ def alone(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finish(start(policy, folder, "--trainer.max_steps", "1", processes=1), folder)
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def way(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
-def whole(
-    policy: Path, way: str, shared_memory_left: None, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def whole(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The uninterrupted training."""
-    folder = tmp_path_factory.mktemp(way) / "run"
-    tasks = 0 if way == "shared" else 2
-    return finish(start(policy, folder, *WAYS[way], tasks=tasks), folder)
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return finish(start(policy, folder, *ZERO2, tasks=2), folder)
 
 
 def sampled(folder: Path, step: int, key: str = "text") -> dict[tuple[str, int], list[Any]]:
@@ -154,15 +121,12 @@ def logged(folder: Path, key: str) -> list[float]:
     return found
 
 
-def test_two_processes_roll_out_and_evaluate_what_one_would(
-    alone: Path, whole: Path, way: str
-) -> None:
+def test_two_processes_roll_out_and_evaluate_what_one_would(alone: Path, whole: Path) -> None:
     first = sampled(whole, 1)
     assert first == sampled(alone, 1)
     assert len(first) == 4 * 8
-    # The second process finds no answer right.
-    same = sampled(whole, 1, "correct") == sampled(alone, 1, "correct")
-    assert same == (way != "sharded")  # with an engine of its own it keeps its labels
+    # The second process finds no answer right, and keeps its labels.
+    assert sampled(whole, 1, "correct") != sampled(alone, 1, "correct")
     assert sampled(whole, STEPS) != first
     for step in (2, STEPS):
         records = whole / "eval" / f"step-{step:06d}" / "samples.jsonl"
@@ -171,26 +135,16 @@ def test_two_processes_roll_out_and_evaluate_what_one_would(
     assert max(logged(whole, GAP)) < rounding(whole)
 
 
-@pytest.mark.parametrize("way", ["shared", "sharded"], indirect=True, scope="module")
 def test_tasks_of_slurm_that_are_killed_and_queued_again_end_like_an_uninterrupted_training(
-    policy: Path, way: str, whole: Path, tmp_path: Path
+    policy: Path, whole: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    tasks = start(policy, folder, *WAYS[way], tasks=2)
+    tasks = start(policy, folder, *ZERO2, tasks=2)
     wait_for(folder / "metrics.csv", tasks[0], "\n3,train/loss,")
     for task in tasks:
         task.kill()
     assert [forked.wait(task) for task in tasks] == [-signal.SIGKILL] * 2
     assert not (folder / "policy").exists()
-    finish(start(policy, folder, *WAYS[way], "--ckpt_path", "last", tasks=2), folder)
+    finish(start(policy, folder, *ZERO2, "--ckpt_path", "last", tasks=2), folder)
     assert differences(whole, folder, rounded=(GAP,)) == []
     assert max(logged(folder, GAP)) < rounding(folder)
-
-
-def test_an_engine_for_more_processes_than_there_are_is_refused() -> None:
-    from svr_lightning.engines.vllm import VLLMEngine
-    from svr_lightning.errors import ConfigError
-
-    engine = VLLMEngine(tensor_parallel_size=2)
-    with pytest.raises(ConfigError, match="tensor_parallel_size=2 does not divide the 1 processes"):
-        engine.start(served_model("qwen3"), (), 512)

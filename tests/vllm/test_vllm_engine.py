@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from svr_lightning.core.types import FinishReason, Sample
+from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.engines.vllm import VLLMEngine
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.canary import rounding_floor
-from svr_lightning.training.update import batch_of
 from tests.models import with_adapter
 from tests.requests import ask, finish, mixed, plain_scores, prompt
 from tests.tolerance import of_logprobs
@@ -77,28 +75,6 @@ def assert_serves(served: Served) -> None:
         lost = exact.max(-1).values - drawn(exact, tokens)
         # Where two tokens are within rounding of each other, either may come first.
         assert lost.max() <= 2 * rounding(served, request, tokens).max()
-
-
-def test_the_canarys_floor_is_the_size_of_the_difference_to_vllm(served: Served) -> None:
-    outputs = run(served.engine, mixed())
-    gap = mean_gap(served.model, outputs)
-    floors = []
-    for request in mixed():
-        tokens, temperature = outputs[request.id].token_ids, request.sampling.temperature
-        sample = Sample(
-            prompt_ids=request.prompt_ids,
-            completion_ids=tokens,
-            logprobs=(0.0,) * len(tokens),
-            advantage=0.0,
-            group_id="p",
-            policy_version=0,
-        )
-        kind = {"served": served.engine.dtype, "seed": request.id}
-        floors.append(
-            rounding_floor(served.model, batch_of([sample], 1.0), temperature or 1.0, **kind)
-        )
-    floor = sum(floors) / len(floors)
-    assert floor / 4 < gap < 4 * floor
 
 
 def test_completions_that_lose_their_cache_are_counted_and_completed() -> None:

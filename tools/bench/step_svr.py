@@ -23,9 +23,8 @@ from tools.bench.workloads import EMBEDDED, SIZES, TEMPERATURE
 class Noting(Callback):
     """Notes each optimizer step."""
 
-    def __init__(self, notebook: Notebook, micro_batches: int) -> None:
+    def __init__(self, notebook: Notebook) -> None:
         self.notebook = notebook
-        self._micro_batches = micro_batches
         self._rollout = ExitStack()
 
     def on_train_start(self, *_: Any) -> None:
@@ -33,9 +32,7 @@ class Noting(Callback):
         self._rollout.enter_context(self.notebook.rolling_out())
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        """Before a rollout's first micro-batch: the rollout has just ended."""
-        if batch_idx % self._micro_batches:
-            return
+        """The rollout has just ended."""
         self._rollout.close()
         now = self.notebook.now
         for trajectory in (one for group in module.groups for one in group.trajectories):
@@ -47,10 +44,9 @@ class Noting(Callback):
     def on_train_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After a rollout's last micro-batch the optimizer has stepped."""
-        if (batch_idx + 1) % self._micro_batches == 0:
-            self.notebook.end_step()
-            self._rollout.enter_context(self.notebook.rolling_out())
+        """The optimizer has stepped."""
+        self.notebook.end_step()
+        self._rollout.enter_context(self.notebook.rolling_out())
 
 
 def main() -> None:
@@ -63,7 +59,10 @@ def main() -> None:
         recipe=step.recipe(),
         sampling=SamplingConfig(temperature=TEMPERATURE, max_completion_tokens=step.MAX_TOKENS),
         optimizer=OptimizerConfig(
-            lr=step.LEARNING_RATE, weight_decay=step.WEIGHT_DECAY, betas=step.BETAS
+            lr=step.LEARNING_RATE,
+            weight_decay=step.WEIGHT_DECAY,
+            betas=step.BETAS,
+            gradient_clip_val=step.GRADIENT_CLIP,
         ),
         reference=ReferenceConfig(every=0),
         engine=TransformersEngine(max_batch=128),
@@ -76,9 +75,8 @@ def main() -> None:
         accelerator="cpu",
         devices=1,
         max_steps=options.steps,
-        gradient_clip_val=step.GRADIENT_CLIP,
         logger=False,
-        callbacks=[Noting(notebook, options.micro_batches)],
+        callbacks=[Noting(notebook)],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -1,0 +1,183 @@
+"""The engine that serves the policy: kept in step with its weights, and metered."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
+
+from svr_lightning.engines.base import Engine
+from svr_lightning.engines.lora import acting_weights
+from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.engines.vllm import VLLMEngine
+from svr_lightning.training.internals import no_torch_function_modes
+from svr_lightning.training.logs import seconds_now
+from svr_lightning.training.policy import probe
+
+PATIENCE = 5
+"""Steps without any change after which a warning is given."""
+
+
+def choose_engine(device_type: str) -> tuple[Engine, str]:
+    """The default engine, and why it was chosen, in a few words.
+
+    Args:
+        device_type: where the policy trains, ``cuda`` or ``cpu``.
+
+    Raises:
+        ConfigError: if the vLLM that would be chosen is of a release that is not supported.
+    """
+    if device_type != "cuda":
+        return TransformersEngine(), "transformers, since the policy is not on a GPU"
+    if find_spec("vllm") is None:
+        return TransformersEngine(), "transformers, since vLLM is not installed; it is slower"
+    return VLLMEngine(), "vLLM, in the training process"
+
+
+@contextmanager
+def plain_tensors() -> Iterator[None]:
+    """Outside of every ambient mode: default device and dtype, autocast, inference mode.
+
+    Lightning loads models under a default device and dtype, and validates under autocast and
+    inference mode. They would apply to tensors that an engine creates.
+    """
+    with ExitStack() as modes:
+        modes.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float32)
+        modes.enter_context(no_torch_function_modes())
+        modes.enter_context(torch.inference_mode(False))
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                modes.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+class PolicyEngine:
+    """Keeps the current weights of one policy in one engine.
+
+    Args:
+        policy: a transformers causal language model.
+        engine: what samples; None chooses by device.
+        stop_token_ids: what ends a completion.
+        max_model_len: longest prompt and completion together, in tokens.
+        device_type: where the policy trains.
+        trajectories: of one rollout on this engine; None where nothing trains.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        engine: Engine | None,
+        *,
+        stop_token_ids: tuple[int, ...],
+        max_model_len: int,
+        device_type: str,
+        trajectories: int | None = None,
+    ) -> None:
+        if engine is None:
+            engine, why = choose_engine(device_type)
+            rank_zero_info(f"engine: {why}")
+        engine.trajectories = trajectories
+        with plain_tensors():
+            engine.start(policy, stop_token_ids, max_model_len)
+        self.engine = engine
+        self._policy, self._device_type = policy, device_type
+        self._replaced = True
+        self._watched: list[Tensor] = []
+        self._unchanged_steps = 0
+
+    def weights_replaced(self) -> None:
+        """The policy's weights changed without an optimizer step."""
+        self._replaced = True
+
+    @contextmanager
+    def sampling(self, version: int) -> Iterator[float | None]:
+        """The policy in eval mode, the engine awake and with its weights of ``version`` steps.
+
+        Yields the seconds that a sync took; None if the engine had these weights.
+        """
+        seconds, training = None, self._policy.training
+        self._policy.eval()
+        with plain_tensors(), torch.no_grad():
+            try:
+                if self._replaced or self.engine.version != version:
+                    started = seconds_now(self._device_type)
+                    self.engine.sync(self._policy, version)
+                    self._replaced = False
+                    seconds = seconds_now(self._device_type) - started
+                yield seconds
+            finally:
+                self.engine.sleep()
+                self._policy.train(training)
+
+    def start_watching(self) -> None:
+        """Remember the current weights, to compare with those after the next optimizer step."""
+        self._watched = self._served_sample()
+
+    def changed_share(self) -> float:
+        """The share of the served weights that the last optimizer step changed, in [0, 1].
+
+        A learning rate of 4e-8 changes an fp32 weight by far less than bf16 can represent, so many
+        steps may pass before a weight served in bf16 changes. Several steps in a row without any
+        change give a warning.
+        """
+        now = self._served_sample()
+        pairs = zip(now, self._watched, strict=True)
+        changed = sum(int((new != old).sum()) for new, old in pairs)
+        self._watched = now
+        self._unchanged_steps = 0 if changed else self._unchanged_steps + 1
+        if self._unchanged_steps == PATIENCE:
+            rank_zero_warn(
+                f"no weight that the engine serves has changed over {PATIENCE} optimizer steps: "
+                f"model.optimizer.lr is too small for {str(self.engine.dtype).split('.')[-1]}"
+            )
+        return changed / max(sum(weights.numel() for weights in now), 1)
+
+    def _served_sample(self) -> list[Tensor]:
+        """A probe of each trained weight, adapters merged, in the engine's type."""
+        trained = (weight for weight in acting_weights(self._policy) if weight.trains)
+        return [probe(weight.read()).to(self.engine.dtype, copy=True) for weight in trained]
+
+
+class MeteredEngine:
+    """Counts the work of an engine that is started and synced."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._running = 0
+        self._preempted = engine.preemptions
+        self.steps = 0
+        self.tokens = 0
+        """Sampled tokens of completions that have ended."""
+        self._filled = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def submit(self, request: Any) -> None:
+        """Start or queue a request."""
+        self._engine.submit(request)
+        self._running += 1
+
+    def step(self) -> Any:
+        """Work on all requests."""
+        self.steps += 1
+        self._filled += min(self._running, self._engine.max_batch)
+        outputs = self._engine.step()
+        self._running -= len(outputs)
+        self.tokens += sum(len(output.token_ids) for output in outputs)
+        return outputs
+
+    def stats(self, seconds: float) -> dict[str, float]:
+        """The logged values for ``seconds`` of this engine's work."""
+        stats = {
+            "speed/rollout": self.tokens / seconds,
+            "engine/steps": float(self.steps),
+            "engine/batch_fill": self._filled / max(self.steps * self._engine.max_batch, 1),
+        }
+        if self._preempted is not None:
+            stats["engine/preemptions"] = float(self._engine.preemptions - self._preempted)
+        return stats
