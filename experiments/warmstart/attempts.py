@@ -75,19 +75,15 @@ class Solver(Protocol):
 
     def problem(self, rng: random.Random) -> Problem:
         """A problem to demonstrate."""
-        ...
 
     def first(self, rng: random.Random, problem: Problem) -> Attempt:
         """An attempt from nothing."""
-        ...
 
     def draft(self, rng: random.Random, problem: Problem) -> Attempt:
         """A previous turn as the policy might write it: less often right than :meth:`first`."""
-        ...
 
     def another(self, rng: random.Random, problem: Problem, draft: Attempt) -> Attempt:
         """A different attempt, after ``draft``."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

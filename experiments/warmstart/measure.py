@@ -72,9 +72,7 @@ def sampled(
     task: str,
     split: str,
     limit: int,
-    *,
     temperature: float = 0.9,
-    seed: int = 0,
 ) -> tuple[list[Group], Any]:
     """Two trajectories of three turns for each of ``limit`` problems; and the tokenizer.
 
@@ -91,7 +89,7 @@ def sampled(
         problems,
         renderer=renderer,
         sampling=svr.Decoding(max_completion_tokens=96, temperature=temperature),
-        seed=seed,
+        seed=0,
         step=0,
     )
     return groups, renderer.tokenizer
@@ -153,14 +151,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=300, help="problems")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    taken = sampled(
-        options.policy,
-        options.task,
-        options.split,
-        options.limit,
-        temperature=options.temperature,
-    )
-    print(json.dumps(summary(*taken), indent=1))
+    print(json.dumps(summary(*sampled(**vars(options))), indent=1))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The demonstrations of the embedded Countdown: what they teach and what they hide."""
 
+import hashlib
 import itertools
 import random
 from collections import Counter
@@ -10,14 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from experiments.warmstart import __main__ as command
+from experiments.warmstart import countdown, word_problems
 from experiments.warmstart.attempts import KINDS, Lesson
 from experiments.warmstart.countdown import CountdownSolver, attempt_of, documents, lessons
 from experiments.warmstart.documents import Document, encode
 from experiments.warmstart.embedded import build_tokenizer
-from experiments.warmstart.measure import leaks, leaks_of_documents, sampled, summary, worst_leak
+from experiments.warmstart.measure import leaks_of_documents, sampled, summary, worst_leak
 from svr_lightning import tiny
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import parse_self_check
@@ -57,15 +61,6 @@ def test_demonstrations_hold_no_numbers_of_a_held_out_problem(many: list[Documen
     assert {split_of(countdown_question(document)[0]) for document in held_out} == {"test"}
 
 
-def test_equal_seeds_give_equal_demonstrations() -> None:
-    first, again, other = (
-        [document.completion for document in itertools.islice(documents(seed), 50)]
-        for seed in (5, 5, 6)
-    )
-    assert first == again
-    assert first != other
-
-
 def test_no_prompt_of_a_recipe_is_rare_in_the_whole_warm_start() -> None:
     shown: dict[str, float] = dict.fromkeys(KINDS, 0.0)
     for lesson in lessons():
@@ -83,14 +78,6 @@ def test_neither_a_token_nor_the_length_gives_away_which_answers_are_right(
     shown = itertools.islice(lesson.demonstrations.stream(3), MANY)
     name, value = worst_leak(leaks_of_documents(tokenizer, shown))
     assert value <= 0.6, name  # of "*": .586, .579 and .581
-
-
-def test_a_word_that_names_the_outcome_is_found(tokenizer: PreTrainedTokenizerFast) -> None:
-    texts = ["8+4=12 yes", "8-4=4 no", "9+4=13 yes", "9-4=5 no"]
-    _, value = worst_leak(leaks(tokenizer, texts, [True, False, True, False]))
-    assert value == 1.0
-    longer = ["8+4=12,1+1=2", "8-4=4", "9+3=12,2-1=1", "9-4=5"]
-    assert leaks(tokenizer, longer, [True, False, True, False])["length"] == 1.0
 
 
 @pytest.mark.parametrize(("informative", "low", "high"), [(1.0, 0.74, 0.84), (0.0, 0.47, 0.53)])
@@ -140,36 +127,45 @@ def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(
         assert tokenizer.decode(learned) == document.draft + document.completion + "<|im_end|>"
 
 
-def test_the_self_check_can_weigh_more_than_the_solution(
-    tokenizer: PreTrainedTokenizerFast, many: list[Document]
+@pytest.mark.parametrize(
+    ("module", "informative", "digest"),
+    [
+        (countdown, 1.0, "d9dac17898ee4d7e"),
+        (countdown, 0.0, "43924bf68bbcd2e5"),
+        (word_problems, 1.0, "379ff57757201652"),
+        (word_problems, 0.0, "763f59ebd5cf645a"),
+    ],
+)
+def test_the_demonstrations_are_those_that_taught_the_shipped_policies(
+    module: Any, informative: float, digest: str
 ) -> None:
-    document = next(d for d in many if d.kind == "svr" and not d.draft)
-    encoded = encode(tokenizer, document, check_weight=5.0)
-    weighed = list(zip(encoded.ids, encoded.weights, strict=True))
-    heavy = tokenizer.decode([i for i, weight in weighed if weight == 5.0])
-    assert heavy.endswith(document.completion.partition("<self_check>")[2])
-    assert "<think>" not in heavy
-    assert weighed[-1] == (tokenizer.eos_token_id, 1.0)
+    found = hashlib.sha256()
+    for lesson in module.lessons(informative):
+        for d in itertools.islice(lesson.demonstrations.stream(7), 300):
+            shown = (d.kind, d.messages, d.completion, d.draft, d.correct)
+            found.update(repr(shown).encode())
+    assert found.hexdigest()[:16] == digest
 
 
-def test_a_short_warm_start_is_deterministic_and_goes_on_from_any_policy(tmp_path: Path) -> None:
-    def run(name: str, *more: str) -> list[float]:
-        return command.main(["--out", str(tmp_path / name), "--steps", "3", *more])
-
-    first, again = run("a"), run("b")
+def test_a_short_warm_start_makes_the_same_policy_each_time(tmp_path: Path) -> None:
+    first, again = (
+        command.main(["--out", str(tmp_path / name), "--steps", "3"]) for name in ("a", "b")
+    )
     assert first == again
     for name in ("model.safetensors", "tokenizer.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    further = run("c", "--policy", str(tmp_path / "a"), "--seed", "1")
-    assert further[-1] < first[0]
 
 
-def test_a_policy_that_is_no_checkpoint_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        command.main(["--out", str(tmp_path / "out"), "--policy", str(tmp_path)])
-    assert capsys.readouterr().err.endswith("there is no config.json, so it is no checkpoint\n")
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(max_size=60))
+def test_any_text_survives_the_tokenizer(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == text
+
+
+def test_numbers_and_signs_are_tokens_of_their_own(tokenizer: PreTrainedTokenizerFast) -> None:
+    ids = tokenizer("(8/2)*40=160")["input_ids"]
+    assert [tokenizer.decode([i]) for i in ids] == ["(", "8", "/", "2", ")", "*", "40", "=", "160"]
 
 
 @pytest.fixture(scope="module")
@@ -187,12 +183,7 @@ def test_the_shipped_policy_starts_overconfident_and_knows_a_little(
     assert 0.1 <= found["doubt"] <= 0.3
     assert 0.55 <= found["AUROC of verdict and confidence"] <= 0.7
     assert found["tokens"] <= 35
-
-
-def test_no_token_and_no_length_of_the_shipped_policys_traces_says_much_of_what_is_right(
-    drawn: tuple[list[Group], Any],
-) -> None:
-    name, value = summary(*drawn)["strongest sign in the text"]
+    name, value = found["strongest sign in the text"]
     assert value <= 0.63, name  # .609 of 1,800 turns; the demonstrations have .6 at most
 
 

@@ -39,14 +39,6 @@ def test_every_metric_is_that_of_the_table_worked_out_by_hand() -> None:
         assert entry["ci95"][0] <= entry["mean"] <= entry["ci95"][1]
 
 
-def test_fixed_budgets_are_the_columns_of_labels() -> None:
-    means = summary.mean_over_seeds([summary.budget_ratios(table())], every_problem(1, 6))
-    # Turn 1: a, e. Turn 2: b, c, f. Turn 3: b, d.
-    assert {k: v["mean"] for k, v in means.items()} == pytest.approx(
-        {"1": 2 / 6, "2": 3 / 6, "3": 2 / 6}
-    )
-
-
 def test_seeds_are_resampled_as_well_as_problems() -> None:
     """Two seeds, one always right and one always wrong: a resample has 0, 1/2 or 1."""
     column = np.ones(50)
@@ -89,18 +81,6 @@ def test_a_comparison_is_paired_by_problem_and_seed() -> None:
         "seeds": [-20.0, -20.0],
         "ci95": [-20.0, -20.0],
     }
-
-
-def test_the_interval_of_a_difference_is_that_of_its_clusters() -> None:
-    """Half of 200 clusters of two problems gained: the standard error is sqrt(0.25 / 200)."""
-    cluster = np.arange(400) // 2
-    gained = (cluster % 2).astype(float)[None]
-    level = np.ones((1, 400))
-    ours, other = Answers(right=gained, tokens=level), Answers(right=0 * gained, tokens=level)
-    drawn = summary.draws(cluster, 1, resamples=4000)
-    low, high = summary.compare(ours, other, drawn)["accuracy"]["ci95"]
-    half = 1.96 * math.sqrt(0.25 / 200)
-    assert (low, high) == pytest.approx((0.5 - half, 0.5 + half), abs=0.01)
 
 
 def test_what_svr_has_at_a_cost_is_chosen_on_other_problems() -> None:
