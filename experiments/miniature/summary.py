@@ -27,6 +27,8 @@ from svr_lightning.core.metrics import DEFINITIONS, VERDICT_CODES
 from svr_lightning.core.types import Verdict
 
 RESAMPLES = 2000
+LATER = ("votes and confidences",)
+"""Families of stopping rules that are younger than the published tables, which lack them."""
 RATIOS = (
     "accuracy",
     "first_turn_accuracy",
@@ -259,6 +261,7 @@ def stop_families(tables: Sequence[TurnTable]) -> dict[str, Frontier]:
             ]
         )
         for name, rules in families(tables[0], most, horizons).items()
+        if name not in LATER
     }
 
 

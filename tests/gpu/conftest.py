@@ -11,12 +11,7 @@ from tests.gpu.policy import Policy, save_policy
 from tests.gpu.report import Figures, describe_machine
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@pytest.fixture(scope="session")
-def device() -> str:
-    """Where the tests run: in full size on ``cuda``, in small on ``cpu``."""
-    return DEVICE
+"""The tests run in full size on ``cuda``, in small on ``cpu``."""
 
 
 @pytest.fixture(scope="session")

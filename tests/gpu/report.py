@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,33 +56,20 @@ def describe_machine(report: Path, device: str) -> None:
 
 
 def alone(module: str, *arguments: str, seconds: float) -> None:
-    """Run a module in a process of its own, which gives back its memory and can be ended.
-
-    Raises:
-        AssertionError: with the end of its output, if it fails or takes longer.
-    """
-    command = [sys.executable, "-m", module, *arguments]
-    with subprocess.Popen(
-        command,
+    """Run a module in a process of its own, which gives back its memory and can be ended."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            kill_group(process.pid)
-            output, _ = process.communicate()
-            raise AssertionError(f"longer than {seconds:.0f} s\n{output[-4000:]}") from None
-    print(output)
-    assert process.returncode == 0, output[-4000:]
+        check=False,
+        timeout=seconds,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
 
 
 def kill_group(group: int) -> None:
     """End a process and all that it has started."""
-    try:
+    with suppress(ProcessLookupError):  # all of it has ended
         os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # all of it has ended

@@ -13,6 +13,7 @@ import torch
 from svr_lightning.core.types import Sample
 from svr_lightning.engines.base import Request, SamplingParams
 from svr_lightning.engines.transformers import TransformersEngine
+from tests.gpu.conftest import DEVICE
 from tests.gpu.report import Figures, alone
 from tools.bench.workloads import GIB, TEMPERATURE, seconds, trainer_logprobs
 from tools.shapes import qwen3_5, random_model
@@ -133,10 +134,10 @@ def main(name: str, device: str, report: str, test: str) -> None:
 
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
 def test_an_engine_serves_the_trainers_weights_after_updates_and_sleeps(
-    engine: str, device: str, report: Path, figures: Figures
+    engine: str, report: Path, figures: Figures
 ) -> None:
     pytest.importorskip(engine)
-    alone(__name__, engine, device, str(report), figures.test, seconds=240)
+    alone(__name__, engine, DEVICE, str(report), figures.test, seconds=240)
     assert figures.value("serves_present_weights") is True
 
 

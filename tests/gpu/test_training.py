@@ -13,6 +13,7 @@ import pytest
 
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy, weights_fingerprint
+from tests.gpu.conftest import DEVICE
 from tests.gpu.policy import Policy, question
 from tests.gpu.report import ROOT, Figures, kill_group
 from tests.gpu.training import LOG, Run, eager_engine
@@ -23,12 +24,12 @@ KILLED_AFTER = 3
 
 
 def test_a_shipped_configuration_trains_and_validates_at_full_depth(
-    policy: Policy, device: str, figures: Figures, tmp_path: Path
+    policy: Policy, figures: Figures, tmp_path: Path
 ) -> None:
     loaded = load_policy(PolicyConfig(path=str(policy.folder)), seed=0)[0]
     assert weights_fingerprint(loaded.state_dict()) == policy.fingerprint
     del loaded
-    run = Run(tmp_path, policy, device)
+    run = Run(tmp_path, policy, DEVICE)
     run.finish(figures, "fit", seconds=420)
     assert run.steps() == 2
     found = sorted(path.parent.name for path in run.folder.glob("eval/*/results.json"))
@@ -41,9 +42,9 @@ def test_a_shipped_configuration_trains_and_validates_at_full_depth(
 
 
 def test_a_killed_training_resumes_from_its_checkpoint_and_samples_the_same(
-    shallow: Policy, device: str, figures: Figures, tmp_path: Path
+    shallow: Policy, figures: Figures, tmp_path: Path
 ) -> None:
-    run, zero = Run(tmp_path, shallow, device), find_spec("deepspeed") is not None
+    run, zero = Run(tmp_path, shallow, DEVICE), find_spec("deepspeed") is not None
     figures("deepspeed", zero)
     saving = {"every_n_train_steps": 2, "save_top_k": 0, "save_last": True}
     saver = {
@@ -72,13 +73,11 @@ def test_a_killed_training_resumes_from_its_checkpoint_and_samples_the_same(
     same = sum(again[key] == texts for key, texts in before.items()) / len(before)
     figures("same_rollouts", same, note="share of the killed step's trajectories, drawn once more")
     assert run.steps() == KILLED_AFTER + 1
-    assert same == 1 or device == "cuda"  # kernels of a GPU may add up in another order
+    assert same == 1 or DEVICE == "cuda"  # kernels of a GPU may add up in another order
 
 
-def test_a_policy_is_validated(
-    policy: Policy, device: str, figures: Figures, tmp_path: Path
-) -> None:
-    run = Run(tmp_path, policy, device)
+def test_a_policy_is_validated(policy: Policy, figures: Figures, tmp_path: Path) -> None:
+    run = Run(tmp_path, policy, DEVICE)
     run.finish(figures, "validate", seconds=300)
     (results,) = run.folder.glob("eval/*/results.json")
     (row,) = json.loads(results.read_text())["datasets"].values()
@@ -86,10 +85,10 @@ def test_a_policy_is_validated(
 
 
 def test_adapters_train_on_the_layer_for_a_small_card(
-    policy: Policy, device: str, figures: Figures, tmp_path: Path
+    policy: Policy, figures: Figures, tmp_path: Path
 ) -> None:
     pytest.importorskip("peft")
-    run = Run(tmp_path, policy, device, layer="1gpu_24gb")
+    run = Run(tmp_path, policy, DEVICE, layer="1gpu_24gb")
     run.changes["trainer"]["limit_val_batches"] = 0
     if run.cpu:
         run.changes["model"]["engine"] = eager_engine(cpu=True)
@@ -98,9 +97,7 @@ def test_adapters_train_on_the_layer_for_a_small_card(
     assert min(run.curves()["train/grad_norm"][1]) > 0
 
 
-def test_a_policy_answers_behind_a_server(
-    policy: Policy, device: str, figures: Figures, tmp_path: Path
-) -> None:
+def test_a_policy_answers_behind_a_server(policy: Policy, figures: Figures, tmp_path: Path) -> None:
     began = time.perf_counter()
     limits = ("--max-turns=2", "--max-completion-tokens=32", "--port=0")
     line = ("serve", "--task", "gsm8k", "--policy", str(policy.folder), *limits)

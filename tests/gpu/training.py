@@ -22,6 +22,23 @@ from tests.gpu.policy import Policy, question
 from tests.gpu.report import ROOT, Figures, kill_group
 
 PROBLEMS = 128
+CHANGES = f"""
+trainer:
+  max_epochs: -1
+  max_steps: 2
+  limit_train_batches: 1.0
+  val_check_interval: 1
+  limit_val_batches: 1
+  enable_progress_bar: false
+  enable_checkpointing: false
+  callbacks: [{{class_path: svr_lightning.callbacks.RolloutLog}}]
+model:
+  recipe: {{class_path: {__name__}.Alternating}}
+  optimizer: {{lr: 1.0e-4, warmup_fraction: 0.0}}
+  evaluation: {{max_turns: 2}}
+  resample: "off"
+data: {{eval_batch_size: 4}}
+"""
 LOG = {"class_path": "svr_lightning.callbacks.RolloutLog"}
 SHOWN = ("train/loss", "train/grad_norm", "engine/", "time/", "speed/", "memory/")
 """Beginnings of the logged keys that are reported."""
@@ -51,35 +68,14 @@ class Run:
         problems = folder / "problems.jsonl"
         rows = [{"question": question(n), "answer": f"#### {n}"} for n in range(PROBLEMS)]
         problems.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        self.changes: dict[str, Any] = {
-            "trainer": {
-                "default_root_dir": str(self.folder),
-                "devices": self.gpus,
-                "max_epochs": -1,
-                "max_steps": 2,
-                "limit_train_batches": 1.0,
-                "val_check_interval": 1,
-                "limit_val_batches": 1,
-                "enable_progress_bar": False,
-                "enable_checkpointing": False,
-                "callbacks": [LOG],
-            },
-            "model": {
-                "policy": {"path": str(policy.folder)},
-                "recipe": {
-                    "class_path": f"{__name__}.Alternating",
-                    "init_args": {"group_size": 2 if self.cpu else 8},
-                },
-                "optimizer": {"lr": 1e-4, "warmup_fraction": 0.0},
-                "evaluation": {"max_turns": 2},
-                "resample": "off",
-            },
-            "data": {
-                "problems_per_step": 2 if self.cpu else self.gpus * max(1, 16 // self.gpus),
-                "eval_batch_size": 4,
-                "local_files": {"gsm8k_train": str(problems), "gsm8k": str(problems)},
-            },
-        }
+        self.changes: Any = yaml.safe_load(CHANGES)
+        self.changes["trainer"] |= {"default_root_dir": str(self.folder), "devices": self.gpus}
+        self.changes["model"]["policy"] = {"path": str(policy.folder)}
+        self.changes["data"]["local_files"] = dict.fromkeys(("gsm8k_train", "gsm8k"), str(problems))
+        share = 2 if self.cpu else max(1, 16 // self.gpus)
+        self.changes["data"]["problems_per_step"] = share * self.gpus
+        if self.cpu:
+            self.changes["model"]["recipe"]["init_args"] = {"group_size": 2}
 
     @contextmanager
     def started(self, command: str, *more: str) -> Iterator[subprocess.Popen[bytes]]:
