@@ -13,9 +13,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import svr_lightning as svr
 from svr_lightning import tiny
 from svr_lightning.core.schedule import warmup_stable_decay
-from svr_lightning.recipes.svr import SVR
+from svr_lightning.tiny.problems import generate
 from svr_lightning.training.config import (
     OptimizerConfig,
     PolicyConfig,
@@ -23,37 +24,49 @@ from svr_lightning.training.config import (
     SamplingConfig,
 )
 from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
-from tests.tolerance import assert_same_first_step
+from tests.scripted import says
+from tests.tolerance import assert_same_first_step, rounding
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-NAMES = ("minimal_svr", "svr_from_scratch")
 SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 SEED = 42
 
 
-@pytest.fixture(scope="module", params=NAMES)
-def minimal(request: pytest.FixtureRequest) -> ModuleType:
-    spec = spec_from_file_location(request.param, EXAMPLES / f"{request.param}.py")
+def example(name: str) -> ModuleType:
+    spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
 
-def trained(minimal: ModuleType, data: SVRDataModule, folder: Path) -> SVRModule:
+@pytest.fixture(scope="module")
+def minimal() -> ModuleType:
+    return example("minimal_svr")
+
+
+@pytest.fixture(scope="module")
+def scratch() -> ModuleType:
+    return example("svr_from_scratch")
+
+
+@pytest.fixture(scope="module")
+def trained(minimal: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> SVRModule:
     """The module after one optimizer step of the real trainer, in two micro-batches."""
+    data = SVRDataModule(
+        train=DataSource(name="train", task="countdown", path="embedded:countdown-tiny"),
+        problems_per_step=2,
+        seed=SEED,
+    )
     module = SVRModule(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
-        recipe=SVR(
-            group_size=minimal.GROUP,
-            horizon=minimal.HORIZON,
-            length_scale=minimal.LENGTH_SCALE,
-            loss=minimal.LOSS,
-        ),
+        recipe=minimal.RECIPE,
         sampling=SamplingConfig(
             temperature=minimal.TEMPERATURE, max_completion_tokens=minimal.MAX_TOKENS
         ),
@@ -68,13 +81,14 @@ def trained(minimal: ModuleType, data: SVRDataModule, folder: Path) -> SVRModule
         micro_batch_size=8,
         seed=SEED,
     )
+    folder = tmp_path_factory.mktemp("fit")
     trainer = SVRTrainer(
         default_root_dir=str(folder),
         accelerator="cpu",
         devices=1,
         max_steps=1,
         num_sanity_val_steps=0,
-        logger=False,
+        logger=CSVLog(folder),
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -83,52 +97,145 @@ def trained(minimal: ModuleType, data: SVRDataModule, folder: Path) -> SVRModule
     return module
 
 
+def policies(count: int) -> list[Any]:
+    return [AutoModelForCausalLM.from_pretrained(SHIPPED) for _ in range(count)]
+
+
 def test_the_example_and_the_trainer_take_the_same_first_step(
-    minimal: ModuleType, tmp_path: Path
+    minimal: ModuleType, trained: SVRModule
 ) -> None:
-    data = SVRDataModule(
-        train=DataSource(name="train", task="countdown", path="embedded:countdown-tiny"),
-        problems_per_step=2,
-        seed=SEED,
-    )
-    problems = next(iter(data.train_dataloader()))
-    module = trained(minimal, data, tmp_path)
-    assert [group.problem for group in module.groups] == problems
     assert (minimal.GROUP, minimal.HORIZON) == (8, 3)
-
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
-    policy, reference, start = (AutoModelForCausalLM.from_pretrained(SHIPPED) for _ in range(3))
-    optimizer = minimal.make_optimizer(policy, minimal.LR * warmup_stable_decay(0, total_steps=1))
-    samples = (
-        minimal.make_engine(policy, tokenizer) if hasattr(minimal, "make_engine") else [tokenizer]
+    policy, reference, start = policies(3)
+    lr = minimal.LR * warmup_stable_decay(0, total_steps=1)
+    optimizer = minimal.make_optimizer(policy, lr)
+    engine, renderer = minimal.make_engine(policy, tokenizer)
+    problems = [group.problem for group in trained.groups]
+    mean_return = minimal.train_step(
+        policy, reference, engine, renderer, optimizer, problems, SEED, 0
     )
-    mean_return = minimal.train_step(policy, reference, *samples, optimizer, problems, SEED, 0)
 
-    returns = [value for group in module.groups for value in group.returns]
+    returns = [value for group in trained.groups for value in group.returns]
     assert mean_return == pytest.approx(sum(returns) / len(returns), rel=1e-12)
     assert len(set(returns)) > 1  # otherwise there was nothing to learn
-    lr = minimal.LR * warmup_stable_decay(0, total_steps=1)
-    samples_per_step = 2 * minimal.GROUP
-    assert_same_first_step(policy, module, lr, 1024, samples_per_step * 1024)
+    assert_same_first_step(policy, trained, lr, 1024, len(returns) * 1024)
     pairs = zip(policy.parameters(), start.parameters(), strict=True)
     assert max((now - before).abs().max().item() for now, before in pairs) > lr / 2
+
+
+def test_the_method_written_out_takes_the_trainers_first_step(
+    scratch: ModuleType, minimal: ModuleType, trained: SVRModule
+) -> None:
+    shared = ["GROUP", "HORIZON", "TEMPERATURE", "MAX_TOKENS", "LENGTH_SCALE"]
+    shared += ["LR", "WEIGHT_DECAY", "BETAS"]
+    assert [getattr(scratch, n) for n in shared] == [getattr(minimal, n) for n in shared]
+    assert (minimal.LOSS.clip_eps, minimal.LOSS.beta) == (scratch.CLIP_EPS, scratch.BETA)
+    assert scratch.CLIP_NORM == minimal.CLIP
+
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    policy, reference = policies(2)
+    lr = scratch.LR * warmup_stable_decay(0, total_steps=1)
+    optimizer = scratch.make_optimizer(policy, lr)
+    by_id = {row["id"]: row for row in generate("train")}
+    rows = [by_id[group.problem.id] for group in trained.groups]
+    step = scratch.train_step(policy, reference, tokenizer, optimizer, rows, SEED, 0)
+
+    trajectories = [one for group in trained.groups for one in group.trajectories]
+    assert [[turn.text for turn in turns] for turns in step.trajectories] == [
+        [turn.completion.text for turn in one.turns] for one in trajectories
+    ]
+    assert [(turns[-1].prompt, turns[-1].tokens) for turns in step.trajectories] == [
+        (list(one.turns[-1].sampled.prompt_ids), list(one.turns[-1].sampled.token_ids))
+        for one in trajectories
+    ]
+    rewards = [turns for group in trained.groups for turns in group.rewards]
+    for found, expected in zip(step.rewards, rewards, strict=True):
+        assert found == pytest.approx([turn.total for turn in expected])
+    advantages = [sample.advantage for group in trained.groups for sample in group.samples]
+    assert step.advantages == pytest.approx(advantages)
+    assert max(step.advantages) > 1
+    lines = Path(trained.trainer.default_root_dir, "metrics.csv").read_text().splitlines()
+    (loss,) = [float(line.split(",")[2]) for line in lines if line.split(",")[1] == "train/loss"]
+    assert step.loss == pytest.approx(loss, abs=rounding(len(advantages), max(advantages)))
+    assert_same_first_step(policy, trained, lr, 1024, len(advantages) * 1024)
+
+
+COMPLETIONS = [
+    says("(8+4)/2", "CORRECT", 0.9),
+    says("8+4-2", "wrong", 0.25),
+    says("8+4-2=10", "Unsure", 0.5),
+    says("8/(4-4)", "INCORRECT", 0.1),
+    says("8+4-2", "CORRECT", 0.9).replace("0.9", "90%"),
+    says("8+4-2", "CORRECT", 0.9).replace("CONFIDENCE", "SURE"),
+    says("8+4-2", "CORRECT, INCORRECT, or UNSURE", 0.9),
+    "<answer>8-(-4)-2</answer> VERDICT = RIGHT",
+    "<think>8+4</think> <answer>8+4",
+    "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", COMPLETIONS)
+def test_the_method_written_out_reads_and_grades_as_the_package_does(
+    scratch: ModuleType, text: str
+) -> None:
+    row = {"id": "x", "nums": [8, 4, 2], "target": 10}
+    task, check = svr.get_task("countdown"), svr.parse_self_check(text)
+    assert scratch.parse_self_check(text) == (check.verdict, check.confidence)
+    assert scratch.self_check_format(text) == svr.self_check_format_score(text)
+    assert scratch.grade(text, row) == task.grade(text, task.from_row(row))
+    assert scratch.task_format(text) == task.format_score(text)
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("labels", [(0, 0, 1), (1, 0, 0), (1, 1, 0), (0, 1, 1)])
+def test_the_method_written_out_rewards_as_the_package_does(
+    scratch: ModuleType, labels: tuple[int, ...], truncated: bool
+) -> None:
+    row = {"id": "x", "nums": [8, 4, 2], "target": 10}
+    checks = [("CORRECT", 0.9), ("INCORRECT", 0.25), ("CORRECT", 1.0)]
+    turns = []
+    for label, (verdict, confidence) in zip(labels, checks, strict=True):
+        text = says("8+4-2" if label else "8+4+2", verdict, confidence)
+        turns.append(scratch.Turn([], [0] * 40, text, truncated, verdict, confidence))
+    scored = [
+        svr.ScoredTurn(
+            correct=bool(label),
+            truncated=truncated,
+            verdict=svr.Verdict(turn.verdict),
+            confidence=turn.confidence,
+            completion_tokens=40,
+            task_format=1.0,
+            self_check_format=1.0,
+        )
+        for label, turn in zip(labels, turns, strict=True)
+    ]
+    expected = [one.total for one in svr.turn_rewards(scored, length_scale=scratch.LENGTH_SCALE)]
+    assert scratch.rewards(turns, row) == pytest.approx(expected)
 
 
 def test_the_example_runs_from_the_command_line(
     minimal: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if hasattr(minimal, "RECIPE"):
-        monkeypatch.setattr(minimal, "RECIPE", replace(minimal.RECIPE, group_size=2))
-    monkeypatch.setattr(minimal, "GROUP", 2)
+    monkeypatch.setattr(minimal, "RECIPE", replace(minimal.RECIPE, group_size=2))
+    assert printed(minimal, monkeypatch, capsys) == ["step 1  mean return", "step 2  mean return"]
+
+
+def test_the_method_written_out_trains_and_then_solves_a_problem(
+    scratch: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scratch, "GROUP", 2)
+    lines = printed(scratch, monkeypatch, capsys)
+    assert lines[:2] == ["step 1  mean return", "step 2  mean return"]
+    assert lines[-1] in ("(right)", "(wrong)")
+
+
+def printed(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> list[str]:
     monkeypatch.setattr(sys, "argv", ["example.py", "--steps", "2", "--problems", "1"])
-    minimal.main()
-    lines = capsys.readouterr().out.splitlines()
-    assert [line[:19] for line in lines] == ["step 1  mean return", "step 2  mean return"]
-
-
-def test_the_example_stays_short_enough_to_read_at_a_sitting(minimal: ModuleType) -> None:
-    assert minimal.__file__ is not None
-    assert len(Path(minimal.__file__).read_text().splitlines()) < 200
+    module.main()
+    return [line[:19] for line in capsys.readouterr().out.splitlines()]
 
 
 def test_the_notebook_trains_and_draws_a_reliability_diagram() -> None:

@@ -1,0 +1,160 @@
+"""Every text and number of docs/method.md, computed again by the package's own functions."""
+
+import re
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+import yaml
+from transformers import AutoTokenizer
+
+import svr_lightning as svr
+from svr_lightning import tiny
+from svr_lightning.core.credit import group_advantages
+from svr_lightning.core.parsing import CONFIDENCE_PRIOR
+from svr_lightning.core.stopping import DEFAULT_THRESHOLD
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+CONFIG = yaml.safe_load((ROOT / "configs" / "countdown_tiny.yaml").read_text(encoding="utf-8"))
+RECIPE = CONFIG["model"]["recipe"]["init_args"]
+TASK = svr.get_task("countdown")
+PROBLEM = TASK.from_row({"nums": [5, 4, 10], "target": 9})
+# Prompt and completion of each turn, in turn.
+BLOCKS = re.findall(r"^```text\n(.*?)\n```$", PAGE, re.DOTALL | re.MULTILINE)
+PROMPTS, COMPLETIONS = BLOCKS[0::2], BLOCKS[1::2]
+
+
+def rows(first_cell: str) -> list[list[str]]:
+    """The cells of the table whose first column has this heading."""
+    head = re.escape(f"| {first_cell} |")
+    (body,) = re.findall(rf"^{head}.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()]
+
+
+def stated(pattern: str) -> float:
+    """The number that the page gives in this place."""
+    return float(re.search(pattern, PAGE)[1])  # type: ignore[index]
+
+
+def scored(correct: bool, verdict: str, confidence: float, tokens: int = 29) -> svr.ScoredTurn:
+    return svr.ScoredTurn(
+        correct=correct,
+        truncated=False,
+        verdict=svr.Verdict(verdict),
+        confidence=confidence,
+        completion_tokens=tokens,
+        task_format=1.0,
+        self_check_format=1.0,
+    )
+
+
+def turns_shown() -> list[svr.ScoredTurn]:
+    """The page's three completions, read and graded."""
+    tokenizer = AutoTokenizer.from_pretrained(Path(tiny.__file__).parent / "countdown_policy")
+    turns = []
+    for text in COMPLETIONS:
+        check = svr.parse_self_check(text)
+        assert TASK.format_score(text) == svr.self_check_format_score(text) == 1.0
+        tokens = len(tokenizer.encode(text, add_special_tokens=False)) + 1  # and its end
+        correct = TASK.grade(text, PROBLEM)
+        turns.append(scored(correct, check.verdict, check.confidence, tokens))
+    return turns
+
+
+def group_shown() -> list[list[svr.ScoredTurn]]:
+    """The trajectories of the table, from their labels and self-checks."""
+    trajectories = []
+    for cells in rows("trajectory"):
+        read = [re.fullmatch(r"(right|wrong), ([A-Z]+) (0\.\d\d)", cell) for cell in cells[1:4]]
+        assert all(read)
+        trajectories.append([scored(m[1] == "right", m[2], float(m[3])) for m in read if m])
+    return trajectories
+
+
+def unwrapped(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_prompts_are_those_of_the_shown_completions() -> None:
+    assert len(PROMPTS) == len(COMPLETIONS) == RECIPE["horizon"]
+    messages = [svr.first_turn_messages(TASK, PROBLEM)]
+    for turn, text in enumerate(COMPLETIONS[:-1], start=2):
+        check: Any = svr.parse_self_check(text)
+        messages.append(
+            svr.refinement_messages(
+                TASK,
+                PROBLEM,
+                previous=text,
+                verdict=check.verdict,
+                confidence=check.confidence,
+                truncated=False,
+                turn=turn,
+            )
+        )
+    assert [unwrapped(text) for text in PROMPTS] == [unwrapped(m[1]["content"]) for m in messages]
+
+
+def test_the_gate_passes_the_third_turn_alone() -> None:
+    stops = [svr.should_stop(t.verdict, t.confidence, t.truncated) for t in turns_shown()]
+    assert stops == [False, False, True]
+    assert stated(r"\\gamma = (\d\.\d+)") == DEFAULT_THRESHOLD
+    assert stated(r"T_\{\\max\} = (\d+)") == CONFIG["model"]["evaluation"]["max_turns"]
+    for verdict, prior in CONFIDENCE_PRIOR.items():
+        assert f"{prior:.2f} after {verdict}" in PAGE
+
+
+def test_every_reward_term_is_what_the_turns_earn() -> None:
+    weights, turns = svr.RewardWeights(), turns_shown()
+    assert [turn.completion_tokens for turn in turns] == [stated(r"\((\d+) in each turn")] * 3
+    assert stated(r"\$L = (\d+)\$") == RECIPE["length_scale"]
+    rewards = svr.turn_rewards(turns, length_scale=RECIPE["length_scale"])
+    *terms, total = rows("term")
+    assert [cells[0].strip("`") for cells in terms] == list(rewards[0].terms)
+    for name, _, coefficients, *values in terms:
+        earned = [
+            f"{reward.terms[name.strip('`')]:.3f}".replace("-0.000", "0.000") for reward in rewards
+        ]
+        assert values == earned
+        for weight, value in re.findall(r"(\w+) ([\d.]+)", coefficients):
+            assert getattr(weights, weight) == float(value)
+    assert total[3:] == [f"{reward.total:.3f}" for reward in rewards]
+    assert stated(r"\$R = (\d\.\d+)\$") == round(fmean(r.total for r in rewards), 3)
+
+
+def test_every_transition_is_worth_what_the_page_says() -> None:
+    worth = []
+    for before, now in ((True, True), (True, False), (False, False), (False, True)):
+        turns = [scored(one, "UNSURE", 0.5) for one in (before, now)]
+        gain = svr.RewardWeights().delta * (now - before)
+        worth.append(svr.turn_rewards(turns)[1].prog - gain)
+    (shown,) = rows("a correct answer is kept")
+    assert [float(cell) for cell in shown] == pytest.approx(worth)
+
+
+def test_returns_and_advantages_of_the_group_follow_from_its_turns() -> None:
+    group = group_shown()
+    assert len(group) == RECIPE["group_size"]
+    assert group[1] == turns_shown()
+    returns = [svr.trajectory_return(turns, length_scale=RECIPE["length_scale"]) for turns in group]
+    advantages = group_advantages(returns)
+    table = rows("trajectory")
+    assert [float(cells[4]) for cells in table] == pytest.approx(returns, abs=6e-4)
+    assert [cells[5] for cells in table] == [f"{value:+.3f}" for value in advantages]
+    assert stated(r"\\mu = (\d\.\d+)\$") == round(fmean(returns), 3)
+    assert stated(r"\\sigma = (\d\.\d+)\$") == round(stdev(returns), 3)
+    completions = CONFIG["data"]["problems_per_step"] * len(group)
+    assert stated(r"over the (\d+) completions of a step") == completions
+    weight = advantages[1] / (completions * group[1][-1].completion_tokens)
+    assert stated(r"l\) = (0\.\d+)\$") == round(weight, 6)
+
+
+def test_the_loss_has_the_options_of_the_embedded_default() -> None:
+    loss = RECIPE["loss"]
+    assert stated(r"\\varepsilon = (\d\.\d)") == loss["clip_eps"]
+    assert stated(r"\\beta = (\d\.\d)") == loss["beta"]
+
+
+def test_the_page_stays_one_page() -> None:
+    assert len(PAGE.splitlines()) <= 220
