@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "llms.txt", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 FIDELITY = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
