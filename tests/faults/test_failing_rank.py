@@ -1,6 +1,5 @@
 """Of two real processes one fails: its own error is shown, and soon both are gone."""
 
-import os
 import time
 from pathlib import Path
 
@@ -28,8 +27,7 @@ def run_two(folder: Path, rank: int, fault: str, others: str = "wait") -> tuple[
         *("--trainer.limit_val_batches", "0", "--model.engine", engine),
         *ONE_UPDATE,
     )
-    left_by_a_trainer = {"SVR_LAUNCHER_PID": str(os.getpid())}  # of this process
-    code = forked.wait(forked.start(folder / "log", *arguments, **left_by_a_trainer))
+    code = forked.wait(forked.start(folder / "log", *arguments))
     everyone = [int(path.name.removeprefix("pid-")) for path in folder.glob("pid-*")]
     assert len(everyone) == 2
     struck = (folder / "struck").stat().st_mtime
@@ -60,11 +58,6 @@ def test_a_rank_that_raises_ends_one_that_is_busy_elsewhere(tmp_path: Path) -> N
     assert code != 0
     assert "in _strike" in errors
     assert "svr_lightning: error: rank 1 failed: ValueError: the fault of this test" in errors
-
-
-def test_a_rank_does_not_outlive_the_first_one_when_that_is_killed(tmp_path: Path) -> None:
-    code, _ = run_two(tmp_path, 0, "kill", others="busy")
-    assert code == -9
 
 
 def test_what_all_ranks_find_wrong_is_said_once(tmp_path: Path) -> None:
