@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from svr_lightning.core.prompts import chat
+from svr_lightning.core.prompts import chat, system_prompt
 from svr_lightning.core.types import Message, Problem, Turn
-from svr_lightning.recipes.dialogues import Neutral, plain_system_prompt
+from svr_lightning.recipes.dialogues import Neutral
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.tasks import get_task
 
@@ -21,7 +21,7 @@ class SecondOpinion(Neutral):
             f"{problem.question}\n\nAnother solver answered: {answer}\n"
             "Solve the problem in a different way. Keep that answer only if yours agrees."
         )
-        return chat(plain_system_prompt(task.style), text)
+        return chat(system_prompt(task.style, None), text)
 
 
 @dataclass(frozen=True, kw_only=True)

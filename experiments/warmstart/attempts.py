@@ -12,16 +12,20 @@ from typing import Protocol
 
 from experiments.warmstart.documents import Document
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.prompts import AnswerStyle
+from svr_lightning.core.prompts import (
+    AnswerStyle,
+    doubtful_draft,
+    feedback,
+    first_turn,
+    guided,
+    neutral,
+    scored,
+    wrong_draft,
+)
 from svr_lightning.core.types import DraftState, Message, OracleState, Problem, Verdict
-from svr_lightning.recipes.dialogues import first_turn, neutral
-from svr_lightning.recipes.labels import scored
-from svr_lightning.recipes.mlmt_rl import feedback, guided
 from svr_lightning.recipes.scrpo import (
     ANALYSIS_CLOSE,
     ANALYSIS_OPEN,
-    doubtful_draft,
-    wrong_draft,
 )
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
@@ -163,7 +167,7 @@ class Demonstrations:
 
     def _first(self, rng: random.Random, problem: Problem) -> Document:
         attempt = self.solver.first(rng, problem)
-        messages = first_turn(_style(problem), problem.question)
+        messages = first_turn(_style(problem), problem.question, None)
         return _document("first", messages, attempt.text, "", False, attempt.correct)
 
     def _neutral(self, rng: random.Random, problem: Problem) -> Document:

@@ -1,14 +1,14 @@
-r"""The policy's prompts (appendix "SVR Prompt Templates").
+r"""The wording of every prompt (appendix "Prompt Templates and Output Parsing").
 
-Every prompt is ``[system, user]``. The first user message is the question alone; later ones are
-built only from the question and a :class:`PolicyState`, which has no label, reference, score or
-reward.
+Every prompt is ``[system, user]``, and the first user message is the question alone. SVR's later
+ones are built only from the question and a :class:`PolicyState`, which has no label, reference,
+score or reward. Privileged prompts of other methods take an :class:`OracleState`.
 """
 
 from dataclasses import dataclass
 
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.types import Message, PolicyState, Verdict
+from svr_lightning.core.types import DraftState, Message, OracleState, PolicyState, Verdict
 
 TRUNCATION_MARK = "[...truncated]"
 
@@ -53,21 +53,19 @@ class AnswerStyle:
     """N, the number of characters of the previous completion that a prompt keeps."""
 
 
-def system_prompt(style: AnswerStyle, interface: SelfCheckFields = "joint") -> str:
-    """SVR's system message for a task."""
+def system_prompt(style: AnswerStyle, interface: SelfCheckFields | None = "joint") -> str:
+    """The system message for a task; without an ``interface`` it asks for no self-check."""
+    solve = f"{style.role}\n{_STEPS}{style.request}."
+    if interface is None:
+        return f"{solve}\n{style.closing}" if style.closing else solve
     honesty = _HONESTY[interface]
     check = _SELF_CHECK.format(fields=_FIELDS[interface])
     closing = f"{honesty} {style.closing}" if style.closing else honesty
-    return "\n".join([solve_instruction(style), check, closing])
-
-
-def solve_instruction(style: AnswerStyle) -> str:
-    """The role and the form of a solution, which every method's system message begins with."""
-    return f"{style.role}\n{_STEPS}{style.request}."
+    return "\n".join([solve, check, closing])
 
 
 def first_turn(
-    style: AnswerStyle, question: str, interface: SelfCheckFields = "joint"
+    style: AnswerStyle, question: str, interface: SelfCheckFields | None = "joint"
 ) -> list[Message]:
     """P_0 (equation initial-prompt): the system message and the raw question."""
     return chat(system_prompt(style, interface), question)
@@ -194,4 +192,105 @@ def _correct(answer: str, judgement: str) -> str:
         f"In your previous attempt {judgement}. Locate the specific logical or arithmetic error, "
         "then produce a corrected, complete step-by-step solution with the final answer in "
         f"{answer} and an honest <self_check> block."
+    )
+
+
+# --- without a self-check ---------------------------------------------------------------------
+
+CUT_OFF = (
+    "Your previous response was CUT OFF before completion (it hit the length budget mid-stream). "
+    "The draft above is incomplete and should not be trusted. Discard it, and produce a fresh, "
+    "COMPLETE solution this time. Keep your <think>...</think> reasoning concise so the entire "
+    "answer including <answer>...</answer> fits within the budget."
+)
+
+
+def plain_refinement(
+    style: AnswerStyle, question: str, draft: str, turn: int, instruction: str, heading: str = ""
+) -> list[Message]:
+    """The question, the shortened draft, and what to do; ``turn`` >= 2."""
+    text = refinement_text(style, question, draft, turn, heading=heading, instruction=instruction)
+    return chat(system_prompt(style, None), text)
+
+
+def neutral(style: AnswerStyle, question: str, state: DraftState, turn: int) -> list[Message]:
+    """Refinement without a judgement of the draft; turn ``turn`` >= 2."""
+    review = (
+        "Review your previous solution step by step. If you find an error, correct it; otherwise "
+        "keep the same final answer. Give a complete solution with the final answer in "
+        f"{style.reminder}."
+    )
+    return plain_refinement(
+        style, question, state.draft, turn, CUT_OFF if state.truncated else review
+    )
+
+
+def scored(style: AnswerStyle, question: str, state: OracleState, turn: int) -> list[Message]:
+    """The oracle-guided reference's refinement: the label as a score; turn ``turn`` >= 2."""
+    if state.truncated:
+        return plain_refinement(style, question, state.draft, turn, CUT_OFF, " Score: TRUNCATED")
+    heading = f" Score: {float(state.correct):.3f}"
+    instruction = (
+        "Your previous answer is CORRECT. Briefly verify the reasoning, then output the SAME "
+        f"final answer again inside {style.reminder}."
+        if state.correct
+        else "Your previous answer is INCORRECT. Carefully review the previous solution, identify "
+        "the logical or arithmetic errors, and provide a correct step-by-step solution."
+    )
+    return plain_refinement(style, question, state.draft, turn, instruction, heading)
+
+
+_TUTOR = (
+    "You are an expert mathematics tutor. You read a problem and a student's attempt and help the "
+    "student to do better. You never solve the problem and never state its final answer."
+)
+
+
+def feedback(style: AnswerStyle, question: str, attempt: str) -> list[Message]:
+    """Ask the policy, in a tutor's role, for hints on an attempt."""
+    user = (
+        f"Problem: {question}\n\n"
+        f"The student's attempt:\n{shorten_draft(attempt, style.draft_limit)}\n\n"
+        "List the likely mistakes and pitfalls, and hints on how to go on. Do NOT solve the "
+        "problem. Be brief."
+    )
+    return chat(_TUTOR, user)
+
+
+def guided(style: AnswerStyle, question: str, attempt: str, hints: str, turn: int) -> list[Message]:
+    """Solve again with all hints of a tutor on the attempt."""
+    instruction = (
+        f"A tutor's feedback on it:\n{hints}\n\n"
+        "Think about the feedback, then give a complete solution with the final answer in "
+        f"{style.reminder}."
+    )
+    return plain_refinement(style, question, attempt, turn, instruction)
+
+
+def doubtful_draft(
+    style: AnswerStyle, question: str, state: DraftState, turn: int
+) -> list[Message]:
+    """Analysis, then solution, of a draft that may be wrong."""
+    claim = CUT_OFF if state.truncated else "Your previous answer may be wrong."
+    instruction = _analyse(style, claim, "what went wrong in it, if anything did")
+    return plain_refinement(style, question, state.draft, turn, instruction)
+
+
+def wrong_draft(style: AnswerStyle, question: str, state: OracleState, turn: int) -> list[Message]:
+    """Analysis, then solution, of a draft that the evaluator found wrong.
+
+    Raises:
+        ValueError: if the draft is right.
+    """
+    if state.correct:
+        raise ValueError("a draft that is right must not be called wrong")
+    claim = CUT_OFF if state.truncated else "Your previous answer was wrong."
+    instruction = _analyse(style, claim, "what went wrong in it")
+    return plain_refinement(style, question, state.draft, turn, instruction)
+
+
+def _analyse(style: AnswerStyle, claim: str, found: str) -> str:
+    return (
+        f"{claim} First explain inside <analysis>...</analysis> {found}. Then give the "
+        f"corrected, complete solution with the final answer in {style.reminder}."
     )

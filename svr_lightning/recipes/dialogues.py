@@ -17,7 +17,6 @@ from svr_lightning.core.parsing import (
     parse_self_check,
     self_check_format_score,
 )
-from svr_lightning.core.prompts import AnswerStyle
 from svr_lightning.core.stopping import Confident, StopRule, ending
 from svr_lightning.core.types import (
     NO_SCORES,
@@ -153,12 +152,12 @@ class Neutral(Dialogue):
 
     def first(self, problem: Problem) -> list[Message]:
         """The question, under a system message that asks for no self-check."""
-        return first_turn(get_task(problem.task).style, problem.question)
+        return prompts.first_turn(get_task(problem.task).style, problem.question, None)
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
         """The question and the draft."""
         style = get_task(problem.task).style
-        return neutral(style, problem.question, draft_of(turns[-1]), turns[-1].index + 1)
+        return prompts.neutral(style, problem.question, draft_of(turns[-1]), turns[-1].index + 1)
 
 
 @dataclass(frozen=True)
@@ -288,44 +287,3 @@ def node(problem: Problem, sample: int, turn: Turn, parent: Trajectory | None = 
 def draft_of(turn: Turn) -> DraftState:
     """What the next prompt of a method without a self-check may use of a turn."""
     return DraftState(draft=turn.completion.text, truncated=turn.completion.truncated)
-
-
-# --- prompts without a self-check -------------------------------------------------------------
-
-CUT_OFF = (
-    "Your previous response was CUT OFF before completion (it hit the length budget mid-stream). "
-    "The draft above is incomplete and should not be trusted. Discard it, and produce a fresh, "
-    "COMPLETE solution this time. Keep your <think>...</think> reasoning concise so the entire "
-    "answer including <answer>...</answer> fits within the budget."
-)
-
-
-def plain_system_prompt(style: AnswerStyle) -> str:
-    """SVR's system message without its sentences on self-verification."""
-    solve = prompts.solve_instruction(style)
-    return f"{solve}\n{style.closing}" if style.closing else solve
-
-
-def first_turn(style: AnswerStyle, question: str) -> list[Message]:
-    """The system message and the raw question."""
-    return prompts.chat(plain_system_prompt(style), question)
-
-
-def later_turn(
-    style: AnswerStyle, question: str, draft: str, turn: int, instruction: str, heading: str = ""
-) -> list[Message]:
-    """The question, the shortened draft, and what to do; ``turn`` >= 2."""
-    text = prompts.refinement_text(
-        style, question, draft, turn, heading=heading, instruction=instruction
-    )
-    return prompts.chat(plain_system_prompt(style), text)
-
-
-def neutral(style: AnswerStyle, question: str, state: DraftState, turn: int) -> list[Message]:
-    """Refinement without a judgement of the draft; turn ``turn`` >= 2."""
-    review = (
-        "Review your previous solution step by step. If you find an error, correct it; otherwise "
-        "keep the same final answer. Give a complete solution with the final answer in "
-        f"{style.reminder}."
-    )
-    return later_turn(style, question, state.draft, turn, CUT_OFF if state.truncated else review)

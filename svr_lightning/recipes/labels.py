@@ -7,10 +7,10 @@ label, in training alone, which draft is refined.
 
 from collections.abc import Sequence
 
-from svr_lightning.core.prompts import AnswerStyle
-from svr_lightning.core.types import Message, OracleState, Problem, ScoredTurn, Turn
+from svr_lightning.core.prompts import scored
+from svr_lightning.core.types import OracleState, Problem, ScoredTurn, Turn
 from svr_lightning.errors import ConfigError
-from svr_lightning.recipes.dialogues import CUT_OFF, Dialogue, Neutral, Prompt, later_turn
+from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.grading import score_turns
 
@@ -52,18 +52,3 @@ def oracle_state(dialogue: Dialogue, problem: Problem, turn: Turn) -> OracleStat
         truncated=turn.completion.truncated,
         correct=score(dialogue, problem, turn).correct,
     )
-
-
-def scored(style: AnswerStyle, question: str, state: OracleState, turn: int) -> list[Message]:
-    """The prompt of :class:`ScoreShown` after a turn."""
-    if state.truncated:
-        return later_turn(style, question, state.draft, turn, CUT_OFF, " Score: TRUNCATED")
-    heading = f" Score: {float(state.correct):.3f}"
-    instruction = (
-        "Your previous answer is CORRECT. Briefly verify the reasoning, then output the SAME "
-        f"final answer again inside {style.reminder}."
-        if state.correct
-        else "Your previous answer is INCORRECT. Carefully review the previous solution, identify "
-        "the logical or arithmetic errors, and provide a correct step-by-step solution."
-    )
-    return later_turn(style, question, state.draft, turn, instruction, heading)

@@ -8,13 +8,13 @@ group's mean replaces the original's value model; the value shaping of its tutor
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from svr_lightning.core.prompts import AnswerStyle, chat, shorten_draft
+from svr_lightning.core.prompts import feedback, guided
 from svr_lightning.core.rewards import Reward
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.core.types import Message, Problem, ScoredTurn, Turn
+from svr_lightning.core.types import Problem, ScoredTurn, Turn
 from svr_lightning.errors import require
 from svr_lightning.recipes.base import PLACE
-from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt, PromptRequest, later_turn
+from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt, PromptRequest
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.tasks import get_task
 
@@ -66,32 +66,3 @@ class MLMTRL(GRPOMT):
         rewards = list(super().reward(scored))
         rewards[::2] = super().reward(scored[::2])
         return rewards
-
-
-# --- prompts ----------------------------------------------------------------------------------
-
-_TUTOR = (
-    "You are an expert mathematics tutor. You read a problem and a student's attempt and help the "
-    "student to do better. You never solve the problem and never state its final answer."
-)
-
-
-def feedback(style: AnswerStyle, question: str, attempt: str) -> list[Message]:
-    """Ask the policy, in a tutor's role, for hints on an attempt."""
-    user = (
-        f"Problem: {question}\n\n"
-        f"The student's attempt:\n{shorten_draft(attempt, style.draft_limit)}\n\n"
-        "List the likely mistakes and pitfalls, and hints on how to go on. Do NOT solve the "
-        "problem. Be brief."
-    )
-    return chat(_TUTOR, user)
-
-
-def guided(style: AnswerStyle, question: str, attempt: str, hints: str, turn: int) -> list[Message]:
-    """Solve again with all hints of a tutor on the attempt."""
-    instruction = (
-        f"A tutor's feedback on it:\n{hints}\n\n"
-        "Think about the feedback, then give a complete solution with the final answer in "
-        f"{style.reminder}."
-    )
-    return later_turn(style, question, attempt, turn, instruction)

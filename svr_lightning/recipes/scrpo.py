@@ -11,23 +11,18 @@ from statistics import fmean
 
 from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.parsing import without_spans
-from svr_lightning.core.prompts import AnswerStyle
+from svr_lightning.core.prompts import doubtful_draft, wrong_draft
 from svr_lightning.core.types import (
-    DraftState,
-    Message,
-    OracleState,
     Problem,
     Sample,
     Turn,
 )
 from svr_lightning.recipes.base import Group, MultiTurn, check_range, sample_of
 from svr_lightning.recipes.dialogues import (
-    CUT_OFF,
     Dialogue,
     Neutral,
     Prompt,
     draft_of,
-    later_turn,
 )
 from svr_lightning.recipes.labels import oracle_state
 from svr_lightning.tasks import get_task
@@ -114,38 +109,6 @@ class ScRPO(MultiTurn):
         if advantage <= 0:
             return []
         return [sample_of(turn, problem, advantage, analysis_span(turn.completion.text))]
-
-
-# --- what is said and read --------------------------------------------------------------------
-
-
-def doubtful_draft(
-    style: AnswerStyle, question: str, state: DraftState, turn: int
-) -> list[Message]:
-    """Analysis, then solution, of a draft that may be wrong."""
-    claim = CUT_OFF if state.truncated else "Your previous answer may be wrong."
-    instruction = _analyse(style, claim, "what went wrong in it, if anything did")
-    return later_turn(style, question, state.draft, turn, instruction)
-
-
-def wrong_draft(style: AnswerStyle, question: str, state: OracleState, turn: int) -> list[Message]:
-    """Analysis, then solution, of a draft that the evaluator found wrong.
-
-    Raises:
-        ValueError: if the draft is right.
-    """
-    if state.correct:
-        raise ValueError("a draft that is right must not be called wrong")
-    claim = CUT_OFF if state.truncated else "Your previous answer was wrong."
-    instruction = _analyse(style, claim, "what went wrong in it")
-    return later_turn(style, question, state.draft, turn, instruction)
-
-
-def _analyse(style: AnswerStyle, claim: str, found: str) -> str:
-    return (
-        f"{claim} First explain inside {ANALYSIS_OPEN}...{ANALYSIS_CLOSE} {found}. Then give the "
-        f"corrected, complete solution with the final answer in {style.reminder}."
-    )
 
 
 def without_analysis(text: str) -> str:

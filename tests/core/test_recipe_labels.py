@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from svr_lightning import recipes
+from svr_lightning.core.prompts import neutral as neutral_prompt
 from svr_lightning.core.types import DraftState, Message, Problem
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import chain
-from svr_lightning.recipes.dialogues import neutral as neutral_prompt
 from svr_lightning.recipes.igrpo import IGRPO
 from svr_lightning.rollout.driver import Decoding, Job
 from svr_lightning.tasks import get_task
