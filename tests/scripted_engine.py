@@ -20,7 +20,6 @@ class ScriptedEngine(Engine):
     """
 
     dtype = torch.float32
-    ranks = 1
 
     def __init__(self, script: Script, logprob: float = -1.0, max_batch: int = 64) -> None:
         self.version = -1

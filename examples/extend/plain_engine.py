@@ -13,7 +13,6 @@ from svr_lightning.engines.base import Engine, Output, Request
 class PlainEngine(Engine):
     """Slow and complete: token ids in; token ids, log-probabilities and a finish reason out."""
 
-    ranks = 1
     max_batch = 1
 
     def __init__(self) -> None:

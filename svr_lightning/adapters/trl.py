@@ -186,7 +186,7 @@ class _Generation(Engine):
     seed for a single draw.
     """
 
-    reads_tokens, ranks, dtype = True, 1, None
+    reads_tokens, dtype = True, None
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer

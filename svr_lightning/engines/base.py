@@ -88,10 +88,6 @@ class Engine(ABC):
     """In which the weights are served, known from :meth:`start` on; None if it has none."""
     max_batch: int
     """Requests that it runs at the same time; known from :meth:`start` on."""
-    ranks: int
-    """Neighbouring processes that share one engine. They submit the same requests in the same
-    order and step together."""
-
     preemptions: int | None = None
     """How often it evicted a request's KV cache, to compute it again later; None for an engine
     that never does."""
@@ -121,10 +117,6 @@ class Engine(ABC):
     def drop(self, request_id: int) -> None:
         """Stop working on one request whose output is not needed; it may still be returned."""
         return
-
-    def agreed(self, value: Any) -> Any:
-        """What the first of the processes that share it has as ``value``; all of them call it."""
-        return value
 
     def sleep(self) -> None:
         """Release memory that only sampling needs. The next sync or submit allocates it again."""

@@ -68,7 +68,6 @@ class OpenAIEngine(Engine):
     reads_tokens = False
     version = -1
     dtype = None
-    ranks = 1
 
     def __init__(
         self,

@@ -47,8 +47,6 @@ class ServersEngine(Engine):
         ConfigError: if an argument is out of range, or the folder cannot be written to.
     """
 
-    ranks = 1
-
     def __init__(
         self, urls: list[str], folder: str, timeout: float = 1800.0, health_seconds: float = 30.0
     ) -> None:

