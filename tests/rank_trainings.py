@@ -122,13 +122,13 @@ def make_model(
     micro_batch_size: int = 8,
     lora: LoRAConfig | None = None,
 ) -> SVRModule:
-    """The embedded policy, with a reference that drifts at every other step."""
+    """The embedded policy, whose reference drifts at every other step, but not with adapters."""
     return SVRModule(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=lora),
         recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
         sampling=SamplingConfig(max_completion_tokens=24),
         optimizer=OptimizerConfig(lr=LR, gradient_clip_val=CLIP),
-        reference=ReferenceConfig(mix=0.6, every=2),
+        reference=ReferenceConfig(mix=0.6, every=0 if lora else 2),
         evaluation=EvaluationConfig(max_turns=1, max_completion_tokens=8),
         resample="off",
         updates_per_rollout=updates,

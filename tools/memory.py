@@ -285,7 +285,7 @@ def counted(plan: Plan, layers: int | None = None) -> Usage:
             scope.enter_context(stay)
             lora.attach(model, r=rank, alpha=1.0, target_modules=names, seed=0, base=plan.policy)
         if plan.reference and plan.lora is not None:
-            reference = lora.AdapterReference(model, follows=False, seed=0)
+            reference = lora.AdapterReference(model)
         elif plan.reference:
             in_bf16 = plan.precision == "bf16-true" or plan.reference_dtype is not None
             reference = build(config, in_bf16).requires_grad_(False)

@@ -1,16 +1,12 @@
 """LoRA, by peft: low-rank adapters beside the frozen weights of a policy.
 
 An adapted matrix W of the policy acts as ``W + (alpha / r) B A``, of which only A [r, in] and
-B [out, r] train, and B begins at 0. Other files see a transformers model of the same class; those
-that load, save, serve or mix its weights call this one. peft is imported only for an adapter.
+B [out, r] train, and B starts at 0. Other files see a transformers model of the same class; those
+that load, save or serve its weights call this one. peft is imported only for an adapter.
 """
 
-import math
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,12 +18,8 @@ from torch import Tensor, nn
 
 from svr_lightning.errors import ConfigError, one_line, require
 
-POLICY = "default"
-"""Name of the adapter that trains; peft's own, so that an export is a usual one."""
-REFERENCE = "reference"
-"""Name of the adapter of a reference that follows."""
-REFERENCE_RANKS = 2
-"""Rank of the reference's adapter, in ranks of the policy's."""
+ADAPTER = "default"
+"""Name of the adapter; peft's own, so that an export is a usual one."""
 
 
 def attach(
@@ -52,7 +44,7 @@ def attach(
         find_spec("peft") is not None,
         "model.policy.lora: peft is not installed; pip install 'svr-lightning[lora]'",
     )
-    from peft import LoraConfig
+    from peft import LoraConfig, inject_adapter_in_model
 
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
     full = max((min(layer.weight.shape) for layer in linear.values()), default=0)
@@ -68,7 +60,15 @@ def attach(
         base_model_name_or_path=base,
         task_type="CAUSAL_LM",
     )
-    _inject(model, config, POLICY, seed)
+    # Lightning loads models under its device; the draw is the same on all.
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            inject_adapter_in_model(config, model, ADAPTER)
+        except (ValueError, re.error) as error:
+            raise ConfigError(
+                f"model.policy.lora.target_modules: peft refuses them ({one_line(error)})"
+            ) from error
     # The loss applies the output layer itself, and kernels read convolutions themselves.
     odd = [name for name in _layers(model) if name not in linear]
     head = model.get_output_embeddings()
@@ -83,23 +83,6 @@ def attach(
 def is_adapted(model: Any) -> bool:
     """Whether ``model`` has an adapter."""
     return hasattr(model, "peft_config")
-
-
-def _inject(model: Any, config: Any, name: str, seed: int) -> None:
-    from peft import inject_adapter_in_model
-    from peft.functional import set_adapter
-
-    # Lightning loads models under its device; the draw is the same on all.
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Already found a `peft_config`")  # two are meant
-        torch.manual_seed(seed)
-        try:
-            inject_adapter_in_model(config, model, name)
-        except (ValueError, re.error) as error:
-            raise ConfigError(
-                f"model.policy.lora.target_modules: peft refuses them ({one_line(error)})"
-            ) from error
-    set_adapter(model, POLICY)
 
 
 def _layers(model: Any) -> dict[str, Any]:
@@ -136,7 +119,7 @@ def acting_weights(model: Any) -> Iterator[Weight]:
 
 @torch.no_grad()
 def _merged(layer: Any) -> Tensor:
-    merged: Tensor = layer.base_layer.weight + layer.get_delta_weight(POLICY)
+    merged: Tensor = layer.base_layer.weight + layer.get_delta_weight(ADAPTER)
     return merged
 
 
@@ -159,87 +142,35 @@ def save_adapter(model: Any, folder: Path) -> None:
     from peft import get_peft_model_state_dict
 
     folder.mkdir(parents=True, exist_ok=True)
-    state = get_peft_model_state_dict(model, adapter_name=POLICY, save_embedding_layers=False)
+    state = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
     tensors = {f"base_model.model.{k}": v.contiguous().cpu() for k, v in state.items()}
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    model.peft_config[POLICY].save_pretrained(folder)
+    model.peft_config[ADAPTER].save_pretrained(folder)
 
 
 # --- the reference ------------------------------------------------------------------------------
 
 
 class AdapterReference:
-    """The reference of an adapted policy: the same weights without, or with another, adapter.
+    """The reference of an adapted policy: the base model, which is the policy without its adapter.
 
-    Replaces a model in the loss. Without ``follows`` it stays the base model.
-
-    Args:
-        policy: an adapted model.
-        follows: whether :meth:`follow` will be called.
-        seed: of the initial first factor of an adapter.
+    Replaces a model in the loss.
     """
 
-    def __init__(self, policy: Any, *, follows: bool, seed: int) -> None:
+    def __init__(self, policy: Any) -> None:
         self._policy = policy
-        self._follows = follows
-        if follows and REFERENCE not in policy.peft_config:
-            of_policy = policy.peft_config[POLICY]
-            rank = REFERENCE_RANKS * of_policy.r
-            config = replace(of_policy, r=rank, lora_alpha=rank)
-            _inject(policy, config, REFERENCE, seed)
 
     def base_model(self, **inputs: Any) -> Any:
         """The hidden states of the reference."""
-        with self._acting():
+        layers = _layers(self._policy).values()
+        for layer in layers:
+            layer.enable_adapters(False)
+        try:
             return self._policy.base_model(**inputs)
+        finally:
+            for layer in layers:
+                layer.enable_adapters(True)
 
     def __getattr__(self, name: str) -> Any:
         """All other attributes are the policy's: its configuration, its output layer."""
         return getattr(self._policy, name)
-
-    @contextmanager
-    def _acting(self) -> Iterator[None]:
-        layers = _layers(self._policy).values()
-        for layer in layers:
-            if self._follows:
-                layer.set_adapter(REFERENCE, inference_mode=True)
-            else:
-                layer.enable_adapters(False)
-        try:
-            yield
-        finally:
-            for layer in layers:
-                layer.set_adapter(POLICY)
-                layer.enable_adapters(True)
-
-    @torch.no_grad()
-    def follow(self, mix: float) -> float:
-        """Mix the policy's deltas into the reference's: D_ref = (1 - mix) D_ref + mix D_policy.
-
-        The sum of two products of low rank is the product of their concatenated factors. It is
-        exact while its rank fits into the reference's adapter, as for the first
-        :data:`REFERENCE_RANKS` mixes; then it becomes the nearest matrix of that rank (SVD).
-
-        Returns:
-            The lost part, as a share of the exact mix: Frobenius norms over all layers.
-        """
-        lost = whole = 0.0
-        for layer in _layers(self._policy).values():
-            a, b = layer.lora_A[REFERENCE].weight, layer.lora_B[REFERENCE].weight
-            share = mix * layer.scaling[POLICY]
-            left = torch.cat([(1.0 - mix) * b, share * layer.lora_B[POLICY].weight], dim=1)
-            u, s, v = _svd_of_product(left, torch.cat([a, layer.lora_A[POLICY].weight]))
-            rank = min(len(a), len(s))
-            a.zero_()[:rank] = v[:rank]
-            b.zero_()[:, :rank] = u[:, :rank] * s[:rank]
-            lost += float(s[rank:].square().sum())
-            whole += float(s.square().sum())
-        return math.sqrt(lost / whole) if whole else 0.0
-
-
-def _svd_of_product(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Singular values of ``left @ right``, a thin times a flat matrix, without the product."""
-    thin, small_left = torch.linalg.qr(left)
-    flat, small_right = torch.linalg.qr(right.T)
-    u, s, v = torch.linalg.svd(small_left @ small_right.T)
-    return thin @ u[:, : len(s)], s, v[: len(s)] @ flat.T

@@ -150,7 +150,7 @@ class SVRModule(PolicyModule):
         """Load the policy once, and copy it as the reference if the loss has a KL term."""
         super().configure_model()
         if self.in_process and self.reference is None and self.recipe.loss.beta and self.trains:
-            self.reference = make_reference(self.policy, self.reference_config, self.seed)
+            self.reference = make_reference(self.policy, self.reference_config)
 
     @property
     def trajectories_per_engine(self) -> int | None:

@@ -12,7 +12,7 @@ from tests.faults.runs import differences, resume, start, wait_for
 from tests.forked import wait
 
 ALL_WEIGHTS = ()
-ADAPTERS = ("--model.policy.lora.r", "4")
+ADAPTERS = ("--model.policy.lora.r", "4", "--model.reference.every", "0")
 
 
 @pytest.fixture(scope="module")

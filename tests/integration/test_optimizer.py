@@ -222,7 +222,7 @@ def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_
     make: Callable[[], Any],
 ) -> None:
     policy = make()
-    reference: Any = make_reference(policy, ReferenceConfig(dtype="bfloat16"), 0)
+    reference: Any = make_reference(policy, ReferenceConfig(dtype="bfloat16"))
     for rounded, weight in zip(reference.parameters(), policy.parameters(), strict=True):
         assert torch.equal(rounded, weight.bfloat16())
         assert (rounded.requires_grad, weight.dtype) == (False, torch.float32)
@@ -238,7 +238,7 @@ def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_
 
 def test_a_reference_has_the_type_of_the_policys_weights_unless_told_otherwise() -> None:
     policy = weight([1.0 + 2.0**-20])
-    reference: Any = make_reference(policy, ReferenceConfig(), 0)
+    reference: Any = make_reference(policy, ReferenceConfig())
     assert torch.equal(reference.weight, policy.weight)
     assert not reference.weight.requires_grad
 

@@ -89,16 +89,6 @@ def test_two_processes_end_with_the_adapters_of_one(ranks: list[Seen], tmp_path:
     found = [seen["adapters"]["weights"] for seen in ranks]
     assert furthest(*found) == 0
     assert_same_steps(found[1], one["weights"], one["sizes"], 3 * LR, one["rounding"])
-    ours, theirs = reference_deltas(found[1]), reference_deltas(one["weights"])
-    # A gradient near 0 may have another sign; found: 5e-7.
-    assert (ours - theirs).norm() < 1e-3 * theirs.norm()
-
-
-def reference_deltas(weights: dict[str, torch.Tensor]) -> torch.Tensor:
-    """What the reference's adapters add to the base model; their factors are not unique."""
-    first = [name for name in weights if name.endswith("lora_A.reference.weight")]
-    products = [weights[name.replace("lora_A", "lora_B")] @ weights[name] for name in first]
-    return torch.cat([product.flatten() for product in products])
 
 
 @pytest.mark.parametrize("way", WAYS)
