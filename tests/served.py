@@ -6,14 +6,13 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import Pipe
 from typing import Any
 
 import httpx
 import uvicorn
 
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.control.backends import EngineBackend, Upstream, serve_engine
+from svr_lightning.control.backends import EngineBackend, Upstream
 from svr_lightning.control.controller import Controller
 from svr_lightning.control.server import ChatServer, Limits
 from svr_lightning.core.stopping import Confident
@@ -136,23 +135,18 @@ class Embedded:
     @contextmanager
     def served(self) -> Iterator[str]:
         """The policy behind the server."""
-        here, there = Pipe()
-        work = (there, self.engine, self._serving.sampling(0))
-        engine = threading.Thread(target=serve_engine, args=work)
-        engine.start()
-        backend = EngineBackend(here, self.renderer)
+        backend = EngineBackend(self.engine, self._serving.sampling(0), self.renderer)
         settings: dict[str, Any] = {"rule": RULE, "max_turns": 3, "max_completion_tokens": 160}
         controller = Controller(unused, "countdown", **settings)
         with serving(ChatServer(controller, backend, model="svr")) as url:
             yield url
-        engine.join()
 
     def assert_answers_are(self, records: list[SampleRecord], url: str) -> None:
         """All problems at once, in one batch: each answer has the turns of its record."""
 
         def ask(question: str) -> dict[str, Any]:
-            said = chat(url, messages=[{"role": "user", "content": question}])
-            return dict(said.raise_for_status().json())
+            answer = chat(url, messages=[{"role": "user", "content": question}])
+            return dict(answer.raise_for_status().json())
 
         with ThreadPoolExecutor(len(self.problems)) as pool:
             answers = list(pool.map(ask, [problem.question for problem in self.problems]))

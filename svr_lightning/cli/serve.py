@@ -3,39 +3,33 @@
     python -m svr_lightning serve --task gsm8k --upstream http://127.0.0.1:8000/v1 --model svr
     python -m svr_lightning serve --task countdown --policy embedded:countdown-tiny
 
-The first command is a proxy in front of any server that speaks the protocol, the second runs the
-policy itself. Both need pip install "svr-lightning[serve]". Guide: docs/serving.md.
+The first command is a proxy in front of any server that speaks the protocol, such as ``vllm
+serve``; the second runs a policy with the transformers engine. Both need
+pip install "svr-lightning[serve]". Guide: docs/serving.md.
 """
 
 import argparse
 import ipaddress
 import json
-import multiprocessing
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
-from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from svr_lightning.analysis.operating_point import (
     OPERATING_POINT,
     Certificate,
     read_operating_point,
 )
-from svr_lightning.control.backends import Backend, EngineBackend, Upstream, serve_engine
+from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.controller import Controller, Otherwise, scores_of_reply
 from svr_lightning.core.stopping import RULES, Confident, StopRule
 from svr_lightning.engines.openai import check_url
 from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
-
-if TYPE_CHECKING:
-    from svr_lightning.training.config import PolicyConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--upstream", metavar="URL", help="address of the policy's server, usually ending in /v1")
     add("--policy", help="instead of --upstream: a policy folder, to run here")
     add("--model", help="name of the policy at --upstream, and here (default here: svr)")
-    add("--engine", choices=("transformers", "vllm"), help="of --policy (default: by device)")
     add("--certificate", help="certificate.json of certify: its rule and T_max")
     add("--rule", choices=sorted(RULES), default="Confident", help="when to stop")
     add("--threshold", type=float, help="of the rule Confident (default 0.85)")
@@ -79,8 +72,8 @@ def run(options: argparse.Namespace) -> int:
     for package in ("starlette", "uvicorn", "prometheus_client"):
         found = find_spec(package) is not None
         require(found, f'{package} is not installed; pip install "svr-lightning[serve]"')
-    with _bound(options.host, options.port) as listening, ExitStack() as ending:
-        _listen(options, listening, make_server(options, ending))
+    with _bound(options.host, options.port) as listening:
+        _listen(options, listening, make_server(options))
     return 0
 
 
@@ -121,8 +114,8 @@ def _listen(options: argparse.Namespace, listening: socket.socket, server: Any) 
     running.run(sockets=[listening])
 
 
-def make_server(options: argparse.Namespace, ending: ExitStack) -> Any:
-    """The server that the options describe; ``ending`` ends the processes that it needs."""
+def make_server(options: argparse.Namespace) -> Any:
+    """The server that the options describe."""
     from svr_lightning.control.server import ChatServer, Limits
 
     key = _key(options.key_env, "--key-env")
@@ -142,14 +135,7 @@ def make_server(options: argparse.Namespace, ending: ExitStack) -> Any:
         require(options.second_model is not None, "--second needs --second-model NAME")
         second = _upstream(options, "second", options.second_model)
     if options.policy is not None:
-        known = controller.certificate
-        require(
-            known is None or known.is_for(options.policy),
-            f"{options.policy}: the certificate is for other weights",
-        )
-        if known is not None and known.weights is None:
-            print("the certificate does not name its weights, so they are not compared")
-        policy: Backend = ending.enter_context(_own_policy(options))
+        policy: Backend = _engine_backend(options, controller.certificate)
     else:
         require(options.model is not None, "--upstream needs --model NAME")
         policy = _upstream(options, "upstream", options.model, controller.rule.needs_tokens)
@@ -168,47 +154,26 @@ def make_server(options: argparse.Namespace, ending: ExitStack) -> Any:
 
 
 def _controller(options: argparse.Namespace) -> Controller:
-    rule: StopRule = RULES[options.rule]()
-    certified_limit = None
-    own = options.rule == "Confident" and options.threshold is None
-    require(
-        options.certificate is None or (own and options.max_turns is None),
-        "--certificate sets rule, thresholds and T_max; leave out the options for them",
-    )
-    known = _operating_point(options) if own else None
-    certificate = known if isinstance(known, Certificate) and options.max_turns is None else None
-    if certificate is not None:
-        told = {"chat_template_kwargs": _template(options)}
-        asked = (certificate.rule, certificate.max_turns, told)
-        other = certificate.departures(*asked)
-        require(not other, f"the certificate promises nothing for {', '.join(other)}")
-        rule, limit = certificate.rule, certificate.decoding.get("max_completion_tokens")
-        certified_limit = limit if isinstance(limit, int) else None  # several have a list
-        print(f"certificate {certificate.id}: {rule}; {', '.join(certificate.promises)}")
-    elif known is not None:
-        rule = known.rule if isinstance(known, Certificate) else known
-        note = "; --max-turns voids its certificate" if isinstance(known, Certificate) else ""
-        print(f"{options.policy}/{OPERATING_POINT}: stops at {rule}{note}")
-    if options.threshold is not None:
-        require(isinstance(rule, Confident), f"--threshold: {options.rule} has none")
-        rule = Confident(threshold=options.threshold)
+    """The controller of a request that sets nothing itself."""
+    rule, certificate = _rule(options)
     fresh = options.fresh_turns is not None
     require(
         not fresh or 0 < options.fresh_turns <= 2,
         f"--fresh-turns {options.fresh_turns}: must be above 0 and at most 2",
     )
+    limit = certificate and certificate.decoding.get("max_completion_tokens")
+    certified_limit = limit if isinstance(limit, int) else None  # several data sets have a list
     turns = certificate.max_turns if certificate else 10
     turns = turns if options.max_turns is None else options.max_turns
-    client: Callable[..., Any] = _replaced
     try:
         return Controller(
-            client,
+            _replaced,
             get_task(options.task),
             rule=rule,
             max_turns=turns,
             max_completion_tokens=options.max_completion_tokens or certified_limit,
             otherwise=options.otherwise,
-            second=client if options.second else None,
+            second=_replaced if options.second else None,
             certificate=certificate,
             dialogue=FreshTurns(SelfVerifying()) if fresh else SelfVerifying(),
         )
@@ -216,11 +181,32 @@ def _controller(options: argparse.Namespace) -> Controller:
         raise ConfigError(str(error)) from error
 
 
-def _operating_point(options: argparse.Namespace) -> Certificate | Confident | None:
-    """The certificate that is given, else what the policy's folder says."""
+def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
+    """The rule of the options, of the certificate, or of the policy's folder; the certificate."""
+    if options.rule != "Confident" or options.threshold is not None:
+        require(options.certificate is None, _SETS)
+        if options.threshold is None:
+            return RULES[options.rule](), None
+        require(options.rule == "Confident", f"--threshold: {options.rule} has none")
+        return Confident(threshold=options.threshold), None
     if options.certificate is not None:
-        return Certificate.read(options.certificate)
-    return None if options.policy is None else read_operating_point(options.policy)
+        require(options.max_turns is None, _SETS)
+        found: Certificate | Confident | None = Certificate.read(options.certificate)
+    else:
+        found = None if options.policy is None else read_operating_point(options.policy)
+    if not isinstance(found, Certificate) or options.max_turns is not None:
+        rule = found.rule if isinstance(found, Certificate) else found or Confident()
+        if found is not None:
+            print(f"{options.policy}/{OPERATING_POINT}: stops at {rule}, without a certificate")
+        return rule, None
+    settings = {"chat_template_kwargs": _template(options)}
+    other = found.departures(found.rule, found.max_turns, settings)
+    require(not other, f"the certificate promises nothing for {', '.join(other)}")
+    print(f"certificate {found.id}: {found.rule}; {', '.join(found.promises)}")
+    return found.rule, found
+
+
+_SETS = "--certificate sets rule, threshold and T_max; leave out the options for them"
 
 
 def _replaced(*_: Any) -> Any:
@@ -242,11 +228,22 @@ def _upstream(
     )
 
 
-@contextmanager
-def _own_policy(options: argparse.Namespace) -> Iterator[EngineBackend]:
-    """The policy of ``--policy``: its tokenizer in this process, its engine in another one."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+def _engine_backend(options: argparse.Namespace, certificate: Certificate | None) -> EngineBackend:
+    """The policy of ``--policy`` on the transformers engine."""
+    require(
+        certificate is None or certificate.is_for(options.policy),
+        f"{options.policy}: the certificate is for other weights",
+    )
+    if certificate is not None and certificate.weights is None:
+        print("the certificate does not name its weights, so they are not compared")
+    import torch
+
+    from svr_lightning.devices import driver_fault
+    from svr_lightning.engines.transformers import TransformersEngine
+    from svr_lightning.rollout.rendering import Renderer
     from svr_lightning.training.config import PolicyConfig
+    from svr_lightning.training.policy import load_policy, stop_token_ids
+    from svr_lightning.training.serving import PolicyEngine
 
     config = PolicyConfig(
         path=options.policy,
@@ -254,61 +251,24 @@ def _own_policy(options: argparse.Namespace) -> Iterator[EngineBackend]:
         max_model_len=options.max_model_len,
         chat_template_kwargs=_template(options),
     )
-    processes = multiprocessing.get_context("spawn")
-    here, there = processes.Pipe()
-    engine = processes.Process(target=_run_engine, args=(there, config, options.engine))
-    engine.start()
-    there.close()
-    try:
-        from svr_lightning.rollout.rendering import Renderer
-        from svr_lightning.training.policy import load_tokenizer
-
-        renderer = Renderer(
-            load_tokenizer(config),
-            max_prompt_tokens=config.max_prompt_tokens,
-            max_model_len=config.max_model_len,
-            chat_template_kwargs=config.chat_template_kwargs,
-        )
-        try:
-            fault = here.recv()
-        except EOFError:
-            fault = f"{config.path}: the process that loads it has ended; see its messages above"
-        require(fault is None, fault)
-        yield EngineBackend(here, renderer)
-    finally:
-        here.close()  # which ends an engine that was not told to stop
-        engine.join(10)
-        engine.kill()
-
-
-def _run_engine(server: Connection, config: "PolicyConfig", name: str | None) -> None:
-    """Load the policy, report success or the error, and serve its engine."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server handles them
-        signal.signal(number, signal.SIG_IGN)
-    import torch
-
-    from svr_lightning.engines.transformers import TransformersEngine
-    from svr_lightning.engines.vllm import VLLMEngine
-    from svr_lightning.training.policy import load_policy, stop_token_ids
-    from svr_lightning.training.serving import PolicyEngine
-
+    if fault := driver_fault():
+        print(f"serving on the CPU: {fault}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    engines = {"transformers": TransformersEngine, "vllm": VLLMEngine}
-    with suppress(BrokenPipeError):
-        try:
-            model, tokenizer = load_policy(config, seed=0, device=device, trains=False)
-            serving = PolicyEngine(
-                model.to(device),
-                engines[name]() if name else None,
-                stop_token_ids=stop_token_ids(model, tokenizer),
-                max_model_len=config.max_model_len,
-                device_type=device,
-            )
-        except ConfigError as error:
-            server.send(str(error))
-            return
-        server.send(None)
-        serve_engine(server, serving.engine, serving.sampling(0))
+    model, tokenizer = load_policy(config, seed=0, device=device, trains=False)
+    serving = PolicyEngine(
+        model.to(device),
+        TransformersEngine(),
+        stop_token_ids=stop_token_ids(model, tokenizer),
+        max_model_len=config.max_model_len,
+        device_type=device,
+    )
+    renderer = Renderer(
+        tokenizer,
+        max_prompt_tokens=config.max_prompt_tokens,
+        max_model_len=config.max_model_len,
+        chat_template_kwargs=config.chat_template_kwargs,
+    )
+    return EngineBackend(serving.engine, serving.sampling(0), renderer)
 
 
 def _template(options: argparse.Namespace) -> dict[str, Any]:

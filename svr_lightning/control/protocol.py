@@ -2,31 +2,25 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any
 
-from svr_lightning.control.controller import Controller, Otherwise, Result
+from msgspec import Meta, Struct, ValidationError, convert
+
+from svr_lightning.control.controller import Controller, Result
 from svr_lightning.core.seeds import derive_seed
-from svr_lightning.core.stopping import RULES, Confident, StopRule, rule_from_config
+from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Turn
 from svr_lightning.engines.base import SamplingParams
 from svr_lightning.errors import one_line
 from svr_lightning.recipes.dialogues import FreshTurns
 
-N = TypeVar("N", int, float)
-T = TypeVar("T", bool, dict[str, Any])
-CONTROLS = ("rule", "threshold", "turns", "max_tokens", "otherwise")
-"""The fields of a request body's ``svr``."""
-_READ = {
-    *("model", "messages", "stream", "stream_options", "svr", "seed", "n"),
-    *("temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens"),
-}
-_REFUSED = ("tools", "functions", "response_format", "logprobs", "audio", "prediction")
-"""Fields that ask for something else than one text; ignoring them would be misleading."""
-_LARGEST = 2**31
 LEAST_TEMPERATURE = 0.01
 """Above 0. vLLM raises lower ones to it, and scores divided by a tiny number overflow."""
+_REFUSED = ("tools", "functions", "response_format", "logprobs", "audio", "prediction")
+"""Fields that ask for something else than one text; ignoring them would be misleading."""
+Tokens = Annotated[int, Meta(ge=1, le=2**31)]
 
 
 class ServingError(Exception):
@@ -35,6 +29,41 @@ class ServingError(Exception):
     def __init__(self, status: int, message: str, retry_after: str | None = None) -> None:
         super().__init__(message)
         self.status, self.retry_after = status, retry_after
+
+
+class Controls(Struct, forbid_unknown_fields=True):
+    """What a request may set of the controller: the field ``svr`` of its body."""
+
+    threshold: float | None = None
+    """Of the rule Confident."""
+    max_turns: Tokens | None = None
+    """At most the server's."""
+
+
+class _StreamOptions(Struct):
+    include_usage: bool | None = None
+
+
+class _Message(Struct):
+    role: Any = None
+    content: Any = None
+
+
+class _Body(Struct):
+    """The fields of a request that are read; null stands for a missing one."""
+
+    messages: list[_Message]
+    model: str | None = None
+    n: int | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    svr: Controls | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,82 +75,79 @@ class ChatRequest:
     sampling: SamplingParams
     """Of every turn; each has a seed of its own."""
     seed: int | None
-    controls: Mapping[str, Any]
-    """Some of :data:`CONTROLS`."""
+    controls: Controls
     stream: bool
     include_usage: bool
     ignored: tuple[str, ...]
     """Names of fields and messages without effect."""
 
 
-def read_request(body: bytes, model: str, longest: int, usual: float = 0.0) -> ChatRequest:
+def read_request(
+    body: bytes, model: str, max_tokens: int, default_temperature: float = 0.0
+) -> ChatRequest:
     """Read a request.
 
     Args:
-        body: of it.
+        body: JSON.
         model: the one that is served.
-        longest: completion limit of a turn, which a request may lower.
-        usual: temperature of a request that names none.
+        max_tokens: completion limit of a turn, which a request may lower.
+        default_temperature: of a request that names none.
 
     Raises:
         ServingError: naming the field that is wrong.
     """
     try:
-        asked = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ServingError(400, f"the body is no JSON ({one_line(error)})") from error
-    if not isinstance(asked, dict):
-        raise ServingError(400, "the body must be a JSON object")
-    named = asked.get("model")
-    if named is not None and named != model:
-        raise ServingError(404, f"no model {one_line(named)!r}; this server has {model!r}")
-    if _number(asked, "n", 1, 1, _LARGEST) != 1:
+    try:
+        found = convert(fields, _Body)
+    except ValidationError as error:
+        reason, _, path = one_line(error).partition(" - at `$")
+        where = path.strip("`.") or "the body"
+        raise ServingError(400, f"{where}: {reason}") from error
+    if found.model is not None and found.model != model:
+        raise ServingError(404, f"no model {one_line(found.model)!r}; this server has {model!r}")
+    if found.n not in (None, 1):
         raise ServingError(400, "n must be 1")
     for name in _REFUSED:
-        if asked.get(name) and asked[name] != {"type": "text"}:
+        if fields.get(name) and fields[name] != {"type": "text"}:
             raise ServingError(400, f"{name} is not supported; leave it out")
-    question, passed_over = _question(asked.get("messages"))
-    temperature = _number(asked, "temperature", usual, 0.0, 2.0)
-    if 0 < temperature < LEAST_TEMPERATURE:  # vLLM would raise it
-        raise ServingError(400, f"temperature must be 0 or at least {LEAST_TEMPERATURE}")
-    nucleus = _number(asked, "top_p", 1.0, 1e-9, 1.0)
-    candidates = max(_number(asked, "top_k", 0, -1, _LARGEST), 0)
-    if temperature == 0:  # greedy whatever they say
-        nucleus, candidates = 1.0, 0
-    limit = min(
-        _number(asked, name, longest, 1, _LARGEST)
-        for name in ("max_tokens", "max_completion_tokens")
-    )
-    controls, options = _of_type(asked, "svr", {}), _of_type(asked, "stream_options", {})
-    if unknown := sorted(controls.keys() - set(CONTROLS)):
-        known = ", ".join(CONTROLS)
-        raise ServingError(400, f"svr.{one_line(unknown[0])} is not known; known: {known}")
+    question, unread = _question(found.messages)
+    options = found.stream_options or _StreamOptions()
     return ChatRequest(
         question=question,
-        sampling=SamplingParams(
-            max_tokens=min(limit, longest),
-            temperature=temperature,
-            top_p=nucleus,
-            top_k=candidates,
-        ),
-        seed=None if asked.get("seed") is None else _number(asked, "seed", 0, -(2**63), 2**64),
-        controls=controls,
-        stream=_of_type(asked, "stream", False),
-        include_usage=_of_type(options, "include_usage", False),
-        ignored=(*passed_over, *sorted(name[:40] for name in asked.keys() - _READ)),
+        sampling=_sampling(found, max_tokens, default_temperature),
+        seed=found.seed,
+        controls=found.svr or Controls(),
+        stream=bool(found.stream),
+        include_usage=bool(options.include_usage),
+        ignored=(*unread, *sorted(name[:40] for name in fields.keys() - _Body.__struct_fields__)),
     )
 
 
-def _question(messages: Any) -> tuple[str, list[str]]:
+def _sampling(body: _Body, max_tokens: int, default_temperature: float) -> SamplingParams:
+    temperature = default_temperature if body.temperature is None else body.temperature
+    if 0 < temperature < LEAST_TEMPERATURE:
+        raise ServingError(400, f"temperature must be 0 or at least {LEAST_TEMPERATURE}")
+    limits = (max_tokens, body.max_tokens, body.max_completion_tokens)
+    greedy = temperature == 0  # whatever the others say
+    return SamplingParams(
+        max_tokens=min(limit for limit in limits if limit is not None),
+        temperature=temperature,
+        top_p=1.0 if greedy or body.top_p is None else body.top_p,
+        top_k=0 if greedy else max(body.top_k or 0, 0),
+    )
+
+
+def _question(messages: Sequence[_Message]) -> tuple[str, list[str]]:
     """The text of the last user message, and the names of all other messages."""
-    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-        raise ServingError(400, "messages must be a list of objects with role and content")
-    places = [place for place, one in enumerate(messages) if one.get("role") == "user"]
-    if not places:
+    asking = [index for index, message in enumerate(messages) if message.role == "user"]
+    if not asking:
         raise ServingError(400, "messages: there is none with the role user")
-    content = messages[places[-1]].get("content")
+    content = messages[asking[-1]].content
     if isinstance(content, list):
-        parts = [one.get("text") if isinstance(one, dict) else None for one in content]
+        parts = [part.get("text") if isinstance(part, dict) else None for part in content]
         texts = [part for part in parts if isinstance(part, str)]
         content = "".join(texts) if len(texts) == len(parts) else None
     if not isinstance(content, str) or not content.strip():
@@ -130,11 +156,11 @@ def _question(messages: Any) -> tuple[str, list[str]]:
         content.encode()
     except UnicodeEncodeError as error:
         raise ServingError(400, "messages: the content is no valid Unicode") from error
-    others = [place for place in range(len(messages)) if place != places[-1]]
-    return content, [f"messages[{place}]" for place in others[:8]]
+    others = [index for index in range(len(messages)) if index != asking[-1]]
+    return content, [f"messages[{index}]" for index in others[:8]]
 
 
-def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controller:
+def controlled(base: Controller, request: ChatRequest, **changes: Any) -> Controller:
     """``base`` with the controls of a request, which may lower its limits and not raise them.
 
     It has no certificate: see :func:`uncertified`.
@@ -142,38 +168,25 @@ def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controll
     Raises:
         ServingError: naming the control that is wrong.
     """
-    # A client that names all of its options writes null for those that are not set.
-    given = {name: value for name, value in asked.controls.items() if value is not None}
-    rule = base.rule
+    given, rule = request.controls, base.rule
+    turns = base.max_turns if given.max_turns is None else given.max_turns
+    limit = request.sampling.max_tokens
     try:
-        if isinstance(base.dialogue, FreshTurns) and asked.sampling.temperature == 0:
+        if isinstance(base.dialogue, FreshTurns) and request.sampling.temperature == 0:
             raise ValueError("temperature must be above 0, since turns are independent samples")
-        if "rule" in given:
-            rule = _rule(given["rule"])
-        if "threshold" in given:
+        if turns > base.max_turns:
+            raise ValueError(f"svr.max_turns must be at most {base.max_turns}")
+        if given.threshold is not None:
             if not isinstance(rule, Confident):
                 raise ValueError(f"svr.threshold: {type(rule).__name__} has none")
-            low = -_LARGEST if "logprob" in rule.score else 0.0
-            rule = replace(rule, threshold=_number(given, "threshold", 0.0, low, 1.0, "svr."))
-        otherwise = given.get("otherwise", base.otherwise)
-        if otherwise not in get_args(Otherwise):
-            raise ValueError(f"svr.otherwise must be one of {', '.join(get_args(Otherwise))}")
-        if otherwise == "escalate" and base.second is None:
-            raise ValueError(
-                "svr.otherwise: escalate needs a server that was started with --second"
-            )
-        most, longest, limit = (
-            base.max_tokens or _LARGEST,
-            base.completion_limit,
-            asked.sampling.max_tokens,
-        )
+            rule = replace(rule, threshold=given.threshold)
         return replace(
             base,
             rule=rule,
-            max_turns=_number(given, "turns", base.max_turns, 1, base.max_turns, "svr."),
-            max_completion_tokens=base.max_completion_tokens if longest <= limit else limit,
-            max_tokens=_number(given, "max_tokens", base.max_tokens or 0, 1, most, "svr.") or None,
-            otherwise=otherwise,
+            max_turns=turns,
+            max_completion_tokens=(
+                limit if limit < base.completion_limit else base.max_completion_tokens
+            ),
             certificate=None,
             **changes,
         )
@@ -181,32 +194,18 @@ def controlled(base: Controller, asked: ChatRequest, **changes: Any) -> Controll
         raise ServingError(400, str(error)) from error
 
 
-def uncertified(base: Controller, applied: Controller, asked: ChatRequest) -> list[str]:
+def uncertified(base: Controller, applied: Controller, request: ChatRequest) -> list[str]:
     """The settings of a request that the certificate does not cover."""
     if base.certificate is None:
         return []
-    drawn = {name: getattr(asked.sampling, name) for name in ("temperature", "top_p", "top_k")}
+    drawn = {name: getattr(request.sampling, name) for name in ("temperature", "top_p", "top_k")}
     return applied.departures(base.certificate, **drawn)
 
 
-def _rule(asked: Any) -> StopRule:
-    """One of this package's rules, by name or as a configuration writes it; imports nothing."""
-    spec = {"class_path": asked} if isinstance(asked, str) else asked
-    if not isinstance(spec, dict) or not isinstance(spec.get("init_args", {}), dict):
-        raise ValueError("svr.rule must be a name, or class_path and init_args")
-    name = str(spec.get("class_path")).rpartition(".")[2]
-    if name not in RULES:
-        raise ValueError(f"svr.rule: {one_line(name)!r} is none of {', '.join(sorted(RULES))}")
-    try:
-        return rule_from_config({"stop": spec})
-    except ValueError as error:
-        raise ValueError(f"svr.rule: {one_line(error)}") from error
-
-
-def turn_seed(asked: ChatRequest, number: int, turn: int) -> int:
+def turn_seed(request: ChatRequest, number: int, turn: int) -> int:
     """The seed of a turn: of the request's own ``seed``, else of its ``number``."""
-    sample = number if asked.seed is None else asked.seed
-    problem = hashlib.sha256(asked.question.encode()).hexdigest()
+    sample = number if request.seed is None else request.seed
+    problem = hashlib.sha256(request.question.encode()).hexdigest()
     return derive_seed(0, step=0, problem_id=problem, sample=sample, turn=turn)
 
 
@@ -231,14 +230,14 @@ def svr_json(result: Result, uncertified: list[str], ignored: tuple[str, ...]) -
     """The ``svr`` field of an answer."""
     turns = [turn_json(turn) for turn in result.turns]
     returned = result.returned
-    said = {} if returned is None else turns[returned.index - 1]
+    last = {} if returned is None else turns[returned.index - 1]
     return {
         "outcome": result.outcome,
         "accepted": result.accepted,
         "answer": result.answer,
         "returned_turn": None if returned is None else returned.index,
-        "verdict": said.get("verdict"),
-        "confidence": said.get("confidence"),
+        "verdict": last.get("verdict"),
+        "confidence": last.get("confidence"),
         "stop_reason": result.reason,
         "turns": turns,
         "certificate": None if result.certificate is None else result.certificate.id,
@@ -270,31 +269,5 @@ def message_json(result: Result) -> tuple[dict[str, Any], str]:
     if result.returned is None:
         return {"role": "assistant", "content": None, "refusal": result.reason}, "stop"
     completion = result.returned.completion
-    said = {"role": "assistant", "content": completion.text, "refusal": None}
-    return said, completion.finish_reason.value
-
-
-# --- fields -------------------------------------------------------------------------------------
-
-
-def _number(
-    fields: Mapping[str, Any], name: str, default: N, low: float, high: float, at: str = ""
-) -> N:
-    """A field's value, of the type of ``default``: a whole number or any."""
-    kind, value = type(default), fields.get(name)
-    if value is None:
-        return default
-    right = isinstance(value, int | kind) and not isinstance(value, bool)
-    if not right or not low <= value <= high:  # so is nan
-        whole = "whole " if kind is int else ""
-        raise ServingError(400, f"{at}{name} must be a {whole}number from {low} to {high}")
-    return kind(value)
-
-
-def _of_type(fields: Mapping[str, Any], name: str, empty: T) -> T:
-    """A field's value, of the type of ``empty``, which stands for a missing one."""
-    value = fields.get(name) or empty
-    if not isinstance(value, type(empty)):
-        kind = "an object" if isinstance(empty, dict) else "true or false"
-        raise ServingError(400, f"{name} must be {kind}")
-    return value
+    message = {"role": "assistant", "content": completion.text, "refusal": None}
+    return message, completion.finish_reason.value

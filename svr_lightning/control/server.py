@@ -7,10 +7,10 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -22,12 +22,12 @@ from prometheus_client import (
 )
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from svr_lightning.control.backends import Backend
-from svr_lightning.control.controller import Client, Controller, OnTurn, Result
+from svr_lightning.control.controller import Client, Controller
 from svr_lightning.control.protocol import (
     ChatRequest,
     ServingError,
@@ -74,8 +74,8 @@ class Metrics:
         self.tokens = Counter("svr_tokens", "Tokens of all turns", ["kind"], registry=own)
         self.seconds = Histogram("svr_request_seconds", "Time of answered requests", registry=own)
 
-    def heard(self, turn: Turn) -> None:
-        """Count a turn."""
+    def count_turn(self, turn: Turn) -> None:
+        """Count a turn and its tokens."""
         self.turns.inc()
         self.tokens.labels("prompt").inc(turn.completion.prompt_tokens)
         self.tokens.labels("completion").inc(turn.completion.completion_tokens)
@@ -119,8 +119,8 @@ class ChatServer:
             Route("/health", self._health),
             Route("/metrics", self._show_metrics),
         ]
-        refusals: Any = {ServingError: _refused}
-        return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=refusals)
+        handlers: Any = {ServingError: lambda _, error: _refusal(error)}
+        return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -137,12 +137,12 @@ class ChatServer:
     async def _models(self, request: Request) -> Response:
         self._require_key(request)
         listed = {"id": self._model, "object": "model", "created": 0, "owned_by": "svr_lightning"}
-        return JSONResponse({"object": "list", "data": [listed]})
+        return _json({"object": "list", "data": [listed]})
 
     async def _health(self, request: Request) -> Response:
         fault = self._policy.fault()
-        said = {"status": "ok"} if fault is None else {"status": "failing", "fault": fault}
-        return JSONResponse(said, 200 if fault is None else 503)
+        state = {"status": "ok"} if fault is None else {"status": "failing", "fault": fault}
+        return _json(state, 200 if fault is None else 503)
 
     async def _show_metrics(self, request: Request) -> Response:
         self._require_key(request)
@@ -163,40 +163,32 @@ class ChatServer:
         sends something.
         """
         request, outcome = Request(scope, receive), "disconnected"
-        begun = time.monotonic()
-        answer = _Answer(send)
+        started, answer = time.monotonic(), _Answer(scope, receive, send)
         try:
-            outcome = await self._take(request, answer)
-            self._metrics.seconds.observe(time.monotonic() - begun)
+            outcome = await self._admit(request, answer)
+            self._metrics.seconds.observe(time.monotonic() - started)
         except ClientDisconnect:
             return
-        except asyncio.CancelledError:  # by uvicorn alone; the task has nothing else to do
-            outcome = "error_503"
-            await answer.refuse(ServingError(503, "the server is shutting down"))
-        except ServingError as error:
-            outcome = f"error_{error.status}"
-            await answer.refuse(error)
-        except Exception as error:  # an error in this program ends one request, not the server
-            _log.exception("a request failed")
-            outcome = "error_500"
-            await answer.refuse(ServingError(500, typed_line(error)))
+        except (Exception, asyncio.CancelledError) as error:
+            refusal = _as_refusal(error)
+            outcome = f"error_{refusal.status}"
+            await answer.refuse(refusal)
         finally:
             self._metrics.requests.labels(outcome).inc()
 
-    async def _take(self, request: Request, answer: "_Answer") -> str:
+    async def _admit(self, request: Request, answer: "_Answer") -> str:
+        """Answer a request if there is room for it; returns its outcome."""
         self._require_key(request)
         if self._running >= self._limits.requests:
-            raise ServingError(429, "all places are taken; come again", "1")
+            raise ServingError(429, "too many requests in progress; retry later", "1")
         self._running += 1
         self._metrics.running.inc()
         try:
             body = await self._body(request)
-            longest = self._controller.completion_limit
-            asked = read_request(body, self._model, longest, self._temperature)
-            job = self._job(asked)
-            reply = self._stream(job, answer) if asked.stream else self._reply(job, answer)
-            most = self._limits.seconds + self._limits.transfer_seconds
-            return await _while_connected(request.receive, reply, most)
+            limit = self._controller.completion_limit
+            chat = read_request(body, self._model, limit, self._temperature)
+            seconds = self._limits.seconds + self._limits.transfer_seconds
+            return await _while_connected(request.receive, self._answer(chat, answer), seconds)
         finally:
             self._running -= 1
             self._metrics.running.dec()
@@ -216,113 +208,95 @@ class ChatServer:
             raise ServingError(413, f"a body of {size} bytes; at most {self._limits.body} are read")
         return bytes(body)
 
-    def _job(self, asked: ChatRequest) -> "_Job":
-        """A checked request with its controller."""
+    async def _answer(self, chat: ChatRequest, answer: "_Answer") -> str:
+        """Solve a question and send the result, whole or as events; returns its outcome."""
+        controller, other = self._controller_for(chat)
+        turns = _Turns(self._metrics.count_turn)
+        solving = asyncio.ensure_future(controller.solve_async(chat.question, turns.add))
+        solving.add_done_callback(lambda _: turns.end())
+        head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time())}
+        head["model"] = self._model
+        try:
+            if chat.stream:
+                await self._send_turns(turns, head, answer)
+            result = await solving
+        finally:
+            solving.cancel()
+        if not result.turns:
+            raise ServingError(504, f"no turn ended within the {result.reason}")
+        svr = svr_json(result, other, chat.ignored)
+        (message, finish), usage = message_json(result), usage_json(result)
+        if not chat.stream:
+            choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+            whole = {**head, "object": "chat.completion", "choices": [choice]}
+            await answer.whole(whole | {"usage": usage, "svr": svr})
+            return result.outcome
+        delta = {name: message[name] for name in ("content", "refusal") if message.get(name)}
+        await answer.event(_chunk(head, delta))
+        await answer.event(_chunk(head, {}, finish) | {"svr": svr})
+        if chat.include_usage:
+            await answer.event(_chunk(head, {}) | {"choices": [], "usage": usage})
+        await answer.end()
+        return result.outcome
+
+    async def _send_turns(self, turns: "_Turns", head: dict[str, Any], answer: "_Answer") -> None:
+        """A comment for each turn as it ends, which clients ignore."""
+        started = False
+        while (turn := await turns.queue.get()) is not None:
+            if not started:  # not before: an earlier failure still has a status of its own
+                await answer.event(_chunk(head, {"role": "assistant", "content": ""}))
+                started = True
+            await answer.comment(f"svr.turn {json.dumps(turn_json(turn))}")
+
+    def _controller_for(self, chat: ChatRequest) -> tuple[Controller, list[str]]:
+        """A request's controller, and its settings that the certificate does not cover."""
         number = next(self._numbers)
         controller = controlled(
             self._controller,
-            asked,
-            client=_client(self._policy, asked, number),
-            second=self._second and _client(self._second, asked, number),
+            chat,
+            client=_client(self._policy, chat, number),
+            second=self._second and _client(self._second, chat, number),
             seconds=self._limits.seconds,
         )
-        other = uncertified(self._controller, controller, asked)
+        other = uncertified(self._controller, controller, chat)
         if not other:
             controller = replace(controller, certificate=self._controller.certificate)
-        if controller.rule.needs_tokens and not self._policy.scored:
-            raise ServingError(400, "svr.rule: this server asks for no log-probabilities")
-        if not self._policy.fits(controller.first_prompt(asked.question)):
+        if not self._policy.fits(controller.first_prompt(chat.question)):
             raise ServingError(400, "the question is too long for the policy's prompt")
-        return _Job(asked, controller, other)
-
-    async def _reply(self, job: "_Job", answer: "_Answer") -> str:
-        """Solve, then answer in one piece."""
-        result, svr = await job.solve(self._metrics.heard)
-        message, finish = message_json(result)
-        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-        found = self._head("chat.completion") | {"choices": [choice]}
-        await answer.whole(found | {"usage": usage_json(result), "svr": svr})
-        return result.outcome
-
-    async def _stream(self, job: "_Job", answer: "_Answer") -> str:
-        """A comment for each turn as it ends, which clients ignore; then the answer's text."""
-        head = self._head("chat.completion.chunk")
-
-        async def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> None:
-            choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-            await answer.event(head | {"choices": [choice]} | more)
-
-        await answer.begin_stream()
-        await chunk({"role": "assistant", "content": ""})
-        turns: asyncio.Queue[Turn | None] = asyncio.Queue()
-
-        def heard(turn: Turn) -> None:
-            self._metrics.heard(turn)
-            turns.put_nowait(turn)
-
-        solving = asyncio.ensure_future(job.solve(heard))
-        solving.add_done_callback(lambda _: turns.put_nowait(None))
-        try:
-            while (turn := await turns.get()) is not None:
-                await answer.comment(f"svr.turn {json.dumps(turn_json(turn))}")
-            result, svr = await solving
-        finally:
-            solving.cancel()
-        message, finish = message_json(result)
-        await chunk({name: message[name] for name in ("content", "refusal") if message.get(name)})
-        await chunk({}, finish, svr=svr)
-        if job.asked.include_usage:
-            await answer.event(head | {"choices": [], "usage": usage_json(result)})
-        await answer.end_stream()
-        return result.outcome
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        number = secrets.token_hex(12)
-        return {
-            "id": f"chatcmpl-{number}",
-            "object": kind,
-            "created": int(time.time()),
-            "model": self._model,
-        }
+        return controller, other
 
 
-def _refused(_: Request, error: ServingError) -> Response:
-    return JSONResponse(error_json(error), error.status)
+class _Turns:
+    """The turns of a request as they end, and None behind the last."""
 
+    def __init__(self, count_turn: Callable[[Turn], None]) -> None:
+        self.queue: asyncio.Queue[Turn | None] = asyncio.Queue()
+        self._count = count_turn
 
-class _Job(NamedTuple):
-    """An accepted request."""
+    def add(self, turn: Turn) -> None:
+        self._count(turn)
+        self.queue.put_nowait(turn)
 
-    asked: ChatRequest
-    controller: Controller
-    uncertified: list[str]
-
-    async def solve(self, on_turn: OnTurn) -> tuple[Result, dict[str, Any]]:
-        """The result, and the ``svr`` field of its answer."""
-        result = await self.controller.solve_async(self.asked.question, on_turn)
-        if not result.turns:
-            raise ServingError(504, f"no turn ended within the {result.reason}")
-        return result, svr_json(result, self.uncertified, self.asked.ignored)
+    def end(self) -> None:
+        self.queue.put_nowait(None)
 
 
 class _Answer:
     """Sends one answer, whole or as server-sent events."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._begun = False
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._asgi, self._send = (scope, receive, send), send
+        self._streaming = False
 
-    async def whole(
-        self, content: dict[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
-    ) -> None:
-        body = json.dumps(content).encode("ascii")
-        told = {"content-type": "application/json", "content-length": str(len(body))}
-        await self._begin(status, told | dict(headers or {}))
-        await self._send({"type": "http.response.body", "body": body})
+    async def whole(self, content: dict[str, Any]) -> None:
+        await _json(content)(*self._asgi)
 
-    async def begin_stream(self) -> None:
-        kept = {"content-type": "text/event-stream", "cache-control": "no-store"}
-        await self._begin(200, kept)
+    async def refuse(self, error: ServingError) -> None:
+        """Answer with an error, in the stream if it has started."""
+        if self._streaming:
+            await self._line(f"data: {json.dumps(error_json(error))}", more=False)
+        else:
+            await _refusal(error)(*self._asgi)
 
     async def event(self, content: dict[str, Any]) -> None:
         await self._line(f"data: {json.dumps(content)}")
@@ -330,42 +304,59 @@ class _Answer:
     async def comment(self, text: str) -> None:
         await self._line(f": {text}")
 
-    async def end_stream(self) -> None:
+    async def end(self) -> None:
         await self._line("data: [DONE]", more=False)
 
-    async def refuse(self, error: ServingError) -> None:
-        """Answer with an error, in the stream if it has begun."""
-        content = error_json(error)
-        if self._begun:
-            await self._line(f"data: {json.dumps(content)}", more=False)
-        else:
-            headers = {"retry-after": error.retry_after} if error.retry_after else None
-            await self.whole(content, error.status, headers)
-
-    async def _begin(self, status: int, headers: Mapping[str, str]) -> None:
-        self._begun = True
-        raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})
-
     async def _line(self, line: str, more: bool = True) -> None:
+        if not self._streaming:
+            self._streaming = True
+            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+            start = {"type": "http.response.start", "status": 200, "headers": headers}
+            await self._send(start)
         body = f"{line}\n\n".encode("ascii")
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-def _client(backend: Backend, asked: ChatRequest, number: int) -> Client:
+def _chunk(head: dict[str, Any], delta: dict[str, Any], finish: str | None = None) -> Any:
+    """One event of a streamed completion."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+    return head | {"object": "chat.completion.chunk", "choices": [choice]}
+
+
+def _as_refusal(error: BaseException) -> ServingError:
+    if isinstance(error, ServingError):
+        return error
+    if isinstance(error, asyncio.CancelledError):  # by uvicorn alone; the task does nothing else
+        return ServingError(503, "the server is shutting down")
+    _log.exception("a request failed")  # an error in this program ends one request
+    return ServingError(500, typed_line(error))
+
+
+def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """ASCII, so that no text of a model is lost in its encoding."""
+    body = json.dumps(content).encode("ascii")
+    return Response(body, status, headers, media_type="application/json")
+
+
+def _refusal(error: ServingError) -> Response:
+    headers = {"retry-after": error.retry_after} if error.retry_after else None
+    return _json(error_json(error), error.status, headers)
+
+
+def _client(backend: Backend, chat: ChatRequest, number: int) -> Client:
     """A backend as a controller's client."""
     turns = count(1)
 
-    def ask(messages: list[Message], max_tokens: int) -> Awaitable[AnyCompletion]:
-        seed = turn_seed(asked, number, next(turns))
-        sampling = replace(asked.sampling, max_tokens=max_tokens, seed=seed)
+    def complete(messages: list[Message], max_tokens: int) -> Awaitable[AnyCompletion]:
+        seed = turn_seed(chat, number, next(turns))
+        sampling = replace(chat.sampling, max_tokens=max_tokens, seed=seed)
         return backend.complete(messages, sampling)
 
-    return ask
+    return complete
 
 
 async def _while_connected(receive: Receive, work: Coroutine[Any, Any, str], seconds: float) -> str:
-    """Do ``work``, but drop it when the client goes, or takes the answer too slowly.
+    """Do ``work``, but drop it when the client disconnects, or takes the answer too slowly.
 
     Raises ClientDisconnect then.
     """

@@ -27,13 +27,13 @@ class AnswerJournal(LineJournal[str, RemoteCompletion]):
     def read(self, line: bytes, number: int) -> tuple[str, RemoteCompletion]:
         """The answer of a line with its request key."""
         try:
-            said = json.loads(line)
-            return str(said["key"]), RemoteCompletion(
-                text=str(said["text"]),
-                finish_reason=FinishReason(said["finish_reason"]),
-                prompt_tokens=int(said["prompt_tokens"]),
-                completion_tokens=int(said["completion_tokens"]),
-                tokens=tuple((str(text), float(nats)) for text, nats in said.get("tokens", ())),
+            fields = json.loads(line)
+            return str(fields["key"]), RemoteCompletion(
+                text=str(fields["text"]),
+                finish_reason=FinishReason(fields["finish_reason"]),
+                prompt_tokens=int(fields["prompt_tokens"]),
+                completion_tokens=int(fields["completion_tokens"]),
+                tokens=tuple((str(text), float(nats)) for text, nats in fields.get("tokens", ())),
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(

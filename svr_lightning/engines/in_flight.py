@@ -19,8 +19,7 @@ class InFlight(Generic[T]):
         self._portal: BlockingPortal | None = None
         self._thread = contextlib.ExitStack()
         self._running: dict[int, concurrent.futures.Future[T]] = {}
-        self._ended: queue.SimpleQueue[tuple[int, concurrent.futures.Future[T]]]
-        self._ended = queue.SimpleQueue()
+        self._ended = queue.SimpleQueue[tuple[int, concurrent.futures.Future[T]]]()
 
     def __len__(self) -> int:
         return len(self._running)
@@ -31,15 +30,13 @@ class InFlight(Generic[T]):
         return self._portal is not None
 
     def open(self) -> None:
-        """Start the thread, if it does not run."""
-        if self._portal is None:
-            self._portal = self._thread.enter_context(start_blocking_portal())
+        """Start the thread."""
+        self._portal = self._thread.enter_context(start_blocking_portal())
 
-    def start(self, number: int, answer: Callable[..., Awaitable[T]], *arguments: Any) -> None:
-        """Begin ``answer(*arguments)``."""
+    def start(self, number: int, function: Callable[..., Awaitable[T]], *arguments: Any) -> None:
+        """Run ``function(*arguments)`` under this number."""
         assert self._portal is not None
-        future = self._portal.start_task_soon(answer, *arguments)
-        self._running[number] = future
+        future = self._running[number] = self._portal.start_task_soon(function, *arguments)
         ended = self._ended
         future.add_done_callback(lambda done: ended.put((number, done)))
 
@@ -54,24 +51,23 @@ class InFlight(Generic[T]):
         return found
 
     def drop(self, number: int) -> None:
-        """Stop one of them, which is not taken then."""
+        """Stop one of them, whose result is not taken."""
         if future := self._running.pop(number, None):
             future.cancel()
 
     def call(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """What a coroutine of its own returns, waited for."""
-        self.open()
+        """Run a function in the thread and wait for its result."""
         assert self._portal is not None
         return self._portal.call(function, *arguments)
 
-    def close(self, hang_up: Callable[[], Awaitable[Any]]) -> None:
-        """Close the connections by ``hang_up``, and stop all coroutines and the thread."""
+    def close(self, disconnect: Callable[[], Awaitable[Any]]) -> None:
+        """Close the connections by ``disconnect``, and stop all coroutines and the thread."""
         if self._portal is None:
             return
         for future in list(self._running.values()):  # else each would find its server gone
             future.cancel()
         with contextlib.suppress(httpx.HTTPError, OSError):
-            self._portal.call(hang_up)
+            self._portal.call(disconnect)
         self._running.clear()
         self._ended = queue.SimpleQueue()
         self._portal.call(self._portal.stop, True)

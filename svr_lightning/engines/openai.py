@@ -4,46 +4,28 @@ Answers are kept in a journal, if there is one, before they are used, so that an
 evaluation does not ask for them again.
 """
 
-import asyncio
-import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
-
-import httpx
-import numpy as np
 
 from svr_lightning.core.types import RemoteCompletion
 from svr_lightning.engines.answers import AnswerJournal
 from svr_lightning.engines.base import Engine, Refusal, Request, TextOutput
+from svr_lightning.engines.chat_client import ChatClient, Retries
 from svr_lightning.engines.chat_protocol import (
+    ChatError,
     MalformedError,
     UnusableError,
-    is_retried,
-    read_answer,
     request_body,
     request_key,
-    retry_delay,
-    server_message,
 )
-from svr_lightning.engines.connections import Connections
 from svr_lightning.engines.in_flight import InFlight
-from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.errors import ConfigError, require
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 REFUSALS = 8
 """Number of refused requests before the first answer that stops the run."""
-_CONNECT_SECONDS = 30.0
-
-
-class _Failure(NamedTuple):
-    """A failed try that may be repeated."""
-
-    reason: str
-    retry_after: str | None = None
-    answered: bool = False
-    """The server answered, but not with a chat completion."""
 
 
 class OpenAIEngine(Engine):
@@ -57,7 +39,7 @@ class OpenAIEngine(Engine):
         concurrency: maximum number of requests in flight.
         timeout: seconds that one try may take, waiting in the server's queue included.
         tries: how often one request is sent before the run stops.
-        patience: seconds that one request may take with all its tries and the waits between them.
+        patience: seconds after which a request is not sent again.
         first_delay: seconds before the second try; each further wait is twice as long.
         logprobs: ask for the log-probabilities of sampled tokens, which some stopping rules read.
 
@@ -93,17 +75,16 @@ class OpenAIEngine(Engine):
         self.model_name = model_name
         self.api_key_env = api_key_env
         self.max_batch = concurrency
-        self.timeout, self.tries = timeout, tries
-        self.patience, self.first_delay = patience, first_delay
+        self.retries = Retries(
+            tries=tries, first_delay=first_delay, timeout=timeout, patience=patience
+        )
         self.logprobs = logprobs
         self.journal: AnswerJournal | None = None
         self.chat_template_kwargs: Mapping[str, Any] = {}
         self.api_key()  # a variable that is not set is reported before any data is read
-        self._asked = InFlight[RemoteCompletion | str]()
-        self._http: Connections
-        self._slots: asyncio.Semaphore
+        self._requests = InFlight[RemoteCompletion | str]()
+        self._client: ChatClient
         self._recalled: list[TextOutput] = []
-        self._tries: dict[int, int] = {}
         self._answered = self._refused = 0
 
     @property
@@ -148,12 +129,15 @@ class OpenAIEngine(Engine):
         if known is not None:
             self._recalled.append(TextOutput(id=request.id, completion=known, recalled=True))
             return
-        if not self._asked.is_open:
-            self._slots = asyncio.Semaphore(self.max_batch)
-            connect = min(_CONNECT_SECONDS, self.timeout)
-            self._http = Connections(self.max_batch, connect, key=self.api_key())
-            self._asked.open()
-        self._asked.start(request.id, self._answer, request.id, body, key)
+        if not self._requests.is_open:
+            self._client = ChatClient(
+                self.base_url,
+                key=self.api_key(),
+                concurrency=self.max_batch,
+                retries=self.retries,
+            )
+            self._requests.open()
+        self._requests.start(request.id, self._complete, body, key)
 
     def step(self) -> list[TextOutput | Refusal]:
         """Wait until at least one request has ended.
@@ -163,22 +147,22 @@ class OpenAIEngine(Engine):
         """
         ended: list[TextOutput | Refusal] = [*self._recalled]
         self._recalled.clear()
-        answers = self._asked.take(wait=not ended)
+        answers = self._requests.take(wait=not ended)
         return ended + [self._result(number, answer) for number, answer in answers]
 
     def cancel(self) -> None:
         """Cancel all requests and close the connections."""
         self._recalled.clear()
-        self._tries.clear()
         self.sleep()
 
     def sleep(self) -> None:
         """Close the connections; the next submit opens new ones."""
-        self._asked.close(lambda: self._http.close())  # opened by the first submit
+        self._requests.close(lambda: self._client.close())  # opened by the first submit
 
     def describe_wait(self) -> str:
         """The highest try among the requests in flight, such as ``try 2 of 6``."""
-        return f"try {max([1, *list(self._tries.values())])} of {self.tries}"
+        current = self._client.highest_try if self._requests.is_open else 1
+        return f"try {current} of {self.retries.tries}"
 
     def _result(self, number: int, answer: RemoteCompletion | str) -> TextOutput | Refusal:
         if isinstance(answer, RemoteCompletion):
@@ -194,90 +178,51 @@ class OpenAIEngine(Engine):
             )
         return Refusal(id=number, reason=answer)
 
-    async def _answer(
-        self, number: int, body: Mapping[str, Any], key: str
-    ) -> RemoteCompletion | str:
-        answer = await self._complete(number, body)
-        if self.journal is not None and isinstance(answer, RemoteCompletion):
+    async def _complete(self, body: Mapping[str, Any], key: str) -> RemoteCompletion | str:
+        """The answer, kept in the journal, or the reason why this request cannot have one.
+
+        Raises:
+            ConfigError: if no request can have one.
+        """
+        try:
+            answer = await self._client.complete(body)
+        except ChatError as error:
+            return self._reason(error)
+        if self.journal is not None:
             self.journal.add(key, answer)
         return answer
 
-    async def _complete(self, number: int, body: Mapping[str, Any]) -> RemoteCompletion | str:
-        """Send a request until it is answered; a string is the reason why it cannot be.
-
-        Raises:
-            ConfigError: if the server does not answer in all tries, or rejects every request.
-        """
-        data = json.dumps(body).encode("ascii")
-        jitter = np.random.default_rng(body["seed"])
-        failure, tries = _Failure(""), 0
-        async with self._slots:
-            clock = asyncio.get_running_loop().time
-            deadline = clock() + self.patience
-            try:
-                while tries < self.tries and clock() < deadline:
-                    tries += 1
-                    self._tries[number] = tries
-                    outcome = await self._attempt(data, deadline - clock())
-                    if not isinstance(outcome, _Failure):
-                        return outcome
-                    failure = outcome
-                    if tries < self.tries:
-                        draw, asked = float(jitter.random()), failure.retry_after
-                        wait = retry_delay(tries, self.first_delay, draw, asked)
-                        await asyncio.sleep(min(wait, max(deadline - clock(), 0.0)))
-            finally:
-                self._tries.pop(number, None)
-        said = f"in {tries} tries, the last time: {failure.reason}"
-        if failure.answered:
-            return f"no chat completion {said}"
-        kept = ""
-        if self.journal is not None:
-            answers = f"the {len(self.journal.entries)} answers in {self.journal.path}"
-            kept = f": {answers} are not asked again"
-        raise ConfigError(
-            f"{self.base_url} did not answer {said}. Start the server again and repeat the "
-            f"command{kept}"
-        )
-
-    async def _attempt(self, data: bytes, seconds: float) -> RemoteCompletion | str | _Failure:
-        limit = min(self.timeout, seconds)
-        try:
-            async with asyncio.timeout(limit):
-                return await self._exchange(data)
-        except TimeoutError:
-            return _Failure(f"no answer within {limit:.4g} seconds")
-        except httpx.RequestError as error:
-            return _Failure(one_line(f"{type(error).__name__} {error}"))
-        except MalformedError as error:
-            return _Failure(str(error), answered=True)
-        except UnusableError as error:
+    def _reason(self, error: ChatError) -> str:
+        if isinstance(error, UnusableError):
             return str(error)
-
-    async def _exchange(self, data: bytes) -> RemoteCompletion | str | _Failure:
-        response, body = await self._http.exchange(f"{self.base_url}/chat/completions", data)
-        status = response.status_code
-        if status == 200:
-            return read_answer(body)
-        said = f"HTTP {status}, {server_message(body, self.api_key())}"
-        if is_retried(status):
-            return _Failure(said, response.headers.get("retry-after"))
-        if status in (401, 403):
+        tries = f"in {error.tries} tries, the last time: {error}"
+        if isinstance(error, MalformedError):
+            return f"no chat completion {tries}"
+        if error.temporary:
+            kept = ""
+            if self.journal is not None:
+                answers = f"the {len(self.journal.entries)} answers in {self.journal.path}"
+                kept = f": {answers} are not asked again"
+            raise ConfigError(
+                f"{self.base_url} did not answer {tries}. Start the server again and repeat the "
+                f"command{kept}"
+            ) from error
+        if error.status in (401, 403):
             raise ConfigError(
                 f"{self.base_url} rejects the key of the environment variable {self.key_name} "
-                f"({said}); set it, or name another variable with model.engine.api_key_env"
-            )
-        if status == 404:
+                f"({error}); set it, or name another variable with model.engine.api_key_env"
+            ) from error
+        if error.status == 404:
             raise ConfigError(
                 f"{self.base_url} has no model {self.model_name!r}, or is not the right address "
-                f"({said}); model.engine.model_name must be one that {self.base_url}/models lists"
-            )
-        if not 400 <= status < 500:
+                f"({error}); model.engine.model_name must be one that {self.base_url}/models lists"
+            ) from error
+        if not 400 <= error.status < 500:
             raise ConfigError(
-                f"{self.base_url} answers with {said}; model.engine.base_url must be the address "
+                f"{self.base_url} answers with {error}; model.engine.base_url must be the address "
                 "of the server itself, usually ending in /v1"
-            )
-        return f"the server refuses it: {said}"
+            ) from error
+        return f"the server refuses it: {error}"
 
 
 def check_url(url: str, option: str) -> None:

@@ -19,6 +19,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.types import Problem
+from svr_lightning.devices import driver_fault
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import check_folder
 from svr_lightning.training.checkpoint import DurableCheckpointIO
@@ -309,9 +310,9 @@ def _check_accelerator(accelerator: str) -> None:
     gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
     if accelerator in ("gpu", "cuda") and not gpu:
         raise ConfigError(
-            f"trainer.accelerator={accelerator}, and torch sees no GPU here; to try the "
-            "configuration out on a CPU add --config configs/hardware/cpu_smoke.yaml as the last "
-            "one"
+            f"trainer.accelerator={accelerator}, and torch sees no GPU here"
+            f"{f' ({fault})' if (fault := driver_fault()) else ''}; to try the configuration out "
+            "on a CPU add --config configs/hardware/cpu_smoke.yaml as the last one"
         )
 
 

@@ -10,7 +10,7 @@ from svr_lightning.engines.base import SamplingParams
 from svr_lightning.engines.chat_protocol import (
     MalformedError,
     UnusableError,
-    is_retried,
+    is_temporary,
     read_answer,
     request_body,
     request_key,
@@ -137,8 +137,8 @@ def test_retry_after_is_honoured_within_bounds(header: str, seconds: float) -> N
     assert retry_delay(1, 1.0, 0.0, header) == seconds
 
 
-def test_what_may_pass_is_retried_and_what_is_refused_is_not() -> None:
-    again = [status for status in range(200, 600) if is_retried(status)]
+def test_what_may_pass_is_temporary_and_what_is_refused_is_not() -> None:
+    again = [status for status in range(200, 600) if is_temporary(status)]
     assert again == [408, 409, 429, *range(500, 600)]
 
 
