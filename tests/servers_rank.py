@@ -1,4 +1,4 @@
-"""One of two processes with a policy and an engine of servers.
+"""One of two processes with an engine of servers.
 
 ``python -m tests.servers_rank FOLDER URL,URL`` is a rank's part.
 """
@@ -19,7 +19,7 @@ if __name__ == "__main__":
     engine = ServersEngine(urls.split(","), folder)
     engine.start(model, (EOS,), 512)
     engine.sync(model, 3)
-    assert engine.max_batch == 4  # its share of eight places
+    assert engine.max_batch == 4  # its share of eight slots
     for number in range(20):
         engine.submit(ask(number))
     assert {output.version for output in finish(engine, 20).values()} == {3}

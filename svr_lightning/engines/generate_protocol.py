@@ -1,9 +1,10 @@
 """The token protocol of vLLM's servers on plain values: what is sent, and what an answer means."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from msgspec import Meta, Struct, convert
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Request
@@ -11,23 +12,15 @@ from svr_lightning.errors import one_line
 
 LOGPROBS_MODE = "processed_logprobs"
 """The server's, so that log-probabilities are those at the sampling temperature."""
-NO_LOGPROB = -9999.0
-"""What a server tells in the place of one that is not finite."""
-ROUNDING = 0.1
-"""Nats by which rounding may lift the log-probability of a sure token above 0."""
-_UNREADABLE = (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError)
+_UNREADABLE = (ValueError, RecursionError)  # msgspec's errors are ValueErrors
 
 
 class ServerError(Exception):
     """What is wrong with a server; others may do."""
 
 
-class PassingError(ServerError):
-    """A dropped connection or a server's own fault, which may be over if it is healthy."""
-
-
 class Facts(NamedTuple):
-    """What a server says of itself."""
+    """What a server reports of itself."""
 
     dtype: str
     """Of its weights, as torch names it."""
@@ -50,14 +43,12 @@ def read_facts(body: bytes, max_model_len: int) -> Facts:
         mode, longest = model["logprobs_mode"], int(model["max_model_len"])
         facts = Facts(
             dtype=str(model["dtype"]).removeprefix("torch."),
-            slots=int(config["scheduler_config"]["max_num_seqs"]),
+            slots=max(int(config["scheduler_config"]["max_num_seqs"]), 1),
             wrapped=model.get("multimodal_config") is not None,
             on_cpu=config["device_config"]["device"] == "cpu",
         )
-        if facts.slots < 1:
-            raise ValueError(facts.slots)
-    except (*_UNREADABLE, AttributeError) as error:
-        raise ServerError("/server_info says nothing of its model; vLLM 0.32 does") from error
+    except (*_UNREADABLE, LookupError, TypeError, AttributeError) as error:
+        raise ServerError("/server_info does not describe its model; vLLM 0.32 does") from error
     if mode != LOGPROBS_MODE:
         raise ServerError(f"it runs with --logprobs-mode {mode}; start it with {LOGPROBS_MODE}")
     if longest < max_model_len:
@@ -87,6 +78,31 @@ def generate_body(request: Request, stop_token_ids: Sequence[int]) -> dict[str, 
     }
 
 
+class _Logprob(Struct):
+    # A server reports -9999 in the place of one that is not finite, and rounding may lift the
+    # log-probability of a sure token slightly above 0.
+    logprob: Annotated[float, Meta(gt=-9999.0, lt=0.1)]
+
+
+class _Logprobs(Struct):
+    content: list[_Logprob]
+
+
+class _Span(Struct):
+    version: str | int
+
+
+class _Choice(Struct):
+    token_ids: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1)]
+    logprobs: _Logprobs
+    finish_reason: Literal["stop", "length"]
+    weight_versions: list[_Span] | None = None
+
+
+class _Answer(Struct):
+    choices: Annotated[list[_Choice], Meta(min_length=1)]
+
+
 class Drawn(NamedTuple):
     """A completion."""
 
@@ -95,45 +111,40 @@ class Drawn(NamedTuple):
     finish_reason: FinishReason
 
 
-def read_generation(body: bytes, weights: str, most: int, vocabulary: int) -> Drawn:
-    """Read an answer of at most ``most`` tokens, drawn with the weights of this name.
+def read_generation(body: bytes, weights: str, max_tokens: int, vocabulary: int) -> Drawn:
+    """Read an answer of at most ``max_tokens`` tokens, drawn with the weights of this name.
 
     Raises:
         ServerError: if it is none, or of other weights.
     """
     try:
-        choice = json.loads(body)["choices"][0]
-        token_ids = tuple(choice["token_ids"])
-        logprobs = tuple(float(one["logprob"]) for one in choice["logprobs"]["content"])
-        versions = {str(span["version"]) for span in choice["weight_versions"] or ()}
-        reason = FinishReason(choice["finish_reason"])
+        choice = convert(json.loads(body), _Answer).choices[0]
     except _UNREADABLE as error:
-        raise ServerError("its answer is no completion with log-probabilities") from error
+        raise ServerError(
+            f"its answer is no completion with log-probabilities ({one_line(error)})"
+        ) from error
+    versions = {str(span.version) for span in choice.weight_versions or ()}
     if versions != {weights}:
-        found = one_line(", ".join(sorted(versions))) or "none that it names"
-        raise ServerError(f"it answers with the weights {found} in the place of {weights}")
-    if not all(type(token) is int and 0 <= token < vocabulary for token in token_ids):
-        raise ServerError(f"its tokens are not numbers from 0 to {vocabulary - 1}")
-    if not 1 <= len(token_ids) <= most:
-        raise ServerError(f"it answers with {len(token_ids)} tokens, asked for 1 to {most}")
-    if len(logprobs) != len(token_ids) or not all(map(_is_logprob, logprobs)):
-        raise ServerError("its log-probabilities are not one finite number for each token")
-    return Drawn(token_ids, logprobs, reason)
+        found = one_line(", ".join(sorted(versions))) or "of no name"
+        raise ServerError(f"it answers with the weights {found} instead of {weights}")
+    tokens = tuple(choice.token_ids)
+    if len(tokens) > max_tokens or max(tokens) >= vocabulary:
+        raise ServerError(f"its answer has more than {max_tokens} tokens, or unknown ones")
+    logprobs = tuple(one.logprob for one in choice.logprobs.content)
+    if len(logprobs) != len(tokens):
+        raise ServerError("its answer does not have one log-probability for each token")
+    return Drawn(tokens, logprobs, FinishReason(choice.finish_reason))
 
 
-def _is_logprob(nats: float) -> bool:
-    return math.isfinite(nats) and NO_LOGPROB < nats < ROUNDING
-
-
-def choose(running: Mapping[str, int], slots: Mapping[str, int]) -> str:
-    """The server that the next request goes to: that with the emptiest slots, or the first such.
+def least_busy(running: Mapping[str, int], slots: Mapping[str, int]) -> str:
+    """The server for the next request: the one with the largest share of free slots.
 
     Args:
         running: requests at each server that is in use, at least one.
         slots: requests that each server runs at the same time.
 
     Examples:
-        >>> choose({"a": 2, "b": 3}, {"a": 4, "b": 8})
+        >>> least_busy({"a": 2, "b": 3}, {"a": 4, "b": 8})
         'b'
     """
     return min(running, key=lambda name: running[name] / slots[name])

@@ -9,8 +9,8 @@ from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.generate_protocol import (
     Facts,
     ServerError,
-    choose,
     generate_body,
+    least_busy,
     read_facts,
     read_generation,
 )
@@ -45,7 +45,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("spans", OTHERS.values(), ids=OTHERS)
 def test_an_answer_of_other_weights_is_refused(spans: Any) -> None:
-    with pytest.raises(ServerError, match=r"answers with the weights .* in the place of run-4"):
+    with pytest.raises(ServerError, match=r"answers with the weights .* instead of run-4"):
         read_generation(answer(weight_versions=spans), "run-4", 2, 6)
 
 
@@ -78,39 +78,39 @@ def test_an_answer_that_cannot_be_trained_on_is_refused(body: bytes) -> None:
 
 
 def info(**model: Any) -> bytes:
-    said = {"logprobs_mode": "processed_logprobs", "max_model_len": 512, "dtype": "torch.bfloat16"}
+    options = {"logprobs_mode": "processed_logprobs", "max_model_len": 512}
     config = {
-        "model_config": {**said, "multimodal_config": None, **model},
+        "model_config": {**options, "dtype": "torch.bfloat16", "multimodal_config": None, **model},
         "scheduler_config": {"max_num_seqs": 128},
         "device_config": {"device": "cuda"},
     }
     return json.dumps({"vllm_config": config}).encode()
 
 
-def test_a_server_says_what_it_is() -> None:
+def test_a_server_reports_what_it_is() -> None:
     assert read_facts(info(), 512) == Facts("bfloat16", 128, wrapped=False, on_cpu=False)
     assert read_facts(info(multimodal_config={}), 512).wrapped
 
 
-def test_a_server_that_cannot_train_is_refused_with_the_option_that_mends_it() -> None:
+def test_a_server_that_cannot_train_is_refused_with_the_option_that_fixes_it() -> None:
     with pytest.raises(ServerError, match="--logprobs-mode raw_logprobs; start it with processed_"):
         read_facts(info(logprobs_mode="raw_logprobs"), 512)
     with pytest.raises(ServerError, match=r"--max-model-len 512, less than .*max_model_len=513"):
         read_facts(info(), 513)
     for body in (b"", b"{}", b'{"vllm_config": "text"}'):
-        with pytest.raises(ServerError, match="says nothing of its model"):
+        with pytest.raises(ServerError, match="does not describe its model"):
             read_facts(body, 512)
 
 
-def test_the_next_request_goes_where_the_largest_share_of_places_is_free() -> None:
-    assert choose({"a": 0, "b": 0}, {"a": 4, "b": 8}) == "a"
-    assert choose({"a": 1, "b": 1}, {"a": 4, "b": 8}) == "b"  # 1/4 and 1/8
-    assert choose({"b": 9}, {"a": 4, "b": 8}) == "b"
+def test_the_next_request_goes_where_the_largest_share_of_slots_is_free() -> None:
+    assert least_busy({"a": 0, "b": 0}, {"a": 4, "b": 8}) == "a"
+    assert least_busy({"a": 1, "b": 1}, {"a": 4, "b": 8}) == "b"  # 1/4 and 1/8
+    assert least_busy({"b": 9}, {"a": 4, "b": 8}) == "b"
 
 
-def test_a_request_says_how_it_is_drawn_and_what_alone_ends_it() -> None:
+def test_a_request_has_its_sampling_and_what_alone_ends_it() -> None:
     body = generate_body(ask(3, seed=2**63 - 1, top_k=5), (EOS, 9))
     assert body["token_ids"] == list(ask(3).prompt_ids)
-    said = body["sampling_params"]
-    assert (said["seed"], said["top_k"], said["temperature"]) == (2**63 - 1, 5, 1.0)
-    assert (said["stop_token_ids"], said["ignore_eos"], said["logprobs"]) == ([EOS, 9], True, 0)
+    sent = body["sampling_params"]
+    assert (sent["seed"], sent["top_k"], sent["temperature"]) == (2**63 - 1, 5, 1.0)
+    assert (sent["stop_token_ids"], sent["ignore_eos"], sent["logprobs"]) == ([EOS, 9], True, 0)

@@ -1,6 +1,5 @@
-"""Rollouts on two vLLM servers: those of vLLM in this process, also when servers hang or die."""
+"""Rollouts on two vLLM servers: those of vLLM in this process, also when one dies."""
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,6 @@ from tests.vllm.conftest import kept_alive
 from tests.vllm.serving import VLLMServer
 
 STEPS = 10
-SECONDS = 4
-"""After which a server counts as hung: also a busy machine's answers sooner."""
 AS_IN_PROCESS = (
     *("--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--max-num-seqs", "64"),
     *("--no-enable-chunked-prefill", "--max-num-batched-tokens", str(CPU_BATCHED_TOKENS)),
@@ -140,70 +137,35 @@ def test_a_request_alone_has_the_log_probabilities_of_the_process_in_every_bit(
 
 
 class Struck(ServersEngine):
-    """Counts servers, and does something to them in each step's rollout."""
+    """In step four a server is killed while it completes requests; it is up again in step seven."""
 
-    def __init__(self, servers: list[VLLMServer], folder: Path, **options: Any) -> None:
-        super().__init__([s.url for s in servers], str(folder), **options)
-        self._servers = servers
-        self._begun = -1
-        self.in_use: list[int] = []
+    def __init__(self, servers: list[VLLMServer], folder: Path) -> None:
+        super().__init__([server.url for server in servers], str(folder))
+        self._server, self._killed = servers[1], False
+        self.counts: list[int] = []
         """Servers that have taken each step's weights."""
 
     def sync(self, model: Any, version: int) -> None:
+        if version + 1 == 7:
+            self._server.start()
+            self._server.wait()
         super().sync(model, version)
-        self.in_use.append(len(self._pool.in_use))
+        self.counts.append(len(self.in_use))
 
     def step(self) -> list[Output]:
-        """Strike when the first requests of a rollout are at the servers."""
-        if self.version > self._begun:
-            self._begun = self.version
-            self.strike(self.version + 1, *self._servers)
+        if self.version + 1 == 4 and not self._killed:
+            self._killed = True
+            self._server.kill()
         return super().step()
 
-    def strike(self, step: int, first: VLLMServer, second: VLLMServer) -> None:
-        """In step two a server hangs, which answers again in step three; in step four one dies."""
-        match step:
-            case 2:
-                first.signal(signal.SIGSTOP)
-            case 3:
-                first.signal(signal.SIGCONT)
-            case 4:
-                second.kill()
 
-
-class Restarted(Struck):
-    """In step two a server is killed, which is up again before step four."""
-
-    def strike(self, step: int, first: VLLMServer, second: VLLMServer) -> None:
-        if step == 2:
-            second.kill()
-
-    def sync(self, model: Any, version: int) -> None:
-        if version + 1 == 4:
-            self._servers[1].start()
-            self._servers[1].wait()
-        super().sync(model, version)
-
-
-def test_a_killed_server_that_is_started_again_is_used_again(
+def test_a_killed_server_changes_nothing_and_is_used_again_once_it_is_up(
     policy: Path, servers: list[VLLMServer], in_process: InProcess, tmp_path: Path
 ) -> None:
-    engine = Restarted(servers, tmp_path / "weights")
-    with pytest.warns(UserWarning, match="is left out"):
-        found = trained(policy, engine, tmp_path)
-    assert_equal(found, in_process[:2])
-    assert engine.in_use == [2, 2, 1, *[2] * 7]
-
-
-def test_a_server_that_hangs_comes_back_and_one_that_dies_changes_nothing(
-    policy: Path, servers: list[VLLMServer], in_process: InProcess, tmp_path: Path
-) -> None:
-    engine = Struck(servers, tmp_path / "weights", health_seconds=SECONDS)
+    engine = Struck(servers, tmp_path / "weights")
     with pytest.warns(UserWarning, match="is left out") as warned:
         found = trained(policy, engine, tmp_path)
     assert_equal(found, in_process[:2])
-    said = [str(one.message) for one in warned if "is left out" in str(one.message)]
-    assert [line.split()[0] for line in said] == [server.url for server in servers]
-    assert f"no answer from /health within {SECONDS} seconds" in said[0]
-    # Step three's weights came before the first server went on.
-    assert engine.in_use == [2, 2, 1, 2, *[1] * 6]
+    messages = [str(one.message) for one in warned if "is left out" in str(one.message)]
+    assert [message.split()[0] for message in messages] == [servers[1].url]
+    assert engine.counts == [2] * 4 + [1] * 2 + [2] * 4
