@@ -27,7 +27,7 @@ import torch
 import yaml
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, masking_utils
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from svr_lightning.cli.main import main as command_line
@@ -275,6 +275,8 @@ def counted(plan: Plan, layers: int | None = None) -> Usage:
     with ExitStack() as scope:
         if plan.device == "cuda":
             scope.enter_context(kernels())
+        # A row is one sequence. With data transformers sees that, and makes no mask.
+        scope.enter_context(patch.object(masking_utils, "find_packed_sequence_indices", _no_mask))
         scope.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         model = build(config, plan.precision == "bf16-true")
         reference: Any = None
@@ -307,6 +309,10 @@ def counted(plan: Plan, layers: int | None = None) -> Usage:
             micro_batch=micro_batch,
             step=step,
         )
+
+
+def _no_mask(position_ids: Tensor) -> None:
+    """In place of what looks for several sequences in a row."""
 
 
 def _bytes(tensors: Any) -> int:

@@ -1,17 +1,12 @@
 """The computed memory of a training step."""
 
-import functools
-import inspect
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from svr_lightning.errors import ConfigError
 from tools import memory
@@ -123,28 +118,6 @@ def test_zero_shards_masters_moments_and_gradients_over_the_ranks() -> None:
     # bf16: the sum, those of this micro-batch, and a bucket of 1000.
     assert (one.gradients, four.gradients) == (4 * count + 2000, count + 2000)
     assert one.micro_batch == four.micro_batch
-
-
-def test_kernels_that_are_installed_and_need_a_gpu_are_not_called(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("svr_lightning.training.kernels._PUT_ASIDE", {})
-    for name, plain in vars(modeling_qwen3_5).copy().items():
-        if name.endswith(("gated_delta_rule", "causal_conv1d_fn")):
-            monkeypatch.setattr(modeling_qwen3_5, name, with_kernel(inspect.unwrap(plain)))
-    for device in ("cpu", "cuda"):
-        assert usage(tiny(device=device, ranks=8)).micro_batch > 0
-
-
-def with_kernel(plain: Any) -> Any:
-    """What transformers makes of its function where a kernel is installed."""
-    implementation = {}
-
-    @functools.wraps(plain)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return implementation[torch.device("cuda")]
-
-    return wrapped
 
 
 def test_without_zero_weights_gradients_and_both_moments_are_in_fp32() -> None:
