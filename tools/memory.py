@@ -8,7 +8,8 @@ Takes what ``svr fit`` takes, runs the package's own training step at its true s
 without data, and counts what exists at a time storage by storage. It needs neither a GPU nor the
 checkpoint. Every sequence is as long as the configuration allows: an upper bound. Not counted are
 temporaries inside one operation, fragmentation, the CUDA context and libraries' workspaces: leave
-3 GiB for them. Kernels that a CPU lacks are replaced by functions that make the same tensors.
+3 GiB for them. Kernels that a CPU lacks are replaced by functions that make the same tensors; where
+flash-linear-attention is installed, transformers would call it: run this in an environment without.
 """
 
 import inspect

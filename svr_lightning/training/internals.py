@@ -43,10 +43,16 @@ PRIVATE = {
     ),
     "torch._C._len_torch_function_stack": "engines work under no torch-function mode",
     "torch.overrides._pop_mode_temporarily": "as above",
+    "transformers.PreTrainedConfig._attn_implementation": "which attention a model calls",
     "deepspeed.ops.__compatible_ops__": "no communication kernel is compiled on CPUs",
 }
 
 Fetcher = _DataFetcher
+
+
+def attention_of(model: Any) -> str:
+    """The name of the attention function that a transformers model calls."""
+    return str(model.config._attn_implementation)
 
 
 class FitLoop(_FitLoop):

@@ -16,6 +16,7 @@ from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import BehaviourWeights, LossSpec, policy_loss
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, sample_of
+from svr_lightning.training.internals import attention_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +24,7 @@ class TrainBatch:
     """One micro-batch."""
 
     input_ids: Tensor
-    """[B, L] prompts, each followed by its completion, padded on the right. No mask is needed:
-    causal layers never look to the right of a token, and the loss leaves padding out."""
+    """[B, L] prompts, each followed by its completion, padded on the right."""
     lengths: tuple[int, ...]
     """[B] tokens of each prompt and completion."""
     rows: Tensor
@@ -320,9 +320,27 @@ def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Te
     The output layer is applied only to positions that predict them: no prompt, no padding.
     """
     ids, rows, positions = batch.input_ids, batch.rows, batch.logit_positions
-    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    hidden = model.base_model(input_ids=ids, use_cache=False, **_no_mask(model)).last_hidden_state
     head = model.get_output_embeddings()
     bias = getattr(head, "bias", None)
     token_ids = ids[rows, positions + 1]
     logp = linear_logprobs(hidden[rows, positions], head.weight, bias, token_ids, temperature)
     return logp.new_zeros(batch.mask.shape).masked_scatter(batch.mask.bool(), logp)
+
+
+_MASKLESS_MODELS = ("qwen3", "qwen3_5_text")
+"""Architectures that take a mask for each kind of layer, as their source says."""
+_MASKLESS_LAYERS = ("full_attention", "linear_attention")
+
+
+def _no_mask(model: Any) -> dict[str, Any]:
+    """Arguments that tell ``model`` that its rows need no mask, if it supports them.
+
+    Causal layers never look to the right of a token, and the loss leaves padding out. Otherwise
+    transformers derives a mask from the positions, which waits for the GPU.
+    """
+    layers = set(getattr(model.config, "layer_types", None) or ())
+    attention = attention_of(model)
+    known = model.config.model_type in _MASKLESS_MODELS and layers <= set(_MASKLESS_LAYERS)
+    causal = attention == "sdpa" or attention.startswith("flash")
+    return {"attention_mask": dict.fromkeys(_MASKLESS_LAYERS)} if known and causal else {}

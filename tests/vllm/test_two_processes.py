@@ -24,7 +24,7 @@ HELD_OUT = 3
 ZERO2 = ("--trainer.strategy", "deepspeed_stage_2")
 GAP = "engine/logprob_diff"
 """Rounding alone, which the engine does not repeat from process to process."""
-TASK = "{class_path: tests.vllm.graded_by_rank.GradedByRank}"
+TASK = "tests.vllm.graded_by_rank.GradedByRank"
 SOURCE = f"{{name: train, task: {TASK}, path: 'embedded:countdown-tiny', limit: 16}}"
 DEV = (
     "[{name: dev, task: countdown, path: 'embedded:countdown-tiny', split: dev, "
