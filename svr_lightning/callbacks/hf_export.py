@@ -18,7 +18,6 @@ from svr_lightning.core.stopping import Confident, rule_as_config
 from svr_lightning.engines import lora
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.report.numbers import text_of
-from svr_lightning.report.text import Table, to_markdown
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 
 _SCORES = ("accuracy", "turns", "esr", "pse", "brier")
@@ -87,15 +86,14 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
 
 def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
     """The model card: how the policy was trained, a command that runs it, and its scores."""
-    scores = Table(
-        name="scores",
-        caption="On held-out problems",
-        head=("data set", "n", *(DEFINITIONS[metric].head for metric in _SCORES)),
-        rows=[
-            [name, str(values["n"]), *(text_of([datasets], [name], metric) for metric in _SCORES)]
-            for name, values in datasets.items()
-        ],
-    )
+    rows = [
+        ["data set", "n", *(DEFINITIONS[metric].head for metric in _SCORES)],
+        ["---"] * (len(_SCORES) + 2),
+    ]
+    for name, values in datasets.items():
+        numbers = (text_of([datasets], [name], metric) for metric in _SCORES)
+        rows.append([name.replace("|", "\\|"), str(values["n"]), *numbers])
+    scores = ["", "On held-out problems:", "", *(f"| {' | '.join(row)} |" for row in rows)]
     recipe, (max_turns, rule) = pl_module.recipe, pl_module.stop_policy
     stop = f"at the first complete turn with {rule}, or" if rule is not None else "only"
     lines = [
@@ -114,7 +112,7 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
         "```bash",
         *_command(pl_module),
         "```",
-        *(["", to_markdown(scores)] if datasets else []),
+        *(scores if datasets else []),
         "",
     ]
     return "\n".join(lines)

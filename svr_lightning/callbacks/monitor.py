@@ -15,8 +15,12 @@ from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.table import pool
 from svr_lightning.display import excerpt, plain
 from svr_lightning.report.drawing import Draw, pixels
-from svr_lightning.report.figures_accuracy import draw_rules, rule_numbers
-from svr_lightning.report.figures_turns import draw_reliability, reliability_numbers
+from svr_lightning.report.figures import (
+    draw_reliability,
+    draw_rules,
+    reliability_numbers,
+    rule_numbers,
+)
 from svr_lightning.report.numbers import Numbers
 from svr_lightning.report.runs import Run, read_methods
 from svr_lightning.report.trajectories import trajectories
@@ -68,7 +72,8 @@ def _pictures(run: Run) -> list[tuple[str, Draw, Numbers]]:
     pictures: list[tuple[str, Draw, Numbers]] = []
     if run.rule is not None:
         rules = compare_stops(run.tables, run.rule, run.max_turns) if run.complete else None
-        pictures.append(("accuracy_over_tokens", draw_rules, rule_numbers(run, rules)))
+        numbers = rule_numbers(pool(run.tables), run.rule, run.max_turns, rules)
+        pictures.append(("accuracy_over_tokens", draw_rules, numbers))
     if run.self_checks:
         numbers = reliability_numbers(pool(run.tables))
         pictures.append(("reliability", draw_reliability, numbers))

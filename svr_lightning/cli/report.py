@@ -1,13 +1,13 @@
 """Figures, tables for a paper, and a page to read, from recorded samples.
 
-    python -m svr_lightning report SVR=RUN/eval/test --out report
-    python -m svr_lightning report SVR=A/eval/test SVR=B/eval/test GRPO=C/eval/test
+    svr report SVR=RUN/eval/test --out report
+    svr report SVR=A/eval/test SVR=B/eval/test GRPO=C/eval/test
 
 A repeated name adds data sets that it lacks, or otherwise another seed of the method: values are
 then means with standard deviations. If every turn was recorded (model.evaluation.adaptive false),
 the stopping rule of the run's configuration is replayed, fixed budgets and thresholds are shown
-too, and all stopping rules are compared within the same tokens. Writes index.html, report.md,
-tables.tex, report.json, and figures/ with the numbers of each figure.
+too, and all stopping rules are compared within the same tokens. Writes index.html, tables.tex,
+report.json, and figures/ with the numbers of each figure.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_file, write_json
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import Plot, all_figures
-from svr_lightning.report.page import page, report_md
+from svr_lightning.report.page import page
 from svr_lightning.report.runs import Method, compare_rules, read_methods, read_votes
 from svr_lightning.report.tables import all_tables, headline, winners
 from svr_lightning.report.text import Table, tables_tex
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder with a samples.jsonl, or that file; the name defaults to the folder's",
     )
     parser.add_argument("--out", type=Path, default=Path("report"), help="folder (report)")
-    parser.add_argument("--votes", type=Path, help="votes.json that the vote command left")
+    parser.add_argument("--votes", type=Path, help="folder of a votes.json, which replay leaves")
     parser.add_argument(
         "--budget",
         type=float,
@@ -98,7 +98,6 @@ def write_report(
         write_json(out / "figures" / f"{figure.name}.json", figure.numbers)
         drawn.append((figure, text))
     write_file(out / "index.html", [page(methods, drawn, notes, tables, most)])
-    write_file(out / "report.md", report_md(methods, figures, notes, tables))
     write_file(out / "tables.tex", [tables_tex(tables)])
     measured = [
         {

@@ -1,16 +1,43 @@
-"""Which figures a report has, each with its caption and numbers."""
+"""The figures of a report. Of each, one function gives the numbers, plain JSON, and one draws them.
+
+Without an average of the paper's data sets, each data set has figures of its own.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
+from statistics import fmean, stdev
+from typing import Any
 
-from svr_lightning.analysis.table import pool
-from svr_lightning.errors import ConfigError
-from svr_lightning.report import figures_accuracy as accuracy
-from svr_lightning.report import figures_training as training
-from svr_lightning.report import figures_turns as turns
-from svr_lightning.report.drawing import Draw
-from svr_lightning.report.numbers import Numbers
-from svr_lightning.report.runs import Method, Votes
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from svr_lightning.analysis.calibration import (
+    BINS,
+    expected_calibration_error,
+    levels_of,
+    reliability_bins,
+)
+from svr_lightning.analysis.intervals import Z_95, effective_size, mean_variance, wilson_interval
+from svr_lightning.analysis.replay import THRESHOLDS, replay, transitions
+from svr_lightning.analysis.stops import ORACLE
+from svr_lightning.analysis.table import (
+    Bools,
+    Ints,
+    TurnTable,
+    cluster_codes,
+    pool,
+    problem_table,
+)
+from svr_lightning.core.metrics import VERDICT_CODES
+from svr_lightning.core.stopping import StopRule
+from svr_lightning.report import drawing
+from svr_lightning.report.drawing import BLUE, FAINT, GREY, LIGHT_BLUE, ORANGE, Draw
+from svr_lightning.report.numbers import Datasets, Numbers, average, groups, values_of
+from svr_lightning.report.runs import Method, Rules, Run, Votes, data_sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,95 +55,446 @@ class Plot:
 
 
 def all_figures(
-    methods: Sequence[Method], votes: Votes, rules: Mapping[int, Numbers] | None = None
+    methods: Sequence[Method], votes: Votes, rules: Rules | None = None
 ) -> tuple[list[Plot], list[str]]:
     """Every figure that the runs allow, and why others are missing."""
     several = any(len(method.runs) > 1 for method in methods)
     spread = "; of several seeds, mean \u00b1 standard deviation" if several else ""
-    figures = [
-        Plot(
-            name="01_frontier",
-            caption=f"Accuracy against tokens. Crosses are 95 % intervals over problems{spread}.",
-            numbers=accuracy.frontier_numbers(methods, votes),
-            draw=accuracy.draw_frontier,
-        ),
-    ]
+    caption = f"Accuracy over tokens. Crosses are 95 % intervals over problems{spread}."
+    numbers = frontier_numbers(methods, votes)
+    figures = [Plot(name="1_tokens", caption=caption, numbers=numbers, draw=draw_frontier)]
     notes = []
+    if not set.intersection(*(set(method.runs[0].tables) for method in methods)):
+        notes.append("No data set is common to all methods, so they cannot be compared.")
     for number, method in enumerate(methods):
-        figures += _of_recording(method, number, (rules or {}).get(number))
-        if not method.runs[0].complete and method.runs[0].max_turns > 1:
+        figures += _of_method(method, number, (rules or {}).get(number, {}))
+        run = method.runs[0]
+        if not run.complete and run.max_turns > 1:
             notes.append(
                 f"{method.name}: no fixed budgets and no thresholds, because its trajectories end "
                 "where they stopped; record every turn with --model.evaluation.adaptive false."
             )
-        if not method.runs[0].self_checks:
+        if not run.self_checks:
             notes.append(f"{method.name}: no figures of confidence, because no turn states one.")
-        try:
-            curves = list(_of_training(method, number))
-        except ConfigError as error:
-            notes.append(f"{method.name}: no training curves; {error}.")
-            continue
-        figures += curves
-        if not curves:
-            notes.append(f"{method.name}: no training curves, because it has no metrics.csv.")
     return figures, notes
 
 
-def _of_recording(method: Method, number: int, rules: Numbers | None) -> Iterator[Plot]:
-    """The figures of a method's first seed, its data sets pooled."""
+def _of_method(method: Method, number: int, rules: Mapping[str, Numbers]) -> Iterator[Plot]:
+    """The figures of a method's first seed."""
     run = method.runs[0]
-    table = pool(run.tables)
     seed = f", seed {run.seed}" if len(method.runs) > 1 else ""
-    pooled = f", {len(run.tables)} data sets pooled" if len(run.tables) > 1 else ""
-    turned = "All recorded turns" if run.complete else "Turns up to the stop"
+    turns = "all recorded turns" if run.complete else "turns up to the stop"
 
-    def plot(name: str, caption: str, numbers: Numbers, draw: Draw) -> Plot:
-        caption = f"{method.name}{seed}: {caption}."
-        name = f"{name}_{number + 1}"
-        return Plot(name=name, caption=caption, numbers=numbers, draw=draw, method=number)
+    def plot(name: str, caption: str, numbers: Numbers, draw: Draw, part: str = "") -> Plot:
+        where = f", {part}" if part else ""
+        place = f"_{list(parts).index(part) + 1}" if part and len(parts) > 1 else ""
+        return Plot(
+            name=f"{name}_{number + 1}{place}",
+            caption=f"{method.name}{seed}{where}: {caption}.",
+            numbers=numbers,
+            draw=draw,
+            method=number,
+        )
 
+    parts = run.parts
     if run.complete:
-        caption = "Every fixed budget, and adaptive inference where answers are self-checked"
-        yield plot("02_budgets", caption, accuracy.budget_numbers(run), accuracy.draw_budgets)
-    if rules:
-        caption = f"Stopping rules over tokens{pooled}; settings are the best on these problems"
-        numbers = accuracy.rule_numbers(run, rules)
-        yield plot("12_stopping_rules", caption, numbers, accuracy.draw_rules)
+        caption = "every fixed budget, and adaptive inference where answers are self-checked"
+        yield plot("2_budgets", caption, budget_numbers(run), draw_budgets)
     if run.has_thresholds:
-        numbers = accuracy.threshold_numbers(run)
-        yield plot("03_thresholds", "Other thresholds", numbers, accuracy.draw_thresholds)
-    if run.self_checks:
-        caption = f"Is the confidence honest? Share of right answers at each confidence{pooled}"
-        numbers = turns.reliability_numbers(table)
-        yield plot("04_reliability", caption, numbers, turns.draw_reliability)
-    if run.max_turns > 1:
-        caption = f"Does refinement fix or break answers? {turned}{pooled}"
-        numbers = turns.transition_numbers(table)
-        yield plot("06_transitions", caption, numbers, turns.draw_transitions)
-    if run.stops:
-        caption = f"Where trajectories end{pooled}; orange is the premature stop error"
-        numbers = turns.stop_numbers(table)
-        yield plot("07_stop_times", caption, numbers, turns.draw_stops)
-    if run.stops and run.self_checks:
-        caption = f"Does confidence follow correctness over turns? {turned}{pooled}"
-        numbers = turns.by_turn_numbers(table)
-        yield plot("10_confidence_by_turn", caption, numbers, turns.draw_by_turn)
+        yield plot("3_thresholds", "other thresholds", threshold_numbers(run), draw_thresholds)
+    for part, tables in parts.items():
+        table = pool(tables)
+        if run.self_checks:
+            caption = "share of right answers at each stated confidence"
+            yield plot("4_reliability", caption, reliability_numbers(table), draw_reliability, part)
+        if part in rules:
+            assert run.rule is not None
+            caption = "stopping rules over tokens, at the settings that are best on these problems"
+            numbers = rule_numbers(table, run.rule, run.max_turns, rules[part])
+            yield plot("5_stopping_rules", caption, numbers, draw_rules, part)
+        if run.max_turns > 1:
+            caption = f"what refinement does to answers, {turns}"
+            yield plot("6_transitions", caption, transition_numbers(table), draw_transitions, part)
+        if run.stops:
+            caption = "where trajectories end; orange is the premature stop error"
+            yield plot("7_trajectories", caption, stop_numbers(table), draw_stops, part)
 
 
-def _of_training(method: Method, number: int) -> Iterator[Plot]:
-    """The training curves of a method.
+def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with axes below each other."""
+    figure = drawing.new_figure(height * count + 0.6)
+    return figure, list(figure.subplots(count, 1, squeeze=False)[:, 0])
 
-    Raises:
-        ConfigError: naming a log that cannot be read.
+
+# --- accuracy over tokens ---------------------------------------------------------------------
+
+
+def frontier_numbers(methods: Sequence[Method], votes: Votes) -> Numbers:
+    """Where methods lie on each average or data set, and the lines to compare them with.
+
+    Lines are the fixed budgets of the first method that was recorded whole, and majority voting.
     """
-    logs = [log for run in method.runs for source in run.sources[:1] if (log := source.metrics)]
-    found = training.read_trainings(logs)
-    seeds = f" Bands are least to greatest of {len(found)} seeds." if len(found) > 1 else ""
-    rewards, health = training.reward_numbers(found), training.health_numbers(found)
-    for name, caption, numbers, draw in (
-        ("08_rewards", "Reward terms over training.", rewards, training.draw_rewards),
-        ("09_training", f"Training health.{seeds}", health, training.draw_health),
-    ):
-        if numbers:
-            name, caption = f"{name}_{number + 1}", f"{method.name}: {caption}"
-            yield Plot(name=name, caption=caption, numbers=numbers, draw=draw, method=number)
+    panels = []
+    for name, sets in groups(data_sets(methods)).items():
+        there = [(n, m) for n, m in enumerate(methods) if set(sets) <= m.runs[0].tables.keys()]
+        lines = []
+        fixed = next((method for _, method in there if method.runs[0].complete), None)
+        if fixed:
+            label = f"{drawing.shown(fixed.name, 20)}, fixed budgets"
+            lines.append(_line(label, fixed.runs[0].budgets, sets))
+        voted = [row for row in votes.values() if set(sets) <= row.keys()]
+        if voted:
+            lines.append(_line("majority vote", voted, sets))
+        points = [{"method": number, **_point(method, sets)} for number, method in there]
+        panels.append({"name": name, "points": points, "lines": lines})
+    return {"panels": panels}
+
+
+def _point(method: Method, sets: Sequence[str]) -> Numbers:
+    """Where a method lies; its cross is over problems, or over seeds where it has several."""
+    runs = [run for run in method.runs if set(sets) <= run.tables.keys()]
+    seeds = [run.datasets for run in runs]
+    columns = [values_of(seeds, sets, metric) for metric in ("accuracy", "avg_total_tokens")]
+    means = [fmean(values) for values in columns]
+    intervals = [average(runs[0].datasets, sets)["accuracy_ci95"], token_interval(runs[0], sets)]
+    if len(runs) > 1:
+        half = [stdev(values) for values in columns]
+        intervals = [[m - h, m + h] for m, h in zip(means, half, strict=True)]
+    return {
+        "name": method.name,
+        "seeds": len(runs),
+        "accuracy": means[0],
+        "tokens": means[1],
+        "accuracy_interval": intervals[0],
+        "tokens_interval": intervals[1],
+    }
+
+
+def token_interval(run: Run, names: Sequence[str]) -> list[float]:
+    """A 95 % interval of the macro average of tokens per problem (normal approximation)."""
+    means, variances = [], []
+    for name in names:
+        table = problem_table(run.tables[name], run.tables[name].outcome)
+        tokens = table.problems["total_tokens"]
+        means.append(tokens.mean())
+        variances.append(mean_variance(tokens, table.cluster))
+    half = Z_95 * np.sqrt(np.sum(variances)) / len(names)
+    return [float(np.mean(means) - half), float(np.mean(means) + half)]
+
+
+def _line(name: str, rows: Sequence[Datasets], sets: Sequence[str]) -> Numbers:
+    return {
+        "name": name,
+        "accuracy": [fmean(row[one]["accuracy"] for one in sets) for row in rows],
+        "tokens": [fmean(row[one]["avg_total_tokens"] for one in sets) for row in rows],
+    }
+
+
+def draw_frontier(data: Numbers) -> Figure:
+    """Points and lines of accuracy over tokens per problem."""
+    figure, grid = _panels(len(data["panels"]), 2.9)
+    handles: dict[str, Any] = {}
+    for axes, panel in zip(grid, data["panels"], strict=True):
+        for line, colour in zip(panel["lines"], cycle((GREY, drawing.OLIVE)), strict=False):
+            look = {"color": colour, "linewidth": 1.1, "label": line["name"]}
+            (handles[line["name"]],) = axes.plot(line["tokens"], line["accuracy"], "o-", **look)
+        for point in panel["points"]:
+            colour, marker = drawing.METHODS[point["method"] % len(drawing.METHODS)]
+            x, y, name = point["tokens"], point["accuracy"], drawing.shown(point["name"])
+            axes.plot(point["tokens_interval"], [y, y], color=colour, linewidth=1)
+            axes.plot([x, x], point["accuracy_interval"], color=colour, linewidth=1)
+            look = {"color": colour, "markersize": 8, "zorder": 5, "label": name, "linestyle": ""}
+            (handles[name],) = axes.plot(x, y, marker=marker, **look)
+        axes.set_title(drawing.shown(panel["name"]))
+        axes.set_ylabel("accuracy")
+        drawing.token_axis(axes)
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2)
+    return figure
+
+
+# --- fixed budgets and thresholds -------------------------------------------------------------
+
+
+def budget_numbers(run: Run) -> Numbers:
+    """Accuracy of every fixed budget and of adaptive inference, on each average or data set."""
+    panels = []
+    for name, sets in groups(run.tables).items():
+        adaptive = average(run.datasets, sets)
+        panels.append(
+            {
+                "name": name,
+                "budgets": list(range(1, len(run.budgets) + 1)),
+                "accuracy": [average(row, sets)["accuracy"] for row in run.budgets],
+                "turns": adaptive["turns"],
+                "adaptive": adaptive["accuracy"] if run.self_checks else None,
+                "adaptive_ci95": adaptive["accuracy_ci95"],
+            }
+        )
+    return {"panels": panels}
+
+
+def draw_budgets(data: Numbers) -> Figure:
+    """Every fixed budget of one policy, and adaptive inference with it."""
+    figure, grid = _panels(len(data["panels"]), 2.5)
+    for axes, panel in zip(grid, data["panels"], strict=True):
+        adaptive, turns = panel["adaptive"], panel["turns"]
+        axes.plot(panel["budgets"], panel["accuracy"], "o-", color=GREY, label="fixed turns")
+        if adaptive is not None:
+            axes.axhline(adaptive, color=BLUE, linewidth=0.9, linestyle=drawing.DASHED)
+            axes.plot([turns] * 2, panel["adaptive_ci95"], color=BLUE, linewidth=1.2)
+            look = {"markersize": 12, "zorder": 5, "label": "adaptive, 95 % over problems"}
+            axes.plot(turns, adaptive, "*", color=BLUE, **look)
+        axes.set_xticks(panel["budgets"])
+        axes.set_xlabel("turns per problem")
+        axes.set_title(drawing.shown(panel["name"]))
+        axes.set_ylabel("accuracy")
+        axes.margins(y=0.15)
+    drawing.legend(figure, grid[0])
+    return figure
+
+
+def threshold_numbers(run: Run) -> Numbers:
+    """Accuracy, stops and turns at each threshold of the grid, on each average or data set."""
+    panels = []
+    for name, sets in groups(run.tables).items():
+        rows = [average(row, sets) for row in run.at_thresholds]
+        columns = {key: [row[key] for row in rows] for key in ("accuracy", "esr", "pse", "turns")}
+        panels.append({"name": name, "thresholds": list(THRESHOLDS), **columns})
+    return {"threshold": run.gate.threshold, "panels": panels}
+
+
+def draw_thresholds(data: Numbers) -> Figure:
+    """Accuracy, early stops and premature ones over thresholds."""
+    figure, grid = _panels(len(data["panels"]), 2.5)
+    for axes, panel in zip(grid, data["panels"], strict=True):
+        x = panel["thresholds"]
+        axes.plot(x, panel["accuracy"], "o-", color=BLUE, label="accuracy")
+        axes.plot(x, panel["esr"], color=GREY, label="stopped early")
+        axes.plot(x, panel["pse"], color=ORANGE, label="stopped early and wrong")
+        axes.axvline(data["threshold"], color=FAINT, linestyle=drawing.DASHED)
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_title(drawing.shown(panel["name"]))
+        axes.set_ylabel("share of problems")
+        axes.set_xlabel("confidence threshold (dashed: the run's)")
+    drawing.legend(figure, grid[0], 3)
+    return figure
+
+
+# --- is the confidence honest? ----------------------------------------------------------------
+
+_VERDICTS = {"CORRECT": BLUE, "INCORRECT": ORANGE, "UNSURE": GREY}
+
+
+def reliability_numbers(table: TurnTable) -> Numbers:
+    """Reliability of ``observed`` turns, and of those alone that ``stopped`` a trajectory."""
+    turns = problem_table(table, table.outcome).turns
+    stopped = table.outcome.stopped_early[turns["row"]] & turns["returned"]
+    return {
+        "observed": _reliability(turns, table.cluster, np.ones(len(stopped), dtype=bool)),
+        "stopped": _reliability(turns, table.cluster, stopped),
+    }
+
+
+def _reliability(turns: Mapping[str, NDArray[Any]], cluster: Ints, rows: Bools) -> Numbers:
+    """The bins of some turns, with Wilson intervals and verdicts, and their calibration error.
+
+    Turns of one problem, or of one cluster of problems, are not independent.
+    """
+    clusters = cluster[turns["row"][rows]]
+    confidence, correct, verdict = (turns[k][rows] for k in ("confidence", "correct", "verdict"))
+    levels = levels_of(confidence, correct)
+    place = np.searchsorted(np.arange(1, BINS) / BINS, confidence, side="right")
+    bins = []
+    for number, row in enumerate(reliability_bins(levels, BINS)):
+        here = place == number
+        verdicts = {one.value: int((verdict[here] == k).sum()) for one, k in VERDICT_CODES.items()}
+        size = effective_size(correct[here], cluster_codes(clusters[here].tolist()))
+        accuracy = row["accuracy"]
+        interval = None if accuracy is None else wilson_interval(accuracy, size)
+        bins.append({**row, "accuracy_ci95": interval, "verdicts": verdicts})
+    ece = float(expected_calibration_error(levels, BINS)) if len(confidence) else None
+    return {"n": len(confidence), "ece": ece, "bins": bins}
+
+
+def draw_reliability(data: Numbers) -> Figure:
+    """Accuracy against stated confidence, over a histogram coloured by verdict."""
+    figure = drawing.new_figure(4.4)
+    grid = figure.subplots(2, 2, sharex=True, height_ratios=(2.4, 1))
+    columns = (("observed", "all observed turns"), ("stopped", "turns that stopped"))
+    for (top, bottom), (key, title) in zip(grid.T, columns, strict=True):
+        part = data[key]
+        ece = "" if part["ece"] is None else f", ECE {part['ece']:.3f}"
+        top.set_title(f"{title}\nn = {part['n']:,}{ece}")
+        top.plot([0, 1], [0, 1], color=FAINT, zorder=0)
+        top.set_ylim(-0.03, 1.03)
+        rows = [row for row in part["bins"] if row["n"]]
+        x = [row["confidence"] for row in rows]
+        for place, row in zip(x, rows, strict=True):
+            top.plot([place] * 2, row["accuracy_ci95"], color=GREY, linewidth=1)
+        top.plot(x, [row["accuracy"] for row in rows], "o-", color=BLUE)
+        centres = [10 * (row["low"] + row["high"]) / 2 for row in part["bins"]]
+        parts = [
+            ([row["verdicts"][v] for row in part["bins"]], colour, v)
+            for v, colour in _VERDICTS.items()
+        ]
+        base = np.zeros(len(centres))
+        for heights, colour, name in parts:
+            places = [place / 10 for place in centres]
+            bottom.bar(places, heights, 0.09, bottom=base, color=colour, label=name)
+            base += heights
+        bottom.set_xlabel("stated confidence")
+        bottom.set_xticks(np.linspace(0, 1, 6))
+        bottom.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    grid[0, 0].set_ylabel("share of right answers")
+    grid[1, 0].set_ylabel("turns")
+    drawing.legend(figure, grid[1, 0], 3)
+    return figure
+
+
+# --- stopping rules ---------------------------------------------------------------------------
+
+
+def rule_numbers(table: TurnTable, rule: StopRule, most: int, rules: Numbers | None) -> Numbers:
+    """Where a rule lies under every T_max up to ``most``, and the frontiers of other rules.
+
+    ``rules`` are of :func:`~svr_lightning.analysis.stops.compare_stops`; None if the run was not
+    recorded whole, so that other rules cannot be replayed.
+    """
+    own = []
+    for turns in range(1, most + 1):
+        found = problem_table(table, replay(table, rule, turns))
+        own.append({"tokens": found.value("avg_total_tokens"), "accuracy": found.value("accuracy")})
+    rows = rules["rows"] if rules else []
+    return {
+        "own": own,
+        "lines": [{"name": row["name"], "points": row["points"]} for row in rows],
+    }
+
+
+def draw_rules(data: Numbers) -> Figure:
+    """Accuracy of stopping rules over tokens, at their best settings; the own rule is a star."""
+    figure, (axes,) = _panels(1, 4.4)
+    looks = cycle([(GREY, "o"), *drawing.METHODS[1:], *((colour, ".") for colour, _ in _OTHERS)])
+    for line, (colour, marker) in zip(data["lines"], looks, strict=False):
+        look: dict[str, Any] = {"color": colour, "marker": marker, "linewidth": 1.1}
+        if line["name"] == ORACLE:
+            look = {"color": drawing.INK, "linestyle": drawing.DASHED}
+        _trace(axes, line["points"], line["name"], **look)
+    _trace(axes, data["own"], "its own rule, at most 1 to T_max turns", color=BLUE, linewidth=2.2)
+    end = data["own"][-1]
+    axes.plot(end["tokens"], end["accuracy"], "*", color=BLUE, markersize=14, zorder=5)
+    axes.axvline(end["tokens"], color=FAINT, linestyle=drawing.DASHED, zorder=0)
+    axes.set_ylabel("accuracy")
+    drawing.token_axis(axes)
+    drawing.legend(figure, axes)
+    return figure
+
+
+_OTHERS = drawing.METHODS[1:5]
+
+
+def _trace(axes: Axes, points: Sequence[Numbers], name: str, **style: Any) -> None:
+    x, y = ([point[key] for point in points] for key in ("tokens", "accuracy"))
+    axes.plot(x, y, label=name, **style)
+
+
+# --- what refinement does to answers ----------------------------------------------------------
+
+_STATES = (
+    ("kept", "right as at turn 1", BLUE),
+    ("fixed", "fixed", LIGHT_BLUE),
+    ("broken", "broken", ORANGE),
+    ("never", "never right", FAINT),
+)
+
+
+def transition_numbers(table: TurnTable) -> Numbers:
+    """How answers change over all recorded turns.
+
+    Returns:
+        ``boundaries``: how many problems that have both turns are ``fixed`` and ``broken`` from a
+        turn to the next; ``states``: for each turn the shares of all problems whose answer by then
+        is right and was at turn 1 (``kept``), is right and was not (``fixed``), is wrong and was
+        right before (``broken``) or never was right (``never``). A trajectory that has ended keeps
+        its last answer.
+    """
+    states, ever = [], np.zeros(len(table.ids), dtype=bool)
+    first = table.at(table.correct, np.minimum(table.length, 1)).astype(bool)
+    for turn in range(1, table.correct.shape[1] + 1):
+        now = table.at(table.correct, np.minimum(table.length, turn)).astype(bool)
+        masks = {"kept": now & first, "fixed": now & ~first}
+        masks |= {"broken": ~now & ever, "never": ~now & ~ever}
+        states.append({"turn": turn, **{k: float(mask.mean()) for k, mask in masks.items()}})
+        ever |= now
+    boundaries = [
+        {"turns": [turn, turn + 1], "fixed": counts[0][1], "broken": counts[1][0]}
+        for turn, counts in enumerate(transitions(table), start=1)
+    ]
+    return {"n": len(table.ids), "boundaries": boundaries, "states": states}
+
+
+def draw_transitions(data: Numbers) -> Figure:
+    """What answers have become by each turn, and how many were fixed and broken at it."""
+    states = data["states"]
+    figure = drawing.new_figure(4.4)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    parts = [
+        ([row[key] for row in states], colour, f"{name}, {states[-1][key]:.1%} at the end")
+        for key, name, colour in _STATES
+    ]
+    drawing.stacked_bars(top, [row["turn"] for row in states], parts)
+    top.set_ylim(0, 1)
+    top.set_ylabel("share of problems")
+    for key, sign, colour in (("fixed", 1, LIGHT_BLUE), ("broken", -1, ORANGE)):
+        for row in data["boundaries"]:
+            bars = bottom.bar(row["turns"][1], sign * row[key], 0.85, color=colour)
+            bottom.bar_label(bars, [str(row[key])], fontsize=8)
+    bottom.axhline(0, color=GREY, linewidth=0.7)
+    bottom.margins(y=0.3)
+    bottom.set_yticks([])
+    bottom.set_ylabel("broken   fixed")
+    bottom.set_xlabel("turn")
+    drawing.legend(figure, top)
+    return figure
+
+
+# --- where trajectories end -------------------------------------------------------------------
+
+_ENDS = (
+    ("early_right", "stopped early, right", BLUE),
+    ("early_wrong", "stopped early, wrong", ORANGE),
+    ("last_right", "out of turns, right", LIGHT_BLUE),
+    ("last_wrong", "out of turns, wrong", FAINT),
+)
+
+
+def stop_numbers(table: TurnTable) -> Numbers:
+    """How many problems end at each turn, early or not, right or wrong."""
+    found = problem_table(table, table.outcome)
+    columns = (found.problems[name] for name in ("stopped_early", "final_correct", "turns"))
+    early, right, turns = columns
+    code = 2 * (1 - early) + (1 - right)  # the place in _ENDS
+    rows = []
+    for turn in range(1, int(turns.max(initial=0)) + 1):
+        counts = np.bincount(code[turns == turn], minlength=4).tolist()
+        rows.append({"turn": turn, **dict(zip((key for key, *_ in _ENDS), counts, strict=True))})
+    esr, pse = found.value("esr"), found.value("pse")
+    return {"n": len(table.ids), "not_run": int((turns == 0).sum()), "esr": esr, "pse": pse} | {
+        "turns": rows
+    }
+
+
+def draw_stops(data: Numbers) -> Figure:
+    """Where trajectories end; the orange area is the premature stop error."""
+    figure, (axes,) = _panels(1, 3.0)
+    rows = data["turns"]
+    parts = []
+    for key, name, colour in _ENDS:
+        counts = [row[key] for row in rows]
+        parts.append((counts, colour, f"{name}, {sum(counts) / max(data['n'], 1):.1%}"))
+    drawing.stacked_bars(axes, [row["turn"] for row in rows], parts)
+    axes.set_xlabel("turns generated")
+    axes.set_ylabel("problems")
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    drawing.legend(figure, axes)
+    return figure

@@ -1,4 +1,4 @@
-"""Names, averages and number formats of tables and figures.
+"""Names and averages of tables and figures.
 
 ``Datasets`` are the metrics of one evaluation, {data set: {metric: value}}, as in results files;
 ``seeds`` are one such mapping per seed of a method.
@@ -61,25 +61,29 @@ def ordered(datasets: Iterable[str]) -> list[str]:
 
 
 def averages(datasets: Iterable[str]) -> dict[str, list[str]]:
-    """The averages over all data sets, and over Math-5 if it is complete.
+    """The paper's averages: over its data sets, and over Math-5 if all five are there.
 
-    A single data set stands for itself.
+    Other data sets are in none: they may lie outside of what a policy was trained on.
 
     Examples:
         >>> averages(["gsm8k", "math500"])
         {'All-2': ['gsm8k', 'math500']}
-        >>> averages(["gsm8k"])
-        {'GSM8K': ['gsm8k']}
+        >>> averages(["countdown_tiny", "countdown_outside"])
+        {}
     """
     names = ordered(datasets)
-    if len(names) == 1:
-        return {display(names[0]): names}
-    if set(names) == set(MATH_5):
-        return {"Math-5": names}
-    found = {f"All-{len(names)}": names}
-    if set(MATH_5) < set(names):
+    found = {}
+    if len(names) > 1 and set(names) <= DISPLAY.keys() and set(names) != set(MATH_5):
+        found[f"All-{len(names)}"] = names
+    if set(MATH_5) <= set(names):
         found["Math-5"] = list(MATH_5)
     return found
+
+
+def groups(datasets: Iterable[str]) -> dict[str, list[str]]:
+    """What summaries are of: the averages, where there are any, else each data set."""
+    names = ordered(datasets)
+    return averages(names) or {display(name): [name] for name in names}
 
 
 def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:
@@ -121,12 +125,6 @@ def _averages(
 def values_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> list[float]:
     """The macro average over ``names`` of each seed that has it."""
     return [value for value, _ in _averages(seeds, names, metric) if value is not None]
-
-
-def mean_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> float | None:
-    """The mean over seeds, rounded as it is printed, so that what looks equal is equal."""
-    values = values_of(seeds, names, metric)
-    return round(statistics.fmean(values), 3) if values else None
 
 
 def text_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> str:

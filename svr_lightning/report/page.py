@@ -1,4 +1,4 @@
-"""``index.html``, one page that needs nothing beside it, and ``report.md``.
+"""``index.html``, one page that needs nothing beside it.
 
 The page has no script: filters are radio buttons that style sheets read, so it may forbid
 everything else.
@@ -7,7 +7,7 @@ everything else.
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -16,12 +16,12 @@ from markupsafe import Markup
 
 from svr_lightning.analysis.results import setting
 from svr_lightning.files import to_json
-from svr_lightning.report.drawing import PALETTE
+from svr_lightning.report.drawing import INK
 from svr_lightning.report.figures import Plot
 from svr_lightning.report.numbers import apart, display, ordered
 from svr_lightning.report.runs import Method, Run, Source, heading
 from svr_lightning.report.tables import headline
-from svr_lightning.report.text import Table, attribute, clip, markdown, to_markdown, visible
+from svr_lightning.report.text import Table, attribute, clip, visible
 from svr_lightning.report.trajectories import CLASSES, choose, malformed, trajectories
 
 POLICY = (
@@ -93,7 +93,7 @@ def _long(value: Any, head: int = 1500, tail: int = 2500) -> Markup:
 
 
 def inline_svg(svg: str, plot: Plot) -> str:
-    """An SVG file as part of a page: ids of its own, colours that follow the page's."""
+    """An SVG file as part of a page: ids of its own, text in the colour of the page's."""
     start = re.search(r'<svg[^>]*viewBox="([^"]*)"[^>]*>', svg)
     if start is None:
         raise ValueError(f"{plot.name}: no SVG")
@@ -101,8 +101,7 @@ def inline_svg(svg: str, plot: Plot) -> str:
     svg = svg.replace("xlink:href", "href")
     for before in (' id="', 'href="#', "url(#"):
         svg = svg.replace(before, f"{before}{plot.name}-")
-    for name, colour in PALETTE.items():
-        svg = svg.replace(colour, f"var(--{name})")
+    svg = svg.replace(INK, "currentColor")
     words = f'role="img" aria-label="{attribute(plot.caption)}"'
     return f'<svg viewBox="{start.group(1)}" {words}>{svg}'
 
@@ -189,25 +188,3 @@ def _named(name: str) -> str:
     """A name of bounded length, with its mark."""
     name, mark = apart(name)
     return clip(name, 80)[0] + mark
-
-
-def report_md(
-    methods: Sequence[Method],
-    figures: Sequence[Plot],
-    notes: Sequence[str],
-    tables: Sequence[Table],
-) -> Iterator[str]:
-    """The report as Markdown, in parts: tables, figures as links to the SVG files, the samples."""
-    yield f"# Report: {markdown(heading(methods))}\n\n{markdown(headline(methods))}\n\n"
-    for table in tables:
-        yield f"{to_markdown(table)}\n"
-    for figure in figures:
-        caption = markdown(figure.caption)
-        yield f"![{caption}](figures/{figure.name}.svg)\n\n{caption}\n\n"
-    for note in notes:
-        yield f"- {markdown(note)}\n"
-    yield "\nSamples:\n\n"
-    for method in methods:
-        for run in method.runs:
-            for source in run.sources:
-                yield f"- {markdown(method.name)}: {markdown(str(source.samples))}\n"

@@ -9,19 +9,35 @@ from typing import Any, get_args
 
 from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.analysis.replay import THRESHOLDS, adaptive_row, fixed_row, replayed
-from svr_lightning.analysis.results import RESULTS, SAMPLES, read_results, read_tables, setting
+from svr_lightning.analysis.replay import THRESHOLDS, adaptive_row, fixed_row, gate_of, replayed
+from svr_lightning.analysis.results import (
+    RESULTS,
+    read_results,
+    read_tables,
+    recorded_rule,
+    samples_file,
+    setting,
+)
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.stopping import Confident, StopRule, is_own, rule_from_config
+from svr_lightning.core.stopping import Confident, StopRule, is_own
 from svr_lightning.errors import ConfigError
-from svr_lightning.report.numbers import Datasets, Numbers, marked, ordered
+from svr_lightning.report.numbers import (
+    Datasets,
+    Numbers,
+    averages,
+    groups,
+    marked,
+    ordered,
+)
 
 _NAMED = 6  # methods that a heading names
 Votes = dict[int, dict[str, Numbers]]
 """{number of votes: {data set: accuracy and tokens}}."""
+Rules = Mapping[int, Mapping[str, Numbers]]
+"""{place of a method: {part: see :func:`~svr_lightning.analysis.stops.compare_stops`}}."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +50,6 @@ class Source:
     config: Mapping[str, Any]
     """The configuration in ``results.json``; empty if there is none."""
     versions: Mapping[str, Any]
-    metrics: Path | None
-    """The training log of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +89,16 @@ class Run:
 
     @property
     def gate(self) -> Confident:
-        """The rule whose threshold figures and sweeps change: the run's own if it has one."""
-        return self.rule if isinstance(self.rule, Confident) else Confident()
+        """The rule whose threshold figures and tables change: the run's own if it has one."""
+        return gate_of(self.rule)
+
+    @property
+    def parts(self) -> dict[str, dict[str, TurnTable]]:
+        """What figures are of: the data sets of the first average together, else each one."""
+        found = groups(self.tables)
+        if averages(self.tables):
+            found = dict([next(iter(found.items()))])
+        return {part: {name: self.tables[name] for name in names} for part, names in found.items()}
 
     @property
     def has_thresholds(self) -> bool:
@@ -137,21 +159,20 @@ def data_sets(methods: Sequence[Method]) -> list[str]:
     return ordered(name for method in methods for run in method.runs for name in run.tables)
 
 
-def compare_rules(methods: Sequence[Method], budget: float | None = None) -> dict[int, Numbers]:
+def compare_rules(methods: Sequence[Method], budget: float | None = None) -> Rules:
     """Stopping rules at equal tokens, on the first seed of each method that was recorded whole.
 
-    Args:
-        methods: of which the others are left out.
-        budget: tokens per problem; None takes those of the first such method.
-
-    Returns:
-        {place of the method: see :func:`~svr_lightning.analysis.stops.compare_stops`}.
+    ``budget`` is in tokens per problem; None takes those of the first such method on each part.
     """
-    found: dict[int, Numbers] = {}
+    found: dict[int, dict[str, Numbers]] = {}
+    budgets: dict[str, float | None] = {}
     for number, run in enumerate(method.runs[0] for method in methods):
         if run.complete and run.rule is not None:
-            found[number] = compare_stops(run.tables, run.rule, run.max_turns, budget)
-            budget = found[number]["budget"]
+            found[number] = {}
+            for part, tables in run.parts.items():
+                most = budgets.get(part, budget)
+                rules = compare_stops(tables, run.rule, run.max_turns, most)
+                found[number][part], budgets[part] = rules, rules["budget"]
     return found
 
 
@@ -202,21 +223,15 @@ def _split(argument: str) -> tuple[str, Path]:
 
 
 def _read_source(path: Path) -> Source:
-    samples = path / SAMPLES if path.is_dir() else path
-    if path.is_dir() and not samples.is_file():
-        inside = sorted(str(file.parent) for file in path.glob(f"eval/*/{SAMPLES}"))
-        hint = f"give one of {', '.join(inside[:6])}" if inside else f"it needs a {SAMPLES}"
-        raise ConfigError(f"{path}: no evaluation; {hint}")
+    samples = samples_file(path)
     records, tables = read_tables(samples)
     results = read_results(samples.parent / RESULTS)
-    logs = [folder / "metrics.csv" for folder in list(samples.resolve().parents)[:3]]
     return Source(
         samples=samples,
         records=records,
         tables=tables,
         config=_mapping(results, "config"),
         versions=_mapping(results, "versions"),
-        metrics=next((log for log in logs if log.is_file()), None),
     )
 
 
@@ -232,11 +247,7 @@ def _run(sources: Sequence[Source], index: int) -> Run:
     evaluation = next((e for s in sources if (e := _mapping(s.config, "model", "evaluation"))), {})
     stop = setting(evaluation, "stop", "class_path")
     own = not isinstance(stop, str) or is_own(stop)
-    try:
-        rule = rule_from_config(evaluation) if own else None
-    except ValueError as error:
-        results = sources[0].samples.parent / RESULTS
-        raise ConfigError(f"{results}: model.evaluation.{error}") from error
+    rule = recorded_rule({"model": {"evaluation": evaluation}}, sources[0].samples) if own else None
     width = max(table.correct.shape[1] for table in tables.values())
     complete = (rule is not None and width > 1) and all(
         bool(((table.length == width) | (table.length == 0)).all())
@@ -260,11 +271,14 @@ def _run(sources: Sequence[Source], index: int) -> Run:
 
 
 def read_votes(path: Path) -> Votes:
-    """Accuracy and tokens of majority voting, from the file that the vote command leaves.
+    """Accuracy and tokens of majority voting, from the votes.json that ``replay`` leaves.
+
+    ``path`` is the file or its folder.
 
     Raises:
         ConfigError: naming the file, if it holds none.
     """
+    path = path / "votes.json" if path.is_dir() else path
     votes: Votes = {}
     try:
         for name, values in json.loads(path.read_text(encoding="utf-8"))["datasets"].items():
@@ -278,7 +292,7 @@ def read_votes(path: Path) -> Votes:
             raise ValueError("no data set with maj@k")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            f"--votes {path}: no results of the vote command ({type(error).__name__}: {error}); "
-            "give the votes.json that it leaves"
+            f"--votes {path}: no votes of the replay command ({type(error).__name__}: {error}); "
+            "give the folder of the votes.json that it leaves"
         ) from error
     return votes

@@ -1,7 +1,6 @@
 """The numbers behind figures, on the six trajectories of tests/trajectories.py, by hand."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,15 +11,12 @@ from svr_lightning.analysis.replay import replayed
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.core.stopping import Confident
 from svr_lightning.metrics import METRIC_NAMES
-from svr_lightning.report.drawing import spread
-from svr_lightning.report.figures_training import health_numbers, read_curves, reward_numbers
-from svr_lightning.report.figures_turns import (
-    by_turn_numbers,
+from svr_lightning.report.figures import (
     reliability_numbers,
     stop_numbers,
     transition_numbers,
 )
-from svr_lightning.report.numbers import average, averages
+from svr_lightning.report.numbers import average, averages, groups
 from tests.trajectories import failed, record, turn_tables, uncensored
 
 
@@ -93,15 +89,6 @@ def test_equal_turns_of_a_problem_make_no_interval_of_a_reliability_diagram_narr
     assert np.allclose(observed["accuracy_ci95"], wilson_interval(0.25, 20) or ())
 
 
-def test_confidence_by_turn_has_quartiles_of_right_and_of_wrong_answers(
-    six: TurnTable,
-) -> None:
-    first = by_turn_numbers(six)["turns"][0]
-    assert first["right"]["n"] == 2
-    assert np.allclose(first["right"]["quartiles"], [0.8375, 0.875, 0.9125])  # of .80 and .95
-    assert np.allclose(first["wrong"]["quartiles"], [0.65, 0.85, 0.925])  # of .2, .8, .9, 1.0
-
-
 def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over() -> None:
     low, high = wilson_interval(0.8, 10) or (0, 0)
     one = {"accuracy": 0.8, "accuracy_ci95": [low, high], "n": 10}
@@ -128,33 +115,10 @@ def test_pooling_keeps_every_problem_of_every_data_set() -> None:
     assert not table.correct[6, 1:].any()
 
 
-def test_averages_are_over_everything_and_over_math_where_all_of_it_is_there() -> None:
+def test_averages_are_those_of_the_paper_and_hold_no_other_data_set() -> None:
     math_5 = ["math500", "aime26", "amc23", "olympiadbench", "minerva_math"]
-    assert averages(["toy"]) == {"toy": ["toy"]}
-    assert list(averages(["toy", *math_5])) == ["All-6", "Math-5"]
-    assert list(averages(math_5)) == ["Math-5"]
+    assert averages(["toy"]) == averages(["toy", "gsm8k"]) == {}
+    assert list(averages(["gsm8k", *math_5])) == ["All-6", "Math-5"]
+    assert list(averages(["toy", *math_5])) == list(averages(math_5)) == ["Math-5"]
     assert list(averages(math_5[1:])) == ["All-4"]
-
-
-def test_labels_that_would_touch_are_moved_apart_and_others_stay() -> None:
-    assert spread([0.0, 5.0], 1.0) == [0.0, 5.0]
-    assert spread([2.0, 2.0, 2.0], 1.0) == [1.0, 2.0, 3.0]
-    moved = spread([0.0, 0.1, 0.9, 8.0], 1.0)
-    assert all(b - a >= 1 - 1e-9 for a, b in pairwise(moved))
-    assert moved[3] == 8.0
-
-
-def test_training_curves_are_read_and_averaged_over_seeds(tmp_path) -> None:
-    keys = ("train/reward/abs", "train/reward/over", "train/reward/mean")
-    for name, shift in (("a", 0.0), ("b", 2.0)):
-        rows = [f"{step},{key},{step + shift}" for step in (1, 2) for key in keys]
-        (tmp_path / name).write_text("step,key,value\n" + "\n".join(rows) + "\n2,train/kl,\n")
-    first, second = (read_curves(tmp_path / name) for name in ("a", "b"))
-    assert first["train/reward/mean"] == ([1, 2], [1.0, 2.0])
-    rewards = {"steps": [1, 2], "window": 1, "terms": {"abs": [1.0, 2.0], "over": [1.0, 2.0]}}
-    assert reward_numbers([first]) == rewards
-    absent = {"train/reward/ready": ([1, 2], [0.0, 0.0])}
-    assert reward_numbers([first | absent]) == rewards
-    panel = health_numbers([first, second])["panels"]["train/reward/mean"]
-    assert panel == {"steps": [1, 2], "mean": [2.0, 3.0], "min": [1.0, 2.0], "max": [3.0, 4.0]}
-    assert health_numbers([first])["panels"]["train/kl"]["steps"] == []
+    assert groups(["toy", "gsm8k"]) == {"GSM8K": ["gsm8k"], "toy": ["toy"]}

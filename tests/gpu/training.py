@@ -1,5 +1,6 @@
 """Real commands on every visible GPU: their configuration, their process, their log."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -17,7 +18,6 @@ import yaml
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.report.figures_training import read_curves
 from tests.gpu.policy import Policy, question
 from tests.gpu.report import ROOT, Figures, kill_group
 
@@ -111,7 +111,13 @@ class Run:
     def curves(self) -> dict[str, tuple[list[int], list[float]]]:
         """What ``metrics.csv`` has, as far as it is written."""
         file = self.folder / "metrics.csv"
-        return read_curves(file) if file.exists() else {}
+        found: dict[str, tuple[list[int], list[float]]] = {}
+        for row in csv.DictReader(file.open(newline="")) if file.exists() else ():
+            if row["value"]:
+                steps, values = found.setdefault(row["key"], ([], []))
+                steps.append(int(row["step"]))
+                values.append(float(row["value"]))
+        return found
 
     def steps(self) -> int:
         """The last optimizer step of which something is logged, or 0."""

@@ -43,7 +43,7 @@ def test_every_file_and_the_screen_mark_a_privileged_run_and_no_other(
 ) -> None:
     arguments = [f"SVR={runs / 'plain'}", f"Oracle-guided={runs / 'labels'}"]
     assert main(["report", *arguments, "--out", str(tmp_path)]) == 0
-    files = ("index.html", "report.md", "tables.tex", "report.json", "figures/01_frontier.json")
+    files = ("index.html", "tables.tex", "report.json", "figures/1_tokens.json")
     texts = [unescape((tmp_path / name).read_text(encoding="utf-8")) for name in files]
     for text in texts:
         named = text.count("Oracle-guided")
@@ -59,7 +59,7 @@ def test_a_name_has_one_mark_and_keeps_its_place(runs: Path, given: str) -> None
     plain = read_methods([f"SVR={runs / 'plain'}", f"Murphy={runs / 'plain'}"])
     labels = read_methods([f"SVR={runs / 'plain'}", f"{given}={runs / 'labels'}"])
     assert [method.name for method in labels] == ["SVR", "Murphy (privileged)"]
-    frontiers = [all_figures(methods, {})[0][0].numbers for methods in (plain, labels)]
+    frontiers = [all_figures(methods, {})[0][0].numbers["panels"][0] for methods in (plain, labels)]
     # A method's colour goes by its place.
     names = [[one["name"] for one in numbers["points"]] for numbers in frontiers]
     assert names == [["SVR", "Murphy"], ["SVR", "Murphy (privileged)"]]

@@ -15,13 +15,12 @@ from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.replay import replayed
 from svr_lightning.core.stopping import Confident, Majority, rule_as_config
 from svr_lightning.report.drawing import svg
-from svr_lightning.report.figures import all_figures
-from svr_lightning.report.figures_accuracy import rule_numbers
+from svr_lightning.report.figures import all_figures, rule_numbers
 from svr_lightning.report.numbers import text_of
 from svr_lightning.report.page import POLICY, page
 from svr_lightning.report.runs import Method, compare_rules, heading, read_methods, read_votes
-from svr_lightning.report.tables import all_tables, headline, main_results
-from svr_lightning.report.text import latex, markdown, ranked, to_latex, to_markdown, visible
+from svr_lightning.report.tables import all_tables, headline
+from svr_lightning.report.text import tables_tex, visible
 from svr_lightning.report.trajectories import CLASSES, classes, trajectories
 from tests.hostile_text import EVIL
 from tests.synthetic import recording
@@ -31,7 +30,7 @@ NAME = EVIL.replace("=", "")  # a name ends at the first equals sign
 
 
 def config(seed: int) -> dict[str, Any]:
-    return {"seed_everything": seed, "model": {"evaluation": {"threshold": 0.85, "max_turns": 3}}}
+    return {"seed_everything": seed, "model": {"evaluation": {"max_turns": 3}}}
 
 
 def test_a_complete_recording_is_replayed_and_another_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -81,8 +80,8 @@ def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Pat
     # 3/4 and 1/4: mean 1/2, sample standard deviation sqrt(2 * (1/4)^2).
     assert found["main_results"].rows[0][1] == "0.500 \u00b1 0.354"
     rows = found["seed_robustness_1"].rows
-    assert [row[0] for row in rows if row] == ["0", "1", "Mean \u00b1 Std."]
-    assert [row[1] for row in rows if row] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
+    assert [row[0] for row in rows] == ["0", "1", "Mean \u00b1 Std."]
+    assert [row[1] for row in rows] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
 
 
 def test_a_rule_is_replayed_under_every_number_of_turns(tmp_path: Path) -> None:
@@ -94,7 +93,8 @@ def test_a_rule_is_replayed_under_every_number_of_turns(tmp_path: Path) -> None:
     settings["model"] = {"evaluation": {"stop": rule_as_config(Majority())}}
     save(tmp_path / "m", rows, settings)
     (method,) = read_methods([f"m={tmp_path / 'm'}"])
-    assert [point["accuracy"] for point in rule_numbers(method.runs[0], None)["own"]] == [0, 0, 1]
+    table = method.runs[0].tables["toy"]
+    assert [p["accuracy"] for p in rule_numbers(table, Majority(), 3, None)["own"]] == [0, 0, 1]
 
 
 def test_an_average_says_over_how_many_data_sets_it_is_where_one_lacks_the_metric(
@@ -134,25 +134,7 @@ def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path: Pa
     assert compare_rules([method]) == {}
 
 
-def test_the_best_of_each_column_is_bold_and_the_second_best_underlined(tmp_path: Path) -> None:
-    assert ranked([[0.1, 0.3, 0.3, 0.2, None], [0.4, None]]) == {
-        (1, 1): "best",
-        (2, 1): "best",
-        (3, 1): "second",
-    }
-    right, wrong = (True, "C", 0.9, 5), (False, "C", 0.9, 5)
-    for name, count in (("low", 1), ("high", 3), ("middle", 2)):
-        rows = [record(str(i), right if i < count else wrong, early=True) for i in range(4)]
-        save(tmp_path / name, rows)
-    table = main_results(read_methods([str(tmp_path / name) for name in ("low", "high", "middle")]))
-    text = to_latex(table)
-    assert "low & 0.250 \\\\" in text
-    assert "high & \\textbf{0.750} \\\\" in text
-    assert "middle & \\underline{0.500} \\\\" in text
-    assert "| high | **0.750** |" in to_markdown(table)
-
-
-def test_every_row_of_every_latex_table_has_its_columns_and_braces_close(tmp_path: Path) -> None:
+def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path: Path) -> None:
     save(tmp_path / "a", recording(turns=3, seed=1), config(1))
     save(tmp_path / "b", recording(turns=3, seed=2), config(2))
     arguments = [f"{NAME}={tmp_path / 'a'}", f"{NAME}={tmp_path / 'b'}", f"b={tmp_path / 'b'}"]
@@ -160,42 +142,23 @@ def test_every_row_of_every_latex_table_has_its_columns_and_braces_close(tmp_pat
     datasets = dict.fromkeys(read_methods(arguments)[1].runs[0].tables, values)
     (tmp_path / "votes.json").write_text(json.dumps({"datasets": datasets}))
     methods = read_methods(arguments)
-    tables = all_tables(methods, read_votes(tmp_path / "votes.json"), compare_rules(methods))
+    tables = all_tables(methods, read_votes(tmp_path), compare_rules(methods))
     names = [table.name for table in tables]
     assert len(set(names)) == len(names)
     assert {re.sub("_[0-9]+$", "", name) for name in names} == {
-        *(
-            "main_results",
-            "results",
-            "stopping_rules",
-            "majority_vote",
-            "ablations",
-            "fixed_budget_sweep",
-        ),
-        *("threshold_accuracy", "threshold_operating"),
-        *("seed_robustness", "seed_robustness_per_dataset"),
+        *("main_results", "results", "stopping_rules", "majority_vote"),
+        *("fixed_budget_sweep", "thresholds", "seed_robustness"),
     }
-    for table in tables:
-        text = to_latex(table)
-        assert text.isascii()
-        assert _balanced(text)
-        body = text[text.index("\\toprule") : text.index("\\bottomrule")]
-        for row in re.split(r"\\\\\n", body)[:-1]:
-            spans = sum(int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d+)\}", row))
-            assert len(re.findall(r"(?<!\\)&", row)) + spans == len(table.head) - 1, table.name
-        assert sum(width for _, width in table.groups) in (0, len(table.head))
-    vote = to_latex(tables[names.index("majority_vote")])
-    assert "Maj@10 & 0.625 & 3.00 & 0.625 & 3.00 \\\\" in vote
+    text = tables_tex(tables)
+    assert text.isascii()
+    assert _balanced(text)
+    assert "Maj@10 & 0.625 & 3000 & 0.625 & 3000 \\\\" in text
+    assert "+- " in text
 
 
 def _balanced(text: str) -> bool:
     plain = re.sub(r"\\[{}]", "", text)
     return plain.count("{") == plain.count("}")
-
-
-def test_a_table_wider_than_the_page_is_shrunk_and_a_narrow_one_is_not(tmp_path: Path) -> None:
-    text = to_latex(main_results(read_methods([str(save(tmp_path / "a", uncensored()))])))
-    assert r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%" in text
 
 
 def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path: Path) -> None:
@@ -207,20 +170,18 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
     methods = read_methods([str(tmp_path / name) for name in ("mt", "one", "svr")])
     assert [method.runs[0].self_checks for method in methods] == [False, False, True]
     found = {table.name: table for table in all_tables(methods, {})}
-    assert {name for name in found if "threshold" in name} == {
-        "threshold_accuracy_3",
-        "threshold_operating_3",
-    }
-    assert [row[0] for row in found["fixed_budget_sweep_1"].rows if row] == ["K = 1", "K = 2"]
+    assert [name for name in found if "threshold" in name] == ["thresholds_3"]
+    assert [row[0] for row in found["fixed_budget_sweep_1"].rows] == ["K = 1", "K = 2"]
     assert found["fixed_budget_sweep_3"].rows[-1][0] == "Adaptive"
     # Final 1 (both are right at turn 2), any 1, 2 turns, 10 tokens and prompts of 100 and 200.
     row = found["results"].rows[0]
-    numbers = ["0.500", "1.000", "2.00", "0.31", *["--"] * 6]
-    assert row == ["mt", "toy", "2", "1.000", "0.342 to 1.000", *numbers]
+    assert row[:5] == ["mt", "toy", "2", "1.000", "0.342 to 1.000"]
+    assert row[5:9] == ["0.500", "1.000", "2.00", "310"]
+    assert set(row[9:]) == {"--"}
     assert "mt: 2 fixed turns; one: one turn; svr: CORRECT at" in found["results"].caption
     figures, notes = all_figures(methods, {})
     names = [figure.name for figure in figures if figure.method in (0, 1)]
-    assert names == ["02_budgets_1", "06_transitions_1"]
+    assert names == ["2_budgets_1", "6_transitions_1"]
     assert not any("fixed budgets" in note for note in notes)
     assert "mt: no figures of confidence, because no turn states one." in notes
     for figure in figures:
@@ -232,35 +193,44 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
     assert not re.search("UNSURE|0\\.50|self-check", items)
 
 
-def test_latex_escapes_what_would_be_obeyed() -> None:
-    assert latex("a_b & 50% {x} $y$ #1") == r"a\_b \& 50\% \{x\} \$y\$ \#1"
-    assert latex("\\end~^") == r"\textbackslash{}end\textasciitilde{}\textasciicircum{}"
-    assert latex("[x]*") == "{[}x]{*}"  # neither is read as an argument of a row break
-    assert latex("\u4f60\x00") == "{[}U+4F60]{[}U+0000]"
-
-
-def test_markdown_escapes_what_would_be_obeyed_and_leaves_names_alone() -> None:
-    assert markdown("countdown_tiny at 10 %") == "countdown_tiny at 10 %"
-    assert markdown("_a_ *b* `c` [d](e) <f> & | #") == (
-        r"\_a\_ \*b\* \`c\` \[d\]\(e) &lt;f&gt; &amp; \| \#"
-    )
-    assert "](" not in markdown("\u202e(http://x)")  # a hidden character is no link's text
-
-
 def test_the_headline_holds_the_policy_against_every_turn_of_it(tmp_path: Path) -> None:
     svr = f"SVR={save(tmp_path / 'a', uncensored(), config(42))}"
     # Adaptive: 3328 tokens of six problems. All three turns: 600 of prompts, 2101 of completions.
     fixed = (6 * 600 + 150 + 180 + 592 + 60 + 6 + 300) / 6
     assert headline(read_methods([svr])) == (
-        "SVR: 0.500 accuracy at 555 tokens per problem instead of 0.333 at "
-        f"{fixed:,.0f} with 3 fixed turns (toy, 6 problems)."
+        "SVR, toy: 0.500 accuracy at 555 tokens per problem instead of 0.333 at "
+        f"{fixed:,.0f} with 3 fixed turns (6 problems)."
     )
     cut = save(tmp_path / "b", [record("x", (True, "C", 0.9, 5), early=True)])
     other = save(tmp_path / "c", [record("x", (False, "C", 0.9, 7), early=True)])
     assert headline(read_methods([f"b={cut}", f"c={other}"])) == (
-        "b: 1.000 accuracy at 105 tokens per problem; c: 0.000 accuracy at 107 tokens per problem "
-        "(toy, 1 problems)."
+        "b, toy: 1.000 accuracy at 105 tokens per problem; c: 0.000 accuracy at 107 tokens per "
+        "problem (1 problems)."
     )
+
+
+def test_data_sets_outside_of_the_papers_are_in_no_average_and_have_figures_of_their_own(
+    tmp_path: Path,
+) -> None:
+    rows = [record("x", (True, "C", 0.9, 5), dataset="inside", early=True)]
+    rows += [record("y", (False, "C", 0.9, 7), dataset="outside", early=True)]
+    methods = read_methods([f"SVR={save(tmp_path / 'a', rows)}"])
+    assert headline(methods) == (
+        "SVR, inside: 1.000 accuracy at 105 tokens per problem (1 problems). "
+        "SVR, outside: 0.000 accuracy at 107 tokens per problem (1 problems)."
+    )
+    figures, _ = all_figures(methods, {})
+    assert [panel["name"] for panel in figures[0].numbers["panels"]] == ["inside", "outside"]
+    assert all_tables(methods, {})[0].head == ("Method", "inside", "outside")
+
+
+def test_methods_without_a_common_data_set_are_drawn_apart_with_a_note(tmp_path: Path) -> None:
+    for name in "ab":
+        save(tmp_path / name, [record("x", (True, "C", 0.9, 5), dataset=name, early=True)])
+    figures, notes = all_figures(read_methods([f"{n}={tmp_path / n}" for n in "ab"]), {})
+    points = [[p["name"] for p in panel["points"]] for panel in figures[0].numbers["panels"]]
+    assert points == [["a"], ["b"]]
+    assert "No data set is common to all methods, so they cannot be compared." in notes
 
 
 def test_a_character_that_would_not_show_is_written_as_its_code_point() -> None:
@@ -371,14 +341,11 @@ def test_the_page_loads_nothing_and_says_so(hostile: Path) -> None:
 
 
 def test_hostile_text_stays_text_in_every_other_file(hostile: Path) -> None:
-    words = (hostile / "report.md").read_bytes().decode("ascii")
-    assert set(re.findall(r"</?\w+", words)) <= {"<u", "</u"}
-    assert not re.search(r"(?<!!)\[[^\]]*\]\(", words)
     table = (hostile / "tables.tex").read_bytes().decode("ascii")
     assert "\\input" not in table
     assert _balanced(table)
     drawings = sorted((hostile / "figures").glob("*.svg"))
-    assert len(drawings) == 8
+    assert len(drawings) == 7
     for file in drawings:
         root = ElementTree.fromstring(file.read_bytes())
         assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {
@@ -401,27 +368,15 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
     tmp_path: Path,
 ) -> None:
     path = save(tmp_path / "run", uncensored(), config(42))
-    (tmp_path / "run" / "metrics.csv").write_text(
-        "step,key,value\n"
-        + "".join(
-            f"{step},train/reward/{term},{value * step}\n"
-            for step in range(1, 5)
-            for term, value in (("abs", 0.5), ("over", -0.1), ("mean", 0.4))
-        )
-    )
     figures, notes = all_figures(read_methods([f"m={path}"]), {})
     assert notes == []
-    assert [figure.name[:2] for figure in figures] == [
-        *("01", "02", "03", "04", "06", "07", "10", "08", "09"),
-    ]
+    assert [figure.name[0] for figure in figures] == ["1", "2", "3", "4", "6", "7"]
     for figure in figures:
         numbers = json.loads(json.dumps(figure.numbers))
-        if figure.name[:2] not in ("01", "06", "08", "09"):
-            continue  # drawn by the same few functions
         first, second = svg(figure.draw, figure.numbers), svg(figure.draw, numbers)
         assert first == second, figure.name
         assert "<dc:date>" not in first
-    budgets = next(p for p in figures if p.name == "02_budgets_1").numbers["panels"][0]
+    budgets = next(p for p in figures if p.name == "2_budgets_1").numbers["panels"][0]
     # Turn 1: a and e right; turn 2: b, c, f; turn 3: b and d.
     assert budgets["accuracy"] == [2 / 6, 3 / 6, 2 / 6]
     assert (budgets["adaptive"], budgets["turns"]) == (0.5, 13 / 6)
