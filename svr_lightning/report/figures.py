@@ -242,8 +242,8 @@ def draw_budgets(data: Numbers) -> Figure:
         if adaptive is not None:
             axes.axhline(adaptive, color=BLUE, linewidth=0.9, linestyle=drawing.DASHED)
             axes.plot([turns] * 2, panel["adaptive_ci95"], color=BLUE, linewidth=1.2)
-            look = {"markersize": 12, "zorder": 5, "label": "adaptive, 95 % over problems"}
-            axes.plot(turns, adaptive, "*", color=BLUE, **look)
+            name = "adaptive, 95 % over problems"
+            axes.plot(turns, adaptive, "*", color=BLUE, markersize=12, zorder=5, label=name)
         axes.set_xticks(panel["budgets"])
         axes.set_xlabel("turns per problem")
         axes.set_title(drawing.shown(panel["name"]))

@@ -1,6 +1,8 @@
 """The structure of the source: imports run one way, and files and functions stay small."""
 
 import ast
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -121,6 +123,15 @@ def test_the_package_imports_neither_tools_nor_tests() -> None:
         if name.split(".")[0] in ("tools", "tests", "examples", "experiments")
     }
     assert found == set()
+
+
+def test_recordings_are_read_without_torch() -> None:
+    files = sorted((ROOT / "svr_lightning" / "analysis").glob("*.py"))
+    names = [f"svr_lightning.analysis.{file.stem}" for file in files]
+    heavy = "{'torch', 'torchmetrics', 'lightning', 'transformers'}"
+    code = f"import sys, {', '.join(names)}; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_the_wheel_holds_packages_of_svr_lightning_alone() -> None:
