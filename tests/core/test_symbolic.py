@@ -181,25 +181,29 @@ from svr_lightning.tasks import worker
 from tests.core.test_symbolic import DIFFERENT, EQUAL, HOSTILE
 from tests.hostile_answers import hostile_answers
 
-worker.equal_answers("x+1", "2")  # fills the tables of the parser
-parse_expr = sympy_parser.parse_expr
+reader, writer = os.pipe()
+os.write(writer, b".")
+original = sympy_parser.parse_expr
 for module in list(sys.modules.values()):
-    if getattr(module, "parse_expr", None) is parse_expr:
-        module.parse_expr = lambda *_, **__: os.write(1, b"?")
+    if getattr(module, "parse_expr", None) is original:
+        module.parse_expr = lambda *_, **__: os.write(writer, b"?")
 
-def reached(answer, reference, compare=worker.equal_answers):
-    reader, writer = os.pipe()
+def calls():
+    found = os.read(reader, 1000)
+    os.write(writer, b".")
+    return len(found) - 1
+
+def reached(answer, reference):
     if not (child := os.fork()):
         signal.setitimer(signal.ITIMER_PROF, 0.5)
-        os.dup2(writer, 1)
-        compare(answer, reference)
+        worker.equal_answers(answer, reference)
         os._exit(0)
     os.waitpid(child, 0)
-    os.close(writer)
-    return len(os.read(reader, 100))
+    return calls()
 
 # The watch sees what it should: a number, as the library reads it without this package.
-number = reached("12", "", lambda text, _: worker.read(text))
+worker.read("12")
+number = calls()
 sympy_parser.parse_expr = worker.parse_number
 pairs = [*EQUAL, *DIFFERENT, *((text, "2") for text in HOSTILE)]
 pairs += [(text, "x") for _, text in hostile_answers(120)]
