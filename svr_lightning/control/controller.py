@@ -143,8 +143,8 @@ class Controller:
         ConfigError: if an option is out of range, or the certificate is for other settings.
 
     Examples:
-        >>> said = "<answer>2+2</answer> VERDICT: CORRECT; CONFIDENCE: 0.9"
-        >>> result = Controller(lambda messages, max_tokens: said, "countdown").solve("2 2 = 4")
+        >>> text = "<answer>2+2</answer> VERDICT: CORRECT; CONFIDENCE: 0.9"
+        >>> result = Controller(lambda messages, max_tokens: text, "countdown").solve("2 2 = 4")
         >>> result.outcome, result.answer, result.reason
         ('answered', '2+2', 'CORRECT at confidence 0.9 >= 0.85')
     """
@@ -198,13 +198,13 @@ class Controller:
 
     def departures(self, certificate: Certificate, **drawn: Any) -> list[str]:
         """Where its settings, and the sampling in ``drawn``, differ from the certified ones."""
-        told = {
+        drawing = {
             "task": self._task.name,
             "max_completion_tokens": self.completion_limit,
             "fresh_turns": isinstance(self.dialogue, FreshTurns),
             **drawn,
         }
-        settings = (self.rule, self.max_turns, told, self.otherwise)
+        settings = (self.rule, self.max_turns, drawing, self.otherwise)
         limits = [] if self.max_tokens is None else [f"max_tokens={self.max_tokens}"]
         return [*certificate.departures(*settings), *limits]
 

@@ -105,8 +105,8 @@ class RepeatedAnswer(StopRule):
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether the last turn's answer has been given often enough."""
         answer = turns[-1].answer
-        heard = turns[-self.times :] if self.in_a_row else turns
-        return answer > 0 and sum(turn.answer == answer for turn in heard) >= self.times
+        recent = turns[-self.times :] if self.in_a_row else turns
+        return answer > 0 and sum(turn.answer == answer for turn in recent) >= self.times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,12 +283,12 @@ class Confident(StopRule):
                 value in get_args(known),
                 f"{name}={value} must be one of {choices}",
             )
-        place, nats = f"threshold={self.threshold}", "logprob" in self.score
+        value, nats = f"threshold={self.threshold}", "logprob" in self.score
         _require(
             -math.inf < self.threshold <= 0 if nats else 0 <= self.threshold <= 1,
-            f"{place} of {self.score} must be a mean log-probability, at most 0"
+            f"{value} of {self.score} must be a mean log-probability, at most 0"
             if nats
-            else f"{place} must lie in [0, 1]; the paper's is {DEFAULT_THRESHOLD}",
+            else f"{value} must lie in [0, 1]; the paper's is {DEFAULT_THRESHOLD}",
         )
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:

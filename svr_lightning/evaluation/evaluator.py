@@ -209,7 +209,7 @@ class Evaluator:
         """Adaptive inference: trajectories that end by the stopping rule.
 
         ``problems`` are of one data set, whose completion limit is ``max_completion_tokens``, or
-        else the task's. ``on_turn`` is told of each turn as it ends.
+        else the task's. ``on_turn`` is called with each turn as it ends.
 
         Returns:
             One record per problem, in order. A problem that does not fit the prompt budget, or

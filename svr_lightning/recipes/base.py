@@ -191,7 +191,7 @@ class MultiTurn(Baseline):
         """G chains."""
         return self.chains(problem, self.horizon)
 
-    def learns(self, turn: Turn) -> bool:
+    def in_loss(self, turn: Turn) -> bool:
         """Whether a turn is optimised."""
         return self.loss_turns == "all" or turn.index == self.horizon
 

@@ -36,5 +36,5 @@ class GRPOMT(MultiTurn):
         return [
             sample_of(turn, group.problem, advantage)
             for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
-            for turn in filter(self.learns, trajectory.turns)
+            for turn in filter(self.in_loss, trajectory.turns)
         ]

@@ -77,7 +77,7 @@ class Murphy(MultiTurn):
             if self.propagate == "max"
             else mean_to_go(rewards, parents, turns, self.horizon, self.discount)
         )
-        kept = [i for i, n in enumerate(nodes) if not solved[i] and self.learns(n.turn)]
+        kept = [i for i, n in enumerate(nodes) if not solved[i] and self.in_loss(n.turn)]
         advantages = sibling_advantages(
             [credited[i] for i in kept],
             [(turns[i], nodes[i].parent) for i in kept],

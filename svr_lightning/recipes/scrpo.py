@@ -93,7 +93,7 @@ class ScRPO(MultiTurn):
             ]
             advantages = group_advantages([reward for _, reward in eligible], self.scale_rewards)
             for (turn, _), advantage in zip(eligible, advantages, strict=True):
-                if self.learns(turn):
+                if self.in_loss(turn):
                     samples += self.optimised(turn, group.problem, advantage)
         return samples
 

@@ -96,8 +96,8 @@ def label(task: Task, completion: str, problem: Problem, grader: Grader | None =
     try:
         return Label((grader or GRADERS["paper"]).grade(task, completion, problem))
     except GradingError as error:
-        told = one_line(f"problem {problem.id}: counted as wrong, not graded: {error}")
-        log.warning("%s", told)
+        message = one_line(f"problem {problem.id}: counted as wrong, not graded: {error}")
+        log.warning("%s", message)
         return Label(correct=False, error=str(error))
 
 
