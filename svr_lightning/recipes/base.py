@@ -36,7 +36,7 @@ class Group:
     scored: tuple[tuple[ScoredTurn, ...], ...]
     rewards: tuple[tuple[Reward, ...], ...]
     returns: tuple[float, ...]
-    place: SeedContext = START
+    seeds: SeedContext = START
     """Seeds random draws of :meth:`Recipe.credit`; its attempt is that of dynamic resampling."""
     samples: tuple[Sample, ...] = ()
     """The optimised sequences with their advantages; empty before :meth:`Recipe.credit`."""
@@ -107,10 +107,10 @@ class Recipe(ABC):
         """Whether its prompts show labels, in evaluation too. Results then say so."""
         return self.dialogue.uses_labels
 
-    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
+    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
         """The rollout of one problem: generators that return one trajectory each, or a list.
 
-        ``place`` seeds random draws of the generators.
+        ``seeds`` seed random draws of the generators.
         """
         return self.chains(problem, 1)
 
@@ -187,7 +187,7 @@ class MultiTurn(Baseline):
         """Every optimised turn of every trajectory."""
         return self.group_size * (self.horizon if self.loss_turns == "all" else 1)
 
-    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
+    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
         """G chains."""
         return self.chains(problem, self.horizon)
 
@@ -250,5 +250,5 @@ def drawn_samples(group: Group, samples: list[Sample], count: int) -> list[Sampl
     """``count`` of a group's samples, drawn by the run's seed, in order; all if no more."""
     if len(samples) <= count:
         return samples
-    rng = group.place.generator(group.problem.id, "optimised")
+    rng = group.seeds.generator(group.problem.id, "optimised")
     return [samples[index] for index in sorted(rng.sample(range(len(samples)), count))]

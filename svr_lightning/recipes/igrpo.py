@@ -29,25 +29,25 @@ class IGRPO(Baseline):
     evaluate: Literal["single", "fixed"] = "single"
     """``single``: the answer to the question; ``fixed``: the last of all turns."""
 
-    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
+    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
         """One program, since the refinements need all drafts."""
-        return [self._two_stages(problem, place)]
+        return [self._two_stages(problem, seeds)]
 
-    def _two_stages(self, problem: Problem, place: SeedContext) -> RolloutFn:
+    def _two_stages(self, problem: Problem, seeds: SeedContext) -> RolloutFn:
         turns = yield from ask(self.dialogue, problem, [[]] * self.drafts)
         drafts = [node(problem, i, turn) for i, turn in enumerate(turns)]
-        best = self._best(drafts, place)
+        best = self._best(drafts, seeds)
         turns = yield from ask(self.dialogue, problem, [best.turns] * self.group_size)
         refined = [node(problem, self.drafts + i, turn, best) for i, turn in enumerate(turns)]
         return [*drafts, *refined]
 
-    def _best(self, drafts: Sequence[Trajectory], place: SeedContext) -> Trajectory:
+    def _best(self, drafts: Sequence[Trajectory], seeds: SeedContext) -> Trajectory:
         """The draft with the highest reward; among equal ones, one drawn at random."""
         problem = drafts[0].problem
         scored = [score(self.dialogue, problem, draft.turns[0]) for draft in drafts]
         rewards = [rewards_of(self, [turn])[0].total for turn in scored]
         best = [d for d, reward in zip(drafts, rewards, strict=True) if reward == max(rewards)]
-        return place.generator(problem.id, "draft").choice(best)
+        return seeds.generator(problem.id, "draft").choice(best)
 
     def credit(self, group: Group) -> list[Sample]:
         """The refinements, each with its advantage among them."""

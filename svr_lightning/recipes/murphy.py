@@ -51,10 +51,10 @@ class Murphy(MultiTurn):
         """The neutral prompts, or the oracle's."""
         return ScoreShown() if self.feedback == "binary" else super().dialogue
 
-    def programs(self, problem: Problem, place: SeedContext = START) -> list[RolloutFn]:
+    def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
         """G chains, or one program that grows the tree."""
         if self.shape == "chain":
-            return super().programs(problem, place)
+            return super().programs(problem, seeds)
         dialogue = self.dialogue
 
         def failed(turn: Turn) -> bool:

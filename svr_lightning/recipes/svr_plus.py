@@ -58,7 +58,7 @@ class SVRPlus(SVR):
     def drawn(self, group: Group, i: int) -> int:
         """The turn, from 0, of trajectory ``i`` that is optimised."""
         trajectory = group.trajectories[i]
-        draw = group.place.generator(group.problem.id, "turn", sample=trajectory.sample)
+        draw = group.seeds.generator(group.problem.id, "turn", sample=trajectory.sample)
         return draw.randrange(len(trajectory.turns))
 
     def _advantages(self, group: Group, t: int) -> list[list[float]]:

@@ -165,7 +165,7 @@ def _reward_group(problem: Problem, graded: Graded, recipe: Recipe, seeds: SeedC
         scored=tuple(tuple(turns) for turns in scored),
         rewards=tuple(tuple(turns) for turns in rewards),
         returns=tuple(recipe.returns(rewards)),
-        place=seeds,
+        seeds=seeds,
     )
     samples = tuple(recipe.credit(group))
     return replace(

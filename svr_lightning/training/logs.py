@@ -168,7 +168,7 @@ def rollout_stats(groups: Sequence[Group], rule: StopRule | None) -> dict[str, f
     stats = {
         "train/reward/mean": fmean(returns),
         "train/zero_std_groups": _share(group.degenerate for group in groups),
-        "train/resampled_groups": _share(group.place.attempt > 0 for group in groups),
+        "train/resampled_groups": _share(group.seeds.attempt > 0 for group in groups),
         "train/generations": len(turns) / len(groups),
         "train/accuracy": _share(turn.correct for turn in turns),
         "train/truncated": _share(turn.truncated for turn in turns),

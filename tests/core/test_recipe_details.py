@@ -280,7 +280,7 @@ def test_svr_plus_credits_the_drawn_turns_as_it_credits_all() -> None:
     of_turn = advantages(every.credit(group))
     recipe, _ = svr_plus(turns="drawn")
     for step in range(12):
-        placed = replace(group, place=SeedContext(step=step))
+        placed = replace(group, seeds=SeedContext(step=step))
         drawn = [recipe.drawn(placed, i) for i in (0, 1)]
         expected = [of_turn[6 * i + 2 * t + part] for i, t in enumerate(drawn) for part in (0, 1)]
         assert advantages(recipe.credit(placed)) == expected
@@ -293,7 +293,7 @@ def test_svr_plus_can_optimise_as_few_sequences_as_svr() -> None:
     whole = every.credit(group)
     places = set()
     for step in range(40):
-        chosen = some.credit(replace(group, place=SeedContext(step=step)))
+        chosen = some.credit(replace(group, seeds=SeedContext(step=step)))
         indices = [whole.index(sample) for sample in chosen]
         assert indices == sorted(set(indices))
         assert len(indices) == 5
@@ -307,7 +307,7 @@ def test_each_trajectory_draws_its_own_turn() -> None:
     pairs = Counter(
         (recipe.drawn(placed, 0), recipe.drawn(placed, 1))
         for step in range(1800)
-        if (placed := replace(group, place=SeedContext(run_seed=1, step=step)))
+        if (placed := replace(group, seeds=SeedContext(run_seed=1, step=step)))
     )
     # Nine pairs, each expected 200 times with a standard deviation of 13.
     assert len(pairs) == 9
@@ -506,7 +506,7 @@ def test_every_attempt_of_resampling_has_its_own_seeds(mode: Any) -> None:
     )
     assert sorted(seeds) == sorted(seed for attempt in expected for seed in attempt)
     assert len(set(seeds)) == 6
-    assert group.place == SeedContext(run_seed=5, step=3, attempt=2)
+    assert group.seeds == SeedContext(run_seed=5, step=3, attempt=2)
     assert [sample.advantage > 0 for sample in group.samples] == [True, False]
 
 

@@ -128,7 +128,7 @@ def test_every_turn_is_drawn_equally_often() -> None:
     recipe = SVRPlus(sections=False, group_size=2, horizon=3)
     ((group,), _) = play(recipe, scripts("RWR", "WRW"))
     draws = [
-        recipe.drawn(replace(group, place=SeedContext(run_seed=7, step=step)), i)
+        recipe.drawn(replace(group, seeds=SeedContext(run_seed=7, step=step)), i)
         for step in range(1500)
         for i in range(2)
     ]

@@ -42,7 +42,7 @@ def group(name: str, returns: tuple[float, ...], attempt: int = 0) -> Group:
         scored=(),
         rewards=(),
         returns=returns,
-        place=replace(START, attempt=attempt),
+        seeds=replace(START, attempt=attempt),
         degenerate=is_degenerate(returns),
     )
 
@@ -73,7 +73,7 @@ class Rolls:
         problems = [problem(name) for name in names]
         groups = self.roll(problems, 0)
         groups = replace_degenerate(groups, self.roll, self.fresh, mode)  # type: ignore[arg-type]
-        return [(each.problem.id, each.place.attempt) for each in groups]
+        return [(each.problem.id, each.seeds.attempt) for each in groups]
 
 
 # --- off --------------------------------------------------------------------------------------
