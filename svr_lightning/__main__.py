@@ -1,4 +1,4 @@
-"""``python -m svr_lightning``."""
+"""``python -m svr_lightning``, and the console script ``svr``."""
 
 import sys
 

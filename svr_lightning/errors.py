@@ -1,5 +1,10 @@
 """Faults shown to the user: one line that says what is wrong, where, and how to fix it."""
 
+import difflib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
 
 class ConfigError(ValueError):
     """Something from outside is wrong: a configuration, a data set, a checkpoint, a folder."""
@@ -9,6 +14,30 @@ def require(condition: bool, message: str) -> None:
     """Raise :class:`ConfigError` with ``message`` unless ``condition`` holds."""
     if not condition:
         raise ConfigError(message)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'NAME'?`` if something known is close to ``name``, else nothing.
+
+    Dotted names are compared by their last part, first those of the same section.
+    """
+    section, _, last = name.rpartition(".")
+    ordered = sorted(known, key=lambda one: one.rpartition(".")[0] == section)
+    by_last = {one.rpartition(".")[2]: one for one in ordered}
+    found = difflib.get_close_matches(last, by_last, n=1)
+    return f"; did you mean {by_last[found[0]]!r}?" if found else ""
+
+
+def program() -> str:
+    """The program that the user called: ``svr``, or ``python -m svr_lightning``."""
+    called = Path(sys.argv[0])
+    as_module = (called.parent.name, called.name) == ("svr_lightning", "__main__.py")
+    return "python -m svr_lightning" if as_module else "svr"
+
+
+def error_line(message: str) -> str:
+    """What a command prints on standard error about a fault that the user can fix."""
+    return f"{program()}: error: {printable(message)}"
 
 
 def printable(text: str) -> str:

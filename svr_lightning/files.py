@@ -9,10 +9,32 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from svr_lightning.errors import require
+from svr_lightning.errors import did_you_mean, require
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+def config_file(given: str) -> Path:
+    """The configuration that a path, or a name such as ``hardware/1gpu``, stands for.
+
+    Named ones ship with the package; in a checkout they lie beside it.
+
+    Raises:
+        ConfigError: if there is neither such a file nor such a name.
+    """
+    if Path(given).is_file():
+        return Path(given)
+    package = Path(__file__).resolve().parent
+    folder = package / "configs"
+    folder = folder if folder.is_dir() else package.parent / "configs"
+    name = given.removeprefix("configs/").removesuffix(".yaml")
+    found = {
+        path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")
+    }
+    hint = did_you_mean(name, found)
+    require(name in found, f"--config {given}: there is no such file or named configuration{hint}")
+    return found[name]
 
 
 def check_folder(folder: str | os.PathLike[str], named: str) -> None:

@@ -37,9 +37,14 @@ class HFExport(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Export, on one rank; not the trial of a ``fast_dev_run``."""
         fast: Any = trainer.fast_dev_run  # type: ignore[attr-defined]
-        if trainer.is_global_zero and not trainer.interrupted and not fast:
-            state = exported_weights(pl_module.policy, self.dtype)
-            export_policy(pl_module, Path(trainer.default_root_dir), state)
+        if not trainer.interrupted and not fast:
+            self.export(trainer, pl_module, Path(trainer.default_root_dir))
+
+    def export(self, trainer: Trainer, pl_module: Any, root: Path) -> Path:
+        """Write ``root/policy`` with the weights that the module has, on one rank."""
+        if trainer.is_global_zero:
+            export_policy(pl_module, root, exported_weights(pl_module.policy, self.dtype))
+        return root / "policy"
 
 
 def exported_weights(model: Any, dtype: str) -> dict[str, torch.Tensor]:

@@ -3,8 +3,8 @@ r"""A threshold with guaranteed error rates on new problems, at a stated confide
 The recordings hold every turn of every problem, and results.json with the stopping rule whose
 threshold is chosen:
 
-    svr validate --config ... --model.evaluation.adaptive false
-    svr test --config ... --model.evaluation.adaptive false
+    svr validate --config ... --record
+    svr test --config ... --record
     svr certify RUN/eval/validate --report-on RUN/eval/test --max-pse 0.10
 
 A promise is a guaranteed limit. Of the thresholds that keep all promises and accept any answer, the

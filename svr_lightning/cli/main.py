@@ -1,17 +1,16 @@
-"""``python -m svr_lightning``: chooses the command; imports what it needs and no more."""
+"""The command ``svr``: chooses what runs, and imports what that needs and no more."""
 
 import argparse
 import os
 import re
 import sys
+from collections.abc import Iterator
 from contextvars import copy_context
 from importlib import import_module
 from typing import NoReturn
 
-from svr_lightning.cli.checks import check_command_line, did_you_mean, with_questions
-from svr_lightning.cli.keys import flat, known_keys
-from svr_lightning.errors import ConfigError, printable
-from svr_lightning.files import check_folder
+from svr_lightning.errors import ConfigError, did_you_mean, error_line, program
+from svr_lightning.files import check_folder, config_file
 
 USER_FAULT = 2
 """Exit code for a fault of the configuration, the data or the command line."""
@@ -21,6 +20,7 @@ TRAINING = {
     "validate": "adaptive inference on the validation sets",
     "test": "adaptive inference on the test sets",
     "predict": "answer questions of your own, turn by turn",
+    "export": "write a checkpoint's policy as a folder for other programs",
 }
 READING = {
     "replay": "every fixed budget, threshold and vote from one recording",
@@ -30,56 +30,48 @@ READING = {
 }
 SERVING = {"serve": "a chat-completions server that refines each answer until a rule stops it"}
 
+RENAMED = {
+    "sweep": "replay FOLDER, with the folder of a recorded evaluation",
+    "vote": "replay FOLDER, with the folder of samples to vote on",
+    "--samples": "the evaluation's folder, without an option",
+    "--help-all": "--help",
+}
+"""Commands and options of earlier versions, and how they are spelled now."""
+
 
 def _listed(commands: dict[str, str]) -> str:
     return "\n".join(f"  {name:<9} {text}" for name, text in commands.items())
 
 
-HELP = f"""usage: python -m svr_lightning [-h] [--version] COMMAND ...
+_HELP = """usage: {program} [-h] [--version] COMMAND ...
 
 Self-Verifying Refinement: train policies that judge their own answers and stop when they are
 confident.
 
-{_listed(TRAINING)}
+{training}
 
 From recorded samples, without a model:
 
-{_listed(READING)}
+{reading}
 
 For other programs:
 
-{_listed(SERVING)}
+{serving}
 
-  python -m svr_lightning fit --config configs/countdown_tiny.yaml
-  python -m svr_lightning fit --config configs/gsm8k.yaml --config configs/hardware/cpu_smoke.yaml
-  python -m svr_lightning predict --config configs/countdown_tiny.yaml \\
-      --question "3 5 8 = 16"
+Configurations are given by name or as files; later ones win, and flags win over all:
+
+  {program} fit --config countdown_tiny
+  {program} fit --config gsm8k --config hardware/1gpu --trainer.max_steps 100
+  {program} test --config countdown_tiny --record
+  {program} predict --config countdown_tiny --question "3 5 8 = 16"
 
 validate, test and predict also run a policy behind a server that speaks the OpenAI protocol. Its
 key is in OPENAI_API_KEY or in the variable that --model.engine.api_key_env names:
 
-  python -m svr_lightning test --config configs/gsm8k.yaml --model.engine OpenAIEngine \\
+  {program} test --config gsm8k --model.engine OpenAIEngine \\
       --model.engine.base_url http://127.0.0.1:8000/v1 --model.engine.model_name NAME
 
 `COMMAND --help` explains a command.
-"""
-_HELP_OF_TRAINING = """usage: python -m svr_lightning {command} [--config FILE] [--KEY VALUE] ...
-
-{about}.
-
-  --config FILE       a configuration file; may be repeated; later files and flags win
-  --KEY VALUE         one key of the configuration: --trainer.max_steps 4
-  --ckpt_path WHAT    {checkpoint}
-{extra}  --print_config      print the resolved configuration and stop
-  --help-all          every key with its type and an explanation (takes ten seconds)
-
-Keys are written out in full. Environment variables set none of them.
-
-{keys}
-"""
-_QUESTIONS = """\
-  --question TEXT     a question to answer; may be given several times
-  --questions FILE    questions in a file: one per line, or .jsonl with "question" in each row
 """
 
 
@@ -87,7 +79,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; 0 is success, 2 a fault of the configuration or the data."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(HELP, end="")
+        groups = {"training": TRAINING, "reading": READING, "serving": SERVING}
+        listed = {name: _listed(group) for name, group in groups.items()}
+        print(_HELP.format(program=program(), **listed), end="")
         return 0
     command, *rest = arguments
     if command == "--version":
@@ -95,50 +89,58 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(__version__)
         return 0
-    if command in READING | SERVING:
-        return read_files(command, rest)
-    if command in ("sweep", "vote"):
-        return fail(f"{command} is now a part of replay: give it the evaluation's folder")
-    if command not in TRAINING:
-        known = [*TRAINING, *READING, *SERVING]
+    try:
+        _refuse_renamed(command, rest)
+        if command in READING | SERVING:
+            return read_files(command, rest)
+        return _train(command, rest)
+    except ConfigError as error:
+        return fail(str(error))
+
+
+def _refuse_renamed(command: str, rest: list[str]) -> None:
+    """Name the new spelling of an old command or option, and any unknown command."""
+    flags = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    for name in (command, *flags):
+        if name in RENAMED:
+            raise ConfigError(f"{name} is now {RENAMED[name]}")
+    known = [*TRAINING, *READING, *SERVING]
+    if command not in known:
         hint = did_you_mean(command, known)
-        return fail(f"unknown command {command!r}{hint}; commands: {', '.join(known)}")
-    if "-h" in rest or "--help" in rest:
-        print(_help_of(command), end="")
-        return 0
-    return _train(command, rest)
+        raise ConfigError(f"unknown command {command!r}{hint}; commands: {', '.join(known)}")
+
+
+def fail(message: str) -> int:
+    """Print one line on standard error; returns the exit code."""
+    print(error_line(message), file=sys.stderr)
+    return USER_FAULT
+
+
+# --- commands that need Lightning ---------------------------------------------------------------
 
 
 def _train(command: str, arguments: list[str]) -> int:
-    """Do the quick checks, then import torch and Lightning, and run."""
+    """Find the configurations, then import torch and Lightning, and run."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read when tokenizers is imported
-    try:
-        arguments = with_questions(command, arguments)
-        check_command_line(command, arguments)
-    except ConfigError as error:
-        return fail(str(error))
+    arguments = [*_with_config_files(arguments)]
     from svr_lightning.cli.training import run
 
     # The parser keeps a reference to itself, and so to the model, in a context variable.
-    message = copy_context().run(run, command, arguments)
+    message = copy_context().run(run, command, TRAINING[command], arguments)
     return 0 if message is None else fail(message)
 
 
-def _help_of(command: str) -> str:
-    """The help of a training command, without importing what it runs."""
-    found = dict(flat(known_keys(command)))
-    keys = []
-    for name, key in found.items():
-        if "." in name:
-            default = f" = {key.default}" if key.default and "(" not in key.default else ""
-            keys.append(f"  --{name}{default}")
-    return _HELP_OF_TRAINING.format(
-        command=command,
-        about=TRAINING[command][0].upper() + TRAINING[command][1:],
-        checkpoint=f"{'resume a run' if command == 'fit' else 'weights'}: last, best or a file",
-        extra=_QUESTIONS if command == "predict" else "",
-        keys="\n".join(keys),
-    )
+def _with_config_files(arguments: list[str]) -> Iterator[str]:
+    """The arguments with a path for each configuration that ``--config`` names."""
+    words = iter(arguments)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag not in ("-c", "--config"):
+            yield word
+            continue
+        value = value if equals else next(words, "")
+        text = "://" in value or any(character in value for character in "{}:\n")
+        yield from ("--config", value if text else str(config_file(value)))
 
 
 # --- commands that need no trainer --------------------------------------------------------------
@@ -151,10 +153,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise a :class:`ConfigError` with the flag that may have been meant."""
         unknown = re.match(r"unrecognized arguments: (-\S+)", message)
-        if unknown and unknown.group(1) in ("--samples", "--votes"):
-            message = f"{unknown.group(1)}: evaluations are given as folders, without an option"
-            raise ConfigError(f"{message}; see `{self.prog} --help`")
-        flags = re.findall(r"--[\w-]+", self.format_usage())
+        flags = re.findall(r"--[\w.-]+", self.format_usage())
         hint = did_you_mean(unknown.group(1), flags) if unknown else ""
         raise ConfigError(f"{message}{hint or f'; see `{self.prog} --help`'}")
 
@@ -163,7 +162,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     """The argument parser of the command ``name``."""
     module = import_module(f"{__package__}.{name}")
     parser = _Parser(
-        prog=f"svr_lightning {name}",
+        prog=f"{program()} {name}",
         description=module.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -181,14 +180,8 @@ def read_files(name: str, arguments: list[str]) -> int:
                 check_folder(folder, f"--{option} {folder}")
         return int(import_module(f"{__package__}.{name}").run(options))
     except ConfigError as error:
-        return fail(str(error), f"svr_lightning {name}")
+        return fail(str(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         reason = f"{where}cannot be used ({error.strerror or error}); give another file or folder"
-        return fail(reason, f"svr_lightning {name}")
-
-
-def fail(message: str, program: str = "svr_lightning") -> int:
-    """Print one line on standard error; returns the exit code."""
-    print(f"{program}: error: {printable(message)}", file=sys.stderr)
-    return USER_FAULT
+        return fail(reason)

@@ -2,7 +2,7 @@
 
 The recording holds T_max turns of every problem, or pools of independent samples:
 
-    svr test --config ... --model.evaluation.adaptive false
+    svr test --config ... --record
     svr replay RUN/eval/test
     svr test --config ... --model.evaluation.votes 10 --model.evaluation.temperature 0.6
     svr replay RUN/eval/votes

@@ -4,7 +4,7 @@
     svr report SVR=A/eval/test SVR=B/eval/test GRPO=C/eval/test
 
 A repeated name adds data sets that it lacks, or otherwise another seed of the method: values are
-then means with standard deviations. If every turn was recorded (model.evaluation.adaptive false),
+then means with standard deviations. If every turn was recorded (--record),
 the stopping rule of the run's configuration is replayed, fixed budgets and thresholds are shown
 too, and all stopping rules are compared within the same tokens. Writes index.html, tables.tex,
 report.json, and figures/ with the numbers of each figure.
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     require(
         options.budget is None or bool(rules),
         "--budget: no stopping rule can be replayed; record every turn with "
-        "--model.evaluation.adaptive false",
+        "--record",
     )
     tables = all_tables(methods, votes, rules)
     figures, notes = all_figures(methods, votes, rules)

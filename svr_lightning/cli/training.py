@@ -1,8 +1,10 @@
-"""fit, validate, test and predict: LightningCLI with one error line instead of a page."""
+"""fit, validate, test, predict and export: LightningCLI with one error line instead of a page."""
 
 import json
 import logging
+import re
 import warnings
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -10,7 +12,8 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentError, Namespace, set_parsing_settings
+import yaml
+from jsonargparse import ActionConfigFile, ArgumentError, Namespace, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -23,12 +26,14 @@ from lightning.pytorch.utilities import rank_zero_info
 from transformers.utils.logging import disable_progress_bar
 
 from svr_lightning.analysis.results import RESULTS, SAMPLES
-from svr_lightning.cli.messages import explain, of_lightning, of_parser
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.cli.inputs import read_questions
+from svr_lightning.cli.messages import explain, of_parser
+from svr_lightning.errors import ConfigError, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
 from svr_lightning.files import to_json
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
+from svr_lightning.training.sources import ARITHMETIC_TINY, COUNTDOWN_TINY
 from svr_lightning.training.trainer import SVRTrainer
 
 
@@ -44,6 +49,105 @@ class SaveConfig(SaveConfigCallback):
             path.write_text(text, encoding="utf-8")
 
 
+class Layer(ActionConfigFile):
+    """A configuration on top of those before it.
+
+    jsonargparse merges data sets key by key. One with a path of its own would inherit the split,
+    the limits and the columns of another.
+    """
+
+    def __call__(
+        self, parser: Any, cfg: Namespace, values: str, option_string: str | None = None
+    ) -> None:
+        """Merge a file or a text into ``cfg``."""
+        layer = _content(values)
+        for part, given in (layer.get("data") or {}).items():
+            key = f"data.{part}"
+            if part in _DATA_SETS and cfg.get(key) is not None:
+                cfg[key] = _inherited(cfg[key], given)
+        if cfg.get("trainer.callbacks") and "callbacks" in (layer.get("trainer") or {}):
+            rank_zero_info(f"{values} replaces trainer.callbacks; callbacks+ would add to them")
+        try:
+            super().__call__(parser, cfg, values, option_string)
+        except (ArgumentError, KeyError, TypeError, ValueError) as error:
+            where = f"{values}: " if Path(values).is_file() else ""
+            raise ConfigError(f"{where}{explain(error) or _refusal(error, parser)}") from error
+
+
+def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
+    """What the parser refuses, with the key that may have been meant instead of an unknown one."""
+    text = of_parser(error)
+    named = ".".join(re.findall(r"(?:--|')([\w.]+)", text))
+    unknown = "unrecognized" in text or "not accept" in text
+    return text + (did_you_mean(named, parser.get_defaults().keys()) if unknown else "")
+
+
+_DATA_SETS = ("train", "val", "test", "predict")
+
+
+def _content(source: str) -> Mapping[str, Any]:
+    """What a configuration holds; nothing if it is no mapping, which the parser explains."""
+    try:
+        text = Path(source).read_text(encoding="utf-8") if Path(source).is_file() else source
+        found = yaml.safe_load(text)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--config {source}: not UTF-8 text ({error}); save it so") from error
+    except (OSError, yaml.YAMLError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _inherited(before: Any, given: Any) -> Any:
+    """What of an earlier layer's data sets a layer that says ``given`` may add to.
+
+    Where an entry has another path, nothing, or the name and the task if it has no name either.
+    """
+    if isinstance(given, list):
+        same_length = isinstance(before, list) and len(before) == len(given)
+        return (
+            [_inherited(*pair) for pair in zip(before, given, strict=True)] if same_length else []
+        )
+    if before is None or not isinstance(given, dict):
+        return before
+    known = before.get("init_args", before)
+    if given.get("path", known.get("path")) == known.get("path"):
+        return before
+    if "name" in given:
+        return None
+    kept = before.clone()
+    settings = kept.get("init_args", kept)
+    for name in {*vars(settings)} - {"name", "task"}:
+        del settings[name]
+    return kept
+
+
+_TASK_OF_EMBEDDED = {COUNTDOWN_TINY: "countdown", ARITHMETIC_TINY: "gsm8k"}
+
+
+class CommandTrainer(SVRTrainer):
+    """The trainer with ``export`` as a command of its own."""
+
+    def export(
+        self, model: SVRModule, ckpt_path: str | None = None, out: str | None = None
+    ) -> None:
+        """Write the policy of a checkpoint as a folder that ``from_pretrained`` loads.
+
+        Args:
+            model: the module that the checkpoint is of.
+            ckpt_path: last, best or a file.
+            out: folder to make ``policy/`` in; ``export`` in the run's folder if None.
+        """
+        exporters = [one for one in self.callbacks if hasattr(one, "export")]  # type: ignore[attr-defined]
+        require(
+            bool(exporters),
+            "trainer.callbacks has no svr_lightning.callbacks.HFExport, which writes policies; add "
+            "it with --trainer.callbacks+ svr_lightning.callbacks.HFExport",
+        )
+        self.test(model, dataloaders=[], ckpt_path=ckpt_path, verbose=False)  # loads the weights
+        folder = Path(out or Path(self.default_root_dir) / "export")
+        rank_zero_info(f"policy: {exporters[0].export(self, model, folder)}")
+
+
 class SVRCommandLine(LightningCLI):
     """LightningCLI with the package's classes and one seed for everything."""
 
@@ -51,14 +155,39 @@ class SVRCommandLine(LightningCLI):
         self._command = command
         super().__init__(**kwargs)
 
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """A parser whose configurations are layers."""
+        parser = LightningArgumentParser(**kwargs)
+        about = "configuration: a name such as countdown_tiny, or a file; later ones win"
+        parser.add_argument("-c", "--config", action=Layer, help=about)
+        return parser
+
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         """The one command that runs: each further parser takes a second to build."""
-        return {self._command: LightningCLI.subcommands()[self._command]}
+        known = {**LightningCLI.subcommands(), "export": {"model", "datamodule"}}
+        return {self._command: known[self._command]}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """One seed decides the draws of the model and the order of the data."""
         parser.link_arguments("seed_everything", "model.seed")
         parser.link_arguments("seed_everything", "data.seed")
+        if self._command == "predict":
+            parser.add_argument(
+                "--question", action="append", help="a question; may be given several times"
+            )
+            parser.add_argument(
+                "--questions",
+                type=str | None,
+                help='a file: one question per line, or .jsonl with "question" in each row',
+            )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Say what is wrong in one line."""
+        try:
+            super().parse_arguments(parser, args)
+        except ArgumentError as error:
+            found = explain(error) or _refusal(error, self._parser(self._command))
+            raise ConfigError(found) from error
 
     def before_instantiate_classes(self) -> None:
         """Leave out what a command does not need.
@@ -66,17 +195,33 @@ class SVRCommandLine(LightningCLI):
         Answering questions logs nothing, and would leave an empty event file each time. If a
         server has the policy, nothing here asks for devices or callbacks.
         """
+        config = self.config[self._command]
         if self._command == "predict":
-            self.config[self._command].trainer.logger = False
+            self._take_questions(config)
+        if self._command in ("predict", "export"):
+            config.trainer.logger = False
         if self._command in ("validate", "test"):
-            self.config[self._command].verbose = False  # the table of results comes instead
+            config.verbose = False  # the table of results comes instead
         if self._server_has_the_policy():
-            config = self.config[self._command]
             kept = {name: config.trainer[name] for name in _KEPT_FOR_A_SERVER}
             config.trainer = Namespace(**kept, accelerator="cpu", devices=1, callbacks=[])  # type: ignore[no-untyped-call]
             config.trainer.enable_model_summary = False
             config.trainer.enable_progress_bar = False
             self.save_config_callback = None
+
+    @staticmethod
+    def _take_questions(config: Namespace) -> None:
+        """Make ``--question`` and ``--questions`` entries of ``data.questions``."""
+        asked = [*(config.data.questions or []), *(config.pop("question") or [])]
+        file = config.pop("questions")
+        config.data.questions = asked + (read_questions(file) if file else [])
+        task, policy = config.data.questions_task, config.model.policy.path
+        made_for = _TASK_OF_EMBEDDED.get(policy, task)
+        require(
+            not config.data.questions or made_for == task,
+            f"model.policy.path={policy} answers {made_for}, and data.questions_task is {task}; "
+            "give the --config of your policy, or its folder as --model.policy.path",
+        )
 
     def _server_has_the_policy(self) -> bool:
         engine = self.config[self._command].model.engine
@@ -86,32 +231,19 @@ class SVRCommandLine(LightningCLI):
         module, _, name = engine.class_path.rpartition(".")
         return not getattr(import_module(module), name).reads_tokens
 
-    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Say what is wrong with a configuration that is no text."""
-        try:
-            super().parse_arguments(parser, args)
-        except UnicodeDecodeError as error:
-            raise ConfigError(
-                f"a file that --config names is not UTF-8 text ({error}); save it as UTF-8"
-            ) from error
-
     def instantiate_classes(self) -> None:
         """Hand the resolved configuration to the module, which quotes it in results files."""
         try:
             super().instantiate_classes()
         except (ValueError, TypeError) as error:
-            if said := explain(error):  # ours, within jsonargparse's
-                raise ConfigError(said) from error
-            if isinstance(error, TypeError) and "`devices`" not in str(error):
-                raise
-            raise ConfigError(of_lightning(error)) from error
+            raise ConfigError(explain(error) or of_parser(error)) from error
         config = self.config[self.subcommand].as_dict()
         config.pop("config", None)
         self.model.run_config = json.loads(to_json(config))
 
     def before_fit(self) -> None:
         """Keep what an earlier run left: a new one would empty its logs and replace its policy."""
-        self._find_best()
+        self._find_checkpoint()
         root = Path(self.trainer.default_root_dir)
         if self._checkpoint_asked_for() is None:
             found = [*_checkpoints(self.trainer), *(p for p in [root / "policy"] if p.exists())]
@@ -131,7 +263,7 @@ class SVRCommandLine(LightningCLI):
         judged = root / "eval" / "after"
         if (judged / RESULTS).is_file():
             out = f"--out {root / 'report'}"
-            rank_zero_info(f"next: python -m svr_lightning report {root.name}={judged} {out}")
+            rank_zero_info(f"next: {program()} report {root.name}={judged} {out}")
 
     def before_validate(self) -> None:
         """Refuse ``--ckpt_path`` if there is no such checkpoint."""
@@ -144,9 +276,9 @@ class SVRCommandLine(LightningCLI):
             f"--ckpt_path last: there is no checkpoint under {self.trainer.default_root_dir}; give "
             "the run's --trainer.default_root_dir, or a file",
         )
-        self._find_best()
+        self._find_checkpoint()
 
-    before_test = before_validate
+    before_test = before_export = before_validate
 
     def before_predict(self) -> None:
         """Keep the answers of earlier calls in folders with a number."""
@@ -178,10 +310,16 @@ class SVRCommandLine(LightningCLI):
         asked = self.config_init[self.subcommand].get("ckpt_path")
         return None if asked is None else str(asked)
 
-    def _find_best(self) -> None:
+    def _find_checkpoint(self) -> None:
         """Give Lightning the file that ``--ckpt_path best`` means: only a training knows it."""
-        if self._checkpoint_asked_for() == "best":
+        asked = self._checkpoint_asked_for()
+        if asked == "best":
             self.config_init[self.subcommand]["ckpt_path"] = best_checkpoint(self.trainer)
+        elif asked not in (None, "last", "hpc"):
+            require(
+                "://" in asked or Path(asked).exists(),
+                f"--ckpt_path {asked}: there is no such file; give a checkpoint, or last",
+            )
 
     def _parse_ckpt_path(self) -> None:
         """Configuration files and flags win over the hyperparameters in a checkpoint."""
@@ -240,35 +378,69 @@ _KEPT_FOR_A_SERVER = (
 """What of the trainer's section counts if a server has the policy: it needs no devices here."""
 
 
-def run(command: str, arguments: list[str]) -> str | None:
+def run(command: str, about: str, arguments: list[str]) -> str | None:
     """Run a training command; returns the message of a fault that the user can fix."""
     _quieten()
     # Reading the descriptions of fields doubles the time that the parser takes.
-    explained = "--help-all" in arguments
+    explained = bool({"-h", "--help"} & {*arguments})
     set_parsing_settings(docstring_parse_attribute_docstrings=explained)
-    given = [command, *("--help" if word == "--help-all" else word for word in arguments)]
+    parsing = {"exit_on_error": False, "allow_abbrev": False}
     try:
         SVRCommandLine(
             command=command,
             save_config_callback=SaveConfig,
             model_class=SVRModule,
             datamodule_class=SVRDataModule,
-            trainer_class=SVRTrainer,
+            trainer_class=CommandTrainer,
             auto_configure_optimizers=False,
             seed_everything_default=42,
-            parser_kwargs={"exit_on_error": False, "allow_abbrev": False},
-            args=given,
+            parser_kwargs={
+                **{"prog": program(), **parsing},
+                command: {"description": _DESCRIPTION.format(about=about), **parsing},
+            },
+            args=[command, *_spelled_out(arguments)],
         )
     except (ConfigError, MisconfigurationException) as error:
         return explain(error) or str(error)
-    except ArgumentError as error:
-        return explain(error) or of_parser(error)
     except (OSError, ImportError, RuntimeError) as error:
         message = explain(error)
         if message is None:
             raise
         return message
     return None
+
+
+_DESCRIPTION = """{about}. Every key of a configuration can be given as a flag. Besides, --record
+records every turn (model.evaluation.adaptive: false), so that any stopping rule can be replayed,
+and --stop RULE --stop.OPTION VALUE are short for --model.evaluation.stop."""
+
+
+def _spelled_out(arguments: list[str]) -> Iterator[str]:
+    """The arguments with short options as keys, and data sets with a path as layers."""
+    words = iter(arguments)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if word == "--record":
+            yield "--model.evaluation.adaptive=false"
+        elif flag.split(".")[0] == "--stop":
+            yield f"--model.evaluation.{word.removeprefix('--')}"
+        elif found := re.fullmatch(r"--data\.(train|val|test|predict)(\.path)?", flag):
+            value = value if equals else next(words, "")
+            given = {"path": value} if found[2] else _data_set(value)
+            layer = json.dumps({"data": {found[1]: given}})
+            yield from ("--config", layer) if given else (flag, value)
+        else:
+            yield word
+
+
+def _data_set(text: str) -> Any:
+    """A data set, or a list of them, if one of them has a path; else nothing."""
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
+    entries = found if isinstance(found, list) else [found]
+    return found if any(isinstance(one, dict) and "path" in one for one in entries) else None
 
 
 def _quieten() -> None:

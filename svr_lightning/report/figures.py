@@ -72,7 +72,7 @@ def all_figures(
         if not run.complete and run.max_turns > 1:
             notes.append(
                 f"{method.name}: no fixed budgets and no thresholds, because its trajectories end "
-                "where they stopped; record every turn with --model.evaluation.adaptive false."
+                "where they stopped; record every turn with --record."
             )
         if not run.self_checks:
             notes.append(f"{method.name}: no figures of confidence, because no turn states one.")

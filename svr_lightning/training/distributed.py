@@ -27,7 +27,7 @@ from lightning.pytorch.strategies import (
     StrategyRegistry,
 )
 
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import ConfigError, error_line, require
 from svr_lightning.training import checkpoint as folders
 from svr_lightning.training.internals import CPUDeepSpeed, compile_no_kernels
 
@@ -62,7 +62,7 @@ def failing_together(trainer: Any) -> Iterator[None]:
         trace = "".join(traceback.format_exception(error))
         line = f"rank {trainer.global_rank} failed: {type(error).__name__}: {error}"
         # In one write, so that the lines of several processes do not mix.
-        sys.stderr.write(f"{trace}svr_lightning: error: {line}\n")
+        sys.stderr.write(f"{trace}{error_line(line)}\n")
         sys.stderr.flush()
         _end_all(trainer)
         raise SystemExit(1) from error

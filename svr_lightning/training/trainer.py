@@ -299,11 +299,20 @@ class SVRTrainer(HookedTrainer):
             raise
 
     def _resume_hint(self) -> str:
+        """How to resume an interrupted run, which saves a checkpoint now if it has none.
+
+        Not with several processes, which an interrupt finds in different places.
+        """
         saved = [saver.last_model_path for saver in self.savers if saver.last_model_path]
-        state = f"interrupted after optimizer step {self.global_step}"
+        if not saved and self.savers and self.world_size == 1 and self.global_step > 0:
+            name = f"{ModelCheckpoint.CHECKPOINT_NAME_LAST}{ModelCheckpoint.FILE_EXTENSION}"
+            path = Path(str(self.savers[0].dirpath)) / name
+            self.save_checkpoint(path)
+            saved = [str(path)] if path.exists() else []
+        interrupted = f"interrupted after optimizer step {self.global_step}"
         if not saved:
-            return f"{state}; there is no checkpoint yet, so start the run again"
-        return f"{state}; the same command with --ckpt_path last goes on from {saved[0]}"
+            return f"{interrupted}; there is no checkpoint yet, so start the run again"
+        return f"{interrupted}; the same command with --ckpt_path last resumes from {saved[0]}"
 
 
 def _check_accelerator(accelerator: str) -> None:
@@ -312,7 +321,7 @@ def _check_accelerator(accelerator: str) -> None:
         raise ConfigError(
             f"trainer.accelerator={accelerator}, and torch sees no GPU here"
             f"{f' ({fault})' if (fault := driver_fault()) else ''}; to try the configuration out "
-            "on a CPU add --config configs/hardware/cpu_smoke.yaml as the last one"
+            "on a CPU add --config hardware/cpu_smoke as the last one"
         )
 
 

@@ -196,7 +196,7 @@ def test_resuming_from_a_damaged_checkpoint_is_one_line_and_changes_nothing(
     )
     *_, line = capsys.readouterr().err.strip().splitlines()
     assert code == 2
-    assert line.startswith(f"svr_lightning: error: checkpoint {saved} is damaged")
+    assert line.startswith(f"svr: error: checkpoint {saved} is damaged")
     assert saved.read_bytes() == before
 
 

@@ -130,7 +130,7 @@ def test_what_a_server_cannot_do_is_refused_before_it_is_asked(
         given = [name, *command(server, tmp_path)[1:], *rest]
         assert main(given) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("svr_lightning: error: ")
+    assert error.startswith("svr: error: ")
     assert said in error
     assert server.bodies == []
 

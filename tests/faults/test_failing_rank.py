@@ -50,18 +50,18 @@ def test_a_rank_that_raises_ends_one_that_waits_for_it(tmp_path: Path) -> None:
     code, errors = run_two(tmp_path, 0, "raise")
     assert code == 1
     assert "in _strike" in errors
-    assert "svr_lightning: error: rank 0 failed: ValueError: the fault of this test" in errors
+    assert "error: rank 0 failed: ValueError: the fault of this test" in errors
 
 
 def test_a_rank_that_raises_ends_one_that_is_busy_elsewhere(tmp_path: Path) -> None:
     code, errors = run_two(tmp_path, 1, "raise", others="busy")
     assert code != 0
     assert "in _strike" in errors
-    assert "svr_lightning: error: rank 1 failed: ValueError: the fault of this test" in errors
+    assert "error: rank 1 failed: ValueError: the fault of this test" in errors
 
 
 def test_what_all_ranks_find_wrong_is_said_once(tmp_path: Path) -> None:
     code, errors = run_two(tmp_path, -1, "config")
     assert code == 2
     said = [line for line in errors.splitlines() if "error" in line]
-    assert said == ["svr_lightning: error: data.train: what every process finds wrong"]
+    assert said == ["python -m svr_lightning: error: data.train: what every process finds wrong"]

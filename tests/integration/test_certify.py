@@ -11,7 +11,7 @@ from svr_lightning.analysis.operating_point import Certificate, read_operating_p
 from svr_lightning.core.stopping import Confident, Majority, StopRule, rule_as_config
 from tests.trajectories import adaptive, record, write_results, write_samples
 
-RECORD = "record every turn with --model.evaluation.adaptive false"
+RECORD = "record every turn with --record"
 
 
 def problems(dataset: str = "toy", size: int = 300) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Faults of the command line are found without torch, and said in one line."""
+"""One line says what is wrong with a command, where, and what may have been meant."""
 
 import errno
 import gc
@@ -10,83 +10,53 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.cli import LightningArgumentParser
 
 from svr_lightning.__main__ import main
-from svr_lightning.cli.checks import read_questions, with_questions
-from svr_lightning.cli.keys import SECTIONS, flat, known_keys
+from svr_lightning.cli.inputs import read_questions
 from svr_lightning.cli.main import READING
-from svr_lightning.cli.messages import explain, of_parser
+from svr_lightning.cli.messages import explain
 from svr_lightning.cli.training import best_checkpoint
-from svr_lightning.errors import ConfigError
-from svr_lightning.training.data import SVRDataModule
+from svr_lightning.errors import ConfigError, did_you_mean
+from svr_lightning.files import config_file
 from svr_lightning.training.module import SVRModule
-from svr_lightning.training.trainer import SVRTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = str(ROOT / "configs" / "countdown_tiny.yaml")
 SMALL = str(ROOT / "tests" / "faults" / "small_run.yaml")
+CALLBACK = "svr_lightning.callbacks.Monitor"
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(list(arguments)) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    return error
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("svr: error: ")
+    return line.removeprefix("svr: error: ")
 
 
-def test_the_keys_read_from_source_are_those_of_the_parser() -> None:
-    parser = LightningArgumentParser()
-    for section, home in (("trainer", SVRTrainer), ("model", SVRModule), ("data", SVRDataModule)):
-        assert SECTIONS[section] == (home.__module__, home.__name__)
-        parser.add_lightning_class_args(home, section)
-    known = {name for name, _ in flat(known_keys("fit")) if "." in name}
-    real = set(parser.get_defaults().keys())
-    # Null by default, so that the parser does not list their fields.
-    optional = ("data.train", "data.predict", "model.policy.lora")
-    assert real - {*optional} <= known
-    fields = tuple(f"{name}." for name in optional)
-    assert {name for name in known - real if not name.startswith(fields)} == set()
-    assert {"data.train.path", "data.train.task"} <= known
+def resolved(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """What ``--print_config`` prints, read back."""
+    with pytest.raises(SystemExit) as end:
+        main([*arguments, "--print_config"])
+    assert end.value.code in (0, None), capsys.readouterr().err
+    return dict(yaml.safe_load(capsys.readouterr().out))
+
+
+# --- before anything is imported ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "parts"),
+    ("arguments", "message"),
     [
-        (
-            ["repla"],
-            ["'repla'", "did you mean 'replay'?", "fit, validate, test, predict, replay, certify"],
-        ),
-        (["fit", "--config", TINY, "--trainer.max_step", "1"], ["trainer.max_steps"]),
-        (["fit", "--config", TINY, "--max_steps", "1"], ["did you mean 'trainer.max_steps'?"]),
-        (["fit", "--config", TINY, "--max_step", "1"], ["did you mean 'trainer.max_steps'?"]),
-        (
-            ["fit", "--model.evaluation.max_turn", "1"],
-            ["did you mean 'model.evaluation.max_turns'?"],
-        ),
-        (["fit", "--model.evaluation.votez", "1"], ["did you mean 'model.evaluation.votes'?"]),
-        (["fit", "--config", TINY, "--data.train.pth=x"], ["did you mean 'data.train.path'?"]),
-        (["fit", "--config", TINY.replace("tiny", "tin")], ["no such file", "countdown_tiny.yaml"]),
-        (["fit", "--config", TINY, "--model.policy.path", "a/b/c"], ["'a/b/c' is not a folder"]),
-        (["fit", "--config", TINY, "--model.policy.path", "configs/no"], ["'configs/no'"]),
-        (["test", "--config", TINY, "--ckpt_path", "no.ckpt"], ["no.ckpt", "no such file"]),
-        (["fit", "--config", TINY, "--data.train.path", "rows.jsonl"], ["rows.jsonl"]),
-        (
-            ["fit", "--config", TINY, "--model.micro_batch_size", "four"],
-            ["model.micro_batch_size=four: must be a whole number"],
-        ),
-        (["fit", "--trainer.fast_dev_run", "[1]"], ["must be a whole number or true or false"]),
-        (["fit", "--model.optimizer.lr=high"], ["model.optimizer.lr=high: must be a number"]),
-        (["fit", "--question", "x"], ["--question is for predict"]),
-        (["predict", "--config", TINY, "--questions", "no.txt"], ["--questions no.txt"]),
+        (["serv"], "unknown command 'serv'; did you mean 'serve'?; commands: fit, validate,"),
+        (["fit", "--config", "countdown_tin"], "or named configuration; did you mean 'countdown_t"),
+        (["fit", "--config=hardware/gpu1"], "--config hardware/gpu1: there is no such file or"),
+        (["sweep", "--samples", "x"], "sweep is now replay FOLDER, with the folder of a recorded"),
+        (["report", "--samples=x"], "--samples is now the evaluation's folder, without an option"),
+        (["fit", "--help-all"], "--help-all is now --help"),
     ],
-    ids=lambda value: value[-1] if isinstance(value, list) else None,
 )
-def test_a_fault_is_named_before_anything_is_imported(
-    arguments: list[str], parts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
+def test_commands_and_files_are_checked_without_torch(arguments: list[str], message: str) -> None:
     code = (
         "import sys; from svr_lightning.__main__ import main; code = main(sys.argv[1:]); "
         "heavy = {'torch', 'numpy', 'transformers', 'lightning', 'jsonargparse'}; "
@@ -97,25 +67,7 @@ def test_a_fault_is_named_before_anything_is_imported(
     )
     assert (done.returncode, done.stdout) == (2, "set()\n")
     assert done.stderr.count("\n") == 1
-    for part in parts:
-        assert part in done.stderr
-
-
-def test_a_wrong_key_of_a_configuration_is_named_with_its_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("model:\n  evaluation:\n    adaptve: false\n")
-    error = error_of(capsys, "fit", "--config", str(file))
-    assert "mine.yaml: there is no key 'model.evaluation.adaptve'" in error
-    assert "did you mean 'model.evaluation.adaptive'?" in error
-    file.write_text("trainer:\n  max_steps: many\n")
-    error = error_of(capsys, "fit", "--config", str(file))
-    assert "mine.yaml: trainer.max_steps=many: must be a whole number" in error
-    file.write_text("- a\n- list\n")
-    assert "must hold keys" in error_of(capsys, "fit", "--config", str(file))
-    file.write_text("model: [")
-    assert "not a YAML file" in error_of(capsys, "fit", "--config", str(file))
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize("command", READING)
@@ -135,54 +87,204 @@ def test_commands_that_read_files_do_not_import_torch(command: str, tmp_path: Pa
         assert done.stdout.endswith("set()\n")
 
 
-@pytest.mark.parametrize("command", ["fit", "predict"])
-def test_help_lists_every_key_and_says_what_is_not_read(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([command, "--help"]) == 0
-    text = capsys.readouterr().out
-    for name, _ in flat(known_keys(command)):
-        assert "." not in name or f"--{name}" in text
-    assert "Environment variables set none of them" in text
-    assert ("--questions FILE" in text) == (command == "predict")
-
-
-def test_no_command_takes_an_abbreviated_flag(
+def test_help_and_errors_name_the_program_that_was_called(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for called, program in (
+        ("/usr/bin/svr", "svr"),
+        (str(ROOT / "svr_lightning" / "__main__.py"), "python -m svr_lightning"),
+    ):
+        monkeypatch.setattr(sys, "argv", [called])
+        assert main([]) == 0
+        assert f"\n  {program} fit --config countdown_tiny\n" in capsys.readouterr().out
+        assert main(["report"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"{program}: error: ")
+        assert f"see `{program} report --help`" in error
+
+
+def test_a_configuration_is_found_by_name_or_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = ROOT / "configs" / "hardware" / "1gpu.yaml"
+    for given in ("hardware/1gpu", "hardware/1gpu.yaml", "configs/hardware/1gpu.yaml", str(wanted)):
+        assert config_file(given) == wanted
+    (tmp_path / "gsm8k.yaml").touch()
+    assert config_file("gsm8k.yaml") == Path("gsm8k.yaml")
+    assert config_file("gsm8k") == ROOT / "configs" / "gsm8k.yaml"
+
+
+def test_a_name_is_compared_within_its_section() -> None:
+    known = ["model.sampling.top_p", "model.evaluation.top_p", "trainer.max_steps"]
+    assert (
+        did_you_mean("model.evaluation.topp", known) == "; did you mean 'model.evaluation.top_p'?"
+    )
+    assert did_you_mean("max_step", known) == "; did you mean 'trainer.max_steps'?"
+    assert did_you_mean("speed", known) == ""
+
+
+# --- what the parser refuses --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ("model: {evaluation: {adaptve: 1}}", "did you mean 'model.evaluation.adaptive'?"),
+        ("trainer: {max_steps: many}", "trainer.max_steps: Expected a <class 'int'>. Got value: m"),
+        ("model: [", "while parsing a flow node did not find expected node content"),
+        ("- a", "Unexpected config: - a"),
+        ("model: {recipe: {class_path: mine.X}}", "model.recipe: No module named 'mine'"),
+    ],
+)
+def test_a_fault_of_a_configuration_is_named_with_its_file(
+    layer: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(layer)
+    error = error_of(capsys, "fit", "--config", str(file))
+    assert error.startswith(f"{file}: ")
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import not_installed", "No module named 'not_installed' (FILE:1)"),
+        ("x = 1\ndef f(:", "invalid syntax (FILE:2)"),
+        ("x = 1\ny = undefined", "name 'undefined' is not defined (FILE:2)"),
+        ("", "module 'broken' has no attribute 'Mine'"),
+        ("class Mine: pass", "broken.Mine does not correspond to a subclass of Recipe"),
+        (
+            "from svr_lightning.recipes.svr import SVR\nclass Mine(SVR):\n"
+            "    def __init__(self): raise TypeError('no table')",
+            "no table (FILE:3)",
+        ),
+    ],
+)
+def test_a_fault_in_code_that_is_named_is_said_with_its_line(
+    code: str,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    file = tmp_path / "broken.py"
+    file.write_text(code)
+    error = error_of(
+        capsys, "fit", "--config", "countdown_tiny", "--model.recipe", "broken.Mine",
+        "--trainer.default_root_dir", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert message.replace("FILE", str(file)) in error
+
+
+def test_no_command_takes_an_abbreviated_flag(capsys: pytest.CaptureFixture[str]) -> None:
     error = error_of(capsys, "replay", "x", "--max-turn", "3")
     assert "unrecognized arguments: --max-turn 3; did you mean '--max-turns'?" in error
-    assert "FOLDER; see `svr_lightning replay --help`" in error_of(capsys, "replay")
-    monkeypatch.setattr("svr_lightning.cli.main.check_command_line", lambda *_: None)
-    error = error_of(capsys, "fit", "--config", TINY, "--trainer.max_step", "1")
-    assert "--trainer.max_step" in error
+    error = error_of(capsys, "fit", "--config", "countdown_tiny", "--trainer.max_step", "1")
+    assert error.endswith("--trainer.max_step 1; did you mean 'trainer.max_steps'?")
 
 
-def asked(*arguments: str) -> list[str]:
-    """The questions that the parser reads."""
-    parser = LightningArgumentParser()
-    parser.add_lightning_class_args(SVRDataModule, "data")
-    questions: list[str] = parser.parse_args(with_questions("predict", [*arguments])).data.questions
-    return questions
+def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidden() -> None:
+    assert "disk is full" in str(explain(OSError(errno.ENOSPC, "No space left", "run/x.ckpt")))
+    assert "run/x: " in str(explain(OSError(errno.EROFS, "Read-only", "run/x")))
+    missing = ModuleNotFoundError("No module named 'vllm'", name="vllm")
+    assert "svr-lightning[vllm]" in str(explain(missing))
+    assert "hardware/cpu_smoke" in str(explain(RuntimeError("No supported gpu backend found!")))
+    assert explain(RuntimeError("shapes do not match")) is None
+    assert explain(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
 
 
-def test_questions_are_asked_as_they_were_written(tmp_path: Path) -> None:
+# --- layers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--data.train", "{name: mine, task: gsm8k, path: FILE}"],
+        ["--config", "{data: {train: {name: mine, task: gsm8k, path: FILE}}}"],
+    ],
+)
+def test_a_data_set_with_a_path_of_its_own_inherits_nothing(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = resolved(capsys, "fit", "--config", "gsm8k", *arguments)["data"]["train"]
+    assert {name: value for name, value in train.items() if value is not None} == {
+        **{"name": "mine", "task": "gsm8k", "path": "FILE", "split": "train", "orders": 2}
+    }
+
+
+def test_another_path_alone_keeps_the_name_and_the_task(capsys: pytest.CaptureFixture[str]) -> None:
+    base = ("fit", "--config", "gsm8k")
+    limited = resolved(capsys, *base, "--data.train.limit", "5")["data"]["train"]
+    assert (limited["subset"], limited["limit"]) == ("main", 5)
+    same = resolved(capsys, *base, "--data.train.path", "openai/gsm8k")["data"]["train"]
+    assert same == {**limited, "limit": None}
+    given = ("--data.train.path=mine.jsonl", "--data.train.limit", "5")
+    other = resolved(capsys, *base, *given)["data"]["train"]
+    assert other == {**limited, "path": "mine.jsonl", "subset": None}
+
+
+def test_an_entry_of_a_list_inherits_from_the_same_data_set_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    base = ("test", "--config", "gsm8k")
+    (own,) = resolved(capsys, *base, "--data.test", "[{limit: 4}]")["data"]["test"]
+    assert (own["path"], own["subset"], own["split"], own["limit"]) == (
+        *("openai/gsm8k", "main", "test", 4),
+    )
+    mine = "[{name: mine, task: gsm8k, path: mine.jsonl}]"
+    (other,) = resolved(capsys, *base, "--data.test", mine)["data"]["test"]
+    assert (other["subset"], other["split"], other["max_completion_tokens"]) == (
+        *(None, "train", None),
+    )
+
+
+def test_a_layer_adds_to_the_callbacks_or_says_that_it_replaces_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    layer = tmp_path / "layer.yaml"
+    counts = {}
+    for key in ("callbacks+", "callbacks"):
+        layer.write_text(f"trainer: {{{key}: [{{class_path: {CALLBACK}}}]}}")
+        layers = ("--config", "countdown_tiny", "--config", str(layer))
+        with caplog.at_level("INFO"):
+            counts[key] = len(resolved(capsys, "fit", *layers)["trainer"]["callbacks"])
+        assert ("replaces trainer.callbacks" in caplog.text) == (key == "callbacks")
+    assert counts == {"callbacks+": 7, "callbacks": 1}
+
+
+def test_recording_and_stopping_have_short_options(capsys: pytest.CaptureFixture[str]) -> None:
+    rule = ("--stop", "Confident", "--stop.threshold", "0.7")
+    found = resolved(capsys, "test", "--config", "countdown_tiny", "--record", *rule)
+    evaluation = found["model"]["evaluation"]
+    assert evaluation["adaptive"] is False
+    assert evaluation["stop"]["class_path"] == "svr_lightning.core.stopping.Confident"
+    assert evaluation["stop"]["init_args"]["threshold"] == 0.7
+
+
+# --- predict ------------------------------------------------------------------------------------
+
+
+def test_questions_are_asked_as_they_were_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whatever they would mean to the parser, which reads YAML."""
-    odd = ["null", "5", "[a]", "- 1 2 = 3", "{x: 1}", "#", "~", "é 😀\u2028\x7f\x00 \"'\\ --x"]
-    assert asked(*(word for question in odd for word in ("--question", question))) == odd
+    odd = ["null", "5", "[a]", "- 1 2 = 3", "{x: 1}", "#", "é 😀\u2028 \"'\\ --x"]
+    words = [word for question in odd for word in ("--question", question)]
+    assert resolved(capsys, "predict", *words)["question"] == odd
     file = tmp_path / "questions.jsonl"
     file.write_text("\ufeff" + '{"question": "one\u2028line"}\r\n', encoding="utf-8")
     assert read_questions(str(file)) == ["one\u2028line"]
 
 
-def test_questions_of_a_file_are_entries_of_the_data_module(tmp_path: Path) -> None:
+def test_a_file_holds_a_question_per_line_or_per_row(tmp_path: Path) -> None:
     text, rows = tmp_path / "a.txt", tmp_path / "b.jsonl"
     text.write_text("What is 1 + 1?\n\n  What is: 2?  \n")
-    rows.write_text('{"question": "A?", "answer": 3}\n{"question": "B?"}\n')
     assert read_questions(str(text)) == ["What is 1 + 1?", "What is: 2?"]
-    given = ["--data.seed", "1", "--question=C?", "--questions", str(rows)]
-    assert asked(*given) == ["C?", "A?", "B?"]
-    rows.write_text('{"question": "A?"}\n{"task": 1}\n')
+    rows.write_text('{"question": "A?", "answer": 3}\n{"task": 1}\n')
     with pytest.raises(ConfigError, match=r"b.jsonl:2"):
         read_questions(str(rows))
     text.write_text("\n")
@@ -190,54 +292,15 @@ def test_questions_of_a_file_are_entries_of_the_data_module(tmp_path: Path) -> N
         read_questions(str(text))
 
 
-@pytest.mark.parametrize(
-    ("message", "line"),
-    [
-        (
-            "Parser key \"model.evaluation.gate\":\n  Expected a typing.Literal['joint', "
-            "'verdict']. Got value: both",
-            "model.evaluation.gate=both: must be joint or verdict",
-        ),
-        (
-            'Parser key "model.recipe":\n  - Does not validate against any of the Union subtypes\n'
-            "    Subtypes: [<class 'svr_lightning.recipes.base.Recipe'>, <class 'NoneType'>]\n"
-            "    Errors:\n      - Problem with given class_path 'svr_lightning.recipes.svr.SVR':\n"
-            "          Option 'horizonn' is not accepted\n      - Expected a <class 'NoneType'>\n"
-            "    Given value type: <class 'jsonargparse._util.NestedArg'>\n"
-            "    Given value: NestedArg(key='horizonn', val='3')",
-            "model.recipe.init_args.horizonn=3: SVR has no option 'horizonn'; "
-            "did you mean 'horizon'?",
-        ),
-        (
-            'Parser key "model.recipe": Does not validate against any of the Union subtypes '
-            "Subtypes: [<class 'svr_lightning.recipes.base.Recipe'>, <class 'NoneType'>] Errors: "
-            "- Problem with given class_path 'svr_lightning.recipes.svr.SVR': unrecognized "
-            "arguments: --loss.betaa=3 - Expected a <class 'NoneType'> Given value type: <class "
-            "'jsonargparse._util.NestedArg'> Given value: NestedArg(key='loss.betaa', val='3')",
-            "model.recipe.init_args.loss.betaa=3: loss has no option 'betaa'; did you mean 'beta'?",
-        ),
-        (
-            'Parser key "model.recipe": - Expected a path but grpo either not accessible or '
-            "invalid - Does not validate against any of the Union subtypes Subtypes: [<class "
-            "'svr_lightning.recipes.base.Recipe'>, <class 'NoneType'>] Errors: - Expected a dot "
-            "import path string: grpo - Expected a <class 'NoneType'> Given value type: <class "
-            "'str'> Given value: grpo",
-            "model.recipe=grpo: must be a class path such as package.module.Class; "
-            "did you mean svr_lightning.recipes.grpo.GRPO?",
-        ),
-        (
-            'Parser key "model.engine":\n  Does not validate against any of the Union subtypes\n'
-            "  Subtypes: [<class 'svr_lightning.engines.base.Engine'>, <class 'NoneType'>]\n"
-            "  Errors:\n    - Problem with given class_path "
-            "'svr_lightning.engines.servers.ServersEngine':\n        Parser key \"timeout\":\n"
-            "          Expected a <class 'float'>. Got value: soon\n    - Expected a <class "
-            "'NoneType'>\n  Given value type: <class 'dict'>\n  Given value: {'class_path': 'x'}",
-            "model.engine.init_args.timeout=soon: must be a number",
-        ),
-    ],
-)
-def test_parser_errors_are_said_in_plain_words(message: str, line: str) -> None:
-    assert of_parser(ValueError(message)) == line
+def test_a_policy_for_one_task_is_not_asked_about_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = error_of(capsys, "predict", "--question", "What is 1 + 1?")
+    assert error.startswith("model.policy.path=embedded:countdown-tiny answers countdown, and ")
+    assert "give the --config of your policy" in error
+
+
+# --- runs ---------------------------------------------------------------------------------------
 
 
 def test_a_command_leaves_no_model_in_memory(tmp_path: Path) -> None:
@@ -250,18 +313,8 @@ def test_a_command_leaves_no_model_in_memory(tmp_path: Path) -> None:
     before = modules()
     folder = ("--trainer.default_root_dir", str(tmp_path))
     steps = ("--trainer.max_steps", "1", "--data.val", "[]", "--data.test", "[]")
-    assert main(["fit", "--config", TINY, "--config", SMALL, *folder, *steps]) == 0
+    assert main(["fit", "--config", "countdown_tiny", "--config", SMALL, *folder, *steps]) == 0
     assert modules() == before
-
-
-def test_faults_of_the_system_are_one_line_and_those_of_the_program_are_not_hidden() -> None:
-    assert "disk is full" in str(explain(OSError(errno.ENOSPC, "No space left", "run/x.ckpt")))
-    assert "run/x: " in str(explain(OSError(errno.EROFS, "Read-only", "run/x")))
-    missing = ModuleNotFoundError("No module named 'vllm'", name="vllm")
-    assert "svr-lightning[vllm]" in str(explain(missing))
-    assert "cpu_smoke.yaml" in str(explain(RuntimeError("No supported gpu backend found!")))
-    assert explain(RuntimeError("shapes do not match")) is None
-    assert explain(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
 
 
 def monitored(folder: Path, **saved: Any) -> Any:

@@ -485,6 +485,28 @@ def test_loggers_get_the_settings_of_a_run(tmp_path: Path) -> None:
     assert logged["model"]["seed"] == 3
 
 
+def test_a_run_interrupted_before_its_first_checkpoint_saves_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = module()
+    collect = model.collect
+
+    def interrupted(*given: Any) -> Any:
+        if model.trainer.global_step == 2:
+            raise KeyboardInterrupt
+        return collect(*given)
+
+    monkeypatch.setattr(model, "collect", interrupted)
+    keep = ModelCheckpoint(every_n_train_steps=10, save_top_k=0, save_last=True)
+    with caplog.at_level("INFO"), pytest.raises((SystemExit, KeyboardInterrupt)):
+        trainer(tmp_path, keep, enable_checkpointing=True).fit(model, data())
+    saved = tmp_path / "checkpoints" / "last.ckpt"
+    assert f"--ckpt_path last resumes from {saved}" in caplog.text
+    resumed = trainer(tmp_path, max_steps=3)
+    resumed.fit(module(), data(), ckpt_path=str(saved))
+    assert resumed.global_step == 3
+
+
 def test_an_interrupted_run_says_how_to_go_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

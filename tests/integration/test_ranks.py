@@ -215,5 +215,5 @@ def test_without_deepspeed_its_strategy_is_one_line_that_says_what_to_install(
     )
     *_, line = capsys.readouterr().err.strip().splitlines()
     assert code == 2
-    assert line.startswith("svr_lightning: error: trainer.strategy: DeepSpeed is not installed")
+    assert line.startswith("svr: error: trainer.strategy: DeepSpeed is not installed")
     assert "pip install 'svr-lightning[deepspeed]'" in line

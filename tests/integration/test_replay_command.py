@@ -93,7 +93,7 @@ def test_recordings_that_cannot_be_used_are_named(
         ([folder, folder], "'toy' is in another"),
         ([folder, mixed], "stop at CORRECT at confidence >= 0.5 and CORRECT at confidence >= 0.85"),
         ([old], "results.json: model.evaluation.gate: settings of version 0.1; evaluate again"),
-        ([cut, "--max-turns", "3"], "record every turn with --model.evaluation.adaptive false"),
+        ([cut, "--max-turns", "3"], "record every turn with --record"),
     ):
         assert message in refused(capsys, *files)
 
