@@ -138,7 +138,7 @@ def _command(pl_module: Any) -> list[str]:
         f"  --{name} {shlex.quote(value if isinstance(value, str) else json.dumps(value))}"
         for name, value in settings.items()
     ]
-    parts = ["python -m svr_lightning predict --model.policy.path THIS_FOLDER", *options]
+    parts = ["svr predict --model.policy.path THIS_FOLDER", *options]
     return [*(f"{part} \\" for part in parts), "  --question '...'"]
 
 

@@ -62,8 +62,7 @@ def run(options: argparse.Namespace) -> int:
     rules = compare_rules(methods, options.budget)
     require(
         options.budget is None or bool(rules),
-        "--budget: no stopping rule can be replayed; record every turn with "
-        "--record",
+        "--budget: no stopping rule can be replayed; record every turn with --record",
     )
     tables = all_tables(methods, votes, rules)
     figures, notes = all_figures(methods, votes, rules)

@@ -4,16 +4,17 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import jsonargparse
 import torch
 import yaml
-from jsonargparse import ActionConfigFile, ArgumentError, Namespace, set_parsing_settings
+from jsonargparse import ArgumentError, Namespace, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -49,7 +50,7 @@ class SaveConfig(SaveConfigCallback):
             path.write_text(text, encoding="utf-8")
 
 
-class Layer(ActionConfigFile):
+class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
     """A configuration on top of those before it.
 
     jsonargparse merges data sets key by key. One with a path of its own would inherit the split,
@@ -57,14 +58,14 @@ class Layer(ActionConfigFile):
     """
 
     def __call__(
-        self, parser: Any, cfg: Namespace, values: str, option_string: str | None = None
+        self, parser: Any, cfg: Any, values: Any, option_string: str | None = None
     ) -> None:
         """Merge a file or a text into ``cfg``."""
         layer = _content(values)
-        for part, given in (layer.get("data") or {}).items():
-            key = f"data.{part}"
-            if part in _DATA_SETS and cfg.get(key) is not None:
-                cfg[key] = _inherited(cfg[key], given)
+        data: Any = layer.get("data")
+        for part in _DATA_SETS:
+            if isinstance(data, dict) and part in data and cfg.get(f"data.{part}") is not None:
+                cfg[f"data.{part}"] = _inherited(cfg[f"data.{part}"], data[part])
         if cfg.get("trainer.callbacks") and "callbacks" in (layer.get("trainer") or {}):
             rank_zero_info(f"{values} replaces trainer.callbacks; callbacks+ would add to them")
         try:
@@ -80,6 +81,18 @@ def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
     named = ".".join(re.findall(r"(?:--|')([\w.]+)", text))
     unknown = "unrecognized" in text or "not accept" in text
     return text + (did_you_mean(named, parser.get_defaults().keys()) if unknown else "")
+
+
+def _file_with(error: Exception, arguments: Sequence[str]) -> str:
+    """``FILE: `` of the configuration that sets the option that the parser does not accept."""
+    option = re.search(r"not accept option '([\w.]+)'", str(error))
+    for flag, value in pairwise(arguments if option else ()):
+        section: Any = _content(value) if flag == "--config" and Path(value).is_file() else None
+        for part in option.group(1).split(".") if option else ():
+            section = section.get(part) if isinstance(section, dict) else None
+        if section is not None:
+            return f"{value}: "
+    return ""
 
 
 _DATA_SETS = ("train", "val", "test", "predict")
@@ -103,10 +116,9 @@ def _inherited(before: Any, given: Any) -> Any:
     Where an entry has another path, nothing, or the name and the task if it has no name either.
     """
     if isinstance(given, list):
-        same_length = isinstance(before, list) and len(before) == len(given)
-        return (
-            [_inherited(*pair) for pair in zip(before, given, strict=True)] if same_length else []
-        )
+        if not isinstance(before, list) or len(before) != len(given):
+            return []
+        return [_inherited(*pair) for pair in zip(before, given, strict=True)]
     if before is None or not isinstance(given, dict):
         return before
     known = before.get("init_args", before)
@@ -187,7 +199,7 @@ class SVRCommandLine(LightningCLI):
             super().parse_arguments(parser, args)
         except ArgumentError as error:
             found = explain(error) or _refusal(error, self._parser(self._command))
-            raise ConfigError(found) from error
+            raise ConfigError(_file_with(error, args) + found) from error
 
     def before_instantiate_classes(self) -> None:
         """Leave out what a command does not need.
@@ -209,8 +221,7 @@ class SVRCommandLine(LightningCLI):
             config.trainer.enable_progress_bar = False
             self.save_config_callback = None
 
-    @staticmethod
-    def _take_questions(config: Namespace) -> None:
+    def _take_questions(self, config: Namespace) -> None:
         """Make ``--question`` and ``--questions`` entries of ``data.questions``."""
         asked = [*(config.data.questions or []), *(config.pop("question") or [])]
         file = config.pop("questions")
@@ -218,7 +229,7 @@ class SVRCommandLine(LightningCLI):
         task, policy = config.data.questions_task, config.model.policy.path
         made_for = _TASK_OF_EMBEDDED.get(policy, task)
         require(
-            not config.data.questions or made_for == task,
+            not config.data.questions or made_for == task or self._server_has_the_policy(),
             f"model.policy.path={policy} answers {made_for}, and data.questions_task is {task}; "
             "give the --config of your policy, or its folder as --model.policy.path",
         )

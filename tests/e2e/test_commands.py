@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import site
 import subprocess
 import sys
 import tomllib
@@ -19,6 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, rule_from_config
 from tests.made_up_recipe import MADE_UP
+from tests.synthetic import recording
+from tests.trajectories import save
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = [
@@ -106,7 +109,7 @@ def test_the_exported_policy_loads_and_predicts(
     said = command.replace("THIS_FOLDER", str(policy)).replace("...", "3 5 8 = 16")
     assert "--data.questions_task countdown" in said
     monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(said)[3:]) == 0
+    assert main(shlex.split(said)[1:]) == 0
     output = capsys.readouterr().out
     assert "turn 1" in output
     assert re.search(r"answer: .*[358]", output)
@@ -164,25 +167,51 @@ def test_the_real_configurations_run_on_real_rows(
     assert len((tmp_path / "eval" / "step-000002" / "samples.jsonl").read_text().splitlines()) == 4
 
 
-def test_an_installed_wheel_brings_the_callbacks(tmp_path: Path) -> None:
-    """From a wheel, elsewhere and in the checkout, which shadows it."""
-    subprocess.run(
-        [*(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"),
-         str(tmp_path), str(ROOT)],
-        check=True,
-    )  # fmt: skip
-    (wheel,) = tmp_path.glob("*.whl")
-    venv.create(tmp_path / "env", with_pip=True, system_site_packages=False)
-    python = tmp_path / "env" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", str(wheel)], check=True)
-    code = (
-        "import importlib.util as u, svr_lightning.callbacks as c; "
-        "print(c.__file__, u.find_spec('svr_lightning.tests'), u.find_spec('svr_lightning.tools'))"
-    )
-    found = subprocess.run(
-        [python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert "ModuleNotFoundError: No module named 'lightning'" in found.stderr
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``bin`` of an environment with the wheel, and what else this one has installed."""
+    folder = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT]
+    subprocess.run(build, check=True)
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "env")
+    python = folder / "env" / "bin" / "python"
+    subprocess.run([*pip, "--python", python, "install", "--no-deps", wheel], check=True)
+    (packages,) = (folder / "env" / "lib").glob("*/site-packages")
+    (packages / "others.pth").write_text("\n".join(site.getsitepackages()))
+    return python.parent
+
+
+def test_an_installed_wheel_needs_no_checkout(installed: Path, tmp_path: Path) -> None:
+    def run_installed(*arguments: str, program: str = "svr") -> str:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+        done = subprocess.run(
+            [installed / program, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    where = "import svr_lightning as s, importlib.util as u; print(s.__file__); "
+    where += "print(u.find_spec('svr_lightning.tests'))"
+    file, tests = run_installed("-c", where, program="python").split()
+    assert Path(file).is_relative_to(installed.parent)
+    assert tests == "None"
+    root = ("--trainer.default_root_dir", "run")
+    run_installed("fit", "--config", "countdown_tiny", *SHORT, "--data.val", "[]", *root)
+    asked = ("--model.policy.path", "run/policy", "--question", "3 5 8 = 16")
+    assert "turn 1" in run_installed("predict", "--config", "countdown_tiny", *asked, *root)
+    save(tmp_path / "recorded", recording({"mine": (300, 0.6, 0.3, 0.1)}, turns=4))
+    promise = ("--max-wrong-accepted", "0.6", "--write", "run/policy")
+    assert "certificate.json" in run_installed("certify", "recorded", *promise)
+    assert "usage: svr serve" in run_installed("serve", "--help")
+    layers = ("--config", "gsm8k", "--config", "hardware/1gpu", "--config", "methods/murphy")
+    assert "murphy.Murphy" in run_installed("fit", *layers, "--print_config")
 
 
 def test_the_callbacks_at_the_top_are_those_of_the_package() -> None:
