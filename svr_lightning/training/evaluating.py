@@ -115,7 +115,7 @@ class PolicyModule(LightningModule):
                 root=Path(self.trainer.default_root_dir),
                 seed=self.seed,
                 chat_template_kwargs=self.policy_config.chat_template_kwargs,
-                sampling=self.serving.sampling if self.in_process else None,
+                sampling=self.serving.sampling if self.in_process else None,  # type: ignore[arg-type]
                 gather=gather_lists,
                 rank=self.trainer.global_rank,
             )

@@ -228,7 +228,7 @@ class SVRModule(PolicyModule):
         engine: Any = MeteredEngine(self.serving.engine)
         with (
             self.serving.sampling(self.global_step) as sync_seconds,
-            self.trainer.profiler.profile("rollout"),
+            self.trainer.profiler.profile("rollout"),  # type: ignore[attr-defined]
         ):
             groups = collect_rollout(
                 engine,

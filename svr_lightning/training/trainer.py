@@ -78,7 +78,7 @@ class RolloutFitLoop(FitLoop):
     @property
     def within_rollout(self) -> bool:
         """Whether a rollout is being trained on: not all of its optimizer steps are taken."""
-        progress = self.epoch_loop.batch_progress.total
+        progress: Any = self.epoch_loop.batch_progress.total
         return bool(progress.ready != progress.processed)
 
     def run(self) -> None:
