@@ -86,7 +86,7 @@ class VLLMEngine(Engine):
         for name in sorted(self.options.keys() & _OURS):
             raise ConfigError(f"model.engine.options.{name} is not free; the engine sets it itself")
         self._llm: Any = None
-        self._tied = False
+        self._tied = self._asleep = False
         self._eager: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._running: set[str] = set()
         self._stop_token_ids: list[int] = []
@@ -149,12 +149,13 @@ class VLLMEngine(Engine):
 
         if self._running:
             raise RuntimeError("the engine cannot take new weights while it completes requests")
-        if self.sleep_level:
+        if self._asleep:
             self._llm.wake_up(tags=["weights"])
         self.version = -1
         load_weights(self._llm, model, tied=self._tied)
-        if self.sleep_level:
+        if self._asleep:
             self._llm.wake_up(tags=["kv_cache"])
+            self._asleep = False
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM would not forget the prefixes that the old weights cached")
         self.version = version
@@ -163,7 +164,7 @@ class VLLMEngine(Engine):
         """Release memory for the update, as ``sleep_level`` says."""
         if self.sleep_level and self._llm is not None and self.version >= 0:
             self._llm.sleep(level=self.sleep_level)
-            self.version = -1
+            self.version, self._asleep = -1, True
 
     def submit(self, request: Request) -> None:
         """Queue a request; vLLM admits it at its next step with room."""

@@ -14,9 +14,11 @@ from svr_lightning.errors import require
 _EXPECTED = {
     "vllm.renderers.base": "Chat template warmup failed",
     "vllm.model_executor.model_loader.reload.layerwise": "Failed to load weights",
+    "vllm.utils.jit_monitor": "during inference",
 }
-"""By vLLM's logger, a warning that alarms and says what is meant: it is given no tokenizer, and
-layers without weights of their own, or with tied ones, get none. Who gets which is checked here."""
+"""By vLLM's logger, a warning about what is intended: it is given no tokenizer; layers without
+weights of their own, or with tied ones, get none, which is checked here; and it reports every
+kernel that Triton compiles in this process, those of the update included."""
 
 
 def prepare_environment() -> None:
@@ -26,6 +28,8 @@ def prepare_environment() -> None:
         ("VLLM_LOGGING_LEVEL", "WARNING"),
         ("VLLM_NO_USAGE_STATS", "1"),
         ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+        # Else vLLM lets Triton print every configuration that the trainer's kernels try.
+        ("TRITON_PRINT_AUTOTUNING", "0"),
     ):
         os.environ.setdefault(name, value)
     for name in _EXPECTED:

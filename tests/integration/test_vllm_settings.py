@@ -89,6 +89,20 @@ def test_a_page_of_warnings_about_what_is_meant_is_left_out_and_others_are_not(
     assert not shown("vllm.renderers.base", "Chat template warmup failed")
     assert not shown(reload, "%s: Failed to load weights", "RotaryEmbedding")
     assert shown(reload, "%s: out of memory", "RotaryEmbedding")
+    monitor = "Triton JIT compilation during inference: %s"
+    assert not shown("vllm.utils.jit_monitor", monitor, "chunk_bwd_kernel")
+
+
+def test_vllm_does_not_print_how_the_trainers_kernels_are_tuned_unless_the_user_wants_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environment: dict[str, str] = {}
+    monkeypatch.setattr("os.environ", environment)
+    prepare_environment()
+    assert environment["TRITON_PRINT_AUTOTUNING"] == "0"
+    environment["TRITON_PRINT_AUTOTUNING"] = "1"
+    prepare_environment()
+    assert environment["TRITON_PRINT_AUTOTUNING"] == "1"
 
 
 @pytest.mark.parametrize(("visible", "name"), [(None, "2"), ("4,5,7", "7")])

@@ -1,0 +1,25 @@
+"""Why torch sees no GPU on a machine that has one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from svr_lightning import devices
+
+
+def test_a_driver_that_is_too_old_for_torchs_cuda_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = tmp_path / "version"
+    monkeypatch.setattr(devices, "DRIVER", driver)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert devices.driver_fault() is None  # no GPU here
+    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 2024\n")
+    assert devices.driver_fault() == (
+        "torch is built for CUDA 13.0, which needs an NVIDIA driver >= 580; "
+        "the driver here is 550.54.15"
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert devices.driver_fault() is None
