@@ -148,7 +148,7 @@ def svr_solver(
         ended = error_record(problem, name, "ended by a limit of Inspect")
         state.store.set(RECORD, ended.to_json())
         outputs: list[ModelOutput] = []
-        said: list[ChatMessage] = []
+        transcript: list[ChatMessage] = []
 
         async def ask(messages: list[Message], max_tokens: int) -> RemoteCompletion:
             chat = [ROLES[message["role"]](content=message["content"]) for message in messages]
@@ -156,7 +156,9 @@ def svr_solver(
             most = min(max_tokens, model.config.max_tokens or max_tokens)
             config = GenerateConfig(max_tokens=most)
             outputs.append(await model.generate(chat, config=config))
-            said.extend([*chat[bool(said) :], outputs[-1].message])  # the system message once
+            transcript.extend(
+                [*chat[bool(transcript) :], outputs[-1].message]
+            )  # one system message
             return completion_of(outputs[-1])
 
         controller = Controller(ask, name, rule=rule, max_turns=max_turns)
@@ -164,7 +166,7 @@ def svr_solver(
         turns, end = result.turns, result.ending
         trajectory = Trajectory(problem=problem, sample=0, turns=turns, ending=end)
         record = trajectory_record(trajectory, name)
-        state.messages, state.output = said, outputs[record.returned_turn - 1]
+        state.messages, state.output = transcript, outputs[record.returned_turn - 1]
         state.store.set(RECORD, record.to_json())
         return state
 
@@ -219,16 +221,16 @@ def svr_scorer() -> Scorer:
 
 def score_of(record: SampleRecord) -> Score:
     """A record as an Inspect score; what could not be run is wrong."""
-    turn, told = None, str(record.error)
+    turn, explanation = None, str(record.error)
     if record.error is None:
         turn = record.turns[record.returned_turn - 1]
-        told = f"turn {turn.turn} of {len(record.turns)}"
+        explanation = f"turn {turn.turn} of {len(record.turns)}"
         if turn.verdict is not None:
-            told += f": {turn.verdict} at confidence {turn.confidence:g}"
+            explanation += f": {turn.verdict} at confidence {turn.confidence:g}"
     return Score(
         value=CORRECT if turn and turn.correct else INCORRECT,
         answer=turn and turn.answer,
-        explanation=told,
+        explanation=explanation,
         metadata={RECORD: record.to_json()},
     )
 

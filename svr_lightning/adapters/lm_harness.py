@@ -70,14 +70,16 @@ def process_results(document: dict[str, Any], results: Sequence[str | None]) -> 
     The harness does not say whether a completion was cut off, nor how long it is.
     """
     problem = Problem(**json.loads(document["problem"]))
-    said = RemoteCompletion(
+    completion = RemoteCompletion(
         text=results[0] or "",
         finish_reason=FinishReason.STOP,
         prompt_tokens=0,
         completion_tokens=0,
     )
-    answer = get_task(problem.task).extract_answer(said.text)
-    turn = Turn(index=1, completion=said, check=SelfVerifying().read(said.text), answer=answer)
+    answer = get_task(problem.task).extract_answer(completion.text)
+    turn = Turn(
+        index=1, completion=completion, check=SelfVerifying().read(completion.text), answer=answer
+    )
     end = Ending(observed=1, returned=1, stopped_early=False)
     trajectory = Trajectory(problem=problem, sample=0, turns=(turn,), ending=end)
     return dict.fromkeys(METRICS, trajectory_record(trajectory, problem.task).to_json())

@@ -31,7 +31,7 @@ from svr_lightning.tasks.grading import score_turns
 from svr_lightning.training.policy import stop_token_ids
 from svr_lightning.training.serving import PolicyEngine
 
-Said = tuple[tuple[str, str], ...]
+PromptKey = tuple[tuple[str, str], ...]
 
 
 class SVRRollouts:
@@ -75,9 +75,9 @@ class SVRRollouts:
         self._engine = engine
         self._trainer: Any = None
         self._serving: PolicyEngine
-        self._problems: dict[Said, Problem] = {}
+        self._problems: dict[PromptKey, Problem] = {}
         for problem in problems:
-            other = self._problems.setdefault(_said(self.recipe.dialogue.first(problem)), problem)
+            other = self._problems.setdefault(_key_of(self.recipe.dialogue.first(problem)), problem)
             require(
                 other is problem,
                 f"problems {other.id!r} and {problem.id!r} have the same prompt; keep one of them",
@@ -106,13 +106,13 @@ class SVRRollouts:
             max_model_len=self._max_prompt_tokens + trainer.max_completion_length,
             chat_template_kwargs=trainer.chat_template_kwargs,
         )
-        place = SeedContext(run_seed=trainer.args.seed, step=trainer.state.global_step)
+        seeds = SeedContext(run_seed=trainer.args.seed, step=trainer.state.global_step)
         jobs = self._jobs(prompts, trainer)
         serving = self._serve(trainer, renderer)
-        with serving.sampling(place.step):
-            driver = Driver(serving.engine, renderer, run_seed=place.run_seed, step=place.step)
+        with serving.sampling(seeds.step):
+            driver = Driver(serving.engine, renderer, run_seed=seeds.run_seed, step=seeds.step)
             trajectories = driver.run(jobs)
-        return self._answer(trajectories, place, with_logprobs=trainer.use_vllm)
+        return self._answer(trajectories, seeds, with_logprobs=trainer.use_vllm)
 
     def _jobs(self, prompts: list[list[Message]], trainer: Any) -> list[Job]:
         first = trainer.accelerator.process_index * len(prompts)
@@ -124,7 +124,7 @@ class SVRRollouts:
         )
         jobs = []
         for index, prompt in enumerate(prompts, start=first):
-            problem = self._problems.get(_said(prompt))
+            problem = self._problems.get(_key_of(prompt))
             require(problem is not None, "train_dataset: a prompt belongs to no problem of these")
             assert problem is not None
             sample = index % trainer.num_generations
@@ -146,7 +146,7 @@ class SVRRollouts:
         return self._serving
 
     def _answer(
-        self, trajectories: list[Trajectory], place: SeedContext, with_logprobs: bool
+        self, trajectories: list[Trajectory], seeds: SeedContext, with_logprobs: bool
     ) -> dict[str, Any]:
         """What TRL expects, with a column for each reward function."""
         trained, rewards, correct = [], [], []
@@ -155,7 +155,7 @@ class SVRRollouts:
             earned = rewards_of(self.recipe, scored)
             t, reward = len(earned) - 1, self.recipe.returns([earned])[0]
             if self._turn == "random":  # the same for all trajectories of the problem
-                t = place.generator(one.problem.id, "turn").randrange(len(earned))
+                t = seeds.generator(one.problem.id, "turn").randrange(len(earned))
                 reward = reward_to_go([turn.total for turn in earned])[t]
             trained.append(one.turns[t].sampled)
             rewards.append(reward)
@@ -223,6 +223,6 @@ class _Generation(Engine):
         ]
 
 
-def _said(messages: Sequence[Message]) -> Said:
+def _key_of(messages: Sequence[Message]) -> PromptKey:
     """Messages as TRL's data sets keep them, whatever other keys those add."""
     return tuple((message["role"], message["content"]) for message in messages)

@@ -86,8 +86,8 @@ class SVRTaskset(vf.Taskset[SVRTask, SVRTasksetConfig]):
     def load(self) -> Iterable[SVRTask]:
         """One task per problem."""
         given, reader = self.config, self.config.reader
-        place = given.model_dump(include={"path", "split", "subset", "limit"})
-        source = DataSource(name=reader, task=reader, **place)
+        rows = given.model_dump(include={"path", "split", "subset", "limit"})
+        source = DataSource(name=reader, task=reader, **rows)
         for problem in load_problems(source):
             data = SVRData(id=problem.id, prompt=problem.question, problem=asdict(problem))
             yield SVRTask(data, given.task)

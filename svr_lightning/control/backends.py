@@ -25,7 +25,7 @@ from svr_lightning.rollout.rendering import Renderer
 
 RETRIES = Retries(tries=3, first_delay=0.2, timeout=None, patience=5.0)
 """Of requests to another server. A limit on one try is the request's own; if the server asks for a
-longer wait than ``patience``, the client is told so."""
+longer wait than ``patience``, the client gets the error."""
 
 
 class Upstream:
@@ -203,7 +203,7 @@ class EngineBackend:
             if isinstance(order, Request):
                 try:
                     self._engine.submit(order)
-                except Exception as error:  # the others go on
+                except Exception as error:  # the others continue
                     self._call(self._fail, {order.id}, typed_line(error))
                 else:
                     in_batch.add(order.id)

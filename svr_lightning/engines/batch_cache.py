@@ -68,10 +68,10 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
         if len(rows) > len(self._buffers[0]):
             self.hold([self.keys[beam_idx]], [self.values[beam_idx]])
             return
-        places = [place for place, row in enumerate(rows) if place != row]
-        moved = [rows[place] for place in places]
+        targets = [target for target, row in enumerate(rows) if target != row]
+        moved = [rows[target] for target in targets]
         for buffer in self._buffers:
-            buffer[places, :, : self._stop] = buffer[moved, :, : self._stop]
+            buffer[targets, :, : self._stop] = buffer[moved, :, : self._stop]
         self._show(rows=len(rows), start=self._start, stop=self._stop)
 
     def trim(self, columns: int) -> None:
@@ -126,17 +126,17 @@ def copy_columns(
         new: of these, the last ones, which are not copied.
     """
     device = source.layers[0].keys.device
-    places = torch.tensor(rows, device=device).unsqueeze(1)
+    index = torch.tensor(rows, device=device).unsqueeze(1)
     # Both are padded on the left: a token of row i stands as far from the end of its row, plus
     # what the other has more.
     moved = source.layers[0].keys.shape[-2] - width - torch.tensor(longer, device=device)
     columns = torch.arange(width - new, device=device) + moved.unsqueeze(1)
     columns = columns.clamp(min=0)  # of padding
-    for theirs, mine in zip(source.layers, cache.layers, strict=True):
+    for full, layer in zip(source.layers, cache.layers, strict=True):
         keys, values = (
-            states[places, :, columns].transpose(1, 2) for states in (theirs.keys, theirs.values)
+            states[index, :, columns].transpose(1, 2) for states in (full.keys, full.values)
         )
-        mine.hold([keys], [values])
+        layer.hold([keys], [values])
 
 
 def merge(caches: Sequence[DynamicCache]) -> DynamicCache:

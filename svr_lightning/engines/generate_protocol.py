@@ -79,7 +79,7 @@ def generate_body(request: Request, stop_token_ids: Sequence[int]) -> dict[str, 
 
 
 class _Logprob(Struct):
-    # A server reports -9999 in the place of one that is not finite, and rounding may lift the
+    # A server reports -9999 for one that is not finite, and rounding may lift the
     # log-probability of a sure token slightly above 0.
     logprob: Annotated[float, Meta(gt=-9999.0, lt=0.1)]
 

@@ -229,7 +229,7 @@ def check_url(url: str, option: str) -> None:
     """Refuse what is not a plain address. The message names the option and shows no password.
 
     Raises:
-        ConfigError: if it is none, or ends in the place that requests go to.
+        ConfigError: if it is none, or ends in /completions.
     """
     try:
         parts = urlsplit(url)

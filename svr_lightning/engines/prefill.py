@@ -50,13 +50,13 @@ def read(
     scores: list[Tensor] = []
 
     def read_all(ends: Iterable[_End], like: DynamicCache | None = None) -> list[DynamicCache]:
-        places = {prompt: place for place, prompt in enumerate(order)}
+        index = {prompt: row for row, prompt in enumerate(order)}
         caches = []
         for chunk in _chunks(ends):
             cache, size = new_cache(), chunk[-1].size
             lengths = [len(end.prompt) for end in chunk]
             if like is not None:
-                rows = [places[end.like] for end in chunk]
+                rows = [index[end.like] for end in chunk]
                 gaps = [len(end.like) - length for end, length in zip(chunk, lengths, strict=True)]
                 batch_cache.copy_columns(like, cache, rows, gaps, max(lengths), size)
             ids = [[0] * (size - len(e.prompt)) + list(e.prompt[-size:]) for e in chunk]

@@ -89,9 +89,9 @@ class TransformersEngine(Engine):
     def drop(self, request_id: int) -> None:
         """Drop one request."""
         self._queue = deque(one for one in self._queue if one.id != request_id)
-        places = {i for i, row in enumerate(self._rows) if row.request.id == request_id}
-        if places:
-            self._compact(places)
+        gone = {i for i, row in enumerate(self._rows) if row.request.id == request_id}
+        if gone:
+            self._compact(gone)
 
     @torch.no_grad()
     def step(self) -> list[Output]:
@@ -118,15 +118,15 @@ class TransformersEngine(Engine):
 
     def _prefill(self, rows: Sequence[_Row]) -> tuple[list[_Row], Tensor, Any]:
         """The rows in another order, [B, V] scores of their first tokens, and their cache."""
-        askers: dict[tuple[int, ...], list[_Row]] = {}
+        rows_of: dict[tuple[int, ...], list[_Row]] = {}
         for row in rows:
-            askers.setdefault(row.request.prompt_ids, []).append(row)
+            rows_of.setdefault(row.request.prompt_ids, []).append(row)
         new_cache = partial(batch_cache.new_cache, self._model.config)
-        order, logits, cache = prefill.read(list(askers), self._forward, new_cache)
-        ordered = [row for prompt in order for row in askers[prompt]]
+        order, logits, cache = prefill.read(list(rows_of), self._forward, new_cache)
+        ordered = [row for prompt in order for row in rows_of[prompt]]
         if len(order) < len(ordered):
-            places = [place for place, prompt in enumerate(order) for _ in askers[prompt]]
-            index = torch.tensor(places, device=logits.device)
+            copies = [row for row, prompt in enumerate(order) for _ in rows_of[prompt]]
+            index = torch.tensor(copies, device=logits.device)
             batch_cache.keep_rows(cache, index)
             logits = logits[index]
         return ordered, logits, cache

@@ -39,7 +39,7 @@ def load_weights(llm: Any, policy: Any, *, tied: bool) -> None:
     Raises:
         ConfigError: if a weight finds no place in the engine, or the engine has a weight that
             gets none.
-        RuntimeError: if vLLM's loader passes over a weight that it was given.
+        RuntimeError: if vLLM's loader ignores a weight that it was given.
     """
     if is_tied(policy) != tied:
         # A tied engine has one weight for both.
@@ -66,15 +66,16 @@ def load_weights(llm: Any, policy: Any, *, tied: bool) -> None:
 def _load_all(
     model: Any, stock: Any, weights: dict[str, Callable[[], Tensor]], tied: bool
 ) -> set[str]:
-    places = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     fused = getattr(model, "packed_modules_mapping", None) or {}
-    ways = routes(list(weights), places, fused, tied=tied)
+    found = routes(list(weights), parameters, fused, tied=tied)
     loaded = stock(
-        (way.checkpoint, weights[way.policy]().to(places[way.engine].dtype)) for way in ways
+        (route.checkpoint, weights[route.policy]().to(parameters[route.engine].dtype))
+        for route in found
     )
-    passed_over = {way.engine for way in ways} - set(loaded or ())
-    if loaded is not None and passed_over:
-        raise RuntimeError(f"vLLM did not load {', '.join(sorted(passed_over))}")
+    ignored = {route.engine for route in found} - set(loaded or ())
+    if loaded is not None and ignored:
+        raise RuntimeError(f"vLLM did not load {', '.join(sorted(ignored))}")
     return set(loaded or ())
 
 
@@ -131,35 +132,35 @@ def routes(
         [('a.k', 'a.kv'), ('a.v', 'a.kv'), ('b', 'b')]
     """
     wrapped = any(DECODER in name.split(".") for name in engine)
-    places = {_plain(name): name for name in engine}
+    targets = {_plain(name): name for name in engine}
     whole = {part: module for module, parts in fused.items() for part in parts}
     found: list[Route] = []
-    lost: list[str] = []
+    unmatched: list[str] = []
     for name in policy:
         if is_vision(name):
             continue
         plain = _plain(name)
         merged = ".".join(whole.get(part, part) for part in plain.split("."))
-        place = next((p for p in (plain, merged) if p in places), None)
-        if place is None:
-            lost.append(name)
+        target = next((name for name in (plain, merged) if name in targets), None)
+        if target is None:
+            unmatched.append(name)
         else:
-            found.append(Route(name, wrap(name) if wrapped else plain, places[place]))
-    if lost:
-        raise ConfigError(f"engine: it has no place for the policy's {_listed(lost)}; {_MEND}")
+            found.append(Route(name, wrap(name) if wrapped else plain, targets[target]))
+    if unmatched:
+        raise ConfigError(f"engine: it has no place for the policy's {_listed(unmatched)}; {_HINT}")
     brought = {_plain(route.policy) for route in found}
     empty = [
         name
-        for plain, name in places.items()
+        for plain, name in targets.items()
         if not (tied and plain.endswith("lm_head.weight"))
         if not set(_parts(plain, fused)) <= brought and plain not in brought
     ]
     if empty:
-        raise ConfigError(f"engine: the policy has no weights for its {_listed(empty)}; {_MEND}")
+        raise ConfigError(f"engine: the policy has no weights for its {_listed(empty)}; {_HINT}")
     return found
 
 
-_MEND = "serve this model with the transformers engine"
+_HINT = "serve this model with the transformers engine"
 
 
 def _plain(name: str) -> str:
