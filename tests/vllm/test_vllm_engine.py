@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Qwen3_5Config
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
-from svr_lightning.engines.vllm import VLLMEngine
+from svr_lightning.engines.vllm import VLLMEngine, served_config
 from svr_lightning.errors import ConfigError
 from tests.models import with_adapter
 from tests.requests import ask, finish, mixed, plain_scores, prompt
@@ -353,7 +354,13 @@ def test_a_model_that_vllm_cannot_run_is_one_line() -> None:
 def test_a_conditional_generation_class_serves_the_text_model_within_it(
     tied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("svr_lightning.engines.vllm.TEXT_ONLY_QWEN3_5", (9, 0))
+    def wrapped_config(model: Any, *, tied: bool) -> Any:
+        wrapped = Qwen3_5Config(text_config=served_config(model, tied=tied).to_dict())
+        wrapped.tie_word_embeddings = tied
+        wrapped.architectures = ["Qwen3_5ForConditionalGeneration"]
+        return wrapped
+
+    monkeypatch.setattr("svr_lightning.engines.vllm.served_config", wrapped_config)
     model = served_model("hybrid", tied=tied)
     served = Served("hybrid", model, started(model))
     assert_serves(served)
