@@ -75,7 +75,7 @@ def compare_stops(
     chosen: dict[str, tuple[Floats, ...]] = {}
     for name, rules in families(table, max_turns).items():
         settings = [f"{one}, at most {turns} turns" for one, turns in rules]
-        found = [measured(table, outcome) for outcome in _outcomes(table, rules, max_turns)]
+        found = [measured(table, outcome) for outcome in outcomes(table, rules, max_turns)]
         right, tokens = (np.stack(column) for column in zip(*found, strict=True))
         best = best_of_halves(right, tokens, np.full(len(half), budget), half)
         if best is not None:
@@ -97,13 +97,13 @@ def compare_stops(
     for row in rows:
         answers, paid = chosen.get(row["name"], (None, None))
         gap = None if answers is None or winner is None else answers - chosen[winner][0]
-        row["accuracy"], row["ci95"] = _mean(answers, counts)
-        row["tokens"], _ = _mean(paid, counts)
-        row["gap"], row["gap_ci95"] = _mean(gap, counts)
+        row["accuracy"], row["ci95"] = mean_and_interval(answers, counts)
+        row["tokens"], _ = mean_and_interval(paid, counts)
+        row["gap"], row["gap_ci95"] = mean_and_interval(gap, counts)
     return {"budget": budget, "winner": winner, "rows": rows}
 
 
-def _outcomes(
+def outcomes(
     table: TurnTable, rules: Sequence[tuple[AnyRule, int]], max_turns: int
 ) -> Iterator[Endings]:
     """The outcome of each rule of :func:`families` with its T_max.
@@ -211,7 +211,7 @@ def _frontier(settings: Sequence[str], tokens: Floats, accuracy: Floats) -> list
     return points
 
 
-def _mean(
+def mean_and_interval(
     values: Floats | None, counts: NDArray[np.int32]
 ) -> tuple[float | None, list[float] | None]:
     """The mean of [N] values and its interval over [R, N] resamples."""

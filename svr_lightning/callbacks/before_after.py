@@ -1,17 +1,21 @@
 """The comparison on held-out problems: adaptive inference before training and after it."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from rich.console import Console
 
+from svr_lightning.analysis.check_value import check_value
 from svr_lightning.analysis.results import RESULTS, SAMPLES, read_tables
-from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.core.stopping import StopRule
 from svr_lightning.display import plain, text_table
+from svr_lightning.files import write_file
+from svr_lightning.report.check_value import draw_check_value
+from svr_lightning.report.drawing import svg
 
 
 class BeforeAfter(Callback):
@@ -21,13 +25,13 @@ class BeforeAfter(Callback):
     ``trainer.limit_test_batches`` applies; ``trainer.fast_dev_run`` leaves the comparison out.
 
     Args:
-        compare_stops: also record the turns that the trained policy would take after its stop, up
-            to T_max for every problem, and name the best stopping rule that needs no self-check,
-            within the tokens of the policy's own.
+        fresh_turns: above 0, also show what the self-check is worth: record every turn up to T_max
+            after training, and in ``eval/fresh/`` as many fresh turns of every problem, sampled as
+            in training. Ways to spend the same tokens with and without the self-check are compared.
     """
 
-    def __init__(self, compare_stops: bool = False) -> None:
-        self.compare_stops = compare_stops
+    def __init__(self, fresh_turns: int = 0) -> None:
+        self.fresh_turns = fresh_turns
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Evaluate the untrained policy; a resumed run did so when it began."""
@@ -38,7 +42,9 @@ class BeforeAfter(Callback):
         """Evaluate the trained policy and print the table."""
         if trainer.interrupted or not _compares(trainer):
             return
-        pl_module.run_test_sets("after", every_turn=self.compare_stops)
+        pl_module.run_test_sets("after", every_turn=self.fresh_turns > 0)
+        if self.fresh_turns:
+            self._record_fresh_turns(pl_module)
         root = Path(trainer.default_root_dir) / "eval"
         files = [root / name / RESULTS for name in ("before", "after")]
         if trainer.is_global_zero and all(file.is_file() for file in files):
@@ -46,9 +52,21 @@ class BeforeAfter(Callback):
             for dataset in sorted(before.keys() & after.keys()):
                 uses_labels = pl_module.recipe.uses_labels
                 print_comparison(dataset, before[dataset], after[dataset], uses_labels=uses_labels)
-            max_turns, rule = pl_module.stop_policy
-            if self.compare_stops and rule is not None:
-                print_free_stops(root / "after" / SAMPLES, rule, max_turns)
+            if self.fresh_turns:
+                print_check_value(root)
+
+    def _record_fresh_turns(self, module: Any) -> None:
+        sampling = module.sampling
+        evaluation = replace(
+            module.evaluation,
+            adaptive=False,
+            fresh_turns=True,
+            max_turns=self.fresh_turns,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+        )
+        with module.evaluating_with(evaluation):
+            module.run_test_sets("fresh")
 
 
 def print_comparison(
@@ -69,29 +87,38 @@ def print_comparison(
     Console().print(text_table(("", "before", "after", "change"), rows, title))
 
 
-def print_free_stops(samples: Path, rule: StopRule, max_turns: int) -> None:
-    """The best rule that needs no self-check on each data set, within the tokens of ``rule``.
+def print_check_value(folder: Path) -> None:
+    """A table of what the self-check is worth on each data set, and its picture beside it.
 
-    Its setting is chosen on one half of the problems and measured on the other, both ways.
+    Args:
+        folder: of the evaluations, ``after`` and ``fresh`` among them.
     """
-    _, tables = read_tables(samples)
-    for name, table in tables.items():
-        found = compare_stops({name: table}, rule, max_turns)
-        free = [
-            row
+    _, refined = read_tables(folder / "after" / SAMPLES)
+    _, fresh = read_tables(folder / "fresh" / SAMPLES)
+    for name, table in refined.items():
+        found = check_value(table, fresh[name])
+        rows = [
+            [row["name"], "-", "", ""]
+            if row["accuracy"] is None
+            else [
+                row["name"],
+                f"{row['accuracy']:.3f}",
+                "[{:.3f}, {:.3f}]".format(*row["ci95"]),
+                f"{row['tokens']:.0f}",
+            ]
             for row in found["rows"]
-            if not row["self_check"] and not row["reads_labels"] and row["accuracy"] is not None
         ]
-        outcome = "no stopping rule without a self-check"
-        if free:
-            best = max(free, key=lambda row: float(row["accuracy"]))
-            low, high = best["ci95"]
-            outcome = (
-                f"the best stop without a self-check is {best['name']}, accuracy "
-                f"{best['accuracy']:.3f} [{low:.3f}, {high:.3f}] at {best['tokens']:.0f} tokens"
+        title = f"{plain(name)}: within {found['budget']:.0f} tokens per problem"
+        Console().print(text_table(("", "accuracy", "95 %", "tokens"), rows, title))
+        if found["gap"] is not None:
+            low, high = found["gap_ci95"]
+            gap = f"{found['gap']:+.3f} [{low:+.3f}, {high:+.3f}]"
+            Console().print(
+                f"the self-check, over the best stop without it: {gap}", highlight=False
             )
-        line = f"{plain(name)}: within {found['budget']:.0f} tokens, {outcome}"
-        Console().print(line, markup=False, highlight=False)
+        picture = folder / "fresh" / (re.sub(r"\W", "_", name) + ".svg")
+        write_file(picture, [svg(draw_check_value, found)])
+        Console().print(f"picture: {picture}", markup=False, highlight=False)
 
 
 def _compares(trainer: Trainer) -> bool:

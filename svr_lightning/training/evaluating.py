@@ -3,7 +3,8 @@
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -107,18 +108,32 @@ class PolicyModule(LightningModule):
         if self.in_process and not hasattr(self, "serving"):
             self._load_policy()
         if has_trainer(self):
-            self.evaluator = Evaluator(
-                self.engine,  # type: ignore[arg-type]
-                self.applied_evaluation,
-                recipe=self.recipe,
-                renderer=self.renderer if self.in_process else None,
-                root=Path(self.trainer.default_root_dir),
-                seed=self.seed,
-                chat_template_kwargs=self.policy_config.chat_template_kwargs,
-                sampling=self.serving.sampling if self.in_process else None,  # type: ignore[arg-type]
-                gather=gather_lists,
-                rank=self.trainer.global_rank,
-            )
+            self.evaluator = self._new_evaluator()
+
+    def _new_evaluator(self) -> Evaluator:
+        return Evaluator(
+            self.engine,  # type: ignore[arg-type]
+            self.applied_evaluation,
+            recipe=self.recipe,
+            renderer=self.renderer if self.in_process else None,
+            root=Path(self.trainer.default_root_dir),
+            seed=self.seed,
+            chat_template_kwargs=self.policy_config.chat_template_kwargs,
+            sampling=self.serving.sampling if self.in_process else None,  # type: ignore[arg-type]
+            gather=gather_lists,
+            rank=self.trainer.global_rank,
+        )
+
+    @contextmanager
+    def evaluating_with(self, evaluation: EvaluationConfig) -> Iterator[None]:
+        """Within it, evaluations follow other settings."""
+        own = self.evaluation, self.evaluator
+        self.evaluation = evaluation
+        self.evaluator = self._new_evaluator()
+        try:
+            yield
+        finally:
+            self.evaluation, self.evaluator = own
 
     def _load_policy(self) -> None:
         config = self.policy_config
@@ -287,7 +302,7 @@ class PolicyModule(LightningModule):
             model["policy"] = {"chat_template_kwargs": template}
         max_turns, rule = self.stop_policy
         stop = None if rule is None else rule_as_config(rule)
-        model["evaluation"] = {**model.get("evaluation", {}), "stop": stop}
+        model["evaluation"] = {**asdict(replace(self.evaluation, stop=None)), "stop": stop}
         return {
             **self.run_config,
             "model": model,

@@ -7,7 +7,7 @@ import pytest
 
 from svr_lightning.analysis.intervals import split_clusters
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.stops import ORACLE, _outcomes, best_option, compare_stops, families
+from svr_lightning.analysis.stops import ORACLE, best_option, compare_stops, families, outcomes
 from svr_lightning.core.stopping import Confident
 from tests.trajectories import record, turn_tables
 
@@ -108,7 +108,7 @@ def test_a_setting_is_measured_where_it_was_not_chosen() -> None:
 def test_a_setting_is_what_a_replay_with_its_own_turns_gives() -> None:
     (table,) = turn_tables(four()).values()
     for rules in families(table, 4).values():
-        for (rule, turns), outcome in zip(rules, _outcomes(table, rules, 4), strict=True):
+        for (rule, turns), outcome in zip(rules, outcomes(table, rules, 4), strict=True):
             expected = replay(table, rule, turns)
             for column in ("returned", "observed", "stopped_early"):
                 assert (getattr(outcome, column) == getattr(expected, column)).all(), rule

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from torch.utils.data import DataLoader
 from svr_lightning.callbacks import BeforeAfter, HFExport
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.schedule import warmup_stable_decay
-from svr_lightning.core.stopping import FixedTurns
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
@@ -466,16 +464,20 @@ def test_the_limit_on_test_batches_holds_for_the_comparison(
         assert len(lines) == count
 
 
-def test_the_comparison_names_the_best_stop_without_a_self_check(
+def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tested = data(test=data().sources["val"])
-    one = module(evaluation=EvaluationConfig(max_turns=3, stop=FixedTurns(turns=3)))
-    trainer(tmp_path, BeforeAfter(compare_stops=True), max_steps=1).fit(one, tested)
-    rows = [json.loads(x) for x in (tmp_path / "eval/after/samples.jsonl").open()]
-    assert all(len(row["turns"]) == 3 for row in rows)
-    said = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"within \d+ tokens, the best stop without a self-check is [a-z ]+, acc", said)
+    one = module(evaluation=EvaluationConfig(max_turns=3))
+    trainer(tmp_path, BeforeAfter(fresh_turns=2), max_steps=1).fit(one, tested)
+    for name, turns in (("after", 3), ("fresh", 2)):
+        rows = [json.loads(x) for x in (tmp_path / "eval" / name / "samples.jsonl").open()]
+        assert all(len(row["turns"]) == turns for row in rows)
+    assert one.evaluation.fresh_turns is False
+    printed = " ".join(capsys.readouterr().out.split())
+    for way in ("first answer", "best stop without the self-check", "fresh samples with the"):
+        assert way in printed
+    assert list((tmp_path / "eval" / "fresh").glob("*.svg"))
 
 
 def test_loggers_get_the_settings_of_a_run(tmp_path: Path) -> None:
