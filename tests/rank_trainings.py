@@ -234,7 +234,7 @@ class Placed(TransformersEngine):
             return {name: os.environ.get(name) for name in VARIABLES}
 
         self.read = [read()]
-        with process_named(1, SECOND_GPU + torch.distributed.get_rank()):
+        with process_named(SECOND_GPU + torch.distributed.get_rank()):
             self.read.append(read())
         self.read.append(read())
         super().start(model, stop_token_ids, max_model_len)

@@ -531,7 +531,7 @@ def test_a_gpu_that_is_not_there_is_one_line(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match=r"no GPU here; .*configs/hardware/cpu_smoke.yaml"):
+    with pytest.raises(ConfigError, match=r"no GPU here; .*--config hardware/cpu_smoke"):
         trainer(tmp_path, accelerator="gpu")
 
 
