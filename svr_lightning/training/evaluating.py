@@ -1,6 +1,5 @@
 """A policy in Lightning's validation, test and predict loops."""
 
-import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from svr_lightning.analysis.operating_point import (
     Certificate,
     read_operating_point,
 )
-from svr_lightning.analysis.results import RESULTS, certified_settings
+from svr_lightning.analysis.results import certified_settings
 from svr_lightning.core.stopping import Confident, StopRule, rule_as_config
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Engine
@@ -317,7 +316,7 @@ class PolicyModule(LightningModule):
     @property
     def validation_name(self) -> str:
         """Folder of a validation: that of the step while training."""
-        return self._step_name if self.trainer.state.fn == "fit" else "validate"
+        return f"step-{self.global_step:06d}" if self.trainer.state.fn == "fit" else "validate"
 
     def record_fingerprint(self, split: Split) -> str | None:
         """A digest of all that determines a record; None if the engine has its own journal."""
@@ -341,28 +340,11 @@ class PolicyModule(LightningModule):
             }
         )
 
-    def log_finished_validation(self) -> bool:
-        """Whether the present step's validation was finished before an interruption.
-
-        Its results may be on disk but not completely in the log: they are logged again.
-        """
-        self._forget("val")
-        path = self.evaluator.folder(self._step_name) / RESULTS
-        text = path.read_text(encoding="utf-8") if path.is_file() else None
-        # Rank 0 wrote it, perhaps to a disk that only rank 0 can read.
-        text = self.trainer.strategy.broadcast(text)
-        if text is None:
-            return False
-        values = named_metrics("val", json.loads(text))
-        self.write_metrics(values, self.global_step)
-        return True
-
-    @property
-    def _step_name(self) -> str:
-        return f"step-{self.global_step:06d}"
-
     def _log_results(self, stage: str, results: Mapping[str, Any]) -> None:
-        self._forget(stage)  # of an earlier run of the same command, or of an interrupted one
+        now = self.global_step
+        for logger in self.trainer.loggers:
+            if isinstance(logger, CSVLog):  # an earlier run of the command, or an interrupted one
+                logger.keep(lambda step, key: step != now or not key.startswith(f"{stage}/"))
         values = named_metrics(stage, results)
         # Equal on all ranks already. Nothing is reduced: NCCL cannot reduce a CPU's tensors.
         # Lightning writes them to the loggers at "step" and returns them from validate() and
@@ -377,9 +359,3 @@ class PolicyModule(LightningModule):
         if stage == "val" and macro:
             for name, metric in (("val_acc", "accuracy"), ("turns", "turns")):
                 self.log(name, macro["all"][metric], prog_bar=True, logger=False)
-
-    def _forget(self, stage: str) -> None:
-        """Drop from ``metrics.csv`` what was logged of a stage at the present step."""
-        for logger in self.trainer.loggers:
-            if isinstance(logger, CSVLog):
-                logger.forget(self.global_step, f"{stage}/")

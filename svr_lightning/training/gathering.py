@@ -1,6 +1,6 @@
 """Plain values of several processes."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
 from typing import Any, TypeVar
@@ -19,10 +19,10 @@ def gather_lists(values: Sequence[T]) -> list[T]:
     return list(chain.from_iterable(gathered))
 
 
-def over_ranks(values: Mapping[str, float], maxima: Container[str]) -> dict[str, float]:
-    """The mean of each value over the ranks that have it; of those in ``maxima`` the largest."""
+def combined(rows: Iterable[Mapping[str, float]], maxima: Container[str]) -> dict[str, float]:
+    """The mean of each value over the rows that have it; of those in ``maxima`` the largest."""
     found: dict[str, list[float]] = {}
-    for shard in gather_lists([dict(values)]):
-        for key, value in shard.items():
+    for row in rows:
+        for key, value in row.items():
             found.setdefault(key, []).append(value)
     return {key: max(of) if key in maxima else fmean(of) for key, of in found.items()}

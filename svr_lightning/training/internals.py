@@ -1,8 +1,7 @@
 """Every private name of other libraries that the package uses, under a public one.
 
-No other file touches one. ``PRIVATE`` says what each is needed for;
-tests/integration/test_internals.py fails where a new version no longer has it, or calls it with
-other arguments.
+No other file touches one. tests/integration/test_internals.py lists what each is needed for, and
+fails where a new version no longer has it, or calls it with other arguments.
 """
 
 from collections.abc import Iterator
@@ -16,36 +15,6 @@ from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from torch._C import _len_torch_function_stack
 from torch.overrides import _pop_mode_temporarily
-
-_LOOPS = "lightning.pytorch.loops"
-
-PRIVATE = {
-    f"{_LOOPS}.fetchers._DataFetcher": "base of the fetcher that turns problems into rollouts",
-    f"{_LOOPS}.fit_loop._FitLoop": "base of the fit loop",
-    f"{_LOOPS}.fit_loop._FitLoop._data_fetcher": "where batches come from, to be replaced",
-    f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop._should_check_val_fx": (
-        "a resumed run makes up for a validation"
-    ),
-    "lightning.pytorch.callbacks.ModelCheckpoint._last_global_step_saved": (
-        "the last checkpoint is that of the last step"
-    ),
-    "lightning.pytorch.callbacks.ModelCheckpoint._last_checkpoint_saved": "as above",
-    "lightning.pytorch.callbacks.ModelCheckpoint._train_time_interval": (
-        "refused, since it has no effect under manual optimization"
-    ),
-    "lightning.pytorch.Trainer._run": "an error of one process ends all of them",
-    "lightning.pytorch.LightningModule._trainer": "whether a module has a trainer, without raising",
-    "lightning.pytorch.strategies.DeepSpeedStrategy._precision_plugin": (
-        "inputs stay in fp32, and DeepSpeed casts the weights itself"
-    ),
-    "lightning.pytorch.strategies.DeepSpeedStrategy._init_deepspeed_distributed": (
-        "processes on CPUs, which Lightning refuses"
-    ),
-    "torch._C._len_torch_function_stack": "engines work under no torch-function mode",
-    "torch.overrides._pop_mode_temporarily": "as above",
-    "transformers.PreTrainedConfig._attn_implementation": "which attention a model calls",
-    "deepspeed.ops.__compatible_ops__": "no communication kernel is compiled on CPUs",
-}
 
 Fetcher = _DataFetcher
 
@@ -117,11 +86,6 @@ def save_at_the_end(callback: ModelCheckpoint, step: int) -> None:
     """Save ``last`` when the run ends: Lightning would keep any earlier save."""
     if callback._last_global_step_saved != step:
         callback._last_checkpoint_saved = ""
-
-
-def saves_by_the_clock(callback: ModelCheckpoint) -> bool:
-    """Whether it is set to save at intervals of time."""
-    return callback._train_time_interval is not None
 
 
 def has_trainer(module: LightningModule) -> bool:

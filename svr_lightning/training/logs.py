@@ -1,16 +1,13 @@
 """What a run logs: ``metrics.csv``, the numbers of a rollout and of a step, and one warning."""
 
 import csv
-import json
 import math
 import os
 import resource
 import sys
 import time
 from argparse import Namespace
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -26,14 +23,13 @@ from svr_lightning.core.rewards import Reward
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import ScoredTurn, StopSignals, Verdict
 from svr_lightning.recipes.base import Group
-from svr_lightning.training.flops import peak_flops, utilization
 
 
 class CSVLog(Logger):
     """Writes every logged value as ``step,key,value`` lines, flushed at once.
 
     Long format: columns never change, so written rows are never changed, and a resumed run only
-    drops the rows after its checkpoint (:meth:`rewind`).
+    drops the rows after its checkpoint.
 
     Args:
         folder: where ``metrics.csv`` goes.
@@ -69,16 +65,9 @@ class CSVLog(Logger):
             for key, value in metrics.items():
                 writer.writerow([step, key, "" if math.isnan(value) else repr(float(value))])
 
-    def rewind(self, step: int) -> None:
-        """Drop rows after ``step``: the resumed run logs them again."""
-        self._keep(lambda at, _: at <= step)
-
-    def forget(self, step: int, prefix: str) -> None:
-        """Drop what was logged at ``step`` under keys that begin with ``prefix``."""
-        self._keep(lambda at, key: at != step or not key.startswith(prefix))
-
     @rank_zero_only
-    def _keep(self, wanted: Callable[[int, str], bool]) -> None:
+    def keep(self, wanted: Callable[[int, str], bool]) -> None:
+        """Drop the rows whose step and key are not ``wanted``: they are logged again."""
         if not self.path.exists():
             return
         with self.path.open(newline="") as stream:
@@ -91,25 +80,6 @@ class CSVLog(Logger):
         os.replace(aside, self.path)
 
 
-def hyperparameters(module: Any) -> dict[str, Any]:
-    """For loggers: the command line's configuration, else the settings of an ``SVRModule``."""
-    if module.run_config:
-        return dict(module.run_config)
-    model = {
-        "policy": asdict(module.policy_config),
-        "recipe": repr(module.recipe),
-        "sampling": asdict(module.sampling),
-        "optimizer": asdict(module.optimizer_config),
-        "reference": asdict(module.reference_config),
-        "evaluation": asdict(module.evaluation),
-        "resample": module.resample,
-        "updates_per_rollout": module.updates_per_rollout,
-        "micro_batch_size": module.micro_batch_size,
-        "seed": module.seed,
-    }
-    return dict(json.loads(json.dumps({"model": model}, default=str)))  # tuples as lists
-
-
 MAXIMA = frozenset({"train/ratio_max", "train/behaviour/max", "memory/peak"})
 """Logged values of which that of all processes is the largest, not the mean."""
 
@@ -119,40 +89,6 @@ def seconds_now(device_type: str) -> float:
     if device_type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-class StepLog:
-    """Means and maxima over an optimizer step's micro-batches, and what its update took."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._maxima: dict[str, float] = {}
-        self._count = self._tokens = 0
-        self._flops = 0.0
-        self._started = time.perf_counter()
-
-    def add(
-        self, tokens: int, flops: float, means: Mapping[str, float], maxima: Mapping[str, float]
-    ) -> None:
-        """Note the values of one micro-batch."""
-        self._count += 1
-        self._tokens += tokens
-        self._flops += flops
-        for name, value in means.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
-        for name, value in maxima.items():
-            self._maxima[name] = max(self._maxima.get(name, value), value)
-
-    def values(self, device: torch.device) -> dict[str, float]:
-        """The logged values of the update, which ends now."""
-        seconds = seconds_now(device.type) - self._started
-        values = {name: total / self._count for name, total in self._sums.items()} | self._maxima
-        values["time/update"] = seconds
-        values["speed/update"] = self._tokens / seconds
-        if (peak := peak_flops(device)) is not None:
-            values["speed/mfu"] = utilization(self._flops, seconds, peak)
-        values["memory/peak"] = _peak_memory(device)
-        return values
 
 
 def rollout_stats(groups: Sequence[Group], rule: StopRule | None) -> dict[str, float]:
@@ -231,7 +167,7 @@ def _share(flags: Iterable[bool]) -> float:
     return sum(values) / len(values)
 
 
-def _peak_memory(device: torch.device) -> float:
+def peak_memory(device: torch.device) -> float:
     """Peak memory of this process in GiB: on a GPU its tensors, else the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
@@ -302,21 +238,16 @@ class CollapseWatch:
     """
 
     def __init__(self) -> None:
-        self._start: list[SelfVerification] = []
-        self._latest: deque[SelfVerification] = deque(maxlen=WINDOW)
+        self._seen: list[SelfVerification] = []
         self._warned = False
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint, so that a resumed run keeps its start."""
-        seen = {"start": self._start, "latest": self._latest}
-        return {"warned": self._warned} | {
-            name: list(map(list, each)) for name, each in seen.items()
-        }
+        return {"warned": self._warned, "seen": list(map(list, self._seen))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
-        self._start = [SelfVerification(*one) for one in state["start"]]
-        self._latest.extend(SelfVerification(*one) for one in state["latest"])
+        self._seen = [SelfVerification(*one) for one in state["seen"]]
         self._warned = state["warned"]
 
     def note(self, stats: Mapping[str, float]) -> str | None:
@@ -324,10 +255,9 @@ class CollapseWatch:
 
         Rollouts without self-checks, or with only correct or only wrong answers, are ignored.
         """
-        if "train/auroc" not in stats:
+        if self._warned or "train/auroc" not in stats:
             return None
-        rollouts = self._start if len(self._start) < WINDOW else self._latest
-        rollouts.append(
+        self._seen.append(
             SelfVerification(
                 says_correct=stats["train/verdict/correct"],
                 would_stop=stats["train/would_stop"],
@@ -335,11 +265,12 @@ class CollapseWatch:
                 auroc=stats["train/auroc"],
             )
         )
-        if self._warned or len(self._latest) < WINDOW:
+        if len(self._seen) < 2 * WINDOW:
             return None
         start, now = (
             SelfVerification(*map(fmean, zip(*rollouts, strict=True)))
-            for rollouts in (self._start, self._latest)
+            for rollouts in (self._seen[:WINDOW], self._seen[-WINDOW:])
         )
+        del self._seen[WINDOW]
         self._warned = has_collapsed(start, now)
         return ADVICE.format(start=start, now=now) if self._warned else None

@@ -45,21 +45,19 @@ from svr_lightning.training.config import (
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy, check_precision
 from svr_lightning.training.evaluating import PolicyModule
-from svr_lightning.training.flops import batch_flops
-from svr_lightning.training.gathering import gather_lists, over_ranks
+from svr_lightning.training.gathering import combined, gather_lists
 from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import (
     MAXIMA,
     CollapseWatch,
     CSVLog,
-    StepLog,
-    hyperparameters,
+    peak_memory,
     rollout_stats,
+    seconds_now,
 )
 from svr_lightning.training.optimizer import clip_gradients, make_optimizer
 from svr_lightning.training.policy import adapter_facts
 from svr_lightning.training.reference import make_reference, mix_reference
-from svr_lightning.training.serving import MeteredEngine
 from svr_lightning.training.trainer import RolloutFitLoop
 from svr_lightning.training.update import (
     TrainBatch,
@@ -186,8 +184,8 @@ class SVRModule(PolicyModule):
             f"model.engine={type(self.engine).__name__} returns no token ids, which training "
             "needs; leave model.engine out, or use TransformersEngine, VLLMEngine or ServersEngine",
         )
-        for logger in self.trainer.loggers:
-            logger.log_hyperparams(hyperparameters(self))
+        for logger in self.trainer.loggers if self.run_config else ():
+            logger.log_hyperparams(self.run_config)
         sharded = isinstance(self.trainer.strategy, SVRDeepSpeedStrategy)
         require(
             not (sharded and self.policy_config.lora),
@@ -211,7 +209,7 @@ class SVRModule(PolicyModule):
         """Cut the logs of a resumed run back to the checkpoint."""
         for logger in self.trainer.loggers:
             if isinstance(logger, CSVLog):
-                logger.rewind(self.global_step)
+                logger.keep(lambda step, _: step <= self.global_step)
         self.serving.start_watching()
 
     # --- one rollout ----------------------------------------------------------------------------
@@ -225,7 +223,8 @@ class SVRModule(PolicyModule):
         # Of all processes if single groups are replaced; whole batches are drawn from all problems.
         replaces = self.resample == "top_up"
         batch_ids = gather_lists([problem.id for problem in problems]) if replaces else []
-        engine: Any = MeteredEngine(self.serving.engine)
+        engine = self.serving.engine
+        preempted = engine.preemptions
         with (
             self.serving.sampling(self.global_step) as sync_seconds,
             self.trainer.profiler.profile("rollout"),  # type: ignore[attr-defined]
@@ -245,7 +244,9 @@ class SVRModule(PolicyModule):
         self.groups = groups
         stats = rollout_stats(groups, self.recipe.stop_policy(1, Confident())[1])
         stats["time/rollout"] = time.perf_counter() - started
-        stats |= engine.stats(stats["time/rollout"])
+        stats["speed/rollout"] = _sampled_tokens(groups) / stats["time/rollout"]
+        if engine.preemptions is not None and preempted is not None:
+            stats["engine/preemptions"] = float(engine.preemptions - preempted)
         if sync_seconds is not None:
             stats["time/sync"] = sync_seconds
         if self.trainer.world_size > 1:
@@ -323,7 +324,8 @@ class SVRModule(PolicyModule):
 
     def _update(self, batches: Sequence[TrainBatch], stats: dict[str, float]) -> None:
         """One optimizer step: accumulate the gradient, clip it, step, and log with ``stats``."""
-        step, log = self.global_step + 1, StepLog()
+        step, started = self.global_step + 1, time.perf_counter()
+        logged = []
         for number, batch in enumerate(batches, start=1):
             here = batch.to(self.device)
             with self._gradient_sync(last=number == len(batches)):
@@ -337,11 +339,18 @@ class SVRModule(PolicyModule):
                 _require_finite("loss", update.loss.item(), step, batch.group_ids)
                 with torch.autocast(self.device.type, enabled=False):
                     self.manual_backward(update.loss / len(batches))
-            flops = batch_flops(self.policy, here, reference=self.reference is not None)
-            log.add(sum(batch.lengths), flops, update.means, update.maxima)
+            logged.append({name: value.item() for name, value in update.logged.items()})
+        seconds = seconds_now(self.device.type) - started
         optimizer: Any = self.optimizers()
-        stats = log.values(self.device) | stats | {"train/lr": optimizer.param_groups[0]["lr"]}
-        stats = over_ranks(stats, MAXIMA)
+        stats = {
+            **combined(logged, MAXIMA),
+            "time/update": seconds,
+            "speed/update": sum(sum(batch.lengths) for batch in batches) / seconds,
+            "memory/peak": peak_memory(self.device),
+            **stats,
+            "train/lr": optimizer.param_groups[0]["lr"],
+        }
+        stats = combined(gather_lists([stats]), MAXIMA)
         self.write_metrics(stats, step)
         self._watch(stats, step)
         norm = self._step(optimizer, step)
@@ -421,6 +430,11 @@ class SVRModule(PolicyModule):
         if self.reference is None and not self.trains:
             checkpoint["state_dict"] = without_reference(checkpoint["state_dict"])
         check_weights(self.state_dict(), checkpoint["state_dict"])
+
+
+def _sampled_tokens(groups: Sequence[Group]) -> int:
+    turns = [turn for group in groups for scored in group.scored for turn in scored]
+    return sum(turn.completion_tokens for turn in turns)
 
 
 def _require_finite(what: str, value: float, step: int, problem_ids: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The engine that serves the policy: kept in step with its weights, and metered."""
+"""The engine that serves the policy: kept in step with its weights."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -140,44 +140,3 @@ class PolicyEngine:
         """A probe of each trained weight, adapters merged, in the engine's type."""
         trained = (weight for weight in acting_weights(self._policy) if weight.trains)
         return [probe(weight.read()).to(self.engine.dtype, copy=True) for weight in trained]
-
-
-class MeteredEngine:
-    """Counts the work of an engine that is started and synced."""
-
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-        self._running = 0
-        self._preempted = engine.preemptions
-        self.steps = 0
-        self.tokens = 0
-        """Sampled tokens of completions that have ended."""
-        self._filled = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def submit(self, request: Any) -> None:
-        """Start or queue a request."""
-        self._engine.submit(request)
-        self._running += 1
-
-    def step(self) -> Any:
-        """Work on all requests."""
-        self.steps += 1
-        self._filled += min(self._running, self._engine.max_batch)
-        outputs = self._engine.step()
-        self._running -= len(outputs)
-        self.tokens += sum(len(output.token_ids) for output in outputs)
-        return outputs
-
-    def stats(self, seconds: float) -> dict[str, float]:
-        """The logged values for ``seconds`` of this engine's work."""
-        stats = {
-            "speed/rollout": self.tokens / seconds,
-            "engine/steps": float(self.steps),
-            "engine/batch_fill": self._filled / max(self.steps * self._engine.max_batch, 1),
-        }
-        if self._preempted is not None:
-            stats["engine/preemptions"] = float(self._engine.preemptions - self._preempted)
-        return stats

@@ -13,13 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.types import Problem
-from svr_lightning.devices import driver_fault
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import check_folder
 from svr_lightning.training.checkpoint import DurableCheckpointIO
@@ -29,7 +27,6 @@ from svr_lightning.training.internals import (
     FitLoop,
     HookedTrainer,
     save_at_the_end,
-    saves_by_the_clock,
 )
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.optimizer import use_rates
@@ -82,15 +79,13 @@ class RolloutFitLoop(FitLoop):
         return bool(progress.ready != progress.processed)
 
     def run(self) -> None:
-        """Train; a resumed run first repeats a validation that was interrupted.
+        """Train; a resumed run first repeats the validation of its checkpoint's step.
 
-        Checkpoints are saved before the validation of their step, and Lightning considers that
-        validation done.
+        Checkpoints are saved before that validation, and Lightning considers it done.
         """
         self.setup_data()
         module = self.trainer.lightning_module
-        due = self.restarting and self.validation_due
-        if due and not module.log_finished_validation():
+        if self.restarting and self.validation_due:
             val_loop = self.epoch_loop.val_loop
             progress = val_loop.batch_progress.state_dict()
             val_loop.restarting = False
@@ -130,24 +125,16 @@ class RolloutFitLoop(FitLoop):
 
     def on_save_checkpoint(self) -> dict[str, Any]:
         """Add the settings that a resumed run has to share."""
-        return super().on_save_checkpoint() | {
-            "counted_in": self._counted_in(),
-            "identity": self._identity(),
-        }
+        return super().on_save_checkpoint() | {"settings": self._settings()}
 
-    def _counted_in(self) -> dict[str, int]:
-        """The settings that tell which problems the progress covers."""
-        return {
-            "data.problems_per_step": self.trainer.datamodule.problems_per_step,
-            "model.updates_per_rollout": self.trainer.lightning_module.updates_per_rollout,
-        }
-
-    def _identity(self) -> dict[str, str]:
-        """The settings without which a resumed run would silently be another one."""
+    def _settings(self) -> dict[str, Any]:
+        """The settings without which a resumed run would be another one."""
         module, data = self.trainer.lightning_module, self.trainer.datamodule
-        seeds = dict.fromkeys([module.seed, data.seed])  # the command line has one for both
         return {
-            "seed_everything": ", ".join(map(str, seeds)),
+            "data.problems_per_step": data.problems_per_step,
+            "model.updates_per_rollout": module.updates_per_rollout,
+            "model.seed": module.seed,
+            "data.seed": data.seed,
             "data.train": f"sha256 {data.training_digest[:16]}",
             "model.recipe": type(module.recipe).__qualname__,
         }
@@ -156,47 +143,27 @@ class RolloutFitLoop(FitLoop):
         """Check that the run can go on from here.
 
         Raises:
-            ConfigError: if the problems seen so far cannot be told from the others. Other settings
-                that make it another run are warned of.
+            ConfigError: naming a setting that makes it another run.
         """
         super().on_load_checkpoint(state_dict)
         require(
-            "counted_in" in state_dict,
+            "settings" in state_dict,
             "the checkpoint holds no rollouts: it is of another trainer or an older version; "
             "give --ckpt_path one that this version has saved",
         )
-        for name, now in self._counted_in().items():
-            before = state_dict["counted_in"][name]
+        for name, now in self._settings().items():
+            before = state_dict["settings"][name]
             require(
                 before == now,
-                f"{name}={now}, but the checkpoint was saved with {before}: the problems that "
-                f"it has seen could not be told from the others; resume with {before}",
+                f"{name}={now}, but the checkpoint was saved with {before}; resume with {before}, "
+                "or start another run from the exported policy/ with model.policy.path",
             )
-        for name, value in self._identity().items():
-            before = state_dict["identity"][name]
-            if before != value:
-                rank_zero_warn(
-                    f"{name}={value}, but the checkpoint was saved with {before}: the resumed run "
-                    "will not equal an uninterrupted one; to continue the same run, give it as it "
-                    "was"
-                )
 
     def on_run_end(self) -> None:
         """Save ``last`` at the end of the run: Lightning would keep any earlier save."""
         for saver in self.trainer.savers:
             save_at_the_end(saver, self.trainer.global_step)
         super().on_run_end()
-
-
-_MOVED = {
-    "accumulate_grad_batches": (
-        "it follows from data.problems_per_step and the number of processes; leave it out and set "
-        "model.micro_batch_size, the sequences per forward and backward pass"
-    ),
-    "gradient_clip_val": "set model.optimizer.gradient_clip_val instead",
-    "gradient_clip_algorithm": "gradients are clipped by their norm; leave it out",
-}
-"""Options of Lightning's trainer that a training takes elsewhere, and where."""
 
 
 class SVRTrainer(HookedTrainer):
@@ -212,21 +179,14 @@ class SVRTrainer(HookedTrainer):
     def __init__(
         self,
         *args: Any,
-        accumulate_grad_batches: int | None = None,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
         limit_train_batches: int | float | None = None,
         limit_val_batches: int | float | None = None,
         limit_test_batches: int | float | None = None,
         limit_predict_batches: int | float | None = None,
         **kwargs: Any,
     ) -> None:
-        moved = (accumulate_grad_batches, gradient_clip_val, gradient_clip_algorithm)
-        for (name, instead), value in zip(_MOVED.items(), moved, strict=True):
-            require(value is None, f"trainer.{name}={value}: {instead}")
         root = kwargs.get("default_root_dir") or "runs/default"
         check_folder(root, f"trainer.default_root_dir={root}")
-        _check_accelerator(str(kwargs.get("accelerator", "auto")))
         kwargs |= {
             # Spelled out because the configuration parser takes Lightning's own limits for floats,
             # and 1.0 means everything where 1 means one batch.
@@ -252,11 +212,6 @@ class SVRTrainer(HookedTrainer):
         for saver in self.savers:
             if saver.dirpath is None:
                 saver.dirpath = str(Path(root).absolute() / "checkpoints")
-            require(
-                not saves_by_the_clock(saver),
-                "trainer.callbacks: ModelCheckpoint.train_time_interval has no effect on these "
-                "trainings; set every_n_train_steps",
-            )
 
     @property
     def savers(self) -> list[ModelCheckpoint]:
@@ -299,30 +254,12 @@ class SVRTrainer(HookedTrainer):
             raise
 
     def _resume_hint(self) -> str:
-        """How to resume an interrupted run, which saves a checkpoint now if it has none.
-
-        Not with several processes, which an interrupt finds in different places.
-        """
+        """How to resume an interrupted run."""
         saved = [saver.last_model_path for saver in self.savers if saver.last_model_path]
-        if not saved and self.savers and self.world_size == 1 and self.global_step > 0:
-            name = f"{ModelCheckpoint.CHECKPOINT_NAME_LAST}{ModelCheckpoint.FILE_EXTENSION}"
-            path = Path(str(self.savers[0].dirpath)) / name
-            self.save_checkpoint(path)
-            saved = [str(path)] if path.exists() else []
         interrupted = f"interrupted after optimizer step {self.global_step}"
         if not saved:
             return f"{interrupted}; there is no checkpoint yet, so start the run again"
         return f"{interrupted}; the same command with --ckpt_path last resumes from {saved[0]}"
-
-
-def _check_accelerator(accelerator: str) -> None:
-    gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
-    if accelerator in ("gpu", "cuda") and not gpu:
-        raise ConfigError(
-            f"trainer.accelerator={accelerator}, and torch sees no GPU here"
-            f"{f' ({fault})' if (fault := driver_fault()) else ''}; to try the configuration out "
-            "on a CPU add --config hardware/cpu_smoke as the last one"
-        )
 
 
 def _as_list(value: Any) -> list[Any]:

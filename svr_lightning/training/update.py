@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from svr_lightning.core.linear_logprobs import linear_logprobs
-from svr_lightning.core.losses import BehaviourWeights, LossSpec, policy_loss
+from svr_lightning.core.losses import LossSpec, policy_loss
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, sample_of
 from svr_lightning.training.internals import attention_of
@@ -227,41 +227,13 @@ def _padded(rows: Sequence[Sequence[float]], fill: float, length: int = 0) -> Te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyUpdate:
-    """The loss of one micro-batch, and what is logged of it; every field is a scalar."""
+    """The loss of one micro-batch, and what is logged of it."""
 
     loss: Tensor
-    """With gradient. The loss of an optimizer step is the mean over its micro-batches."""
-    kl: Tensor
-    clip_frac: Tensor
-    """Share of tokens whose ratio was clipped."""
-    logprob_diff: Tensor
-    """Mean absolute difference, in nats, between the trainer's and the engine's
-    log-probabilities: rounding alone, while both have the same weights."""
-    ratio_max: Tensor
-    behaviour: BehaviourWeights | None = None
-    """None without correction."""
-
-    @property
-    def means(self) -> dict[str, float]:
-        """The logged values of which a step's is the mean over its micro-batches."""
-        found = {
-            "train/loss": self.loss.detach(),
-            "train/kl": self.kl,
-            "train/clip_frac": self.clip_frac,
-            "engine/logprob_diff": self.logprob_diff,
-        }
-        if self.behaviour is not None:
-            found["train/behaviour/mean"] = self.behaviour.mean
-            found["train/behaviour/clipped"] = self.behaviour.clipped
-        return {name: value.item() for name, value in found.items()}
-
-    @property
-    def maxima(self) -> dict[str, float]:
-        """The logged values of which a step's is the largest over its micro-batches."""
-        found = {"train/ratio_max": self.ratio_max}
-        if self.behaviour is not None:
-            found["train/behaviour/max"] = self.behaviour.max
-        return {name: value.item() for name, value in found.items()}
+    """A scalar with gradient. The loss of an optimizer step is the mean over its micro-batches."""
+    logged: dict[str, Tensor]
+    """Scalars by the key of docs/metrics.md. A step's value is the mean over its micro-batches; of
+    ``train/ratio_max`` and ``train/behaviour/max`` the largest."""
 
 
 def policy_update_loss(
@@ -295,23 +267,22 @@ def policy_update_loss(
     terms = policy_loss(
         logp, old_logp, ref_logp, batch.advantages, batch.mask, spec, batch.logprobs
     )
+    loss, weight = terms.loss.sum() * batch.weight, batch.mean_weight
+    # While both have the same weights, trainer and engine differ by rounding alone.
     gap = ((logp.detach() - batch.logprobs).abs() * batch.mask).sum(1)
-    behaviour = terms.behaviour
-    if behaviour is not None:
-        mean, most, clipped = (values.detach() for values in behaviour)
-        behaviour = BehaviourWeights(
-            mean=mean.sum() * batch.mean_weight,
-            max=most.max(),
-            clipped=clipped.sum() * batch.mean_weight,
-        )
-    return PolicyUpdate(
-        loss=terms.loss.sum() * batch.weight,
-        kl=terms.kl.sum() * batch.mean_weight,
-        clip_frac=terms.clipped.sum() * batch.mean_weight,
-        logprob_diff=(gap / batch.mask.sum(1).clamp(min=1)).sum() * batch.mean_weight,
-        ratio_max=terms.ratio_max.max(),
-        behaviour=behaviour,
-    )
+    logged = {
+        "train/loss": loss.detach(),
+        "train/kl": terms.kl.sum() * weight,
+        "train/clip_frac": terms.clipped.sum() * weight,
+        "engine/logprob_diff": (gap / batch.mask.sum(1).clamp(min=1)).sum() * weight,
+        "train/ratio_max": terms.ratio_max.max(),
+    }
+    if terms.behaviour is not None:
+        mean, most, clipped = (values.detach() for values in terms.behaviour)
+        logged["train/behaviour/mean"] = mean.sum() * weight
+        logged["train/behaviour/clipped"] = clipped.sum() * weight
+        logged["train/behaviour/max"] = most.max()
+    return PolicyUpdate(loss=loss, logged=logged)
 
 
 def completion_logprobs(model: Any, batch: TrainBatch, temperature: float) -> Tensor:

@@ -13,7 +13,6 @@ import torch
 
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.training.config import OptimizerConfig
-from svr_lightning.training.flops import peak_flops, update_flops
 from svr_lightning.training.kernels import use_kernels
 from svr_lightning.training.optimizer import make_optimizer
 from svr_lightning.training.update import batch_of, policy_update_loss
@@ -73,14 +72,10 @@ def main(name: str, cudnn: str, device: str, report: str, test: str) -> None:
     known = min(micro_step(again) for _ in range(3))
     figures("known_shape", known, "s", "the same batch again")
     lengths = [len(s.prompt_ids) + len(s.completion_ids) for s in again]
-    completions = [len(s.completion_ids) for s in again]
     figures("tokens", sum(lengths) / known, "tokens/s", "without padding, known shape")
-    flops, peak = update_flops(model, lengths, completions, reference=True), None
     if device == "cuda":
-        peak = peak_flops(torch.device(device))
         figures("peak_memory", torch.cuda.max_memory_allocated() / GIB, "GiB")
         figures("retries", torch.cuda.memory_stats()["num_alloc_retries"], note="of the allocator")
-    figures("mfu", flops / known / peak if peak else None, note="of the dense bf16 peak")
 
 
 WAYS = [

@@ -9,7 +9,32 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.training.internals import PRIVATE
+_LOOPS = "lightning.pytorch.loops"
+
+PRIVATE = {
+    f"{_LOOPS}.fetchers._DataFetcher": "base of the fetcher that turns problems into rollouts",
+    f"{_LOOPS}.fit_loop._FitLoop": "base of the fit loop",
+    f"{_LOOPS}.fit_loop._FitLoop._data_fetcher": "where batches come from, to be replaced",
+    f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop._should_check_val_fx": (
+        "a resumed run makes up for a validation"
+    ),
+    "lightning.pytorch.callbacks.ModelCheckpoint._last_global_step_saved": (
+        "the last checkpoint is that of the last step"
+    ),
+    "lightning.pytorch.callbacks.ModelCheckpoint._last_checkpoint_saved": "as above",
+    "lightning.pytorch.Trainer._run": "an error of one process ends all of them",
+    "lightning.pytorch.LightningModule._trainer": "whether a module has a trainer, without raising",
+    "lightning.pytorch.strategies.DeepSpeedStrategy._precision_plugin": (
+        "inputs stay in fp32, and DeepSpeed casts the weights itself"
+    ),
+    "lightning.pytorch.strategies.DeepSpeedStrategy._init_deepspeed_distributed": (
+        "processes on CPUs, which Lightning refuses"
+    ),
+    "torch._C._len_torch_function_stack": "engines work under no torch-function mode",
+    "torch.overrides._pop_mode_temporarily": "as above",
+    "transformers.PreTrainedConfig._attn_implementation": "which attention a model calls",
+    "deepspeed.ops.__compatible_ops__": "no communication kernel is compiled on CPUs",
+}
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [

@@ -39,8 +39,8 @@ def pattern(key: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-ELSEWHERE = {"engine/preemptions", "speed/mfu", "time/wait"}
-"""Keys of vLLM, of GPUs and of several processes, which have tests of their own."""
+ELSEWHERE = {"engine/preemptions", "time/wait"}
+"""Keys of vLLM and of several processes, which have tests of their own."""
 KEYS = [
     row[0].strip("`") for heading in ("### Training", "### Evaluation") for row in rows(heading)
 ]

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from svr_lightning.metrics import BrierScore, ConfidenceAUROC, FinalAccuracy
-from svr_lightning.training.gathering import over_ranks
+from svr_lightning.training.gathering import combined, gather_lists
 from svr_lightning.training.logs import MAXIMA
 from tests import forked
 
@@ -74,7 +74,7 @@ def _step_values(rank: int) -> dict[str, float]:
     }
     if rank == 0:
         own["engine/logprob_diff"] = 0.01
-    return over_ranks(own, MAXIMA)
+    return combined(gather_lists([own]), MAXIMA)
 
 
 _SCENARIOS = {

@@ -1,6 +1,5 @@
 """What ends or saves a training does so between rollouts, never within one."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from svr_lightning.errors import ConfigError
 from svr_lightning.training.module import SVRModule
 from tests.small_fit import data, module, same, trainer, weights
 
@@ -81,9 +79,3 @@ def test_whoever_saves_within_a_step_is_told_that_nothing_was_written(tmp_path: 
     with pytest.warns(UserWarning, match=r"within a rollout; .*now.ckpt is not written"):
         run(tmp_path, save, max_steps=2)
     assert not path.exists()
-
-
-def test_saving_by_the_clock_is_refused(tmp_path: Path) -> None:
-    by_the_clock = ModelCheckpoint(tmp_path, train_time_interval=timedelta(minutes=5))
-    with pytest.raises(ConfigError, match="train_time_interval has no effect"):
-        trainer(tmp_path, by_the_clock, enable_checkpointing=True)
