@@ -12,7 +12,7 @@ from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.driver import Job
 from tests.scripted import DECODING, PROBLEMS, STEP, TOKENIZER, driver
-from tools.bench.workloads import LockStep
+from tools.bench.rollout import LockStep
 
 TEMPERATURE = 2.0
 """High, since most completions of the policy are equally long at a lower one."""

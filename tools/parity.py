@@ -34,7 +34,7 @@ import transformers
 from safetensors import safe_open
 
 from svr_lightning.tiny.problems import generate
-from tools.bench.machine import hardware
+from tools.bench.workloads import hardware
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("methods", "ablations")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from svr_lightning.files import write_json
-from tools.bench.machine import this_machine
+from tools.bench.workloads import this_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 

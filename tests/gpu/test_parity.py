@@ -13,9 +13,10 @@ import torch
 from svr_lightning.core.types import Sample
 from svr_lightning.engines.base import Request, SamplingParams
 from svr_lightning.engines.transformers import TransformersEngine
+from svr_lightning.training.update import batch_of, completion_logprobs
 from tests.gpu.conftest import DEVICE
 from tests.gpu.report import Figures, alone
-from tools.bench.workloads import GIB, TEMPERATURE, seconds, trainer_logprobs
+from tools.bench.workloads import GIB, TEMPERATURE, precision, seconds
 from tools.shapes import qwen3_5, random_model
 
 pytestmark = pytest.mark.gpu
@@ -71,9 +72,16 @@ class Parity:
             for prompt, output in zip(self._prompts, outputs, strict=True)
         ]
 
+    @torch.no_grad()
     def scores(self, samples: Sequence[Sample], together: int = 8) -> torch.Tensor:
         """[N] The trainer's log-probabilities, ``together`` sequences at a time."""
-        return trainer_logprobs(self._model, samples, self._device, together)
+        found = []
+        for start in range(0, len(samples), together):
+            batch = batch_of(samples[start : start + together], weight=1.0).to(self._device)
+            with precision(self._device):
+                logp = completion_logprobs(self._model, batch, TEMPERATURE)
+            found.append(logp[batch.mask.bool()].float())
+        return torch.cat(found)
 
     def difference(self, label: str, one: torch.Tensor, other: torch.Tensor, note: str) -> float:
         """Report how far two sets of log-probabilities lie apart, in nats; returns the mean."""

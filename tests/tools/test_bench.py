@@ -12,13 +12,3 @@ def test_each_benchmark_says_what_it_takes_and_can_keep_its_figures(
     with pytest.raises(SystemExit, match="0"):
         main([name, "--help"])
     assert "--out" in capsys.readouterr().out
-
-
-def test_without_a_name_all_are_listed_and_an_unknown_one_is_refused(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main([]) == 0
-    printed = capsys.readouterr().out
-    assert all(f"  {name} " in printed for name in BENCHMARKS)
-    assert main(["speed"]) == 2
-    assert "no benchmark 'speed'; known: rollout" in capsys.readouterr().err

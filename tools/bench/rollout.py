@@ -12,68 +12,120 @@ trajectory has tokens.
 """
 
 import argparse
+import time
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from svr_lightning.engines.base import Engine
+import numpy as np
+
+from svr_lightning.core.types import Problem, Trajectory
+from svr_lightning.engines.base import Output, Request
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.driver import Decoding
+from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.sources import DataSource, load_problems
-from tools.bench.machine import this_machine
-from tools.bench.workloads import EMBEDDED, LockStep, Rollout, roll_out, start_policy
+from tools.bench.workloads import EMBEDDED, long_tailed, start_policy, this_machine
 
 TYPICAL, LONGEST, SPREAD = 30, 256, 1.0
 """Tokens of a completion: median, cut, and the standard deviation of their logarithm."""
 PROBLEMS, GROUP, TURNS = 8, 8, 3
+WAYS = ("pipelined", "lock-step")
 
 
-def make_engine(name: str, slots: int) -> Engine:
-    """An engine with room for ``slots`` completions at the same time."""
-    if name == "transformers":
-        return TransformersEngine(max_batch=slots)
-    from svr_lightning.engines.vllm import VLLMEngine
+class LongTailed:
+    """An engine that counts its steps and cuts completions at lengths drawn from their seeds."""
 
-    return VLLMEngine(options={"max_num_seqs": slots})
+    def __init__(self, engine: Any) -> None:
+        self._engine, self.steps = engine, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def submit(self, request: Request) -> None:
+        """Pass it on with a limit of its own."""
+        sampling = request.sampling
+        rng = np.random.default_rng(sampling.seed)
+        limit = long_tailed(rng, TYPICAL, sampling.max_tokens, SPREAD)
+        self._engine.submit(replace(request, sampling=replace(sampling, max_tokens=limit)))
+
+    def step(self) -> list[Output]:
+        """Count and pass on."""
+        self.steps += 1
+        return list(self._engine.step())
 
 
-def compare(engine: Engine, renderer: Renderer, repeats: int) -> dict[str, Any]:
-    """Alternate the two ways and sum up."""
-    problems = load_problems(
-        DataSource(name="train", task="countdown", path=EMBEDDED, limit=PROBLEMS)
-    )
-    recipe = SVR(group_size=GROUP, horizon=TURNS)
+class LockStep:
+    """An engine that starts new requests only when all running ones have finished.
+
+    With trajectories of equally many turns no turn begins before the last one of the turn before
+    has ended, as in trainers without pipelined turns.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._held: list[Request] = []
+        self._running = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def submit(self, request: Request) -> None:
+        """Hold a request until the running ones are done."""
+        self._held.append(request)
+
+    def step(self) -> list[Output]:
+        """Start the held requests if nothing runs, and advance."""
+        if not self._running:
+            for request in self._held:
+                self._engine.submit(request)
+            self._running, self._held = len(self._held), []
+        outputs: list[Output] = self._engine.step()
+        self._running -= len(outputs)
+        return outputs
+
+
+def roll_out(
+    engine: Any, renderer: Renderer, problems: list[Problem]
+) -> tuple[list[Trajectory], int, float]:
+    """All trajectories of all problems through the package's driver, engine steps and seconds."""
+    counted: Any = LongTailed(engine)
     decoding = Decoding(max_completion_tokens=LONGEST, temperature=0.9)
-    ways: dict[str, Any] = {"pipelined": engine, "lock-step": LockStep(engine)}
-    runs: dict[str, list[Rollout]] = {way: [] for way in ways}
+    recipe = SVR(group_size=GROUP, horizon=TURNS)
+    jobs = [
+        Job(problem=problem, sample=index, program=program, decoding=decoding)
+        for problem in problems
+        for index, program in enumerate(recipe.programs(problem))
+    ]
+    started = time.perf_counter()
+    trajectories = Driver(counted, renderer, run_seed=42).run(jobs)
+    return trajectories, counted.steps, time.perf_counter() - started
+
+
+def compare(engine: Any, renderer: Renderer, repeats: int) -> dict[str, Any]:
+    """Alternate the two ways and sum up."""
+    source = DataSource(name="train", task="countdown", path=EMBEDDED, limit=PROBLEMS)
+    problems, engines = load_problems(source), (engine, LockStep(engine))
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    steps: dict[str, int] = {}
+    tokens: dict[str, list[list[tuple[int, ...]]]] = {}
     for _ in range(repeats + 1):  # the first one warms up
-        for way, driven in ways.items():
-            runs[way].append(
-                roll_out(
-                    driven, renderer, recipe, problems, decoding, median=TYPICAL, spread=SPREAD
-                )
-            )
-    said = {
-        way: [[turn.sampled.token_ids for turn in one.turns] for one in found[-1].trajectories]
-        for way, found in runs.items()
-    }
-    if said["pipelined"] != said["lock-step"]:
+        for way, driven in zip(WAYS, engines, strict=True):
+            trajectories, steps[way], taken = roll_out(driven, renderer, problems)
+            times[way].append(taken)
+            tokens[way] = [[turn.sampled.token_ids for turn in t.turns] for t in trajectories]
+    if tokens["pipelined"] != tokens["lock-step"]:
         raise SystemExit("the two ways returned different tokens")
-    totals = [sum(map(len, turns)) for turns in said["pipelined"]]
+    totals = [sum(map(len, turns)) for turns in tokens["pipelined"]]
     figures: dict[str, Any] = {"trajectories": len(totals), "tokens": sum(totals)}
     figures["bound_steps"] = max(totals)
-    for way, found in runs.items():
-        times = [run.seconds for run in found[1:]]
-        figures[way] = {
-            "steps": found[-1].steps,
-            "seconds": median(times),
-            "all_seconds": times,
-            "tokens_per_second": sum(totals) / median(times),
-        }
-    one, other = figures["pipelined"], figures["lock-step"]
-    pairs = [b / a for a, b in zip(one["all_seconds"], other["all_seconds"], strict=True)]
-    figures["steps_ratio"] = one["steps"] / other["steps"]
+    for way in WAYS:
+        found = times[way][1:]
+        speed = {"seconds": median(found), "tokens_per_second": sum(totals) / median(found)}
+        figures[way] = {"steps": steps[way], "all_seconds": found, **speed}
+    pairs = [b / a for a, b in zip(times["pipelined"][1:], times["lock-step"][1:], strict=True)]
+    figures["steps_ratio"] = steps["pipelined"] / steps["lock-step"]
     return {**figures, "speedup": median(pairs), "speedup_pairs": pairs}
 
 
@@ -86,21 +138,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Both ways on the embedded policy."""
-    engine = make_engine(options.engine, options.slots)
+    engine: Any = TransformersEngine(max_batch=options.slots)
+    if options.engine == "vllm":
+        from svr_lightning.engines.vllm import VLLMEngine
+
+        engine = VLLMEngine(options={"max_num_seqs": options.slots})
     _, renderer = start_policy(engine, ends=False)
     found = compare(engine, renderer, options.repeats)
-    print(
-        f"{found['trajectories']} trajectories x {TURNS} turns, {found['tokens']} tokens, "
-        f"{options.engine}, {options.slots} slots, {options.repeats} repeats"
-    )
-    for way in ("pipelined", "lock-step"):
-        figure = found[way]
+    for way in WAYS:
+        one = found[way]
         print(
-            f"{way:10} {figure['steps']:5} engine steps {figure['seconds']:7.2f} s "
-            f"{figure['tokens_per_second']:8.0f} tokens/s"
+            f"{way:10} {one['steps']:5} engine steps {one['seconds']:7.2f} s "
+            f"{one['tokens_per_second']:8.0f} tokens/s"
         )
     print(
-        f"steps {found['steps_ratio']:.2f} of lock-step's, tokens/s {found['speedup']:.2f} times; "
+        f"{found['trajectories']} trajectories, {found['tokens']} tokens; steps "
+        f"{found['steps_ratio']:.2f} of lock-step's, tokens/s {found['speedup']:.2f} times; "
         f"the longest trajectory has {found['bound_steps']} tokens"
     )
     return {**found, "engine": options.engine, **this_machine()}

@@ -2,12 +2,12 @@
 
     python -m tools.bench serve --out tools/bench/results/serve.json
 
-200 clients ask the server, which runs the policy, for as long as --seconds; each
-asks again as soon as it has its answer. All turns of every answer are compared with those of the
-driver on the same questions, greedy, so that a lost or swapped answer is found. The driver runs the
-same questions as long in this process. The two take turns, since other work on the machine comes
-and goes; rates per second of processor time depend on it least. Then the server stands in front of
-a server that answers at once, to see what a turn costs in it.
+200 clients ask the server, which runs the policy, for as long as --seconds; each asks again as soon
+as it has its answer. All turns of every answer are compared with those of the driver on the same
+questions, greedy, so that a lost or swapped answer is found. The driver runs the same questions as
+long in this process. The two take turns, since other work on the machine comes and goes; rates per
+second of processor time depend on it least. Then the server stands in front of a server that
+answers at once, to see what a turn costs in it.
 """
 
 import argparse
@@ -33,15 +33,15 @@ from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.training.sources import DataSource, load_problems
-from tools.bench.machine import this_machine
-from tools.bench.workloads import EMBEDDED, SIZES, start_policy
+from tools.bench.workloads import EMBEDDED, SIZES, start_policy, this_machine
 
-TURNS, LIMIT = 3, 160
-RULE = Confident(threshold=0.96)
-"""No confidence of this policy reaches it: every question takes all its turns."""
+TURNS, LIMIT, THRESHOLD = 3, 160, 0.96
+"""No confidence of this policy reaches the threshold: every question takes all its turns."""
 Turns = tuple[str, ...]
 ROUNDS = 4
 """How often driver and server take turns."""
+T_MAX = 10
+"""Turns of the server by default."""
 
 
 class Driven:
@@ -52,72 +52,56 @@ class Driven:
         _, self._renderer = start_policy(self._engine, ends=True)
         self.found: dict[str, Turns] = {}
         """By question, the texts of its turns."""
-        self._done = self._turns = 0
-        self._taken = self._busy = 0.0
+        self._turns, self._taken, self._busy = 0, 0.0, 0.0
 
     def run(self, seconds: float) -> None:
         """Every problem once, and again until ``seconds`` are over."""
         decoding = EvaluationConfig(max_completion_tokens=LIMIT).decoding("countdown")
+        rule = Confident(threshold=THRESHOLD)
         begun, busy = time.perf_counter(), time.process_time()
 
         def jobs() -> Iterator[Job]:
             for number, problem in enumerate(itertools.cycle(self._problems)):
                 if number >= len(self._problems) and time.perf_counter() - begun > seconds:
                     return
-                yield Job(problem, 0, chain(SelfVerifying(), problem, 0, TURNS, RULE), decoding)
+                yield Job(problem, 0, chain(SelfVerifying(), problem, 0, TURNS, rule), decoding)
 
         for _, trajectory in Driver(self._engine, self._renderer, run_seed=0).stream(jobs()):
             texts = tuple(turn.completion.text for turn in trajectory.turns)
             assert self.found.setdefault(trajectory.problem.question, texts) == texts
-            self._done, self._turns = self._done + 1, self._turns + len(texts)
+            self._turns += len(texts)
         self._taken += time.perf_counter() - begun
         self._busy += time.process_time() - busy
 
     def rates(self) -> dict[str, float]:
         """Its throughput."""
-        return {
-            "seconds": self._taken,
-            "requests_per_second": self._done / self._taken,
-            "turns_per_second": self._turns / self._taken,
-            "turns_per_processor_second": self._turns / self._busy,
-        }
-
-
-class Processes:
-    """The server and, if it runs a policy, the process of the engine."""
-
-    def __init__(self, server: int) -> None:
-        first = psutil.Process(server)
-        self._all = [first, *first.children()]
-
-    def busy(self) -> float:
-        """Seconds of processor time so far."""
-        return sum(sum(process.cpu_times()[:2]) for process in self._all)
-
-    def memory(self) -> float:
-        """Resident megabytes; libraries that both have loaded count twice."""
-        return sum(process.memory_info().rss for process in self._all) / 2**20
+        rates = {"turns_per_second": self._turns / self._taken}
+        return {**rates, "turns_per_processor_second": self._turns / self._busy}
 
 
 @contextlib.contextmanager
-def served(*options: str) -> Iterator[tuple[str, Processes]]:
-    """The server beside this process: its address, and its processes."""
+def served(*options: str) -> Iterator[tuple[str, psutil.Process]]:
+    """The server beside this process: its address, and its process."""
     command = [sys.executable, "-m", "svr_lightning", "serve", "--task", "countdown", "--port", "0"]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             line = next(line for line in process.stdout if line.startswith("serving"))
-            yield line.split()[-1], Processes(process.pid)
+            yield line.split()[-1], psutil.Process(process.pid)
         finally:
             process.terminate()
+
+
+def busy_seconds(process: psutil.Process) -> float:
+    """Processor time so far."""
+    return float(sum(process.cpu_times()[:2]))
 
 
 class Load:
     """Clients of the server; what came back in all rounds, how fast, and the server's memory."""
 
-    def __init__(self, url: str, processes: Processes, expected: dict[str, Turns]) -> None:
-        self._url, self._processes, self._expected = url, processes, expected
-        self._questions: Iterator[str] = iter(())
+    def __init__(self, url: str, process: psutil.Process, expected: dict[str, Turns]) -> None:
+        self._url, self._process, self._expected = url, process, expected
         self._seen: Counter[str] = Counter()
         self._times: list[float] = []
         self._memory: list[float] = []
@@ -125,51 +109,45 @@ class Load:
 
     async def run(self, clients: int, seconds: float) -> None:
         """All clients at once until ``seconds`` are over, and each has its last answer."""
-        begun, busy = time.perf_counter(), self._processes.busy()
-        self._questions = itertools.cycle(list(self._expected))
+        begun, busy = time.perf_counter(), busy_seconds(self._process)
+        questions = itertools.cycle(list(self._expected))
         watching = asyncio.ensure_future(self._watch())
-        await asyncio.gather(*(self._client(begun + seconds) for _ in range(clients)))
+        await asyncio.gather(*(self._client(begun + seconds, questions) for _ in range(clients)))
         watching.cancel()
         self._taken += time.perf_counter() - begun
-        self._busy += self._processes.busy() - busy
+        self._busy += busy_seconds(self._process) - busy
 
-    async def _client(self, end: float) -> None:
+    async def _client(self, end: float, questions: Iterator[str]) -> None:
         """One client, with a pool of its own: one for all is slower than the server."""
         # The server speaks plain HTTP; without verify=False every client would read certificates.
         async with httpx.AsyncClient(timeout=120, verify=False) as http:
             while (started := time.perf_counter()) < end:
-                question = next(self._questions)
+                question = next(questions)
                 body = {"messages": [{"role": "user", "content": question}]}
-                said = await http.post(f"{self._url}/chat/completions", json=body)
-                if said.status_code != 200:
-                    self._seen[f"HTTP {said.status_code}"] += 1
+                answer = await http.post(f"{self._url}/chat/completions", json=body)
+                if answer.status_code != 200:
+                    self._seen[f"HTTP {answer.status_code}"] += 1
                     await asyncio.sleep(0.1)
                     continue
-                turns = tuple(turn["text"] for turn in said.json()["svr"]["turns"])
+                turns = tuple(turn["text"] for turn in answer.json()["svr"]["turns"])
                 self._times.append(time.perf_counter() - started)
                 self._seen["right" if turns == self._expected[question] else "other answers"] += 1
                 self._seen["turns"] += len(turns)
 
     async def _watch(self) -> None:
         while True:
-            self._memory.append(self._processes.memory())
+            self._memory.append(self._process.memory_info().rss / 2**20)
             await asyncio.sleep(1)
 
     def found(self) -> dict[str, Any]:
         """The results."""
         times, memory, turns = self._times, self._memory, self._seen["turns"]
         return {
-            "seconds": self._taken,
             "answers": dict(self._seen),
-            "requests_per_second": len(times) / self._taken,
             "turns_per_second": turns / self._taken,
             "turns_per_processor_second": turns / self._busy,
             "latency_seconds": {"median": median(times), "p99": quantiles(times, n=100)[98]},
-            "memory_mb": {
-                "half_time": memory[len(memory) // 2],
-                "end": memory[-1],
-                "most": max(memory),
-            },
+            "memory_mb": {"half_time": memory[len(memory) // 2], "end": memory[-1]},
         }
 
 
@@ -188,29 +166,23 @@ async def turn_cost(rounds: int) -> dict[str, float]:
                 writer.write(answer)
 
     async def milliseconds(http: httpx.AsyncClient, url: str) -> float:
-        asked = {"messages": [{"role": "user", "content": "1 2 3 = 6"}]}
+        request = {"messages": [{"role": "user", "content": "1 2 3 = 6"}]}
         begun = time.perf_counter()
-        (await http.post(f"{url}/chat/completions", json=asked)).raise_for_status()
+        (await http.post(f"{url}/chat/completions", json=request)).raise_for_status()
         return 1000 * (time.perf_counter() - begun)
 
-    behind = await asyncio.start_server(at_once, "127.0.0.1", 0)
-    direct = f"http://127.0.0.1:{behind.sockets[0].getsockname()[1]}/v1"
-    loop = asyncio.get_running_loop()
-    context = served("--upstream", direct, "--model", "none")
-    url, processes = await loop.run_in_executor(None, context.__enter__)
-    async with httpx.AsyncClient(timeout=60) as http:
-        alone = [await milliseconds(http, direct) for _ in range(10 * rounds)]
-        busy = processes.busy()
-        through = [await milliseconds(http, url) / 10 for _ in range(rounds)]  # T_max is 10
-        busy = processes.busy() - busy
-    await loop.run_in_executor(None, context.__exit__, None, None, None)
-    behind.close()
-    return {
-        "direct_ms": median(alone),
-        "per_turn_ms": median(through),
-        "added_per_turn_ms": median(through) - median(alone),
-        "processor_ms_per_turn": 1000 * busy / (10 * rounds),
-    }
+    async with await asyncio.start_server(at_once, "127.0.0.1", 0) as behind:
+        direct = f"http://127.0.0.1:{behind.sockets[0].getsockname()[1]}/v1"
+        server = served("--upstream", direct, "--model", "none")
+        url, process = await asyncio.to_thread(server.__enter__)
+        async with httpx.AsyncClient(timeout=60) as http:
+            alone = median([await milliseconds(http, direct) for _ in range(10 * rounds)])
+            busy = busy_seconds(process)
+            through = median([await milliseconds(http, url) / T_MAX for _ in range(rounds)])
+            busy = busy_seconds(process) - busy
+        await asyncio.to_thread(server.__exit__, None, None, None)
+    cost = {"direct_ms": alone, "per_turn_ms": through, "added_per_turn_ms": through - alone}
+    return {**cost, "processor_ms_per_turn": 1000 * busy / (T_MAX * rounds)}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -223,21 +195,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Driver and server in turns, then the server in front of another one."""
     source = DataSource(name="test", task="countdown", path=EMBEDDED, split="test")
-    problems = load_problems(source)[: options.problems]
-    driven, part = Driven(problems), options.seconds / ROUNDS
+    driven = Driven(load_problems(source)[: options.problems])
+    part = options.seconds / ROUNDS
     sizes = [f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()]
-    turns = [f"--max-turns={TURNS}", f"--max-completion-tokens={LIMIT}", "--threshold=0.96"]
+    turns = [f"--max-turns={TURNS}", f"--max-completion-tokens={LIMIT}"]
     own = ["--policy", EMBEDDED, "--engine", "transformers", *sizes, *turns]
-    with served(*own) as (url, processes):
-        clients = Load(url, processes, driven.found)
+    with served(*own, f"--threshold={THRESHOLD}") as (url, process):
+        clients = Load(url, process, driven.found)
         for _ in range(ROUNDS):
             driven.run(part)
             asyncio.run(clients.run(options.clients, part))
-    driver, found = driven.rates(), clients.found()
-    rates = ("turns_per_second", "turns_per_processor_second")
-    share = {rate: found[rate] / driver[rate] for rate in rates}
-    cost = asyncio.run(turn_cost(100))
-    whole = {"clients": options.clients, "driver": driver, "server": found, "share": share}
-    whole |= {"proxy": cost, **this_machine()}
-    print(json.dumps({k: whole[k] for k in ("driver", "server", "share", "proxy")}, indent=2))
-    return whole
+    driver, server = driven.rates(), clients.found()
+    share = {name: server[name] / rate for name, rate in driver.items()}
+    found = {"driver": driver, "server": server, "share": share}
+    found["proxy"] = asyncio.run(turn_cost(100))
+    print(json.dumps(found, indent=2))
+    return {"clients": options.clients, **found, **this_machine()}

@@ -8,11 +8,9 @@
 
 Both sides train the embedded policy with the same problems, rewards, limits, loss, reference (beta
 0.1), clipping and AdamW, in fp32: 96 trajectories of three turns of at most 96 tokens, trained on
-the last turn. Each side uses its own ordinary trainer: ``SVRTrainer.fit`` with ``SVRModule``
-(:mod:`tools.bench.step_svr`), and ``GRPOTrainer.train`` with transformers generation, a
-``rollout_func`` for the turns and gradient checkpointing off (:mod:`tools.bench.step_trl`). Neither
-logs, evaluates or saves. The learning rate is so small that every step samples from the same
-policy.
+the last turn. Each side uses its own ordinary trainer: ``SVRTrainer.fit`` with ``SVRModule``, and
+``GRPOTrainer.train`` with transformers generation as in examples/train_with_trl.py. Neither logs,
+evaluates or saves. The learning rate is so small that every step samples from the same policy.
 
 Processes alternate (ours, TRL, ours, ...). A pair's ratio is that of the medians over the steps
 after the warm-up; below 1 ours is faster. Processor seconds tell more than seconds where the
@@ -23,102 +21,76 @@ because vLLM has packed its linear layers by then.
 import argparse
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
+from lightning.pytorch import Callback, seed_everything
+from transformers import TrainerCallback
+
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.files import write_json
+from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.config import (
+    OptimizerConfig,
+    PolicyConfig,
+    ReferenceConfig,
+    SamplingConfig,
+)
+from svr_lightning.training.data import SVRDataModule, TrainingOrder
+from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
-from tools.bench.machine import hardware
-from tools.bench.workloads import EMBEDDED
+from svr_lightning.training.trainer import SVRTrainer
+from tools.bench.workloads import EMBEDDED, SIZES, TEMPERATURE, hardware, versions
 
 ROOT = Path(__file__).resolve().parents[2]
-SIDES = {"ours": "tools.bench.step_svr", "trl": "tools.bench.step_trl"}
 TOKENS = ("prompt_tokens", "generated_tokens", "trained_tokens")
-SECONDS = (
-    *("seconds", "rollout", "update"),
-    *("processor_seconds", "rollout_processor", "update_processor"),
-)
-
-PROBLEMS, GROUP, TURNS, MAX_TOKENS = 12, 8, 3, 96
-BETA, CLIP_EPS, GRADIENT_CLIP = 0.1, 0.2, 2.0
-LEARNING_RATE, WEIGHT_DECAY, BETAS = 1e-7, 0.1, (0.9, 0.95)
-
-
-@dataclass(kw_only=True)
-class Step:
-    """One optimizer step of one side; seconds of wall clock."""
-
-    seconds: float = 0.0
-    """From the end of the step before to the end of this one."""
-    processor_seconds: float = 0.0
-    """Of the same span."""
-    rollout: float = 0.0
-    """Of these: prompts, generation and rewards."""
-    rollout_processor: float = 0.0
-    prompt_tokens: int = 0
-    """Of all prompts that were completed, without padding."""
-    generated_tokens: int = 0
-    trained_tokens: int = 0
-    """Completion tokens in the loss."""
+CLOCKS = ("seconds", "processor_seconds")
+PARTS = tuple(f"{part}{clock}" for clock in CLOCKS for part in ("", "rollout_", "update_"))
+PROBLEMS, GROUP, MAX_TOKENS = 12, 8, 96
+LEARNING_RATE = 1e-7
+RECIPE = SVR(group_size=GROUP, horizon=3, length_scale=256, loss=LossSpec(clip_eps=0.2, beta=0.1))
 
 
 class Notebook:
-    """Collects a side's steps; the side fills ``now`` and calls :meth:`end_step` after each."""
+    """Seconds and tokens of each optimizer step; a side calls :meth:`end_step` after each."""
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[dict[str, float]] = []
         self._begin()
 
     def _begin(self) -> None:
-        self.now = Step()
-        self._last, self._last_cpu = time.perf_counter(), time.process_time()
+        self.now: dict[str, float] = dict.fromkeys((*PARTS, *TOKENS), 0)
+        self._began = _clocks()
+
+    def count(self, kind: str, sequences: Any) -> None:
+        """Add the tokens of sequences."""
+        self.now[f"{kind}_tokens"] += sum(map(len, sequences))
 
     @contextmanager
-    def rolling_out(self) -> Iterator[None]:
-        """Around what belongs to the rollout."""
-        began, began_cpu = time.perf_counter(), time.process_time()
+    def rolling_out(self) -> Any:
+        """Around what belongs to the rollout: prompts, generation and rewards."""
+        began = _clocks()
         yield
-        self.now.rollout += time.perf_counter() - began
-        self.now.rollout_processor += time.process_time() - began_cpu
+        for clock, first, last in zip(CLOCKS, began, _clocks(), strict=True):
+            self.now[f"rollout_{clock}"] += last - first
 
     def end_step(self) -> None:
         """Close one step and begin the next."""
-        self.now.seconds = time.perf_counter() - self._last
-        self.now.processor_seconds = time.process_time() - self._last_cpu
+        for clock, first, last in zip(CLOCKS, self._began, _clocks(), strict=True):
+            self.now[clock] = last - first
+            self.now[f"update_{clock}"] = last - first - self.now[f"rollout_{clock}"]
         self.steps.append(self.now)
         self._begin()
 
-    def write(self, path: Path, versions: dict[str, str]) -> None:
-        """Leave everything in one file."""
-        write_json(path, {"versions": versions, "steps": [asdict(step) for step in self.steps]})
 
-
-def side_options(description: str | None) -> argparse.Namespace:
-    """The command line of either side."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--micro-batches", type=int, default=4, help="per optimizer step")
-    parser.add_argument("--steps", type=int, default=12, help="optimizer steps, warm-up included")
-    parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--out", type=Path, required=True, help="where the steps are noted")
-    return parser.parse_args()
-
-
-def recipe() -> SVR:
-    """The embedded default's recipe."""
-    loss = LossSpec(clip_eps=CLIP_EPS, beta=BETA)
-    return SVR(group_size=GROUP, horizon=TURNS, length_scale=256, loss=loss)
+def _clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
 
 
 def data_module(seed: int) -> SVRDataModule:
@@ -127,75 +99,152 @@ def data_module(seed: int) -> SVRDataModule:
     return SVRDataModule(train=source, problems_per_step=PROBLEMS, seed=seed)
 
 
+# --- the two sides ------------------------------------------------------------------------------
+
+
+class Noting(Callback):
+    """Notes the steps of a fit; a rollout lies between two training batches."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self.notebook, self._rollout = notebook, ExitStack()
+
+    def on_train_start(self, *_: Any) -> None:
+        """The first rollout follows."""
+        self._rollout.enter_context(self.notebook.rolling_out())
+
+    def on_train_batch_start(self, trainer: Any, module: Any, *_: Any) -> None:
+        """The rollout has just ended."""
+        self._rollout.close()
+        for trajectory in (one for group in module.groups for one in group.trajectories):
+            completions = [turn.sampled for turn in trajectory.turns]
+            self.notebook.count("prompt", (c.prompt_ids for c in completions))
+            self.notebook.count("generated", (c.token_ids for c in completions))
+            self.notebook.count("trained", [completions[-1].token_ids])
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """The optimizer has stepped."""
+        self.notebook.end_step()
+        self._rollout.enter_context(self.notebook.rolling_out())
+
+
+def ours(options: argparse.Namespace, folder: str, notebook: Notebook) -> None:
+    """A plain fit."""
+    seed_everything(options.seed, verbose=False)
+    optimizer = {"lr": LEARNING_RATE, "weight_decay": 0.1, "betas": (0.9, 0.95)}
+    module = SVRModule(
+        policy=PolicyConfig(path=EMBEDDED, **SIZES),
+        recipe=RECIPE,
+        sampling=SamplingConfig(temperature=TEMPERATURE, max_completion_tokens=MAX_TOKENS),
+        optimizer=OptimizerConfig(**optimizer, gradient_clip_val=2.0),  # type: ignore[arg-type]
+        reference=ReferenceConfig(every=0),
+        engine=TransformersEngine(max_batch=128),
+        resample="off",
+        seed=options.seed,
+        micro_batch_size=PROBLEMS * GROUP // options.micro_batches,
+    )
+    SVRTrainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        devices=1,
+        max_steps=options.warmup + options.steps,
+        logger=False,
+        callbacks=[Noting(notebook)],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+    ).fit(module, datamodule=data_module(options.seed))
+
+
+class TRLNoting(TrainerCallback):
+    """Notes each optimizer step."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self.notebook = notebook
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """The optimizer has stepped."""
+        self.notebook.end_step()
+
+
+def trl(options: argparse.Namespace, folder: str, notebook: Notebook) -> None:
+    """GRPOTrainer with this package's prompts and rewards; what would only slow it down is off."""
+    from examples.train_with_trl import make_trainer
+    from svr_lightning.adapters.trl import SVRRollouts
+
+    steps = options.warmup + options.steps
+    problems = data_module(options.seed).problems("train")[0]
+    order = TrainingOrder(problems, batch_size=PROBLEMS, seed=options.seed, rank=0, ranks=1)
+    chosen = [problems[index] for index in order][: steps * PROBLEMS]
+    if len(chosen) < steps * PROBLEMS:
+        raise SystemExit(f"--steps {steps}: one epoch holds {len(chosen) // PROBLEMS} steps")
+    trainer: Any = make_trainer(
+        SVRRollouts(chosen, RECIPE, max_prompt_tokens=SIZES["max_prompt_tokens"]),
+        folder,
+        seed=options.seed,
+        max_steps=steps,
+        per_device_train_batch_size=PROBLEMS * GROUP // options.micro_batches,
+        gradient_accumulation_steps=options.micro_batches,
+        max_completion_length=MAX_TOKENS,
+        learning_rate=LEARNING_RATE,
+        logging_strategy="no",
+    )
+    generate, turn, rewards = (
+        getattr(trainer, name)
+        for name in ("_generate", "_generate_single_turn", "_calculate_rewards")
+    )
+
+    def noted_turn(prompt_ids: Any, *rest: Any) -> Any:
+        found = turn(prompt_ids, *rest)
+        notebook.count("prompt", prompt_ids)
+        notebook.count("generated", found[0])
+        return found
+
+    def noted_rollout(*arguments: Any) -> Any:
+        with notebook.rolling_out():
+            found = generate(*arguments)
+        notebook.count("trained", found[1])
+        return found
+
+    def noted_rewards(*arguments: Any) -> Any:
+        with notebook.rolling_out():
+            return rewards(*arguments)
+
+    trainer._generate, trainer._generate_single_turn = noted_rollout, noted_turn
+    trainer._calculate_rewards = noted_rewards
+    trainer.add_callback(TRLNoting(notebook))
+    trainer.train()
+
+
+SIDES = {"ours": ours, "trl": trl}
+
+
 # --- the comparison -----------------------------------------------------------------------------
 
 
-def side_command(side: str, options: argparse.Namespace) -> list[str]:
-    """The command of one process, without its output file."""
-    return [
-        *(options.trl_python if side == "trl" else sys.executable, "-m", SIDES[side]),
-        *("--micro-batches", str(options.micro_batches)),
-        *("--steps", str(options.warmup + options.steps), "--seed", str(options.seed)),
-    ]
-
-
-def run(command: list[str]) -> dict[str, Any]:
-    """Run one process and read what it noted; its output is shown if it fails."""
+def run(side: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One side in a process of its own: what it noted; its output is shown if it fails."""
+    python = options.trl_python if side == "trl" else sys.executable
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
+    names = ("steps", "warmup", "micro_batches", "seed")
+    numbers = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in names]
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "steps.json"
+        out = Path(folder, "step.json")
+        command = [python, "-m", "tools.bench", "step", "--side", side, "--out", str(out), *numbers]
+        environment = os.environ | settings
         done = subprocess.run(
-            [*command, "--out", str(out)],
-            env={**os.environ, **settings},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
+            command, env=environment, cwd=folder, capture_output=True, text=True, check=False
         )
-        if done.returncode or not out.is_file():
-            raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr[-4000:]}")
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
         return dict(json.loads(out.read_text()))
 
 
-def figures(steps: list[dict[str, Any]]) -> dict[str, float]:
+def figures(steps: list[dict[str, float]]) -> dict[str, float]:
     """Median times and mean token counts of one process's steps."""
-    rows = [
-        {
-            **step,
-            "update": step["seconds"] - step["rollout"],
-            "update_processor": step["processor_seconds"] - step["rollout_processor"],
-        }
-        for step in steps
-    ]
-    result = {key: median(row[key] for row in rows) for key in SECONDS}
-    return result | {key: sum(row[key] for row in rows) / len(rows) for key in TOKENS}
-
-
-def compare(options: argparse.Namespace) -> dict[str, Any]:
-    """Alternate the two sides and sum up."""
-    commands = {side: side_command(side, options) for side in SIDES}
-    versions, pairs = {}, []
-    for number in range(1, options.pairs + 1):
-        pair: dict[str, Any] = {}
-        for side, command in commands.items():
-            noted = run(command)
-            versions[side] = noted["versions"]
-            pair[side] = {"steps": noted["steps"], **figures(noted["steps"][options.warmup :])}
-        ours, trl = pair["ours"], pair["trl"]
-        pair["ratio"] = {key: ours[key] / trl[key] for key in (*SECONDS, *TOKENS)}
-        pairs.append(pair)
-        print(
-            f"pair {number}: ours {ours['seconds']:.2f} s, TRL {trl['seconds']:.2f} s, "
-            f"ratio {pair['ratio']['seconds']:.2f}",
-            flush=True,
-        )
-    medians = {
-        side: {key: median(pair[side][key] for pair in pairs) for key in (*SECONDS, *TOKENS)}
-        for side in (*SIDES, "ratio")
-    }
-    lines = {side: shlex.join(command) for side, command in commands.items()}
-    return {"commands": lines, "versions": versions, "pairs": pairs, "median": medians}
+    times = {key: median(step[key] for step in steps) for key in PARTS}
+    return times | {key: mean(step[key] for step in steps) for key in TOKENS}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -206,16 +255,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--micro-batches", type=int, default=4, help="per step, on both sides")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--trl-python", default=sys.executable, help="interpreter that has TRL")
+    parser.add_argument("--side", choices=SIDES, help="one side alone, in this process")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Alternate the two sides and report."""
-    machine = hardware()
-    result = compare(options)
-    print(*result["commands"].values(), sep="\n")
-    print(f"{'median per step':20}{'ours':>10}{'TRL':>10}{'ratio':>8}")
-    for key in (*SECONDS, *TOKENS):
-        ours, trl, ratio = (result["median"][side][key] for side in ("ours", "trl", "ratio"))
-        digits = "10.2f" if key in SECONDS else "10.0f"
-        print(f"{key.replace('_', ' '):20}{ours:{digits}}{trl:{digits}}{ratio:8.2f}")
-    return {"hardware": machine, **result}
+    """Alternate the two sides and report; or one side alone."""
+    if options.side:
+        notebook = Notebook()
+        with tempfile.TemporaryDirectory() as folder:
+            SIDES[options.side](options, folder, notebook)
+        return {"versions": versions(), "steps": notebook.steps}
+    machine, pairs = hardware(), []
+    for number in range(1, options.pairs + 1):
+        pair: dict[str, Any] = {side: run(side, options) for side in SIDES}
+        one, other = (figures(pair[side]["steps"][options.warmup :]) for side in SIDES)
+        ratio = {key: one[key] / other[key] for key in one}
+        pairs.append({**pair, "medians": {"ours": one, "trl": other, "ratio": ratio}})
+        print(f"pair {number}: ratio {ratio['seconds']:.2f}", flush=True)
+    medians = {
+        side: {key: median(pair["medians"][side][key] for pair in pairs) for key in figure}
+        for side, figure in pairs[0]["medians"].items()
+    }
+    print(f"{'median per step':26}{'ours':>10}{'TRL':>10}{'ratio':>8}")
+    for key in (*PARTS, *TOKENS):
+        one, other, ratio = (medians[side][key] for side in medians)
+        print(f"{key.replace('_', ' '):26}{one:10.2f}{other:10.2f}{ratio:8.2f}")
+    return {"hardware": machine, "pairs": pairs, "median": medians}

@@ -28,8 +28,7 @@ from torch.utils._pytree import tree_leaves
 from svr_lightning.core import linear_logprobs as blockwise
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import token_logprobs
-from tools.bench.machine import this_machine
-from tools.bench.workloads import GIB, TEMPERATURE, peak_memory, wait_for
+from tools.bench.workloads import GIB, TEMPERATURE, this_machine, wait_for
 
 VOCABULARY = 248_320
 TOKENS = 8 * 2048
@@ -46,12 +45,10 @@ def plain(hidden: Tensor, weight: Tensor, token_ids: Tensor) -> Tensor:
     return token_logprobs(scores, token_ids.unsqueeze(0), TEMPERATURE)[0]
 
 
-def blocks(hidden: Tensor, weight: Tensor, token_ids: Tensor) -> Tensor:
-    """The package's way."""
-    return linear_logprobs(hidden, weight, None, token_ids, TEMPERATURE)
-
-
-PATHS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"plain": plain, "blocks": blocks}
+PATHS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "plain": plain,
+    "blocks": lambda hidden, weight, ids: linear_logprobs(hidden, weight, None, ids, TEMPERATURE),
+}
 
 
 def inputs(sizes: Sizes, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
@@ -108,9 +105,11 @@ def peak_gib(path: str, sizes: Sizes, device: str) -> float:
     """Peak GiB beyond the inputs: measured on a GPU, counted on tensors without data on a CPU."""
     if device == "cuda":
         given = inputs(sizes, device)
-        with peak_memory(device) as measured:
-            update(path, *given)
-        return measured[0]
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        update(path, *given)
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / GIB
     with FakeTensorMode():
         given = inputs(sizes)
         with LiveBytes() as live:
