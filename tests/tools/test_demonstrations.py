@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from experiments.warmstart import __main__ as command
 from experiments.warmstart import countdown, word_problems
@@ -21,7 +21,6 @@ from experiments.warmstart.attempts import KINDS, Lesson
 from experiments.warmstart.countdown import CountdownSolver, attempt_of, documents, lessons
 from experiments.warmstart.documents import Document, encode
 from experiments.warmstart.embedded import build_tokenizer
-from experiments.warmstart.measure import leaks_of_documents, sampled, summary, worst_leak
 from svr_lightning import tiny
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import parse_self_check
@@ -29,7 +28,13 @@ from svr_lightning.core.types import Verdict
 from svr_lightning.recipes.base import Group
 from svr_lightning.tasks import get_task
 from svr_lightning.tiny.problems import search_order, split_of
-from tests.demonstrations import assert_form, countdown_question
+from tests.demonstrations import (
+    assert_form,
+    countdown_question,
+    sampled,
+    summary,
+    worst_leak_of,
+)
 
 SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
 COUNTDOWN = get_task("countdown")
@@ -76,7 +81,7 @@ def test_neither_a_token_nor_the_length_gives_away_which_answers_are_right(
     tokenizer: PreTrainedTokenizerFast, lesson: Lesson
 ) -> None:
     shown = itertools.islice(lesson.demonstrations.stream(3), MANY)
-    name, value = worst_leak(leaks_of_documents(tokenizer, shown))
+    name, value = worst_leak_of(tokenizer, shown)
     assert value <= 0.6, name  # of "*": .586, .579 and .581
 
 
@@ -169,29 +174,29 @@ def test_numbers_and_signs_are_tokens_of_their_own(tokenizer: PreTrainedTokenize
 
 
 @pytest.fixture(scope="module")
-def drawn() -> tuple[list[Group], Any]:
+def drawn() -> list[Group]:
     """Three sampled turns on the test problems."""
-    return sampled(SHIPPED, "countdown", "test", 300)
+    return sampled(SHIPPED, "countdown", 300)
 
 
 def test_the_shipped_policy_starts_overconfident_and_knows_a_little(
-    drawn: tuple[list[Group], Any],
+    drawn: list[Group],
 ) -> None:
-    found = summary(*drawn)
-    assert 0.28 <= found["accuracy"][1] <= 0.42
+    found = summary(drawn, AutoTokenizer.from_pretrained(SHIPPED))
+    assert 0.28 <= found["first turns right"] <= 0.42
     assert found["wrong answers called CORRECT"] >= 0.7
     assert 0.1 <= found["doubt"] <= 0.3
-    assert 0.55 <= found["AUROC of verdict and confidence"] <= 0.7
+    assert 0.55 <= found["AUROC"] <= 0.7
     assert found["tokens"] <= 35
-    name, value = found["strongest sign in the text"]
+    name, value = found["leak"]
     assert value <= 0.63, name  # .609 of 1,800 turns; the demonstrations have .6 at most
 
 
 def test_the_shipped_policy_gives_another_answer_where_it_doubts(
-    drawn: tuple[list[Group], Any],
+    drawn: list[Group],
 ) -> None:
     kept: dict[bool, list[bool]] = {True: [], False: []}
-    for group in drawn[0]:
+    for group in drawn:
         for trajectory, labels in zip(group.trajectories, group.scored, strict=True):
             answers = [COUNTDOWN.extract_answer(turn.completion.text) for turn in trajectory.turns]
             for (old, new), label in zip(itertools.pairwise(answers), labels, strict=False):

@@ -4,14 +4,12 @@ import itertools
 import random
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
 from experiments.warmstart import __main__ as command
 from experiments.warmstart.documents import Document
-from experiments.warmstart.measure import leaks_of_documents, repeated, sampled, summary, worst_leak
 from experiments.warmstart.word_problems import (
     CONFUSIONS,
     HARD,
@@ -24,7 +22,7 @@ from svr_lightning import tiny
 from svr_lightning.recipes.base import Group
 from svr_lightning.tasks import get_task
 from svr_lightning.tiny.word_problems import LARGEST_VALUE, STORIES, WordProblem
-from tests.demonstrations import assert_form
+from tests.demonstrations import assert_form, sampled, summary, worst_leak_of
 
 SHIPPED = Path(tiny.__file__).parent / "arithmetic_policy"
 GSM8K = get_task("gsm8k")
@@ -56,7 +54,7 @@ def test_neither_a_token_nor_the_length_gives_away_which_answers_are_right(
     many: list[Document],
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
-    name, value = worst_leak(leaks_of_documents(tokenizer, many))
+    name, value = worst_leak_of(tokenizer, many)
     assert value <= 0.6, name
 
 
@@ -114,41 +112,46 @@ def test_solving_again_is_right_more_often() -> None:
 
 
 @pytest.fixture(scope="module")
-def drawn() -> dict[float, tuple[list[Group], Any]]:
+def drawn() -> dict[float, list[Group]]:
     """Three turns on the test problems: greedy, and sampled."""
     return {
-        temperature: sampled(SHIPPED, "word_problems", "test", 240, temperature=temperature)
+        temperature: sampled(SHIPPED, "word_problems", 240, temperature)
         for temperature in (0.0, 0.9)
     }
 
 
 def test_the_shipped_policy_starts_overconfident_and_hardly_knows(
-    drawn: dict[float, tuple[list[Group], Any]],
+    drawn: dict[float, list[Group]],
 ) -> None:
-    found = summary(*drawn[0.9])
-    assert 0.45 <= found["accuracy"][1] <= 0.65
+    found = summary(drawn[0.9], AutoTokenizer.from_pretrained(SHIPPED))
+    assert 0.45 <= found["first turns right"] <= 0.65
     assert found["wrong answers called CORRECT"] >= 0.7
     assert found["doubt"] >= 0.02
-    assert 0.5 <= found["AUROC of verdict and confidence"] <= 0.65
+    assert 0.5 <= found["AUROC"] <= 0.65
     assert found["tokens"] <= 60
-    name, value = found["strongest sign in the text"]
+    name, value = found["leak"]
     assert value <= 0.65, name
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_a_repeated_answer_of_the_shipped_policy_is_often_wrong(
-    drawn: dict[float, tuple[list[Group], Any]], temperature: float
+    drawn: dict[float, list[Group]], temperature: float
 ) -> None:
-    again = repeated(drawn[temperature][0])
+    again = []
+    for group in drawn[temperature]:
+        for trajectory, labels in zip(group.trajectories, group.scored, strict=True):
+            answers = [GSM8K.extract_answer(turn.completion.text) for turn in trajectory.turns]
+            pairs = zip(answers, answers[1:], labels[1:], strict=False)
+            again += [label.correct for old, new, label in pairs if old and old == new]
     assert len(again) > 200
     assert fmean(again) < 0.9
 
 
 def test_a_refinement_of_the_shipped_policy_corrects_some_and_keeps_most(
-    drawn: dict[float, tuple[list[Group], Any]],
+    drawn: dict[float, list[Group]],
 ) -> None:
     after: dict[bool, list[bool]] = {True: [], False: []}
-    for group in drawn[0.9][0]:
+    for group in drawn[0.9]:
         for labels in group.scored:
             for old, new in itertools.pairwise(labels):
                 after[old.correct].append(new.correct)
