@@ -1,16 +1,11 @@
 """Inspect's own eval runs the solver, and its log has what this package's evaluation has."""
 
 import re
-import socket
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import inspect_ai
 import pytest
 from inspect_ai.log import list_eval_logs, read_eval_log
@@ -105,35 +100,6 @@ def test_an_evaluation_becomes_a_log_that_inspect_reads(tmp_path: Path) -> None:
         assert SampleRecord.from_json(score.metadata["svr"]) == record
         assert [m.text for m in sample.messages[1:]] == [turn.text for turn in record.turns]
     assert samples[UNRUN.id].scores["svr_scorer"].explanation == UNRUN.error
-
-
-def test_inspect_view_opens_the_log_of_an_evaluation(tmp_path: Path) -> None:
-    with ChatServer(opinion) as server:
-        records = records_of(server, tmp_path)
-    write_results(tmp_path / "eval", records, {}, {})
-    inspect_eval.write_log(tmp_path / "eval", tmp_path / "logs" / "test.eval")
-    with viewed(tmp_path / "logs") as http:
-        assert "<title>Inspect View" in http.get("/").text
-        (listed,) = http.get("/api/log-files").json()["files"]
-        log = http.get(f"/api/logs/{listed['name']}").json()
-    assert (log["status"], log["eval"]["task"]) == ("success", "countdown")
-    answers = {sample["id"]: sample["scores"]["svr_scorer"]["answer"] for sample in log["samples"]}
-    assert answers == {one.id: one.turns[one.returned_turn - 1].answer for one in records}
-
-
-@contextmanager
-def viewed(logs: Path) -> Iterator[httpx.Client]:
-    """``inspect view`` on a free port, and a client of it."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("inspect")), "view", "--log-dir", str(logs)]
-    with subprocess.Popen([*command, "--port", str(port)]) as process:
-        try:
-            retried = httpx.HTTPTransport(retries=8)  # while it starts: 0.5, 1, 2 ... seconds
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=retried) as http:
-                yield http
-        finally:
-            process.terminate()
 
 
 UNRUN = error_record(replace(PROBLEMS[0], id="unrun", cluster=None), "countdown", "too long")

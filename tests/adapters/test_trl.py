@@ -37,7 +37,7 @@ class TurnOfTheProblem(SVRPlus):
 
     def drawn(self, group: Group, i: int) -> int:
         turns = len(group.trajectories[i].turns)
-        return group.place.generator(group.problem.id, "turn").randrange(turns)
+        return group.seeds.generator(group.problem.id, "turn").randrange(turns)
 
 
 RECIPES = {

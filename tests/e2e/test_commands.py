@@ -8,7 +8,6 @@ import shlex
 import site
 import subprocess
 import sys
-import tomllib
 import venv
 from pathlib import Path
 from typing import Any
@@ -223,35 +222,3 @@ def test_the_callbacks_at_the_top_are_those_of_the_package() -> None:
     for name in callbacks.__all__:
         assert getattr(callbacks, name) is getattr(svr_lightning.callbacks, name)
     assert importlib.util.find_spec("svr_lightning.tests") is None
-
-
-def readme_commands() -> list[list[str]]:
-    """Every command of the README, as words."""
-    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    return [shlex.split(line) for block in blocks for line in block.splitlines() if line.strip()]
-
-
-def test_the_readme_has_two_commands_that_do_all_the_set_up() -> None:
-    """They are run as they stand by the continuous integration script."""
-    assert [words for words in readme_commands() if words[0] == "make"] == [
-        ["make", "run"],
-        ["make", "test"],
-    ]
-    script = (ROOT / ".ci" / "run").read_text()
-    assert "make run" in script
-    assert "make test" in script
-
-
-TRAINER = ["python", "-m", "svr_lightning"]
-
-
-def test_the_readme_installs_extras_that_exist() -> None:
-    others = [words for words in readme_commands() if words[:3] != TRAINER and words[0] != "make"]
-    installs = [words[3] for words in others if words[:3] == ["pip", "install", "-e"]]
-    assert len(installs) == 2
-    assert {words[0] for words in others} == {"pip", "curl"}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for extras in installs:
-        wanted = re.fullmatch(r"\.\[(.*)\]", extras)
-        assert wanted
-        assert set(wanted[1].split(",")) <= project["optional-dependencies"].keys()

@@ -44,21 +44,16 @@ SERVERS = (ENGINE, "svr_lightning.engines.servers.ServersEngine")
         ([f"{RECIPE}.loss.betaa", "1"], ["model.recipe: ", "--loss.betaa=1"]),
         ([*SERVERS], ["model.engine: ", "required: urls, folder"]),
         ([*SERVERS, f"{ENGINE}.urls", "http://a"], ["model.engine: Expected a", "http://a"]),
-        (["--model.policy.lora.r", "2.5"], ["model.policy.lora", "2.5"]),
         # Of a section: a number out of range, or settings that contradict each other.
         ([STOP, "Confident", f"{STOP}.threshold", "1.5"], ["threshold=1.5", "[0, 1]"]),
         (["--model.evaluation.votes", "10"], ["votes=10 at temperature=0", "above 0"]),
-        (["--data.eval_batch_size", "0"], ["eval_batch_size=0", "at least 1"]),
         (["--model.sampling.temperature", "0"], ["temperature=0", "above 0"]),
         (["--model.policy.max_model_len", "100"], ["max_prompt_tokens=512", "max_model_len=100"]),
         ([f"{RECIPE}.init_args.horizon", "0"], ["model.recipe.init_args.horizon=0", "at least 1"]),
-        ([f"{RECIPE}.init_args.loss.beta", "-0.1"], ["init_args.loss.beta=-0.1", "negative"]),
         (["--model.optimizer.betas", "[1.5, 0.9]"], ["optimizer.betas=[1.5, 0.9]", "[0, 1)"]),
         ([ENGINE, "TransformersEngine", f"{ENGINE}.max_batch", "0"], ["max_batch=0 must be"]),
         # Of Lightning.
         (["--trainer.strategy", "dpp"], ["dpp"]),
-        (["--trainer.accelerator", "gpuu"], ["gpuu"]),
-        (["--trainer.accumulate_grad_batches", "97"], ["set model.micro_batch_size"]),
         (["--trainer.precision", "bf16-true"], ["bf16-true", "fp32 masters"]),
         # Found where it is used: weights, data, checkpoints.
         (["--model.policy.max_model_len", "99999"], ["max_model_len=99999", "at most"]),

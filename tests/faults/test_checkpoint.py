@@ -105,29 +105,6 @@ def test_a_kill_at_any_moment_of_a_save_leaves_the_old_checkpoint_or_the_new_one
     assert outcomes == [1, 1, 2]
 
 
-def test_kills_in_save_after_save_never_cost_the_last_whole_checkpoint(saved: Path) -> None:
-    # Killed twice, at every pair of moments, the second time before anything was cleaned up.
-    for first in range(1, 4):
-        for second in range(1, 4):
-            CHECKPOINTS.save_checkpoint(contents(1), saved)
-            assert kill_while_saving(2, saved, first)
-            before = step_of(saved)
-            assert kill_while_saving(3, saved, second)
-            assert step_of(saved) in (before, 3)
-            CHECKPOINTS.save_checkpoint(contents(4), saved)
-            assert step_of(saved) == 4
-
-
-def test_a_half_written_file_beside_the_checkpoint_is_passed_over_and_written_anew(
-    saved: Path,
-) -> None:
-    (saved.parent / ".last.ckpt.writing").write_bytes(saved.read_bytes()[:100])
-    assert step_of(saved) == 1
-    CHECKPOINTS.save_checkpoint(contents(2), saved)
-    assert step_of(saved) == 2
-    assert files(saved.parent) == ["last.ckpt"]
-
-
 # Damaged afterwards
 
 
@@ -271,12 +248,3 @@ def _fail_at(patch: pytest.MonkeyPatch, number: int) -> None:
 
     patch.setattr(os, "fsync", counted(os.fsync))
     patch.setattr(os, "replace", counted(os.replace))
-
-
-def test_an_error_of_another_kind_is_passed_on_and_leaves_the_previous_checkpoint(
-    saved: Path,
-) -> None:
-    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
-        CHECKPOINTS.save_checkpoint({"global_step": lambda: 2}, saved)
-    assert step_of(saved) == 1
-    assert files(saved.parent) == ["last.ckpt"]

@@ -82,7 +82,7 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(
     assert not any(KEY.encode() in content for content in written)
     said = "".join(capsys.readouterr())
     assert KEY not in said
-    assert f"held_out  {PROBLEMS}/{PROBLEMS} done, 90 turns, 0 in flight" in said
+    assert f"held_out {PROBLEMS}/{PROBLEMS}, 90 turns, 0 in flight" in said
 
 
 def test_questions_are_answered_through_a_server_as_text(
@@ -133,10 +133,3 @@ def test_what_a_server_cannot_do_is_refused_before_it_is_asked(
     assert error.startswith("svr: error: ")
     assert said in error
     assert server.bodies == []
-
-
-def test_an_engine_without_its_section_is_named_by_its_key(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["test", "--engine", "openai", "--base-url", "http://h/v1"]) == 2
-    assert "did you mean 'model.engine'?" in capsys.readouterr().err

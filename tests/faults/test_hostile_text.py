@@ -11,7 +11,6 @@ from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
 from svr_lightning.core.parsing import parse_self_check
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Completion, Ending, FinishReason, Problem, Trajectory, Turn
-from svr_lightning.display import plain
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.evaluation.printing import print_outcome, print_turn
 from svr_lightning.recipes.base import Group
@@ -78,13 +77,6 @@ def test_a_terminal_is_shown_no_control_character_and_no_markup_is_obeyed(
     assert all(character == "\n" or character.isprintable() for character in shown)
     for piece in ("[bold]x[/nope]", "[link=file:///etc/passwd]y", "=1+1"):
         assert (piece in shown) == (piece in text)
-
-
-def test_text_without_control_characters_is_shown_as_it_is() -> None:
-    assert (
-        plain("2 \u00d7 3 = 6\n\t\u4f60\u597d \U0001f642")
-        == "2 \u00d7 3 = 6\n\t\u4f60\u597d \U0001f642"
-    )
 
 
 def test_the_rollouts_file_holds_one_line_per_trajectory_that_reads_back(

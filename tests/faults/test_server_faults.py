@@ -254,16 +254,12 @@ USER = {"role": "user", "content": QUESTION}
         (b"", 400, "no JSON"),
         (b"\xff\xfe", 400, "no JSON"),
         (b"[" * 100_000, 400, "no JSON"),
-        (b"9" * 10_000, 400, "no JSON"),
         ([], 400, "the body: Expected `object`"),
-        ({}, 400, "missing required field `messages`"),
         ({"messages": [1]}, 400, "messages[0]: Expected `object`"),
         ({"messages": []}, 400, "none with the role user"),
-        ({"messages": [{"role": "user", "content": 3}]}, 400, "must be text"),
         ({"messages": [{"role": "user", "content": [{"image_url": ""}]}]}, 400, "must be text"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, "no valid Unicode"),
         ({"messages": [USER], "model": "other\x1b[31m"}, 404, "no model 'other?[31m'"),
-        ({"messages": [USER], "temperature": "hot"}, 400, "temperature: Expected `float"),
         (
             {"messages": [USER], "temperature": float("nan")},
             400,
@@ -271,13 +267,9 @@ USER = {"role": "user", "content": QUESTION}
         ),
         ({"messages": [USER], "temperature": 1e-39}, 400, "temperature must be 0 or at least 0.01"),
         ({"messages": [USER], "temperature": 10**400}, 400, "temperature: Number out of range"),
-        ({"messages": [USER], "seed": 10**400}, 400, "seed: Expected `int` <="),
         ({"messages": [USER], "max_tokens": True}, 400, "max_tokens: Expected `int"),
-        ({"messages": [USER], "max_tokens": 0}, 400, "max_tokens: Expected `int` >= 1"),
         ({"messages": [USER], "n": 2}, 400, "n must be 1"),
         ({"messages": [USER], "tools": [{}]}, 400, "tools is not supported"),
-        ({"messages": [USER], "stream": "yes"}, 400, "stream: Expected `bool"),
-        ({"messages": [USER], "svr": [1]}, 400, "svr: Expected `object"),
         (
             {"messages": [USER], "svr": {"turn": 3}},
             400,
@@ -285,7 +277,6 @@ USER = {"role": "user", "content": QUESTION}
         ),
         ({"messages": [USER], "svr": {"max_turns": 11}}, 400, "svr.max_turns must be at most 10"),
         ({"messages": [USER], "svr": {"threshold": 2}}, 400, "threshold=2.0 must lie in [0, 1]"),
-        ({"messages": [USER], "svr": {"threshold": "low"}}, 400, "svr.threshold: Expected `float"),
     ],
 )
 def test_wrong_requests_are_refused_by_the_field(

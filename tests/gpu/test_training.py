@@ -1,6 +1,5 @@
 """Commands as a user runs them: a shipped configuration at full depth, or in small on a CPU."""
 
-import json
 import re
 import subprocess
 import sys
@@ -74,14 +73,6 @@ def test_a_killed_training_resumes_from_its_checkpoint_and_samples_the_same(
     figures("same_rollouts", same, note="share of the killed step's trajectories, drawn once more")
     assert run.steps() == KILLED_AFTER + 1
     assert same == 1 or DEVICE == "cuda"  # kernels of a GPU may add up in another order
-
-
-def test_a_policy_is_validated(policy: Policy, figures: Figures, tmp_path: Path) -> None:
-    run = Run(tmp_path, policy, DEVICE)
-    run.finish(figures, "validate", seconds=300)
-    (results,) = run.folder.glob("eval/*/results.json")
-    (row,) = json.loads(results.read_text())["datasets"].values()
-    assert row["n"] == 4
 
 
 def test_adapters_train_on_the_layer_for_a_small_card(

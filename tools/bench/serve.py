@@ -199,7 +199,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     part = options.seconds / ROUNDS
     sizes = [f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()]
     turns = [f"--max-turns={TURNS}", f"--max-completion-tokens={LIMIT}"]
-    own = ["--policy", EMBEDDED, "--engine", "transformers", *sizes, *turns]
+    own = ["--policy", EMBEDDED, *sizes, *turns]
     with served(*own, f"--threshold={THRESHOLD}") as (url, process):
         clients = Load(url, process, driven.found)
         for _ in range(ROUNDS):
