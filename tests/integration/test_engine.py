@@ -9,7 +9,6 @@ from transformers import Gemma3TextConfig, Qwen3Config
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
-from svr_lightning.engines.batch_cache import SPARE
 from svr_lightning.engines.sampling import uniforms
 from svr_lightning.engines.transformers import MAX_WAIT, TransformersEngine
 from svr_lightning.errors import ConfigError
@@ -73,16 +72,6 @@ def test_each_token_inverts_the_distribution_at_the_requests_own_uniform_number(
     for row, token, draw in zip(probabilities, output.token_ids, uniforms(3, 12), strict=True):
         below, upto = row[:token].sum().item(), row[: token + 1].sum().item()
         assert below - allowed <= draw <= upto + allowed
-
-
-def test_long_completions_outgrow_the_caches_spare_columns_unharmed(model: Any) -> None:
-    lengths = {0: 3 * SPARE, 1: SPARE + 1, 2: 5}
-    requests = [ask(i, max_tokens=n, temperature=0.0) for i, n in lengths.items()]
-    for index, output in complete(model, requests).items():
-        scores = plain_scores(model, requests[index], output.token_ids)
-        expected = scores.log_softmax(-1).max(-1).values
-        allowed = of_logprobs(model, scores)
-        assert output.logprobs == pytest.approx(expected.tolist(), abs=allowed, rel=0)
 
 
 def test_a_prompt_that_several_requests_share_is_read_once(model: Any) -> None:
