@@ -42,17 +42,16 @@ def unused(*_: Any) -> Any:
     raise AssertionError
 
 
-def in_front_of(url: str, *, second: str | None = None, **settings: Any) -> ChatServer:
+def in_front_of(url: str, **settings: Any) -> ChatServer:
     """A server for Countdown in front of another one; ``settings`` of controller or limits."""
     limits = {k: settings.pop(k) for k in Limits.__dataclass_fields__ if k in settings}
-    own = {k: settings.pop(k) for k in ("key", "temperature") if k in settings}
+    own = {k: settings.pop(k) for k in ("key",) if k in settings}
     model = settings.pop("model", "svr")
-    controller = Controller(unused, "countdown", second=second and unused, **settings)
+    controller = Controller(unused, "countdown", **settings)
     return ChatServer(
         controller,
         Upstream(url, "tiny", key="upstream-secret"),
         model=model,
-        second=Upstream(second, "large") if second else None,
         limits=Limits(**limits),
         **own,
     )

@@ -91,13 +91,12 @@ class Certificate:
 
         ``decoding`` may hold some of the settings; those that it leaves out are not compared.
         ``otherwise`` is what becomes of a problem without an accepted answer. Promises on accuracy
-        hold for the policy's last answer, and those on tokens without a second model.
+        hold for the policy's last answer.
         """
         found = [] if rule == self.rule else [f"the rule {rule} instead of {self.rule}"]
         told = {**(decoding or {}), "max_turns": max_turns}
         own = {**self.decoding, "max_turns": self.max_turns}
-        affected = {"wrong"} | ({"tokens"} if otherwise == "escalate" else set())
-        if affected & {one["name"] for one in self.promised}:
+        if "wrong" in {one["name"] for one in self.promised}:
             told, own = told | {"otherwise": otherwise}, own | {"otherwise": "answer"}
         pairs = [(name, told[name], value) for name, value in own.items() if name in told]
         return found + [

@@ -24,12 +24,14 @@ from svr_lightning.analysis.operating_point import (
     read_operating_point,
 )
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
-from svr_lightning.control.controller import Controller, Otherwise, scores_of_reply
-from svr_lightning.core.stopping import RULES, Confident, StopRule
+from svr_lightning.control.controller import Controller, Otherwise
+from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.engines.openai import check_url
 from svr_lightning.errors import ConfigError, one_line, require
-from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
+
+GRACE = 10
+"""Seconds for running requests after SIGTERM."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,30 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--policy", help="instead of --upstream: a policy folder, to run here")
     add("--model", help="name of the policy at --upstream, and here (default here: svr)")
     add("--certificate", help="certificate.json of certify: its rule and T_max")
-    add("--rule", choices=sorted(RULES), default="Confident", help="when to stop")
-    add("--threshold", type=float, help="of the rule Confident (default 0.85)")
+    add("--threshold", type=float, help="confidence that accepts a turn (default 0.85)")
     add("--max-turns", type=int, help="T_max (default 10); a request may ask for fewer")
-    add(
-        "--fresh-turns",
-        type=float,
-        metavar="TEMPERATURE",
-        help="ask anew in each turn instead of refining, at this temperature if a request has none",
-    )
     add("--max-completion-tokens", type=int, help="of a turn (default: the task's)")
     add("--otherwise", choices=get_args(Otherwise), default="answer", help="if no turn is accepted")
-    add("--second", metavar="URL", help="server of the model that escalated questions go to")
-    add("--second-model", metavar="NAME", help="its name there")
     add("--host", default="127.0.0.1", help="address to listen on (default: only this machine)")
     add("--port", type=int, default=8080, help="0 chooses a free one (default 8080)")
     add("--key-env", help="environment variable with the key that clients must send")
     add("--upstream-key-env", help="environment variable with the key for --upstream")
-    add("--second-key-env", help="environment variable with the key for --second")
-    add("--max-body", type=int, default=2**20, help="bytes of a request")
-    add("--max-requests", type=int, default=256, help="in progress; further ones get 429")
-    add("--seconds", type=float, default=600.0, help="limit of a request with all turns")
-    add("--grace", type=int, default=10, help="seconds for running requests after SIGTERM")
-    add("--max-prompt-tokens", type=int, default=4096, help="of --policy")
-    add("--max-model-len", type=int, default=8192, help="of --policy: prompt and completion")
+    add("--max-model-len", type=int, default=8192, help="of --policy; prompts have half of it")
     add("--chat-template-kwargs", default='{"enable_thinking": false}', help="JSON")
 
 
@@ -97,7 +84,7 @@ def _listen(options: argparse.Namespace, listening: socket.socket, server: Any) 
         server.app(),
         log_level="warning",
         access_log=False,
-        timeout_graceful_shutdown=options.grace,
+        timeout_graceful_shutdown=GRACE,
         # Clients close idle connections first (httpx after 5 seconds): a request that was on its
         # way to a closed one would fail.
         timeout_keep_alive=75,
@@ -116,7 +103,7 @@ def _listen(options: argparse.Namespace, listening: socket.socket, server: Any) 
 
 def make_server(options: argparse.Namespace) -> Any:
     """The server that the options describe."""
-    from svr_lightning.control.server import ChatServer, Limits
+    from svr_lightning.control.server import ChatServer
 
     key = _key(options.key_env, "--key-env")
     require(
@@ -127,55 +114,30 @@ def make_server(options: argparse.Namespace) -> Any:
         (options.upstream is None) != (options.policy is None),
         "give either --upstream URL or --policy FOLDER, one of them",
     )
-    for name in ("max_body", "max_requests", "seconds"):
-        require(getattr(options, name) > 0, f"--{name.replace('_', '-')} must be above 0")
     controller = _controller(options)
-    second = None
-    if options.second is not None:
-        require(options.second_model is not None, "--second needs --second-model NAME")
-        second = _upstream(options, "second", options.second_model)
     if options.policy is not None:
         policy: Backend = _engine_backend(options, controller.certificate)
     else:
-        require(options.model is not None, "--upstream needs --model NAME")
-        policy = _upstream(options, "upstream", options.model, controller.rule.needs_tokens)
-    scores = policy.scores_of if isinstance(policy, EngineBackend) else scores_of_reply
-    return ChatServer(
-        replace(controller, scores_of=scores),
-        policy,
-        model=options.model or "svr",
-        second=second,
-        limits=Limits(
-            body=options.max_body, requests=options.max_requests, seconds=options.seconds
-        ),
-        key=key,
-        temperature=options.fresh_turns or 0.0,
-    )
+        policy = _upstream(options, controller.rule.needs_tokens)
+    controller = replace(controller, scores_of=policy.scores_of)
+    return ChatServer(controller, policy, model=options.model or "svr", key=key)
 
 
 def _controller(options: argparse.Namespace) -> Controller:
     """The controller of a request that sets nothing itself."""
     rule, certificate = _rule(options)
-    fresh = options.fresh_turns is not None
-    require(
-        not fresh or 0 < options.fresh_turns <= 2,
-        f"--fresh-turns {options.fresh_turns}: must be above 0 and at most 2",
-    )
     limit = certificate and certificate.decoding.get("max_completion_tokens")
     certified_limit = limit if isinstance(limit, int) else None  # several data sets have a list
     turns = certificate.max_turns if certificate else 10
-    turns = turns if options.max_turns is None else options.max_turns
     try:
         return Controller(
             _replaced,
             get_task(options.task),
             rule=rule,
-            max_turns=turns,
+            max_turns=turns if options.max_turns is None else options.max_turns,
             max_completion_tokens=options.max_completion_tokens or certified_limit,
             otherwise=options.otherwise,
-            second=_replaced if options.second else None,
             certificate=certificate,
-            dialogue=FreshTurns(SelfVerifying()) if fresh else SelfVerifying(),
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -183,11 +145,8 @@ def _controller(options: argparse.Namespace) -> Controller:
 
 def _rule(options: argparse.Namespace) -> tuple[StopRule, Certificate | None]:
     """The rule of the options, of the certificate, or of the policy's folder; the certificate."""
-    if options.rule != "Confident" or options.threshold is not None:
+    if options.threshold is not None:
         require(options.certificate is None, _SETS)
-        if options.threshold is None:
-            return RULES[options.rule](), None
-        require(options.rule == "Confident", f"--threshold: {options.rule} has none")
         return Confident(threshold=options.threshold), None
     if options.certificate is not None:
         require(options.max_turns is None, _SETS)
@@ -213,18 +172,15 @@ def _replaced(*_: Any) -> Any:
     raise AssertionError("each request has a client of its own")
 
 
-def _upstream(
-    options: argparse.Namespace, which: str, model: str, logprobs: bool = False
-) -> Upstream:
-    url = getattr(options, which)
-    check_url(url, f"--{which}")
+def _upstream(options: argparse.Namespace, logprobs: bool) -> Upstream:
+    require(options.model is not None, "--upstream needs --model NAME")
+    check_url(options.upstream, "--upstream")
     return Upstream(
-        url,
-        model,
-        key=_key(getattr(options, f"{which}_key_env"), f"--{which}-key-env"),
-        chat_template_kwargs=_template(options) if which == "upstream" else {},
+        options.upstream,
+        options.model,
+        key=_key(options.upstream_key_env, "--upstream-key-env"),
+        chat_template_kwargs=_template(options),
         logprobs=logprobs,
-        concurrency=options.max_requests,
     )
 
 
@@ -247,7 +203,7 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
 
     config = PolicyConfig(
         path=options.policy,
-        max_prompt_tokens=options.max_prompt_tokens,
+        max_prompt_tokens=options.max_model_len // 2,
         max_model_len=options.max_model_len,
         chat_template_kwargs=_template(options),
     )

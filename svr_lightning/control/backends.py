@@ -8,17 +8,19 @@ import asyncio
 import contextlib
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from svr_lightning.control.controller import scores_of_reply
 from svr_lightning.control.protocol import ServingError
 from svr_lightning.core.types import AnyCompletion, Message, TokenScores
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.engines.chat_client import ChatClient, Retries
-from svr_lightning.engines.chat_protocol import ChatError, GoneError, request_body
+from svr_lightning.engines.chat_protocol import ChatError, request_body
 from svr_lightning.errors import typed_line
 from svr_lightning.rollout.driver import completion_of
 from svr_lightning.rollout.rendering import Renderer
@@ -28,7 +30,41 @@ RETRIES = Retries(tries=3, first_delay=0.2, timeout=None, patience=5.0)
 longer wait than ``patience``, the client gets the error."""
 
 
-class Upstream:
+class Backend(ABC):
+    """Completes prompts."""
+
+    def start(self) -> None:
+        """Get ready, in the event loop of the requests."""
+        return
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Release everything; running requests fail."""
+
+    def fault(self) -> str | None:
+        """What is wrong, if it is known before a request fails."""
+        return None
+
+    def fits(self, messages: Sequence[Message]) -> bool:
+        """Whether a prompt fits without cutting, as far as it is known."""
+        return True
+
+    def scores_of(self, completion: Any, answer: str | None) -> TokenScores:
+        """The scores that some stopping rules read."""
+        return scores_of_reply(completion, answer)
+
+    @abstractmethod
+    async def complete(
+        self, messages: Sequence[Message], sampling: SamplingParams
+    ) -> AnyCompletion:
+        """Complete one prompt.
+
+        Raises:
+            ServingError: for the client of this server.
+        """
+
+
+class Upstream(Backend):
     """A server that speaks the chat-completions protocol.
 
     Args:
@@ -50,49 +86,31 @@ class Upstream:
         logprobs: bool = False,
         concurrency: int = 256,
     ) -> None:
-        self._settings: Any = {"base_url": base_url, "key": key, "concurrency": concurrency}
+        self._client = ChatClient(base_url, key=key, concurrency=concurrency, retries=RETRIES)
         self._model = model
-        self._template, self.scored = chat_template_kwargs or {}, logprobs
-        self._client: ChatClient
-
-    def start(self) -> None:
-        """Open the connection pool."""
-        self._client = ChatClient(**self._settings, retries=RETRIES)
+        self._options: Any = {
+            "chat_template_kwargs": chat_template_kwargs or {},
+            "logprobs": logprobs,
+        }
 
     async def stop(self) -> None:
         """Close the connections."""
         await self._client.close()
-
-    def fault(self) -> str | None:
-        """Not known before a request fails."""
-        return None
-
-    def fits(self, messages: Sequence[Message]) -> bool:
-        """The server decides."""
-        return True
 
     async def complete(
         self, messages: Sequence[Message], sampling: SamplingParams
     ) -> AnyCompletion:
         """Send a request, again after temporary failures."""
         try:
-            return await self._client.complete(
-                request_body(
-                    self._model,
-                    messages,
-                    sampling,
-                    chat_template_kwargs=self._template,
-                    logprobs=self.scored,
-                )
-            )
+            body = request_body(self._model, messages, sampling, **self._options)
+            return await self._client.complete(body)
         except ChatError as error:
             raise _serving_error(error) from error
 
 
 def _serving_error(error: ChatError) -> ServingError:
     """A failed request to the model's server, as the client of this server sees it."""
-    verb = " is gone:" if isinstance(error, GoneError) else " answers" if error.status else ":"
-    message = f"the model's server{verb} {error}"
+    message = f"the model's server: {error}"
     if error.status == 429:
         return ServingError(429, message, error.retry_after)
     if error.temporary:
@@ -101,7 +119,7 @@ def _serving_error(error: ChatError) -> ServingError:
     return ServingError(400 if error.status in (400, 413, 422) else 500, message)
 
 
-class EngineBackend:
+class EngineBackend(Backend):
     """An engine in a thread of this process. One batch holds the requests of all callers.
 
     Args:
@@ -109,9 +127,6 @@ class EngineBackend:
         sampling: the context in which it serves the policy; the thread enters it.
         renderer: for prompts and completion texts.
     """
-
-    scored = True
-    """Whether completions have the log-probabilities that some rules read."""
 
     def __init__(
         self, engine: Engine, sampling: AbstractContextManager[Any], renderer: Renderer
@@ -216,6 +231,3 @@ class EngineBackend:
         """Call it in the event loop, once for all results of a step."""
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(function, *arguments)
-
-
-Backend = Upstream | EngineBackend

@@ -1,8 +1,8 @@
 """Adaptive inference over any chat client: ask, read the self-check, then refine or stop.
 
 The turns are those of :func:`~svr_lightning.recipes.dialogues.chain`, the loop of training and
-evaluation. This file adds limits, the handling of answers that the rule does not accept, and
-synchronous and asynchronous clients. It needs neither torch nor an HTTP library.
+evaluation. This file adds limits, and synchronous and asynchronous clients. It needs neither torch
+nor an HTTP library.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal
 
 from svr_lightning.analysis.operating_point import Certificate
 from svr_lightning.core.evidence import scores_of_tokens
@@ -25,7 +25,6 @@ from svr_lightning.core.types import (
     Message,
     RemoteCompletion,
     TokenScores,
-    Trajectory,
     Turn,
 )
 from svr_lightning.engines.chat_protocol import read_answer, read_completion
@@ -33,7 +32,7 @@ from svr_lightning.errors import require
 from svr_lightning.recipes.dialogues import (
     Dialogue,
     FreshTurns,
-    RolloutFn,
+    PromptRequest,
     SelfVerifying,
     chain,
     limited,
@@ -49,9 +48,7 @@ Client = Callable[[list[Message], int], Any]
 text; text and whether it was cut off; a chat completion as a mapping or as an object with
 ``model_dump`` (OpenAI SDK, LiteLLM); or an httpx response."""
 OnTurn = Callable[[Turn], None]
-Outcome = Literal["answered", "gave_up", "escalated"]
-Otherwise = Literal["answer", "give_up", "escalate"]
-OTHERWISE: tuple[Otherwise, ...] = ("answer", "give_up", "escalate")
+Otherwise = Literal["answer", "give_up"]
 
 
 def read_reply(reply: Any) -> AnyCompletion:
@@ -83,37 +80,29 @@ def read_reply(reply: Any) -> AnyCompletion:
     return found
 
 
-class Call(NamedTuple):
-    """A completion that the controller wants next."""
-
-    client: Client
-    messages: list[Message]
-    max_tokens: int
-    deadline: float
-    """In seconds of ``time.monotonic``."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """How a question ended."""
 
-    outcome: Outcome
-    """``answered`` by the policy, ``escalated`` to the second client and answered there, or
-    ``gave_up`` without an answer."""
     accepted: bool
     """Whether the stopping rule accepts the answer."""
     answer: str | None
     """As the task extracts it; None if there is none."""
     returned: Turn | None
-    """The turn that gave the answer; None if it gave up."""
+    """The turn that gave the answer; None if it was given up."""
     turns: tuple[Turn, ...]
-    """All generated turns; one of the second client is the last."""
+    """All generated turns."""
     ending: Ending
-    """How the rule, or a limit, ended the turns of the first client."""
+    """How the rule, or a limit, ended the turns."""
     reason: str
     """Why it ended, in a few words."""
     certificate: Certificate | None = None
     """The certificate that applies; None without one, or if a limit ended the trajectory."""
+
+    @property
+    def outcome(self) -> Literal["answered", "gave_up"]:
+        """Whether there is an answer."""
+        return "gave_up" if self.returned is None else "answered"
 
     @property
     def prompt_tokens(self) -> int:
@@ -159,14 +148,11 @@ class Controller:
     max_completion_tokens: int | None = None
     """Completion limit of a turn; None takes the task's."""
     max_tokens: int | None = None
-    """Completion tokens of all turns together. The turn that reaches it is cut off. The second
-    client has as many again."""
+    """Completion tokens of all turns together. The turn that reaches it is cut off."""
     seconds: float | None = None
     """For all turns. :meth:`solve` checks it between calls and does not interrupt a client."""
     otherwise: Otherwise = "answer"
-    """If the rule accepts no turn: return the turn that the rule prefers, give up, or escalate."""
-    second: Client | None = None
-    """Asked once, with the first prompt, if a question is escalated."""
+    """If the rule accepts no turn: return the turn that the rule prefers, or none."""
     dialogue: Dialogue = field(default_factory=SelfVerifying)
     """The prompts; subclass :class:`~svr_lightning.recipes.dialogues.Dialogue` for your own."""
     certificate: Certificate | None = None
@@ -178,10 +164,9 @@ class Controller:
         for name in positive:
             value = getattr(self, name)
             require(value is None or value > 0, f"{name}={value} must be above 0")
-        require(self.otherwise in OTHERWISE, f"otherwise={self.otherwise!r}: give {OTHERWISE}")
         require(
-            self.otherwise != "escalate" or self.second is not None,
-            "otherwise='escalate' needs a second client",
+            self.otherwise in ("answer", "give_up"),
+            f"otherwise={self.otherwise!r} must be 'answer' or 'give_up'",
         )
         try:
             self.rule.check()
@@ -231,127 +216,105 @@ class Controller:
             on_turn: called with each turn as it ends.
         """
         turns: list[Turn] = []
-        with _turns_kept(turns), closing(self._calls(question, turns, on_turn)) as calls:
-            step = _advance(calls, None)
-            while isinstance(step, Call):
-                reply = step.client(step.messages, step.max_tokens)
+        with _turns_kept(turns):
+            run = self._run(question, turns, on_turn, self._deadline())
+            completion = None
+            while True:
+                try:
+                    prompt = run.send(completion)
+                except StopIteration as end:
+                    result: Result = end.value
+                    return result
+                reply = self.client(*prompt)
                 if inspect.isawaitable(reply):
                     if inspect.iscoroutine(reply):
                         reply.close()
                     raise TypeError("the client is asynchronous; use solve_async")
-                step = _advance(calls, read_reply(reply))
-            return step
+                completion = read_reply(reply)
 
     async def solve_async(self, question: str, on_turn: OnTurn | None = None) -> Result:
         """Answer a question with an asynchronous or synchronous client; see :meth:`solve`."""
         turns: list[Turn] = []
-        with _turns_kept(turns), closing(self._calls(question, turns, on_turn)) as calls:
-            step = _advance(calls, None)
-            while isinstance(step, Call):
-                left = step.deadline - time.monotonic()
-                completion = None
+        with _turns_kept(turns):
+            deadline = self._deadline()
+            run = self._run(question, turns, on_turn, deadline)
+            completion = None
+            while True:
                 try:
-                    async with asyncio.timeout(None if left == math.inf else left) as clock:
-                        reply = step.client(step.messages, step.max_tokens)
-                        completion = read_reply(
-                            await reply if inspect.isawaitable(reply) else reply
-                        )
-                except TimeoutError:
-                    if not clock.expired():
-                        raise
-                step = _advance(calls, completion)
-            return step
+                    prompt = run.send(completion)
+                except StopIteration as end:
+                    result: Result = end.value
+                    return result
+                completion = await self._reply(prompt, deadline)
+
+    async def _reply(self, prompt: PromptRequest, deadline: float) -> AnyCompletion | None:
+        """A client's completion; None if there is none before the deadline."""
+        left = None if deadline == math.inf else deadline - time.monotonic()
+        try:
+            async with asyncio.timeout(left) as clock:
+                reply = self.client(*prompt)
+                return read_reply(await reply if inspect.isawaitable(reply) else reply)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            return None
 
     # --- what both share -------------------------------------------------------------------------
 
-    def _calls(
-        self, question: str, turns: list[Turn], on_turn: OnTurn | None
-    ) -> Generator[Call, AnyCompletion | None, Result]:
-        """Yields calls, receives completions, or None if one did not come in time."""
-        task = self._task
-        problem = task.from_question(question)
-        deadline = math.inf if self.seconds is None else time.monotonic() + self.seconds
+    def _deadline(self) -> float:
+        return math.inf if self.seconds is None else time.monotonic() + self.seconds
+
+    def _run(
+        self, question: str, turns: list[Turn], on_turn: OnTurn | None, deadline: float
+    ) -> Generator[PromptRequest, AnyCompletion | None, Result]:
+        """Adds to ``turns``; yields prompts, receives completions, or None if one was too late."""
 
         def keep(turn: Turn) -> None:
-            # The second client's turn is its first and the question's last.
-            turns.append(replace(turn, index=len(turns) + 1))
+            turns.append(turn)
             if on_turn is not None:
-                on_turn(turns[-1])
+                on_turn(turn)
 
+        problem = self._task.from_question(question)
         scores = self.scores_of if self.rule.needs_tokens else None
         program = chain(self.dialogue, problem, 0, self.max_turns, self.rule, keep, scores)
-        done = yield from self._run(program, self.client, turns, deadline)
-        limit = done if isinstance(done, str) else None
+        (prompt,) = next(program)
+        while True:
+            used = sum(turn.completion.completion_tokens for turn in turns)
+            left = math.inf if self.max_tokens is None else self.max_tokens - used
+            if left <= 0:
+                return self._result(turns, limit=f"limit of {self.max_tokens} tokens")
+            completion = None
+            if time.monotonic() < deadline:
+                completion = yield limited(prompt, int(min(self.completion_limit, left)))
+            if completion is None:
+                return self._result(turns, limit=f"limit of {self.seconds:g} seconds")
+            if self.max_tokens is not None and completion.text and not completion.completion_tokens:
+                raise ValueError("max_tokens needs a client whose replies count their tokens")
+            try:
+                (prompt,) = program.send([completion])
+            except StopIteration as end:
+                return self._result(turns, end.value.ending)
+
+    def _result(self, turns: Sequence[Turn], end: Ending | None = None, limit: str = "") -> Result:
+        """The result of turns that ended by themselves, or at a limit."""
         signals = [turn.signals for turn in turns]
-        end = Ending(0, 0, False) if isinstance(done, str) else done.ending
-        if limit and turns:
-            end = Ending(len(turns), self.rule.answer_turn(signals, self.max_turns), False)
-        assert end is not None
+        if end is None:
+            returned = self.rule.answer_turn(signals, self.max_turns) if turns else 0
+            end = Ending(observed=len(turns), returned=returned, stopped_early=False)
         reason = limit or f"no turn was accepted by: {self.rule}"
         if end.accepted:
             reason = self.rule.reason(signals)
-        returned: Turn | None = None
-        outcome: Outcome = "gave_up"
-        if turns and (end.accepted or self.otherwise == "answer"):
-            returned, outcome = turns[end.returned - 1], "answered"
-        elif self.otherwise == "escalate" and self.second is not None:
-            once = chain(self.dialogue, problem, 0, 1, None, keep)
-            late = yield from self._run(once, self.second, (), deadline)
-            if isinstance(late, str):
-                limit = reason = late
-            else:
-                returned, outcome = turns[-1], "escalated"
+        answers = turns and (end.accepted or self.otherwise == "answer")
+        turn = turns[end.returned - 1] if answers else None
         return Result(
-            outcome=outcome,
             accepted=end.accepted,
-            answer=None if returned is None else returned.answer,
-            returned=returned,
+            answer=None if turn is None else turn.answer,
+            returned=turn,
             turns=tuple(turns),
             ending=end,
             reason=reason,
             certificate=None if limit else self.certificate,
         )
-
-    def _run(
-        self, program: RolloutFn, client: Client, turns: Sequence[Turn], deadline: float
-    ) -> Generator[Call, AnyCompletion | None, Trajectory | str]:
-        """Run a chain; returns its trajectory, or the limit that ended it before.
-
-        Args:
-            program: adds to ``turns``.
-            client: asked.
-            turns: their completion tokens count towards ``max_tokens``.
-            deadline: see :class:`Call`.
-        """
-        most = self.completion_limit
-        (asked,) = next(program)
-        while True:
-            used = sum(turn.completion.completion_tokens for turn in turns)
-            left = most if self.max_tokens is None else min(most, self.max_tokens - used)
-            if left <= 0:
-                return f"limit of {self.max_tokens} tokens"
-            prompt = limited(asked, left)
-            completion = None
-            if time.monotonic() < deadline:
-                completion = yield Call(client, prompt.messages, prompt[1], deadline)
-            if completion is None:
-                return f"limit of {self.seconds:g} seconds"
-            if self.max_tokens is not None and completion.text and not completion.completion_tokens:
-                raise ValueError("max_tokens needs a client whose replies count their tokens")
-            try:
-                (asked,) = program.send([completion])
-            except StopIteration as end:
-                return cast(Trajectory, end.value)
-
-
-def _advance(
-    calls: Generator[Call, AnyCompletion | None, Result], completion: AnyCompletion | None
-) -> Call | Result:
-    """Send a completion to the program; returns the next call, or the result."""
-    try:
-        return calls.send(completion)
-    except StopIteration as end:
-        return cast(Result, end.value)
 
 
 @contextmanager

@@ -8,13 +8,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from svr_lightning.control.controller import Controller, Result
+from svr_lightning.control.controller import Client, Controller, Result
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Turn
 from svr_lightning.engines.base import SamplingParams
 from svr_lightning.errors import one_line
-from svr_lightning.recipes.dialogues import FreshTurns
 
 LEAST_TEMPERATURE = 0.01
 """Above 0. vLLM raises lower ones to it, and scores divided by a tiny number overflow."""
@@ -82,16 +81,13 @@ class ChatRequest:
     """Names of fields and messages without effect."""
 
 
-def read_request(
-    body: bytes, model: str, max_tokens: int, default_temperature: float = 0.0
-) -> ChatRequest:
+def read_request(body: bytes, model: str, max_tokens: int) -> ChatRequest:
     """Read a request.
 
     Args:
         body: JSON.
         model: the one that is served.
         max_tokens: completion limit of a turn, which a request may lower.
-        default_temperature: of a request that names none.
 
     Raises:
         ServingError: naming the field that is wrong.
@@ -117,7 +113,7 @@ def read_request(
     options = found.stream_options or _StreamOptions()
     return ChatRequest(
         question=question,
-        sampling=_sampling(found, max_tokens, default_temperature),
+        sampling=_sampling(found, max_tokens),
         seed=found.seed,
         controls=found.svr or Controls(),
         stream=bool(found.stream),
@@ -126,8 +122,8 @@ def read_request(
     )
 
 
-def _sampling(body: _Body, max_tokens: int, default_temperature: float) -> SamplingParams:
-    temperature = default_temperature if body.temperature is None else body.temperature
+def _sampling(body: _Body, max_tokens: int) -> SamplingParams:
+    temperature = body.temperature or 0.0
     if 0 < temperature < LEAST_TEMPERATURE:
         raise ServingError(400, f"temperature must be 0 or at least {LEAST_TEMPERATURE}")
     limits = (max_tokens, body.max_tokens, body.max_completion_tokens)
@@ -160,46 +156,43 @@ def _question(messages: Sequence[_Message]) -> tuple[str, list[str]]:
     return content, [f"messages[{index}]" for index in others[:8]]
 
 
-def controlled(base: Controller, request: ChatRequest, **changes: Any) -> Controller:
+def controlled(
+    base: Controller, request: ChatRequest, client: Client, seconds: float
+) -> tuple[Controller, list[str]]:
     """``base`` with the controls of a request, which may lower its limits and not raise them.
 
-    It has no certificate: see :func:`uncertified`.
+    Returns:
+        The controller, with the certificate of ``base`` if it covers the request; else the
+        settings that it does not cover.
 
     Raises:
         ServingError: naming the control that is wrong.
     """
     given, rule = request.controls, base.rule
     turns = base.max_turns if given.max_turns is None else given.max_turns
-    limit = request.sampling.max_tokens
     try:
-        if isinstance(base.dialogue, FreshTurns) and request.sampling.temperature == 0:
-            raise ValueError("temperature must be above 0, since turns are independent samples")
         if turns > base.max_turns:
             raise ValueError(f"svr.max_turns must be at most {base.max_turns}")
         if given.threshold is not None:
             if not isinstance(rule, Confident):
                 raise ValueError(f"svr.threshold: {type(rule).__name__} has none")
             rule = replace(rule, threshold=given.threshold)
-        return replace(
+        found = replace(
             base,
+            client=client,
             rule=rule,
             max_turns=turns,
-            max_completion_tokens=(
-                limit if limit < base.completion_limit else base.max_completion_tokens
-            ),
+            max_completion_tokens=request.sampling.max_tokens,
+            seconds=seconds,
             certificate=None,
-            **changes,
         )
     except ValueError as error:
         raise ServingError(400, str(error)) from error
-
-
-def uncertified(base: Controller, applied: Controller, request: ChatRequest) -> list[str]:
-    """The settings of a request that the certificate does not cover."""
     if base.certificate is None:
-        return []
+        return found, []
     drawn = {name: getattr(request.sampling, name) for name in ("temperature", "top_p", "top_k")}
-    return applied.departures(base.certificate, **drawn)
+    other = found.departures(base.certificate, **drawn)
+    return (found if other else replace(found, certificate=base.certificate)), other
 
 
 def turn_seed(request: ChatRequest, number: int, turn: int) -> int:
@@ -213,7 +206,7 @@ def turn_seed(request: ChatRequest, number: int, turn: int) -> int:
 
 
 def turn_json(turn: Turn) -> dict[str, Any]:
-    """A turn, as the ``svr`` field and the events of a stream show it."""
+    """A turn, as the ``svr`` field shows it."""
     check, completion = turn.check, turn.completion
     return {
         "turn": turn.index,
@@ -254,20 +247,35 @@ def error_json(error: ServingError) -> dict[str, Any]:
     return found | {"svr": {"turns": [turn_json(turn) for turn in turns]}} if turns else found
 
 
-def usage_json(result: Result) -> dict[str, int]:
-    """Tokens of all turns."""
+def answer_json(head: dict[str, Any], result: Result, svr: dict[str, Any]) -> dict[str, Any]:
+    """The body of an answer. A question given up has a refusal instead of a text."""
     prompt, completion = result.prompt_tokens, result.completion_tokens
-    return {
+    usage = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
     }
+    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": result.reason}
+    finish = "stop"
+    if result.returned is not None:
+        message |= {"content": result.returned.completion.text, "refusal": None}
+        finish = result.returned.completion.finish_reason.value
+    choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+    return {**head, "object": "chat.completion", "choices": [choice], "usage": usage, "svr": svr}
 
 
-def message_json(result: Result) -> tuple[dict[str, Any], str]:
-    """The message of an answer, and its finish reason. A question given up has a refusal."""
-    if result.returned is None:
-        return {"role": "assistant", "content": None, "refusal": result.reason}, "stop"
-    completion = result.returned.completion
-    message = {"role": "assistant", "content": completion.text, "refusal": None}
-    return message, completion.finish_reason.value
+def events(answer: dict[str, Any], *, include_usage: bool) -> str:
+    """The same answer as server-sent events: its message, how it ended, and its usage if wanted."""
+    usage, svr, (choice,) = answer["usage"], answer["svr"], answer["choices"]
+    head = {name: answer[name] for name in ("id", "created", "model")}
+    head["object"] = "chat.completion.chunk"
+    delta = {name: value for name, value in choice["message"].items() if value is not None}
+    pieces = [(delta, None), ({}, choice["finish_reason"])]
+    chunks: list[dict[str, Any]] = [
+        head | {"choices": [{"index": 0, "delta": d, "finish_reason": f, "logprobs": None}]}
+        for d, f in pieces
+    ]
+    chunks[-1]["svr"] = svr
+    if include_usage:
+        chunks.append(head | {"choices": [], "usage": usage})
+    return "".join(f"data: {line}\n\n" for line in [*map(json.dumps, chunks), "[DONE]"])

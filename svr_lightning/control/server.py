@@ -7,10 +7,10 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -31,20 +31,19 @@ from svr_lightning.control.controller import Client, Controller
 from svr_lightning.control.protocol import (
     ChatRequest,
     ServingError,
+    answer_json,
     controlled,
     error_json,
-    message_json,
+    events,
     read_request,
     svr_json,
-    turn_json,
     turn_seed,
-    uncertified,
-    usage_json,
 )
 from svr_lightning.core.types import AnyCompletion, Message, Turn
 from svr_lightning.errors import typed_line
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,7 @@ class Limits:
     seconds: float = 600.0
     """For a request with all its turns."""
     transfer_seconds: float = 30.0
-    """For a request's body to arrive, and for the client to take what is left of the answer."""
+    """For a request's body to arrive."""
 
 
 class Metrics:
@@ -89,10 +88,8 @@ class ChatServer:
             client is replaced.
         policy: completes the prompts.
         model: the policy's name for clients.
-        second: answers escalated questions.
         limits: of requests.
         key: clients have to send it; None asks for none.
-        temperature: of requests that name none.
     """
 
     def __init__(
@@ -101,13 +98,10 @@ class ChatServer:
         policy: Backend,
         *,
         model: str,
-        second: Backend | None = None,
         limits: Limits | None = None,
         key: str | None = None,
-        temperature: float = 0.0,
     ) -> None:
-        self._temperature = temperature
-        self._controller, self._policy, self._second = controller, policy, second
+        self._controller, self._policy = controller, policy
         self._model, self._limits, self._key = model, limits or Limits(), key
         self._metrics, self._numbers, self._running = Metrics(), count(), 0
 
@@ -124,13 +118,11 @@ class ChatServer:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        async with contextlib.AsyncExitStack() as stack:
-            backends: list[Backend | None] = [self._policy, self._second]
-            for backend in backends:
-                if backend is not None:
-                    backend.start()
-                    stack.push_async_callback(backend.stop)
+        self._policy.start()
+        try:
             yield
+        finally:
+            await self._policy.stop()
 
     # --- small endpoints -------------------------------------------------------------------------
 
@@ -162,22 +154,21 @@ class ChatServer:
         A separate ASGI application, since Starlette notices a disconnected client only when it
         sends something.
         """
-        request, outcome = Request(scope, receive), "disconnected"
-        started, answer = time.monotonic(), _Answer(scope, receive, send)
+        outcome, started = "disconnected", time.monotonic()
         try:
-            outcome = await self._admit(request, answer)
+            response, outcome = await self._admit(Request(scope, receive))
             self._metrics.seconds.observe(time.monotonic() - started)
         except ClientDisconnect:
             return
         except (Exception, asyncio.CancelledError) as error:
             refusal = _as_refusal(error)
-            outcome = f"error_{refusal.status}"
-            await answer.refuse(refusal)
+            response, outcome = _refusal(refusal), f"error_{refusal.status}"
         finally:
             self._metrics.requests.labels(outcome).inc()
+        await response(scope, receive, send)
 
-    async def _admit(self, request: Request, answer: "_Answer") -> str:
-        """Answer a request if there is room for it; returns its outcome."""
+    async def _admit(self, request: Request) -> tuple[Response, str]:
+        """Answer a request if there is room for it; returns the answer and its outcome."""
         self._require_key(request)
         if self._running >= self._limits.requests:
             raise ServingError(429, "too many requests in progress; retry later", "1")
@@ -185,10 +176,8 @@ class ChatServer:
         self._metrics.running.inc()
         try:
             body = await self._body(request)
-            limit = self._controller.completion_limit
-            chat = read_request(body, self._model, limit, self._temperature)
-            seconds = self._limits.seconds + self._limits.transfer_seconds
-            return await _while_connected(request.receive, self._answer(chat, answer), seconds)
+            chat = read_request(body, self._model, self._controller.completion_limit)
+            return await _while_connected(request.receive, self._answer(chat))
         finally:
             self._running -= 1
             self._metrics.running.dec()
@@ -208,119 +197,23 @@ class ChatServer:
             raise ServingError(413, f"a body of {size} bytes; at most {self._limits.body} are read")
         return bytes(body)
 
-    async def _answer(self, chat: ChatRequest, answer: "_Answer") -> str:
-        """Solve a question and send the result, whole or as events; returns its outcome."""
-        controller, other = self._controller_for(chat)
-        turns = _Turns(self._metrics.count_turn)
-        solving = asyncio.ensure_future(controller.solve_async(chat.question, turns.add))
-        solving.add_done_callback(lambda _: turns.end())
-        head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time())}
-        head["model"] = self._model
-        try:
-            if chat.stream:
-                await self._send_turns(turns, head, answer)
-            result = await solving
-        finally:
-            solving.cancel()
-        if not result.turns:
-            raise ServingError(504, f"no turn ended within the {result.reason}")
-        svr = svr_json(result, other, chat.ignored)
-        (message, finish), usage = message_json(result), usage_json(result)
-        if not chat.stream:
-            choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-            whole = {**head, "object": "chat.completion", "choices": [choice]}
-            await answer.whole(whole | {"usage": usage, "svr": svr})
-            return result.outcome
-        delta = {name: message[name] for name in ("content", "refusal") if message.get(name)}
-        await answer.event(_chunk(head, delta))
-        await answer.event(_chunk(head, {}, finish) | {"svr": svr})
-        if chat.include_usage:
-            await answer.event(_chunk(head, {}) | {"choices": [], "usage": usage})
-        await answer.end()
-        return result.outcome
-
-    async def _send_turns(self, turns: "_Turns", head: dict[str, Any], answer: "_Answer") -> None:
-        """A comment for each turn as it ends, which clients ignore."""
-        started = False
-        while (turn := await turns.queue.get()) is not None:
-            if not started:  # not before: an earlier failure still has a status of its own
-                await answer.event(_chunk(head, {"role": "assistant", "content": ""}))
-                started = True
-            await answer.comment(f"svr.turn {json.dumps(turn_json(turn))}")
-
-    def _controller_for(self, chat: ChatRequest) -> tuple[Controller, list[str]]:
-        """A request's controller, and its settings that the certificate does not cover."""
-        number = next(self._numbers)
-        controller = controlled(
-            self._controller,
-            chat,
-            client=_client(self._policy, chat, number),
-            second=self._second and _client(self._second, chat, number),
-            seconds=self._limits.seconds,
-        )
-        other = uncertified(self._controller, controller, chat)
-        if not other:
-            controller = replace(controller, certificate=self._controller.certificate)
+    async def _answer(self, chat: ChatRequest) -> tuple[Response, str]:
+        """Solve a question; returns the answer and its outcome."""
+        client = _client(self._policy, chat, next(self._numbers))
+        controller, other = controlled(self._controller, chat, client, self._limits.seconds)
         if not self._policy.fits(controller.first_prompt(chat.question)):
             raise ServingError(400, "the question is too long for the policy's prompt")
-        return controller, other
-
-
-class _Turns:
-    """The turns of a request as they end, and None behind the last."""
-
-    def __init__(self, count_turn: Callable[[Turn], None]) -> None:
-        self.queue: asyncio.Queue[Turn | None] = asyncio.Queue()
-        self._count = count_turn
-
-    def add(self, turn: Turn) -> None:
-        self._count(turn)
-        self.queue.put_nowait(turn)
-
-    def end(self) -> None:
-        self.queue.put_nowait(None)
-
-
-class _Answer:
-    """Sends one answer, whole or as server-sent events."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._asgi, self._send = (scope, receive, send), send
-        self._streaming = False
-
-    async def whole(self, content: dict[str, Any]) -> None:
-        await _json(content)(*self._asgi)
-
-    async def refuse(self, error: ServingError) -> None:
-        """Answer with an error, in the stream if it has started."""
-        if self._streaming:
-            await self._line(f"data: {json.dumps(error_json(error))}", more=False)
-        else:
-            await _refusal(error)(*self._asgi)
-
-    async def event(self, content: dict[str, Any]) -> None:
-        await self._line(f"data: {json.dumps(content)}")
-
-    async def comment(self, text: str) -> None:
-        await self._line(f": {text}")
-
-    async def end(self) -> None:
-        await self._line("data: [DONE]", more=False)
-
-    async def _line(self, line: str, more: bool = True) -> None:
-        if not self._streaming:
-            self._streaming = True
-            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
-            start = {"type": "http.response.start", "status": 200, "headers": headers}
-            await self._send(start)
-        body = f"{line}\n\n".encode("ascii")
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-def _chunk(head: dict[str, Any], delta: dict[str, Any], finish: str | None = None) -> Any:
-    """One event of a streamed completion."""
-    choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-    return head | {"object": "chat.completion.chunk", "choices": [choice]}
+        result = await controller.solve_async(chat.question, self._metrics.count_turn)
+        if not result.turns:
+            raise ServingError(504, f"no turn ended within the {result.reason}")
+        head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time())}
+        head["model"] = self._model
+        answer = answer_json(head, result, svr_json(result, other, chat.ignored))
+        if not chat.stream:
+            return _json(answer), result.outcome
+        content = events(answer, include_usage=chat.include_usage)
+        no_store = {"cache-control": "no-store"}
+        return Response(content, headers=no_store, media_type="text/event-stream"), result.outcome
 
 
 def _as_refusal(error: BaseException) -> ServingError:
@@ -355,11 +248,8 @@ def _client(backend: Backend, chat: ChatRequest, number: int) -> Client:
     return complete
 
 
-async def _while_connected(receive: Receive, work: Coroutine[Any, Any, str], seconds: float) -> str:
-    """Do ``work``, but drop it when the client disconnects, or takes the answer too slowly.
-
-    Raises ClientDisconnect then.
-    """
+async def _while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Do ``work``, but drop it, and raise ClientDisconnect, when the client disconnects."""
 
     async def disconnected() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -367,8 +257,7 @@ async def _while_connected(receive: Receive, work: Coroutine[Any, Any, str], sec
 
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
     try:
-        both = {task, gone}
-        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientDisconnect
         return task.result()

@@ -57,7 +57,7 @@ def metrics(url: str) -> str:
 @pytest.mark.parametrize(
     ("fault", "tries", "status", "words"),
     [
-        (Reply(b"", drop=True), 3, 502, "the model's server is gone: RemoteProtocolError"),
+        (Reply(b"", drop=True), 3, 502, "the model's server: RemoteProtocolError"),
         (Reply(b"\x00\xff garbage"), 3, 502, "no chat completion"),
         (Reply(b"[" * 50_000), 3, 502, "no chat completion"),
         (Reply(b'{"error": "over\\u001b[31m"}', 500), 3, 502, "HTTP 500, over?[31m"),
@@ -90,7 +90,7 @@ def test_a_server_that_is_down_is_reported_and_used_again_when_it_is_back() -> N
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with serving(in_front_of(f"http://127.0.0.1:{port}/v1")) as url:
-        assert "the model's server is gone: ConnectError" in message(chat(url))
+        assert "the model's server: ConnectError" in message(chat(url))
         with Scripted(lambda body, number: SOUND, port=port):
             assert chat(url).status_code == 200
 
@@ -135,22 +135,15 @@ def test_a_model_server_that_is_killed_is_reported_and_its_successor_is_used() -
         assert process.wait() == -signal.SIGKILL
         said = asking.result()
         assert said.status_code == 502
-        assert "the model's server is gone" in message(said)
+        assert "the model's server: " in message(said)
         assert [turn["text"] for turn in said.json()["svr"]["turns"]] == [DOUBT]
         with Scripted(lambda body, number: SOUND, port=port):
             assert chat(url).status_code == 200
 
 
-def test_a_fault_before_the_first_turn_of_a_stream_has_its_status() -> None:
-    with behind(Reply(b"", 400)) as (url, _):
-        assert chat(url, stream=True).status_code == 400
-
-
-def test_a_fault_within_a_stream_ends_it_with_an_error() -> None:
+def test_a_fault_of_a_request_for_a_stream_has_its_status() -> None:
     with behind(completion(DOUBT), Reply(b"", 400)) as (url, _):
-        lines = [line for line in chat(url, stream=True).text.splitlines() if line]
-        assert lines[1].startswith(": svr.turn ")
-        assert "HTTP 400" in json.loads(lines[-1].removeprefix("data: "))["error"]["message"]
+        assert chat(url, stream=True).status_code == 400
 
 
 # --- clients -----------------------------------------------------------------------------------
@@ -229,9 +222,9 @@ def test_a_body_that_never_ends_is_refused() -> None:
             assert connection.recv(2**16).startswith(b"HTTP/1.1 408")
 
 
-def test_a_client_that_does_not_read_loses_its_place() -> None:
+def test_a_client_that_does_not_read_takes_no_place() -> None:
     long = completion(DOUBT + "x" * 900_000)  # several of them fill the sockets' buffers
-    with behind(*[long] * 6, seconds=5.0, transfer_seconds=0.2) as (url, _):
+    with behind(*[long] * 6) as (url, _):
         host, port = url.split("/")[2].split(":")
         with socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -240,9 +233,10 @@ def test_a_client_that_does_not_read_loses_its_place() -> None:
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\n"
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             deadline = time.monotonic() + 30
-            while 'outcome="disconnected"' not in metrics(url):
+            while 'outcome="answered"' not in metrics(url):
                 assert time.monotonic() < deadline
-        assert "svr_requests_running 0.0" in metrics(url)
+            assert "svr_requests_running 0.0" in metrics(url)
+            assert chat(url).status_code == 200
 
 
 USER = {"role": "user", "content": QUESTION}
@@ -300,7 +294,7 @@ def test_control_characters_are_data_on_their_way_in_and_out() -> None:
     with behind(completion(DOUBT + hostile), completion(SURE + hostile)) as (url, _):
         events = chat(url, stream=True).text.split("\n\n")
         assert events[-2:] == ["data: [DONE]", ""]
-        assert [event for event in events[:-2] if not event.startswith(("data: {", ": svr."))] == []
+        assert [event for event in events[:-2] if not event.startswith("data: {")] == []
 
 
 # --- the server itself -------------------------------------------------------------------------
@@ -317,7 +311,7 @@ def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest() -> 
     all_there = threading.Event()
     with Scripted(slow) as upstream, ThreadPoolExecutor(9) as pool:
         options = ["--task", "countdown", "--upstream", upstream.url, "--model", "tiny"]
-        with started(*options, "--grace", "2") as (url, process):
+        with started(*options) as (url, process):
             running = [pool.submit(chat, url, model="tiny") for _ in range(9)]
             assert all_there.wait(30)
             os.kill(process.pid, signal.SIGTERM)
@@ -337,8 +331,7 @@ def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest() -> 
         (["--upstream", "http://h/v1", "--model", "m", "--key-env", "UNSET_KEY"], "is not set"),
         (["--upstream", "http://h/v1", "--model", "m", "--max-turns", "0"], "max_turns=0 must"),
         (["--upstream", "http://h/v1", "--model", "m", "--port", "65536"], "--port 65536: must"),
-        (["--upstream", "h", "--rule", "Majority", "--threshold", "0.2"], "Majority has none"),
-        (["--upstream", "http://h/v1", "--model", "m", "--otherwise", "escalate"], "second client"),
+        (["--upstream", "http://h/v1", "--model", "m", "--threshold", "2"], "must lie in [0, 1]"),
         (["--upstream", "http://h/v1", "--model", "m", "--certificate", "none"], "no such file"),
     ],
 )

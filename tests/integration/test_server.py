@@ -1,6 +1,5 @@
 """The server: the same answers as an evaluation, in the form that ordinary clients read."""
 
-import json
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -13,7 +12,6 @@ from openai import OpenAI
 import svr_lightning as svr
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import Reply, completion, turn_of
 from tests.core.test_controller import certificate
@@ -24,7 +22,6 @@ from tests.served import (
     Embedded,
     chat,
     in_front_of,
-    says,
     serving,
 )
 
@@ -138,18 +135,11 @@ def test_an_unmodified_client_gets_the_accepted_turn(proxy: str) -> None:
     )
     texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     assert "".join(texts) == SURE
-    assert [c.choices[0].finish_reason for c in chunks if c.choices] == [None, None, "stop"]
+    assert [c.choices[0].finish_reason for c in chunks if c.choices] == [None, "stop"]
     assert chunks[-1].usage == said.usage
     assert chunks[-2].model_dump()["svr"] == found
     assert [model.id for model in client.models.list()] == ["svr"]
     client.close()
-
-
-def test_a_stream_tells_of_each_turn_in_a_comment(proxy: str) -> None:
-    lines = chat(proxy, stream=True).text.splitlines()
-    turns = [json.loads(line[len(": svr.turn ") :]) for line in lines if line.startswith(": ")]
-    assert [(turn["turn"], turn["text"]) for turn in turns] == [(1, DOUBT), (2, SURE)]
-    assert lines[-2:] == ["data: [DONE]", ""] or lines[-1] == "data: [DONE]"
 
 
 def test_a_request_sets_threshold_turns_and_sampling(proxy: str, upstream: Scripted) -> None:
@@ -164,44 +154,11 @@ def test_a_request_sets_threshold_turns_and_sampling(proxy: str, upstream: Scrip
     assert (sent["max_tokens"], sent["temperature"], sent["top_p"]) == (50, 0.5, 0.9)
 
 
-def test_fresh_turns_are_samples_of_the_first_prompt() -> None:
-    """The second sample is sure of its answer. No prompt shows the first one."""
-
-    def second_sample_is_sure(body: dict[str, Any], number: int) -> Reply:
-        return completion(SURE if number == 2 else DOUBT)
-
-    fresh = FreshTurns(SelfVerifying())
-    with (
-        Scripted(second_sample_is_sure) as model,
-        serving(in_front_of(model.url, dialogue=fresh, temperature=0.8)) as url,
-    ):
-        assert chat(url).json()["svr"]["returned_turn"] == 2
-        first, second = model.bodies
-        assert first["messages"] == second["messages"]
-        assert (first["temperature"], second["temperature"]) == (0.8, 0.8)
-        assert first["seed"] != second["seed"]
-        refused = chat(url, temperature=0)
-        assert refused.status_code == 400
-        assert "temperature must be above 0" in refused.json()["error"]["message"]
-
-
-def test_giving_up_and_escalating(upstream: Scripted) -> None:
-    def large(body: dict[str, Any], number: int) -> Reply:
-        return completion(says("4*10/5", "UNSURE", 0.5))
-
-    escalating: dict[str, Any] = {"max_turns": 1, "otherwise": "escalate"}
-    with (
-        Scripted(large) as other,
-        serving(in_front_of(upstream.url, second=other.url, **escalating)) as url,
-    ):
-        answer = chat(url).json()
-        assert (answer["svr"]["outcome"], answer["svr"]["answer"]) == ("escalated", "4*10/5")
-        assert answer["svr"]["returned_turn"] == 2
-        assert answer["usage"]["total_tokens"] == 120
-        assert [body["model"] for body in other.bodies] == ["large"]
+def test_a_question_that_no_turn_answers_surely_can_be_given_up(upstream: Scripted) -> None:
     with serving(in_front_of(upstream.url, max_turns=1, otherwise="give_up")) as url:
-        message = chat(url).json()["choices"][0]["message"]
-        assert message["content"] is None
+        answer = chat(url).json()
+        message = answer["choices"][0]["message"]
+        assert (message["content"], answer["svr"]["outcome"]) == (None, "gave_up")
         assert message["refusal"] == "no turn was accepted by: CORRECT at confidence >= 0.85"
 
 
