@@ -140,12 +140,17 @@ class CommandTrainer(SVRTrainer):
     """The trainer with ``export`` as a command of its own."""
 
     def export(
-        self, model: SVRModule, ckpt_path: str | None = None, out: str | None = None
+        self,
+        model: SVRModule,
+        datamodule: SVRDataModule,
+        ckpt_path: str | None = None,
+        out: str | None = None,
     ) -> None:
         """Write the policy of a checkpoint as a folder that ``from_pretrained`` loads.
 
         Args:
             model: the module that the checkpoint is of.
+            datamodule: not read.
             ckpt_path: last, best or a file.
             out: folder to make ``policy/`` in; ``export`` in the run's folder if None.
         """
@@ -155,7 +160,8 @@ class CommandTrainer(SVRTrainer):
             "trainer.callbacks has no svr_lightning.callbacks.HFExport, which writes policies; add "
             "it with --trainer.callbacks+ svr_lightning.callbacks.HFExport",
         )
-        self.test(model, dataloaders=[], ckpt_path=ckpt_path, verbose=False)  # loads the weights
+        self.limit_test_batches = 0
+        self.test(model, datamodule=datamodule, ckpt_path=ckpt_path)  # loads the weights
         folder = Path(out or Path(self.default_root_dir) / "export")
         rank_zero_info(f"policy: {exporters[0].export(self, model, folder)}")
 

@@ -158,6 +158,8 @@ class SVRDataModule(LightningDataModule):
             self._training()
         elif stage is not None:
             part, setting = _EVALUATED[stage]
+            if getattr(self.trainer, f"limit_{part}_batches", None) == 0:
+                return
             verb = "validate" if part == "val" else part
             require(bool(self.problems(part)), f"nothing to {verb}: set {setting}")
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
+from safetensors.torch import load_file
 
 from svr_lightning.__main__ import main
 from svr_lightning.cli.inputs import read_questions
@@ -315,6 +316,24 @@ def test_a_command_leaves_no_model_in_memory(tmp_path: Path) -> None:
     steps = ("--trainer.max_steps", "1", "--data.val", "[]", "--data.test", "[]")
     assert main(["fit", "--config", "countdown_tiny", "--config", SMALL, *folder, *steps]) == 0
     assert modules() == before
+
+
+def test_export_writes_the_policy_of_the_best_checkpoint(tmp_path: Path) -> None:
+    monitor = {"monitor": "val/dev/accuracy", "mode": "max", "save_last": True, "filename": "best"}
+    saver = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": monitor}
+    settings = {
+        "default_root_dir": str(tmp_path),
+        "callbacks": [saver, {"class_path": "svr_lightning.callbacks.HFExport"}],
+        **{"max_steps": 2, "val_check_interval": 2},
+    }
+    layer = tmp_path / "layer.yaml"
+    layer.write_text(yaml.safe_dump({"trainer": settings}))
+    layers = ("--config", "countdown_tiny", "--config", SMALL, "--config", str(layer))
+    assert main(["fit", *layers]) == 0
+    assert main(["export", *layers, "--ckpt_path", "best"]) == 0
+    saved = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    exported = load_file(tmp_path / "export" / "policy" / "model.safetensors")
+    assert all(torch.equal(saved[f"policy.{name}"], value) for name, value in exported.items())
 
 
 def monitored(folder: Path, **saved: Any) -> Any:
