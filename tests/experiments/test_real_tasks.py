@@ -1,0 +1,124 @@
+"""Problems and demonstrations of the experiment with a pretrained model."""
+
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from experiments.real.demonstrations import WRONG_DRAFTS, demonstrations, wrong
+from experiments.real.recipes import SYSTEM, Brief, brier_advantage
+from experiments.real.tasks import ARITHMETIC, KINDS, ShortAnswer, split
+from svr_lightning.core.metrics import auroc
+from svr_lightning.core.parsing import parse_self_check, self_check_format_score
+from svr_lightning.core.types import Completion, FinishReason, Problem, Turn, Verdict
+
+TASK = ShortAnswer()
+
+
+def test_every_kind_has_as_many_problems_and_none_occurs_twice() -> None:
+    for name, each, kinds in (("test", 60, 5), ("train", 300, 5), ("control", 40, 3)):
+        rows = split(name)
+        counts = Counter(row["id"].partition("/")[0] for row in rows)
+        assert len(counts) == kinds
+        assert {*counts.values()} == {each}
+        assert len({row["question"] for row in rows}) == len(rows)
+
+
+def test_no_problem_is_both_trained_on_and_held_out_nor_demonstrated() -> None:
+    def numbers(question: str) -> tuple[str, ...]:
+        return (question.split()[0], *re.findall(r"\d+", question))
+
+    held_out = {numbers(row["question"]) for row in split("test")}
+    assert held_out.isdisjoint(numbers(row["question"]) for row in split("train"))
+    shown = (d.messages[1]["content"].partition("\n")[0] for d in islice(demonstrations(3), 2000))
+    assert held_out.isdisjoint(map(numbers, shown))
+
+
+def test_a_solution_ends_with_its_answer_and_is_right() -> None:
+    rng = random.Random(0)
+    for kind in ARITHMETIC:
+        exercise = KINDS[kind](rng)
+        assert exercise.reasoning.endswith(exercise.answer) or not exercise.reasoning
+        for step in filter(None, exercise.reasoning.split(", ")):
+            left, _, right = step.partition("=")
+            assert eval(left) == int(right)
+
+
+def test_the_last_answer_has_to_be_the_reference() -> None:
+    problem = Problem(id="x", task=TASK.name, question="1 + 1?", reference="2")
+    assert TASK.grade("<answer>3</answer> no: <answer> 2 </answer>", problem)
+    assert not TASK.grade("<answer>2.0</answer>", problem)
+    assert not TASK.grade("2", problem)
+
+
+def test_demonstrated_self_checks_are_in_form_and_say_nothing_about_the_draft() -> None:
+    right, stated = [], []
+    for document in islice(demonstrations(0), 3000):
+        assert self_check_format_score(document.completion) == 1.0
+        _, _, draft = document.messages[1]["content"].partition("\nYour last reply:\n")
+        check = parse_self_check(draft)
+        if draft and "cut off" not in draft:
+            answer = TASK.extract_answer(document.completion)
+            right.append(TASK.extract_answer(draft) == answer)
+            stated.append(check.confidence)
+        ours = parse_self_check(document.completion)
+        assert (ours.verdict == Verdict.CORRECT) == (ours.confidence > 0.5) or (
+            ours.confidence == 0.5
+        )
+    assert abs(np.mean(right) - (1 - WRONG_DRAFTS)) < 0.05
+    assert abs(auroc(np.array(stated), np.array(right)) - 0.5) < 0.05
+
+
+def test_a_wrong_answer_differs_in_one_digit_or_is_another_day() -> None:
+    rng = random.Random(1)
+    for answer in ("7", "1048"):
+        other = wrong(rng, answer)
+        assert sum(a != b for a, b in zip(other, answer, strict=True)) == 1
+    assert wrong(rng, "Monday").endswith("day")
+    assert wrong(rng, "Monday") != "Monday"
+
+
+def test_a_later_prompt_is_the_question_and_the_last_reply() -> None:
+    text = "<answer>2</answer>\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.7</self_check>"
+    problem = Problem(id="x", task=TASK.name, question="1 + 1?", reference="secret")
+    prompts = []
+    for reason in (FinishReason.STOP, FinishReason.LENGTH):
+        completion = Completion(
+            prompt_ids=(1,),
+            token_ids=(2,),
+            logprobs=(0.0,),
+            text=text,
+            finish_reason=reason,
+            policy_version=0,
+        )
+        system, user = Brief().later(problem, [Turn(index=1, completion=completion, check=None)])
+        assert system["content"] == SYSTEM
+        prompts.append(user["content"])
+    assert prompts[0] == f"1 + 1?\nYour last reply:\n{text}\nCheck it and reply again."
+    assert prompts[1].endswith("\nIt was cut off. Reply again.")
+
+
+def test_the_verdict_learns_as_by_the_gradient_of_a_brier_score() -> None:
+    # "VERDICT: CORRECT" in three tokens, of which the last two spell the verdict: q = .5 * .5.
+    ids, ends = (10, 11, 12), (9, 12, 16)
+    completion = Completion(
+        prompt_ids=(1,),
+        token_ids=ids,
+        logprobs=(-3.0, math.log(0.5), math.log(0.5)),
+        text="VERDICT: CORRECT",
+        finish_reason=FinishReason.STOP,
+        policy_version=0,
+    )
+
+    def characters(first: Sequence[int]) -> int:
+        return ends[len(first) - 1]
+
+    advantages = [
+        brier_advantage(completion, (9, 16), agrees, characters) for agrees in (True, False)
+    ]
+    assert advantages == pytest.approx([2 * 0.75 * 0.25 * 2, 2 * -0.25 * 0.25 * 2])
