@@ -51,6 +51,12 @@ def one_line(message: object) -> str:
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 
+def field_error(error: ValueError, whole: str) -> str:
+    """A refusal of msgspec as ``FIELD: REASON``, with ``whole`` for the value as a whole."""
+    reason, _, path = one_line(error).partition(" - at `$")
+    return f"{path.strip('`.') or whole}: {reason}"
+
+
 def typed_line(error: BaseException) -> str:
     """An error's type and message on one line, for errors whose message alone says too little."""
     text = one_line(error)

@@ -16,9 +16,9 @@ import numpy as np
 from experiments.miniature import rows
 from experiments.miniature.rows import Row, Task
 from experiments.miniature.summary import Answers
-from svr_lightning.analysis.results import VOTES, read_pools, read_tables
+from svr_lightning.analysis.results import read_tables
 from svr_lightning.analysis.table import Endings, TurnTable
-from svr_lightning.analysis.voting import majority_outcomes, pools_of
+from svr_lightning.analysis.voting import majority_outcomes, sample_tokens
 from svr_lightning.core.metrics import NO_VERDICT, VERDICT_CODES
 from svr_lightning.core.types import StopSignals, Verdict
 from svr_lightning.errors import ConfigError, require
@@ -92,12 +92,12 @@ def majorities(folders: Sequence[Path], tables: Sequence[TurnTable]) -> dict[int
     right: dict[int, list[np.ndarray]] = {k: [] for k in counts}
     tokens: dict[int, list[np.ndarray]] = {k: [] for k in counts}
     for folder, table in zip(folders, tables, strict=True):
-        (pools,) = pools_of(read_pools(folder / "eval" / "votes" / VOTES))
+        pools = _only_table(folder / "votes/eval/test/samples.jsonl")
         same_problems(table.ids, pools.ids, folder.name)
         drawn = majority_outcomes(pools, counts, _DRAWS, np.random.default_rng(0))
         for k, outcome in zip(counts, drawn, strict=True):
             right[k].append(outcome.mean(1))
-            tokens[k].append(k * (pools.prompt_tokens + pools.completion_tokens))
+            tokens[k].append(k * sample_tokens(pools))
     return {k: Answers(right=np.stack(right[k]), tokens=np.stack(tokens[k])) for k in counts}
 
 

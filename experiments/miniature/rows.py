@@ -249,12 +249,13 @@ def commands(
     sampled: tuple[str, ...] = ("--model.evaluation.temperature", str(TEMPERATURE), *every)
     if row.fresh:
         sampled += ("--model.evaluation.max_turns", "10", "--model.evaluation.fresh_turns", "true")
+    results = "eval/test/results.json"
     evaluations = [
-        ("greedy", greedy, folder, "eval/test/results.json"),
-        ("sampled", sampled, f"{folder}/sampled", "eval/test/results.json"),
+        ("greedy", greedy, folder, results),
+        ("sampled", sampled, f"{folder}/sampled", results),
     ]
     if row.votes:
-        evaluations.append(("votes", ("--config", VOTES), folder, "eval/votes/votes.jsonl"))
+        evaluations.append(("votes", ("--config", VOTES), f"{folder}/votes", results))
     for name, flags, root, result in evaluations:
         where = ("--model.policy.path", policy, "--trainer.default_root_dir", root)
         found.append(Command(name, ("test", *common, *flags, *where), f"{root}/{result}"))

@@ -1,30 +1,33 @@
-"""The records that evaluations write and everything else reads: typed, versioned JSON lines.
+"""A line of ``samples.jsonl``: one evaluated problem, typed and versioned.
 
-``samples.jsonl`` holds a :class:`SampleRecord` per problem, ``votes.jsonl`` a :class:`PoolRecord`.
 ``to_json`` and ``from_json`` are the only translation between a record and its line.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import cache
-from math import inf
-from types import NoneType
-from typing import Any, NewType, Self, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any
+
+from msgspec import Meta, ValidationError, convert
 
 from svr_lightning.core.types import Problem, StopSignals, Verdict
+from svr_lightning.errors import field_error
 from svr_lightning.files import to_json
 
 SCHEMA_VERSION = 2
-Nats = NewType("Nats", float)
-"""A log-probability."""
 MAX_COUNT = 2**31 - 1
 """No token count or turn number is larger, so that sums of them fit 64 bits."""
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+Nats = Annotated[float, Meta(gt=-1e308, le=0)]
+"""A log-probability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionRecord:
-    """One graded completion: a sample of a pool."""
+class TurnRecord:
+    """One graded turn of a trajectory."""
 
+    turn: Count
+    """Its number, from 1."""
     text: str
     """As parsers and the next prompt see it."""
     answer: str | None
@@ -32,42 +35,32 @@ class CompletionRecord:
     correct: bool | None
     """y; None without a reference."""
     truncated: bool
-    prompt_tokens: int
-    completion_tokens: int
+    prompt_tokens: Count
+    completion_tokens: Count
     finish_reason: str
     """``stop`` or ``length``."""
     grading_error: str | None = None
     """Why the grader could not decide; ``correct`` is False then."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRecord(CompletionRecord):
-    """One turn of a trajectory."""
-
-    turn: int
-    """Its number, from 1."""
     verdict: Verdict | None
     """None for a method without a self-check, like ``confidence``."""
-    confidence: float | None
-    """In [0, 1]; the verdict's prior if the text gave none."""
-    answer_group: int | None = None
+    confidence: Probability | None
+    """The verdict's prior if the text gave none."""
+    answer_group: Count | None = None
     """Equal numbers for equal answers of the trajectory, from 1; 0 if none can be read. None:
     written before there were such numbers."""
-    verdict_probability: float | None = None
+    verdict_probability: Probability | None = None
     """What follows is :class:`~svr_lightning.core.types.TokenScores`; None if not known."""
     answer_logprob: Nats | None = None
     completion_logprob: Nats | None = None
 
     def __post_init__(self) -> None:
         if (self.verdict is None) != (self.confidence is None):
-            raise ValueError(
-                f"turn {self.turn} must have both 'verdict' and 'confidence', or null for both"
-            )
+            raise ValueError("a turn needs both 'verdict' and 'confidence', or null for both")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemRecord:
-    """The fields of a record about its problem. ``dataset`` and ``id`` together are unique."""
+class SampleRecord:
+    """The trajectory of one problem. ``dataset`` and ``id`` together are unique."""
 
     dataset: str
     id: str
@@ -83,54 +76,13 @@ class ProblemRecord:
     problem is a cluster of its own."""
     error: str | None = None
     """Why the problem could not be run. It counts as wrong."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Data set and id."""
-        return self.dataset, self.id
-
-    @property
-    def problem(self) -> Problem:
-        """The problem, as a grader needs it."""
-        return Problem(**{f.name: getattr(self, f.name) for f in fields(Problem)})
-
-    def to_json(self) -> dict[str, Any]:
-        """The record as JSON; optional fields only if they are set."""
-        return {"schema_version": SCHEMA_VERSION, **_to_json(self)}
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """Read what :meth:`to_json` gives.
-
-        Raises:
-            ValueError: naming the field that is missing or wrong.
-        """
-        version = value.get("schema_version", 1) if isinstance(value, dict) else SCHEMA_VERSION
-        if version != SCHEMA_VERSION:
-            raise ValueError(
-                f"schema_version {version!r} is not {SCHEMA_VERSION}, which this svr_lightning "
-                "reads; evaluate again, or install the version that wrote it"
-            )
-        record: Self = _read(cls, value, "the record")
-        return record
-
-
-def problem_fields(problem: Problem, dataset: str) -> dict[str, Any]:
-    """The fields of :class:`ProblemRecord` for ``problem``, to make a record with."""
-    return {"dataset": dataset, **{f.name: getattr(problem, f.name) for f in fields(Problem)}}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRecord(ProblemRecord):
-    """One trajectory: a line of ``samples.jsonl``."""
-
-    returned_turn: int
+    returned_turn: Count
     """The turn whose answer is returned, from 1; 0 if the problem could not be run."""
     stopped_early: bool
     """Whether a turn before T_max ended the trajectory."""
     turns: tuple[TurnRecord, ...]
     """All recorded turns; those behind ``observed_turns`` were generated for replays."""
-    observed_turns: int | None = None
+    observed_turns: Count | None = None
     """Number of generated turns, whose tokens count; None: ``returned_turn``."""
 
     def __post_init__(self) -> None:
@@ -151,8 +103,18 @@ class SampleRecord(ProblemRecord):
             raise ValueError(f"{name}: its turns must be numbered from 1; found {wrong[0]}")
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Data set and id."""
+        return self.dataset, self.id
+
+    @property
+    def problem(self) -> Problem:
+        """The problem, as a grader needs it."""
+        return Problem(**{f.name: getattr(self, f.name) for f in fields(Problem)})
+
+    @property
     def observed(self) -> int:
-        """The generated turns, whose tokens count."""
+        """The number of generated turns, whose tokens count."""
         return self.returned_turn if self.observed_turns is None else self.observed_turns
 
     @property
@@ -182,118 +144,52 @@ class SampleRecord(ProblemRecord):
             for turn, text in zip(self.turns, texts, strict=True)
         )
 
-    @property
-    def completions(self) -> tuple[CompletionRecord, ...]:
-        """Everything that was generated."""
-        return self.turns
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON; optional fields only if they are set."""
+        turns = [_set_fields(turn) for turn in self.turns]
+        return {"schema_version": SCHEMA_VERSION, **_set_fields(self), "turns": turns}
 
+    @classmethod
+    def from_json(cls, value: Any) -> "SampleRecord":
+        """Read what :meth:`to_json` gives; unknown fields are ignored.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolRecord(ProblemRecord):
-    """Independent single-turn samples of one problem: a line of ``votes.jsonl``."""
-
-    samples: tuple[CompletionRecord, ...]
-
-    def __post_init__(self) -> None:
-        if bool(self.samples) == (self.error is not None):
+        Raises:
+            ValueError: naming the field that is missing or wrong.
+        """
+        version = value.get("schema_version", 1) if isinstance(value, dict) else SCHEMA_VERSION
+        if version != SCHEMA_VERSION:
             raise ValueError(
-                f"record {self.id!r} of {self.dataset!r} must have either samples or an 'error'"
+                f"schema_version {version!r} is not {SCHEMA_VERSION}, which this svr_lightning "
+                "reads; evaluate again, or install the version that wrote it"
             )
-
-    @property
-    def completions(self) -> tuple[CompletionRecord, ...]:
-        """Everything that was generated."""
-        return self.samples
-
-
-AnyRecord = SampleRecord | PoolRecord
-Record = TypeVar("Record", SampleRecord, PoolRecord)
+        try:
+            return convert(value, cls)
+        except ValidationError as error:
+            raise ValueError(field_error(error, "the record")) from error
 
 
-def record_line(record: AnyRecord) -> str:
+def _set_fields(record: SampleRecord | TurnRecord) -> dict[str, Any]:
+    values = {one.name: getattr(record, one.name) for one in fields(record)}
+    optional = {one.name for one in fields(record) if one.default is None}
+    return {k: v for k, v in values.items() if v is not None or k not in optional}
+
+
+def record_line(record: SampleRecord) -> str:
     """The line of a file that holds ``record``."""
     return f"{to_json(record.to_json())}\n"
 
 
-def unique(records: Sequence[Record]) -> list[Record]:
+def unique(records: Sequence[SampleRecord]) -> list[SampleRecord]:
     """The first record of each problem, in order: a distributed sampler pads with repeats."""
-    found: dict[tuple[str, str], Record] = {}
+    found: dict[tuple[str, str], SampleRecord] = {}
     for record in records:
         found.setdefault(record.key, record)
     return list(found.values())
 
 
-def by_dataset(records: Sequence[Record]) -> dict[str, list[Record]]:
+def by_dataset(records: Sequence[SampleRecord]) -> dict[str, list[SampleRecord]]:
     """The records of each data set, in the order in which the data sets first occur."""
-    found: dict[str, list[Record]] = {}
+    found: dict[str, list[SampleRecord]] = {}
     for record in records:
         found.setdefault(record.dataset, []).append(record)
     return found
-
-
-# --- JSON ---------------------------------------------------------------------------------------
-
-_KINDS: dict[Any, tuple[Callable[[Any], bool], str]] = {
-    str: (lambda value: isinstance(value, str), "a string"),
-    bool: (lambda value: isinstance(value, bool), "true or false"),
-    int: (lambda value: type(value) is int and 0 <= value <= MAX_COUNT, "a whole number"),
-    float: (lambda value: type(value) in (int, float) and 0 <= value <= 1, "a number in [0, 1]"),
-    Nats: (lambda value: type(value) in (int, float) and -inf < value <= 0, "a number up to 0"),
-    Verdict: (lambda value: value in list(Verdict), "one of " + ", ".join(Verdict)),
-    Mapping[str, Any]: (lambda value: isinstance(value, dict), "an object"),
-}
-"""By the type of a record's field, what accepts a value, and what it must be in words."""
-
-
-@cache
-def _schema(kind: type) -> tuple[tuple[Field[Any], Any, bool], ...]:
-    """Each field of a record with its type, and whether it may be null."""
-    hints = get_type_hints(kind)
-    found = []
-    for one in fields(kind):
-        options = get_args(hints[one.name])
-        nullable = NoneType in options
-        found.append((one, options[0] if nullable else hints[one.name], nullable))
-    return tuple(found)
-
-
-def _read(kind: type, value: Any, what: str) -> Any:
-    """The record ``kind`` of a JSON object; unknown fields are ignored."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{what} is no JSON object")
-    found: dict[str, Any] = {}
-    for one, hint, nullable in _schema(kind):
-        name = one.name
-        if name not in value:
-            if one.default is MISSING and one.default_factory is MISSING:
-                raise ValueError(f"{what} has no {name!r}")
-            continue
-        found[name] = value[name]
-        if hint is Any or (nullable and value[name] is None):
-            continue
-        if get_origin(hint) is tuple:
-            if not isinstance(value[name], list):
-                raise ValueError(f"{name!r} of {what} must be a list")
-            part, single = get_args(hint)[0], name.removesuffix("s")
-            numbered = enumerate(value[name], start=1)
-            found[name] = tuple(_read(part, item, f"{single} {n}") for n, item in numbered)
-            continue
-        accepts, wanted = _KINDS[hint]
-        if not accepts(value[name]):
-            raise ValueError(f"{name!r} of {what} must be {wanted}{' or null' * nullable}")
-        if hint is Verdict:
-            found[name] = Verdict(value[name])
-    return kind(**found)
-
-
-def _to_json(record: Any) -> dict[str, Any]:
-    """The fields of a record, a turn's number first; without those that default to None and are."""
-    kind: type = type(record)
-    values: dict[str, Any] = {}
-    for one, hint, _ in _schema(kind):
-        value = getattr(record, one.name)
-        if get_origin(hint) is tuple:
-            value = [_to_json(part) for part in value]
-        if value is not None or one.default is not None:
-            values[one.name] = value
-    return {"turn": values.pop("turn"), **values} if "turn" in values else values

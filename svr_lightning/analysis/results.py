@@ -1,4 +1,4 @@
-"""The files of an evaluation: ``samples.jsonl`` or ``votes.jsonl``, ``results.json``, its journal.
+"""The files of an evaluation: ``samples.jsonl``, ``results.json``, its journal.
 
 Every number of the results is computed from the samples.
 """
@@ -13,14 +13,7 @@ from typing import Any
 
 import svr_lightning
 from svr_lightning.analysis.metrics import summarize
-from svr_lightning.analysis.records import (
-    AnyRecord,
-    PoolRecord,
-    Record,
-    SampleRecord,
-    record_line,
-    unique,
-)
+from svr_lightning.analysis.records import SampleRecord, record_line, unique
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.stopping import StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, require
@@ -28,7 +21,6 @@ from svr_lightning.files import LineJournal, to_json, write_aside, write_file
 from svr_lightning.tasks import TASKS, get_task
 
 SAMPLES = "samples.jsonl"
-VOTES = "votes.jsonl"
 RESULTS = "results.json"
 DECODING = ("temperature", "top_p", "top_k", "fresh_turns")
 """The settings of ``model.evaluation`` that a certificate holds for."""
@@ -59,7 +51,7 @@ def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
     Raises:
         ConfigError: naming the file and the line that is no sample record or repeats one.
     """
-    return list(_read_lines(Path(path), SampleRecord))
+    return list(_read_lines(Path(path)))
 
 
 def read_tables(path: Path) -> tuple[list[SampleRecord], dict[str, TurnTable]]:
@@ -77,24 +69,19 @@ def read_tables(path: Path) -> tuple[list[SampleRecord], dict[str, TurnTable]]:
     return records, tables
 
 
-def read_pools(path: str | os.PathLike[str]) -> list[PoolRecord]:
-    """Read a votes file; raises ConfigError as :func:`read_samples` does."""
-    return list(_read_lines(Path(path), PoolRecord))
-
-
-def _read_lines(path: Path, kind: type[Record]) -> Iterator[Record]:
+def _read_lines(path: Path) -> Iterator[SampleRecord]:
     """The records of every line that is not blank."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        wanted = SAMPLES if kind is SampleRecord else VOTES
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a {wanted}") from error
+        reason = f"cannot be read ({error.strerror}); give a {SAMPLES}"
+        raise ConfigError(f"{path}: {reason}") from error
     first_line: dict[tuple[str, str], int] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            record = kind.from_json(_parse_line(line))
+            record = SampleRecord.from_json(_parse_line(line))
             if first_line.setdefault(record.key, number) != number:
                 raise ValueError(f"repeats {'/'.join(record.key)} of line {first_line[record.key]}")
         except (ValueError, RecursionError) as error:
@@ -256,7 +243,7 @@ def _version(package: str) -> str | None:
 # --- the journal --------------------------------------------------------------------------------
 
 
-class Journal(LineJournal[tuple[str, str], AnyRecord]):
+class Journal(LineJournal[tuple[str, str], SampleRecord]):
     """The finished problems of one process, so that a killed evaluation continues where it was.
 
     The first line of the file is a fingerprint of all that decides a record; every other line is
@@ -271,20 +258,18 @@ class Journal(LineJournal[tuple[str, str], AnyRecord]):
     def __init__(self, path: Path, fingerprint: str) -> None:
         super().__init__(path, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")
 
-    def done(self, dataset: str) -> dict[str, Any]:
+    def done(self, dataset: str) -> dict[str, SampleRecord]:
         """Records of a data set by problem id."""
         return {name: r for (found, name), r in self.entries.items() if found == dataset}
 
-    def append(self, record: AnyRecord) -> None:
+    def append(self, record: SampleRecord) -> None:
         """Write a record down."""
         self.write(record_line(record).encode("ascii"), record.key, record)
 
-    def read(self, line: bytes, number: int) -> tuple[tuple[str, str], AnyRecord] | None:
+    def read(self, line: bytes, number: int) -> tuple[tuple[str, str], SampleRecord] | None:
         """The record of a line by its key; None for anything else."""
         try:
-            value = json.loads(line)
-            kind = PoolRecord if isinstance(value, dict) and "samples" in value else SampleRecord
-            record: AnyRecord = kind.from_json(value)
+            record = SampleRecord.from_json(json.loads(line))
         except (ValueError, RecursionError):
             return None
         return record.key, record

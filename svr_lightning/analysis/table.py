@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from svr_lightning.analysis.records import ProblemRecord, SampleRecord, by_dataset, unique
+from svr_lightning.analysis.records import SampleRecord, by_dataset, unique
 from svr_lightning.core.metrics import (
     DEFINITIONS,
     NO_VERDICT,
@@ -146,12 +146,6 @@ def cluster_codes(labels: Sequence[object]) -> Ints:
     return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
 
 
-def clusters_of(records: Sequence[ProblemRecord]) -> Ints:
-    """[N] equal numbers for problems of a data set that count as one."""
-    # A problem without a cluster gets a label that equals no other: no string equals a tuple.
-    return cluster_codes([(r.id,) if r.cluster is None else r.cluster for r in records])
-
-
 def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
     size = max((len(record.turns) for record in records), default=0)
     columns: dict[str, NDArray[Any]] = {
@@ -163,7 +157,8 @@ def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
     return TurnTable(
         dataset=dataset,
         ids=tuple(record.id for record in records),
-        cluster=clusters_of(records),
+        # A problem without a cluster gets a label that equals no other: no string equals a tuple.
+        cluster=cluster_codes([(r.id,) if r.cluster is None else r.cluster for r in records]),
         length=np.array([len(record.turns) for record in records], dtype=np.int64),
         signals=tuple(record.signals for record in records),
         outcome=Endings(

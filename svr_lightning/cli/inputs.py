@@ -1,18 +1,15 @@
 """Recordings and options that several commands take."""
 
 import argparse
-import csv
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from svr_lightning.analysis.records import MAX_COUNT, SCHEMA_VERSION, AnyRecord, SampleRecord
+from svr_lightning.analysis.logs import load_log
 from svr_lightning.analysis.results import (
     RESULTS,
-    SAMPLES,
     certified_settings,
     read_results,
     read_tables,
@@ -20,21 +17,11 @@ from svr_lightning.analysis.results import (
     samples_file,
     setting,
 )
-from svr_lightning.analysis.table import TurnTable, turn_tables
+from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import RULES, Confident, StopRule
-from svr_lightning.errors import ConfigError, one_line, require
-from svr_lightning.tasks import require_trusted
+from svr_lightning.errors import ConfigError, require
 
 EVERY_TURN = "record every turn with --record"
-LOG_COLUMNS = ("id", "turn", "confidence", "correct", "tokens", "cluster")
-_EMPTY_PROBLEM = {
-    **{"schema_version": SCHEMA_VERSION, "task": "log", "question": "", "reference": ""},
-    "stopped_early": False,
-}
-_EMPTY_TURN = {
-    **{"text": "", "answer": None, "verdict": "CORRECT", "truncated": False, "prompt_tokens": 0},
-    "finish_reason": "stop",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +48,12 @@ class Recordings:
             f"{self.files[0].parent / RESULTS}: its stopping rule, {self.rule}, has no threshold "
             "to choose; evaluate with one that has (model.evaluation.stop: Confident)"
         )
+
+    @property
+    def independent(self) -> bool:
+        """Whether turns are fresh, so that a majority of them can be formed."""
+        fresh = [setting(one, "model", "evaluation", "fresh_turns") for one in self.configs]
+        return all(one is True for one in fresh)
 
     @property
     def max_turns(self) -> int:
@@ -126,8 +119,7 @@ def load_recordings(paths: Sequence[Path], columns: Sequence[str] | None = None)
     """
     require(bool(paths), "give the folder of an evaluation: RUN/eval/NAME")
     if columns is not None:
-        names = _column_names(columns)
-        tables = _joined(paths, lambda path: {path.stem: _read_log(path, names)})
+        tables = _joined(paths, lambda path: {path.stem: load_log(path, columns)})
         rule = Confident(needs_correct=False)
         return Recordings(files=list(paths), tables=tables, configs=[{}], rule=rule)
     files = [samples_file(path) for path in paths]
@@ -155,160 +147,6 @@ def _joined(
             )
         tables |= found
     return tables
-
-
-def require_tokens(tables: Iterable[TurnTable]) -> None:
-    """Raise ConfigError if a turn lacks its number of tokens."""
-    counts = [(int(t.length.sum()), int((t.completion_tokens > 0).sum())) for t in tables]
-    turns, counted = (sum(column) for column in zip(*counts, strict=True))
-    require(
-        counted == turns,
-        f"the promise on tokens: {turns - counted} of {turns} turns have no tokens; name their "
-        "column with --columns tokens=COLUMN",
-    )
-
-
-# --- another program's log ----------------------------------------------------------------------
-
-
-def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
-    """The turns of another program's log: JSON lines, csv or parquet with a row per turn.
-
-    Args:
-        path: of the log.
-        columns: ``NAME=COLUMN`` for names of ``LOG_COLUMNS`` that the log calls otherwise. Rows of
-            one problem are its turns, which are numbered by ``turn``; ``tokens`` and ``cluster``
-            may be missing, and ``turn`` if every problem has one row.
-
-    Raises:
-        ConfigError: naming the file and the row that cannot be used.
-    """
-    return _read_log(path, _column_names(columns))
-
-
-def _column_names(columns: Sequence[str]) -> dict[str, str]:
-    names = dict(zip(LOG_COLUMNS, LOG_COLUMNS, strict=True))
-    for pair in columns:
-        name, _, column = pair.partition("=")
-        require(
-            name in names and bool(column),
-            f"--columns {pair}: give NAME=COLUMN with NAME one of {', '.join(LOG_COLUMNS)}",
-        )
-        names[name] = column
-    return names
-
-
-def _rows(path: Path) -> Iterator[Any]:
-    """The rows of a file by its suffix.
-
-    Raises:
-        ValueError: if a row cannot be read.
-    """
-    if path.suffix == ".parquet":
-        from pyarrow.parquet import read_table
-
-        yield from read_table(path).to_pylist()
-    elif path.suffix == ".csv":
-        csv.field_size_limit(MAX_COUNT)
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            yield from csv.DictReader(stream)
-    else:
-        with path.open(encoding="utf-8-sig") as stream:
-            yield from (json.loads(line) for line in stream if line.strip())
-
-
-def _read_log(path: Path, names: Mapping[str, str]) -> TurnTable:
-    turns: dict[str, list[dict[str, Any]]] = {}
-    clusters: dict[str, str | None] = {}
-    read = 0
-    try:
-        for row in _rows(path):
-            _add_turn(turns, clusters, _log_values(row, names), names)
-            read += 1
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (ValueError, csv.Error) as error:
-        raise ConfigError(f"{path}, row {read + 1}: {one_line(error)}") from error
-    records = []
-    for name, one in turns.items():
-        problem = {"dataset": path.stem, "id": name, "cluster": clusters[name]}
-        line = {**_EMPTY_PROBLEM, **problem, "returned_turn": len(one), "turns": one}
-        try:
-            records.append(SampleRecord.from_json(line))
-        except ValueError as error:
-            raise ConfigError(f"{path}, problem {name!r}: {error}") from error
-    require(bool(records), f"{path}: there are no rows in it")
-    return turn_tables(records)[path.stem]
-
-
-def _add_turn(
-    turns: dict[str, list[dict[str, Any]]],
-    clusters: dict[str, str | None],
-    values: Mapping[str, Any],
-    names: Mapping[str, str],
-) -> None:
-    """Add a row to its problem. Raises ValueError with what is wrong."""
-    name, cluster = values["id"], values["cluster"]
-    known, found = clusters.get(name), turns.setdefault(name, [])
-    if None not in (cluster, known) and cluster != known:
-        raise ValueError(
-            f"problem {name!r} has the clusters {known!r} and {cluster!r}; a problem belongs to one"
-        )
-    if found and values["turn"] is None:
-        raise ValueError(
-            f"{names['id']} {name!r} is there twice; if its rows are turns, name their column with "
-            "--columns turn=COLUMN, else give each problem an id of its own"
-        )
-    clusters[name] = known or cluster
-    turn = {"turn": values["turn"] or 1, "confidence": values["confidence"]}
-    turn |= {"correct": values["correct"], "completion_tokens": values["tokens"] or 0}
-    found.append({**_EMPTY_TURN, **turn})
-
-
-def _log_values(row: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """A row's values by our names for its columns. Raises ValueError with what is wrong."""
-    if not isinstance(row, dict):
-        raise ValueError("the row is no object with columns")
-    values = {name: _log_value(name, column, row.get(column)) for name, column in names.items()}
-    absent = [names[one] for one in ("id", "confidence", "correct") if values[one] is None]
-    if absent:
-        has = ", ".join(map(str, row))
-        raise ValueError(f"no {', '.join(absent)}; the row has {one_line(has)}; see --columns")
-    return values
-
-
-_LABELS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
-
-
-def _log_value(name: str, column: str, value: Any) -> Any:
-    """One value of a log: a csv holds text, and a table made by pandas floats, NaN for nothing."""
-    text = "" if value is None else str(value).strip()
-    if text in ("", "nan", "NaN"):
-        return None
-    if name in ("id", "cluster"):
-        return text
-    if name == "correct":
-        found: Any = _LABELS.get(text.lower())
-        wanted = "true, false, 1 or 0"
-    elif name == "confidence":
-        number = _number(text)
-        found = min(max(number, 0.0), 1.0) if -1e-9 <= number <= 1 + 1e-9 else None  # rounding
-        wanted = "a number in [0, 1]"
-    else:
-        number, wanted = _number(text), "a whole number"
-        found = int(number) if number.is_integer() and 0 <= number <= MAX_COUNT else None
-        if name == "turn" and found == 0:
-            found, wanted = None, "a turn's number, from 1"
-    if found is None:
-        raise ValueError(f"{column}={one_line(repr(value))} must be {wanted}")
-    return found
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 # --- questions for predict ----------------------------------------------------------------------
@@ -347,17 +185,6 @@ def read_questions(path: str) -> list[str]:
 
 
 # --- options ------------------------------------------------------------------------------------
-
-
-def add_evaluations(parser: argparse.ArgumentParser) -> None:
-    """The evaluations that a command reads, as ``options.evaluations``."""
-    parser.add_argument(
-        "evaluations",
-        nargs="+",
-        type=Path,
-        metavar="FOLDER",
-        help=f"folder of an evaluation, such as RUN/eval/test, with a {SAMPLES}",
-    )
 
 
 def add_stop_option(parser: argparse.ArgumentParser) -> None:
@@ -410,57 +237,3 @@ def _boolean(text: str) -> bool:
 
 
 _READERS: Mapping[type, Callable[[str], Any]] = {bool: _boolean, int: int, float: float, str: str}
-
-
-def above_zero(most: float) -> Callable[[str], float]:
-    """An option's value above 0 and at most ``most``."""
-
-    def value(text: str) -> float:
-        if not 0 < float(text) <= most or math.isinf(float(text)):
-            upper = "" if math.isinf(most) else f" and at most {most:g}"
-            raise argparse.ArgumentTypeError(f"{text} must be above 0{upper}")
-        return float(text)
-
-    return value
-
-
-def real(text: str) -> float:
-    """An option's value that others can be compared with."""
-    if math.isnan(float(text)):
-        raise argparse.ArgumentTypeError(f"{text} is no number")
-    return float(text)
-
-
-def share(text: str) -> float:
-    """An option's value between 0 and 1: either of them promises nothing, or what cannot be."""
-    if not 0 < float(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be above 0 and below 1")
-    return float(text)
-
-
-def folder(text: str) -> Path:
-    """An option's folder that has to be there."""
-    if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: no such folder")
-    return Path(text)
-
-
-def add_task_option(parser: argparse.ArgumentParser) -> None:
-    """``--task``, which allows a command that grades to run a task outside this package."""
-    parser.add_argument(
-        "--task",
-        action="append",
-        default=[],
-        metavar="CLASS",
-        help="class path of a task outside svr_lightning that the command may run",
-    )
-
-
-def require_trusted_tasks(
-    file: Path, records: Sequence[AnyRecord], options: argparse.Namespace
-) -> None:
-    """Raise ConfigError if a record names a task that ``--task`` does not allow."""
-    try:
-        require_trusted([record.task for record in records], options.task)
-    except ValueError as error:
-        raise ConfigError(f"{file}: {error}") from error

@@ -32,7 +32,9 @@ SERVING = {"serve": "a chat-completions server that refines each answer until a 
 
 RENAMED = {
     "sweep": "replay FOLDER, with the folder of a recorded evaluation",
-    "vote": "replay FOLDER, with the folder of samples to vote on",
+    "vote": "replay FOLDER, with the folder of recorded fresh turns",
+    "--model.evaluation.votes": "--record --model.evaluation.fresh_turns true "
+    "--model.evaluation.max_turns N --model.evaluation.temperature 0.6",
     "--samples": "the evaluation's folder, without an option",
     "--help-all": "--help",
 }

@@ -24,10 +24,9 @@ from svr_lightning.analysis.results import (
     samples_file,
     write_results,
 )
-from svr_lightning.cli.inputs import add_task_option, require_trusted_tasks
 from svr_lightning.display import plain, text_table
 from svr_lightning.errors import ConfigError, one_line, require
-from svr_lightning.tasks import get_task
+from svr_lightning.tasks import get_task, require_trusted
 from svr_lightning.tasks.fields import shown
 from svr_lightning.tasks.grading import GRADERS, Grader, get_grader, label
 
@@ -42,7 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("evaluation", type=Path, metavar="FOLDER", help="RUN/eval/NAME")
     parser.add_argument("--grader", choices=sorted(GRADERS), default="symbolic", help="the new one")
     parser.add_argument("--out", type=Path, required=True, help="folder for the two files")
-    add_task_option(parser)
+    parser.add_argument(
+        "--task",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="class path of a task outside svr_lightning that the command may run",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -54,7 +59,10 @@ def run(options: argparse.Namespace) -> int:
     )
     records = read_samples(samples)
     require(bool(records), f"{samples}: there are no samples in it")
-    require_trusted_tasks(samples, records, options)
+    try:
+        require_trusted([record.task for record in records], options.task)
+    except ValueError as error:
+        raise ConfigError(f"{samples}: {error}") from error
     graded = regrade(records, get_grader(options.grader))
     config = read_results(samples.parent / RESULTS).get("config", {})
     config = {

@@ -1,28 +1,26 @@
 """Every operating point of a policy from one recording, without a model.
 
-The recording holds T_max turns of every problem, or pools of independent samples:
+The recording holds T_max turns of every problem:
 
     svr test --config ... --record
     svr replay RUN/eval/test
-    svr test --config ... --model.evaluation.votes 10 --model.evaluation.temperature 0.6
-    svr replay RUN/eval/votes
 
-Of turns, it evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, thresholds, stops
-on the verdict alone or the confidence alone, every (threshold, T_max), and how labels change from
-turn to turn. Writes replay.json, replay.csv with a line per point and data set, and
-diagnostics.json with calibration and stopping at the run's rule, with intervals. On the terminal,
-equal neighbouring rows are merged. --compare-stops adds rules that need no self-check
-(docs/stopping.md) and compares all within the same tokens: those of the run's rule, or --budget.
+Evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, thresholds, stops on the
+verdict alone or the confidence alone, every (threshold, T_max), and how labels change from turn to
+turn. Writes replay.json, replay.csv with a line per point and data set, and diagnostics.json with
+calibration and stopping at the run's rule, with intervals. On the terminal, equal neighbouring rows
+are merged. --compare-stops adds rules that need no self-check (docs/stopping.md) and compares all
+within the same tokens: those of the run's rule, or --budget.
 
-Of pools, it evaluates majority voting. Maj@k is the accuracy of the answer that most of k samples
-give, averaged over draws of k; ties go to the answer that was sampled first, and answers that
-cannot be read do not vote. Writes votes.json.
+Fresh turns (model.evaluation.fresh_turns) are independent samples, so majority voting is evaluated
+too. Maj@k is the accuracy of the answer that most of k samples give, averaged over draws of k; ties
+go to the answer that was sampled first, and answers that cannot be read do not vote.
 """
 
 import argparse
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,16 +30,10 @@ from rich.text import Text
 
 from svr_lightning.analysis.metrics import DIAGNOSTICS, diagnose
 from svr_lightning.analysis.replay import THRESHOLDS, curves, gate_of, long_rows, replayed
-from svr_lightning.analysis.results import VOTES, package_versions, read_pools, setting
+from svr_lightning.analysis.results import SAMPLES, setting
 from svr_lightning.analysis.stops import compare_stops
-from svr_lightning.analysis.voting import vote
-from svr_lightning.cli.inputs import (
-    EVERY_TURN,
-    add_evaluations,
-    add_task_option,
-    load_recordings,
-    require_trusted_tasks,
-)
+from svr_lightning.analysis.voting import VOTES, vote
+from svr_lightning.cli.inputs import EVERY_TURN, Recordings, load_recordings
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import merged, plain, text_table
 from svr_lightning.errors import ConfigError, require
@@ -49,39 +41,24 @@ from svr_lightning.files import write_file, write_json
 
 COLUMNS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse", "any_turn_accuracy")
 """Metrics on the terminal."""
-EQUALITY = "paper"
-"""The grader that decides which answers are equal, whichever grader gave the labels."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add = parser.add_argument
-    add_evaluations(parser)
+    about = f"folder of an evaluation, such as RUN/eval/test, with a {SAMPLES}"
+    add("evaluations", nargs="+", type=Path, metavar="FOLDER", help=about)
     add("--max-turns", type=int, help="T_max (default: what was recorded)")
     add("--thresholds", type=float, nargs="+", default=THRESHOLDS, help="gamma of the curves")
     add("--compare-stops", action="store_true", help="all stopping rules at equal tokens")
     add("--budget", type=float, help="tokens per problem of that comparison")
-    add("--k", type=int, nargs="+", default=[3, 5, 10], help="numbers of votes (3 5 10)")
-    add_task_option(parser)
+    add("--k", type=int, nargs="+", help="numbers of votes (3 5 10, as far as recorded)")
     add("--out", type=Path, help="folder; default: replay/ beside the first recording")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay turns and votes, each from the folders that hold them."""
-    pools = [path for path in options.evaluations if (path / VOTES).is_file() or path.name == VOTES]
-    turns = [path for path in options.evaluations if path not in pools]
-    for path in pools:
-        _votes(path, options)
-    if turns:
-        _turns(turns, options)
-    return 0
-
-
-# --- recorded turns -----------------------------------------------------------------------------
-
-
-def _turns(paths: Sequence[Path], options: argparse.Namespace) -> None:
-    recorded = load_recordings(paths)
+    """Replay, write, print."""
+    recorded = load_recordings(options.evaluations)
     tables, rule = recorded.tables, recorded.rule
     max_turns = recorded.max_turns if options.max_turns is None else options.max_turns
     require(max_turns >= 1, f"--max-turns {max_turns} must be at least 1")
@@ -100,7 +77,7 @@ def _turns(paths: Sequence[Path], options: argparse.Namespace) -> None:
     out = options.out or recorded.files[0].parent / "replay"
     privileged = any(setting(one, "protocol", "privileged") is True for one in recorded.configs)
     samples = [str(path) for path in recorded.files]
-    found = {"samples": samples, "privileged": privileged, **found}
+    found = {"samples": samples, "privileged": privileged, **found, **_votes(recorded, options)}
     write_json(out / "replay.json", found)
     write_file(out / "replay.csv", [_csv(long_rows(found))])
     write_json(out / DIAGNOSTICS, diagnose(replayed(tables, rule, max_turns)))
@@ -109,6 +86,20 @@ def _turns(paths: Sequence[Path], options: argparse.Namespace) -> None:
         count = sum(int(table.length.sum()) for table in tables.values())
         Console().print(Text(f"0 of {count} turns state a self-check: no threshold ever stops"))
     Console().print(Text(f"{out}: replay.json, replay.csv, {DIAGNOSTICS}"))
+    return 0
+
+
+def _votes(recorded: Recordings, options: argparse.Namespace) -> dict[str, Any]:
+    """Majority voting, as ``votes``; nothing where turns are not independent."""
+    ks = [k for k in VOTES if k <= recorded.max_turns] if options.k is None else options.k
+    require(min(ks, default=1) >= 1, f"--k {min(ks, default=1)}: must be at least 1")
+    if not recorded.independent:
+        require(options.k is None, "--k: votes need turns of model.evaluation.fresh_turns")
+        return {}
+    try:
+        return {"votes": vote(recorded.tables, sorted(set(ks)))}
+    except ValueError as error:
+        raise ConfigError(f"--k: {error}") from error
 
 
 def show(found: Mapping[str, Any], rule: str) -> None:
@@ -127,6 +118,8 @@ def show(found: Mapping[str, Any], rule: str) -> None:
     _print(console, "confidence alone", "threshold", alone)
     if "stops" in found:
         _print_stops(console, found["stops"])
+    if "votes" in found:
+        _print_votes(console, found["votes"])
 
 
 def _print_stops(console: Console, stops: Mapping[str, Any]) -> None:
@@ -144,6 +137,29 @@ def _print_stops(console: Console, stops: Mapping[str, Any]) -> None:
     headings = ["rule", "accuracy", "95 %", "tokens", "to the winner"]
     console.print(text_table(headings, rows, title))
     console.print(Text("settings chosen on one half of the problems, measured on the other"))
+
+
+def _print_votes(console: Console, votes: Mapping[str, Any]) -> None:
+    """Maj@k of every data set, and of their averages where there are several."""
+    several = {
+        f"average, {name} ({len(values['datasets'])} sets)": values
+        for name, values in votes["macro"].items()
+        if len(values["datasets"]) > 1
+    }
+    rows = []
+    for name, values in {**votes["datasets"], **several}.items():
+        ks = [metric.removeprefix("maj@") for metric in values if metric.startswith("maj@")]
+        first = [*_accuracy(values, "mean@1"), "", ""]
+        rows.append([" ".join(plain(name).split()), "1", *first])
+        for k in ks:
+            others = (f"{values[f'pass@{k}']:.3f}", f"{values[f'tokens@{k}']:.0f}")
+            rows.append(["", k, *_accuracy(values, f"maj@{k}"), *others])
+    heads = ("data set", "k", "Maj@k", "95 %", "pass@k", "tokens")
+    console.print(text_table(heads, rows, "majority of fresh turns"))
+
+
+def _accuracy(values: Mapping[str, Any], name: str) -> tuple[str, str]:
+    return f"{values[name]:.3f}", _interval(values["ci95"][name])
 
 
 def _interval(bounds: Sequence[float]) -> str:
@@ -182,45 +198,3 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _as_text(cell: str) -> str:
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
-
-
-# --- pools of samples ---------------------------------------------------------------------------
-
-
-def _votes(path: Path, options: argparse.Namespace) -> None:
-    """Write ``votes.json`` and print accuracy and tokens of voting."""
-    file, ks = path / VOTES if path.is_dir() else path, sorted(set(options.k))
-    require(ks[0] >= 1, f"--k {ks[0]}: must be at least 1")
-    records = read_pools(file)
-    require(bool(records), f"{file}: there is no problem in it; evaluate something first")
-    require_trusted_tasks(file, records, options)
-    try:
-        results = vote(records, ks)
-    except ValueError as error:
-        raise ConfigError(f"{file}: {error}") from error
-    out = (options.out or file.parent) / "votes.json"
-    config = {"votes": file, "k": ks, "equality": EQUALITY}
-    write_json(out, {**results, "config": config, "versions": package_versions()})
-    rows = []
-    for name, values in _parts(results):
-        rows.append((name, "1", *_accuracy(values, "mean@1"), "", ""))
-        for k in ks:
-            others = (f"{values[f'pass@{k}']:.3f}", f"{values[f'tokens@{k}']:.0f}")
-            rows.append(("", str(k), *_accuracy(values, f"maj@{k}"), *others))
-    console = Console()
-    console.print(text_table(("data set", "k", "Maj@k", "95 %", "pass@k", "tokens"), rows))
-    console.print(Text(f"{out}: every number, with intervals"), soft_wrap=True)
-
-
-def _parts(results: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every data set; where there are several, their average and that of Math-5."""
-    for name, values in results["datasets"].items():
-        yield f"{' '.join(plain(name).split())} ({values['n']})", values
-    for name, average in results["macro"].items():
-        if len(average["datasets"]) > 1:
-            yield f"average, {name} ({len(average['datasets'])} sets)", average
-
-
-def _accuracy(values: Mapping[str, Any], name: str) -> tuple[str, str]:
-    low, high = values["ci95"][name]
-    return f"{values[name]:.3f}", f"{low:.3f}-{high:.3f}"

@@ -6,7 +6,8 @@
 A repeated name adds data sets that it lacks, or otherwise another seed of the method: values are
 then means with standard deviations. If every turn was recorded (--record),
 the stopping rule of the run's configuration is replayed, fixed budgets and thresholds are shown
-too, and all stopping rules are compared within the same tokens. Writes index.html, tables.tex,
+too, and all stopping rules are compared within the same tokens. Of recorded fresh turns, majority
+votes are shown as well. Writes index.html, tables.tex,
 report.json, and figures/ with the numbers of each figure.
 """
 
@@ -23,7 +24,7 @@ from svr_lightning.files import write_file, write_json
 from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import Plot, all_figures
 from svr_lightning.report.page import page
-from svr_lightning.report.runs import Method, compare_rules, read_methods, read_votes
+from svr_lightning.report.runs import Method, compare_rules, read_methods
 from svr_lightning.report.tables import all_tables, headline, winners
 from svr_lightning.report.text import Table, tables_tex
 
@@ -37,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder with a samples.jsonl, or that file; the name defaults to the folder's",
     )
     parser.add_argument("--out", type=Path, default=Path("report"), help="folder (report)")
-    parser.add_argument("--votes", type=Path, help="folder of a votes.json, which replay leaves")
     parser.add_argument(
         "--budget",
         type=float,
@@ -58,14 +58,13 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--max-trajectories {options.max_trajectories}: must not be negative")
     require(options.budget is None or options.budget > 0, "--budget must be above 0 tokens")
     methods = read_methods(options.runs)
-    votes = read_votes(options.votes) if options.votes else {}
     rules = compare_rules(methods, options.budget)
     require(
         options.budget is None or bool(rules),
         "--budget: no stopping rule can be replayed; record every turn with --record",
     )
-    tables = all_tables(methods, votes, rules)
-    figures, notes = all_figures(methods, votes, rules)
+    tables = all_tables(methods, rules)
+    figures, notes = all_figures(methods, rules)
     write_report(options.out, methods, figures, notes, tables, options.max_trajectories)
     console = Console()
     console.print(Text(plain(headline(methods))))

@@ -28,6 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from svr_lightning.analysis.results import RESULTS, SAMPLES
 from svr_lightning.cli.inputs import read_questions
+from svr_lightning.cli.main import RENAMED
 from svr_lightning.cli.messages import explain, of_parser
 from svr_lightning.errors import ConfigError, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
@@ -80,6 +81,8 @@ def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
     text = of_parser(error)
     named = ".".join(re.findall(r"(?:--|')([\w.]+)", text))
     unknown = "unrecognized" in text or "not accept" in text
+    if unknown and (now := RENAMED.get(f"--{named}")):
+        return f"{named} is now {now}"
     return text + (did_you_mean(named, parser.get_defaults().keys()) if unknown else "")
 
 
@@ -312,7 +315,7 @@ class SVRCommandLine(LightningCLI):
     def after_validate(self) -> None:
         """Show the results that the evaluation wrote."""
         file = Path(self.trainer.default_root_dir) / "eval" / self._command / RESULTS
-        if self.trainer.is_global_zero and file.is_file() and not self.model.evaluation.votes:
+        if self.trainer.is_global_zero and file.is_file():
             print_results(file)
 
     after_test = after_validate

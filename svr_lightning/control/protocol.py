@@ -13,7 +13,7 @@ from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Turn
 from svr_lightning.engines.base import SamplingParams
-from svr_lightning.errors import one_line
+from svr_lightning.errors import field_error, one_line
 
 LEAST_TEMPERATURE = 0.01
 """Above 0. vLLM raises lower ones to it, and scores divided by a tiny number overflow."""
@@ -99,9 +99,7 @@ def read_request(body: bytes, model: str, max_tokens: int) -> ChatRequest:
     try:
         found = convert(fields, _Body)
     except ValidationError as error:
-        reason, _, path = one_line(error).partition(" - at `$")
-        where = path.strip("`.") or "the body"
-        raise ServingError(400, f"{where}: {reason}") from error
+        raise ServingError(400, field_error(error, "the body")) from error
     if found.model is not None and found.model != model:
         raise ServingError(404, f"no model {one_line(found.model)!r}; this server has {model!r}")
     if found.n not in (None, 1):

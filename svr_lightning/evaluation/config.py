@@ -25,9 +25,6 @@ class EvaluationConfig:
     fresh_turns: bool = False
     """Every turn answers the first prompt again and sees no draft, so that turns are independent
     samples. Needs a temperature."""
-    votes: int = 0
-    """Above 0, ``test`` samples as many single-turn solutions per problem instead and leaves them
-    in ``eval/votes/votes.jsonl`` for majority voting."""
     max_completion_tokens: int | None = None
     """Lowers the completion limit of every data set, which is ``max_completion_tokens`` of its
     data source, else that of its task. Training has ``model.sampling.max_completion_tokens``."""
@@ -55,11 +52,6 @@ class EvaluationConfig:
             ("max_completion_tokens", limit is None or limit > 0, "be positive"),
         ):
             require(holds, f"model.evaluation.{name}={getattr(self, name)} must {wanted}")
-        require(
-            self.votes == 0 or (self.votes > 0 and self.temperature > 0),
-            f"model.evaluation.votes={self.votes} at temperature={self.temperature}: votes must "
-            "not be negative, and need a temperature above 0 to differ; the paper's is 0.6",
-        )
         require(
             self.temperature > 0 or not self.fresh_turns,
             "model.evaluation.fresh_turns at temperature=0: all turns would be the same; set "

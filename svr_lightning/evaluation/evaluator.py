@@ -8,15 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from svr_lightning.analysis.records import (
-    AnyRecord,
-    PoolRecord,
-    SampleRecord,
-    record_line,
-    unique,
-)
+from svr_lightning.analysis.records import SampleRecord, unique
 from svr_lightning.analysis.results import (
-    VOTES,
     Journal,
     package_versions,
     write_results,
@@ -31,7 +24,6 @@ from svr_lightning.core.types import (
     Problem,
     RemoteCompletion,
     TokenScores,
-    Trajectory,
     Turn,
 )
 from svr_lightning.display import Progress, name_some
@@ -39,9 +31,8 @@ from svr_lightning.engines.answers import ANSWERS, AnswerJournal
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import require
-from svr_lightning.evaluation.adaptive import error_record, trajectory_record, vote_record
+from svr_lightning.evaluation.adaptive import error_record, trajectory_record
 from svr_lightning.evaluation.config import EvaluationConfig
-from svr_lightning.files import write_file
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import RolloutFn, chain
 from svr_lightning.recipes.svr import SVR
@@ -49,17 +40,16 @@ from svr_lightning.rollout.driver import Driver, Job, RequestError
 from svr_lightning.rollout.rendering import Renderer
 
 OnTurn = Callable[[Problem, Turn], None]
-Results = Sequence[Trajectory]
 Sampling = Callable[[int], AbstractContextManager[None]]
 """From an optimizer step to the context in which the engine serves the weights of that step."""
 
 
 class Evaluator:
-    """Adaptive inference and vote pools, from problems to files.
+    """Adaptive inference, from problems to files.
 
-    An evaluation is :meth:`begin`, then :meth:`solve` or :meth:`vote` for each data set, then
-    :meth:`finish`. After an interruption it does not repeat finished work: with a local engine
-    records are journaled, with a server its answers.
+    An evaluation is :meth:`begin`, then :meth:`solve` for each data set, then :meth:`finish`. After
+    an interruption it does not repeat finished work: with a local engine records are journaled,
+    with a server its answers.
 
     Args:
         engine: samples completions.
@@ -101,7 +91,7 @@ class Evaluator:
         self.dialogue = config.dialogue(self.recipe)
         self.max_turns, self.rule = config.stop_policy(self.recipe, config.rule)
         self.root, self.seed, self.rank = root, seed, rank
-        self.records: list[AnyRecord] = []
+        self.records: list[SampleRecord] = []
         self.step = 0
         self._name, self._every_turn = "", False
         self._sampling: Sampling = sampling or self._as_it_is
@@ -168,19 +158,14 @@ class Evaluator:
         """Gather the records of all processes and write ``eval/<name>/``; results quote ``config``.
 
         Returns:
-            The results, on every process; empty for votes and if a problem has no reference.
+            The results, on every process; empty if a problem has no reference.
         """
-        everything = unique(self._gather(self.records))
-        pools = [record for record in everything if isinstance(record, PoolRecord)]
-        samples = [record for record in everything if isinstance(record, SampleRecord)]
-        graded = bool(samples) and all(record.problem.has_reference for record in samples)
+        samples = unique(self._gather(self.records))
         results = []
-        if self.rank == 0 and everything:
+        if self.rank == 0 and samples:
             folder = self.folder(self._name)
-            warn_of_faults(everything)
-            if pools:
-                write_file(folder / VOTES, map(record_line, pools))
-            elif graded:
+            warn_of_faults(samples)
+            if all(record.problem.has_reference for record in samples):
                 results.append(write_results(folder, samples, config or {}, package_versions()))
             else:
                 write_samples(folder, samples)
@@ -191,11 +176,6 @@ class Evaluator:
             self._journal.discard()
         self._journal = None
         return results[0] if results else {}
-
-    @property
-    def samples(self) -> list[SampleRecord]:
-        """The trajectories that this process recorded in the current evaluation."""
-        return [record for record in self.records if isinstance(record, SampleRecord)]
 
     # --- one data set --------------------------------------------------------------------------
 
@@ -215,65 +195,6 @@ class Evaluator:
             One record per problem, in order. A problem that does not fit the prompt budget, or
             that a server refuses to go on with, has no turns and an ``error``; it counts as wrong.
         """
-
-        def programs(problem: Problem) -> list[RolloutFn]:
-            shown = partial(on_turn, problem) if on_turn else None
-            return [
-                chain(
-                    self.dialogue,
-                    problem,
-                    0,
-                    self.max_turns,
-                    self.rule,
-                    shown,
-                    self._scores,
-                    every_turn=self._every_turn,
-                )
-            ]
-
-        def record(problem: Problem, results: Results, error: str | None) -> SampleRecord:
-            if error is not None:
-                return error_record(problem, dataset, error)
-            return trajectory_record(results[0], dataset, self.config.grader)
-
-        limit, quiet = max_completion_tokens, on_turn is not None
-        return self._run(problems, dataset, programs, record, each=1, limit=limit, quiet=quiet)
-
-    def vote(
-        self, problems: Sequence[Problem], dataset: str, max_completion_tokens: int | None = None
-    ) -> list[PoolRecord]:
-        """Sample ``config.votes`` independent first turns of each problem, for majority voting.
-
-        Returns:
-            One line of a votes file per problem, in order. A problem that does not fit the prompt
-            budget, or that a server refuses, has no samples and an ``error``.
-        """
-
-        def programs(problem: Problem) -> list[RolloutFn]:
-            return [chain(self.dialogue, problem, sample, 1) for sample in range(votes)]
-
-        def record(problem: Problem, results: Results, error: str | None) -> PoolRecord:
-            return vote_record(problem, dataset, results, self.config.grader, error)
-
-        votes, limit = self.config.votes, max_completion_tokens
-        return self._run(problems, dataset, programs, record, each=votes, limit=limit)
-
-    def _run(
-        self,
-        problems: Sequence[Problem],
-        dataset: str,
-        programs: Callable[[Problem], Sequence[RolloutFn]],
-        record: Callable[[Problem, Results, str | None], Any],
-        *,
-        each: int,
-        limit: int | None,
-        quiet: bool = False,
-    ) -> list[Any]:
-        """Record each problem as soon as it has all its results; those in the journal are done.
-
-        ``programs`` gives ``each`` trajectories of a problem, ``record`` makes a record of them, or
-        of why there are none.
-        """
         if not problems:
             return []
         done = self._journal.done(dataset) if isinstance(self._journal, Journal) else {}
@@ -286,37 +207,44 @@ class Evaluator:
                 fitting.append(problem)
             else:
                 reason = f"the problem does not fit {self.renderer.max_prompt_tokens} prompt tokens"
-                records[problem.id] = self._kept(record(problem, [], reason))
+                records[problem.id] = self._kept(error_record(problem, dataset, reason))
         progress = Progress(
             dataset,
-            len(problems) * each,
-            done=(len(problems) - len(fitting)) * each,
-            quiet=quiet or self.rank > 0,
+            len(problems),
+            done=len(problems) - len(fitting),
+            quiet=on_turn is not None or self.rank > 0,
         )
         driver = Driver(
             self.engine, self.renderer, run_seed=self.seed, step=self.step, progress=progress
         )
-        decoding = self.config.decoding(problems[0].task, limit)
+        decoding = self.config.decoding(problems[0].task, max_completion_tokens)
         jobs = (
-            Job(problem=problem, sample=sample, program=program, decoding=decoding)
-            for problem in fitting
-            for sample, program in enumerate(programs(problem))
+            Job(problem=one, sample=0, program=self._program(one, on_turn), decoding=decoding)
+            for one in fitting
         )
-        unfinished: dict[str, list[Trajectory | RequestError]] = {}
         with self._sampling(self.step):
             for index, result in driver.stream(jobs):
-                problem = fitting[index // each]
-                results = unfinished.setdefault(problem.id, [])
-                results.append(result)
-                if len(results) == each:
-                    failed = [one.reason for one in results if isinstance(one, RequestError)]
-                    solved = [one for one in results if isinstance(one, Trajectory)]
-                    error = failed[0] if failed else None
-                    records[problem.id] = self._kept(record(problem, solved, error))
-                    del unfinished[problem.id]
+                problem = fitting[index]
+                records[problem.id] = self._kept(
+                    error_record(problem, dataset, result.reason)
+                    if isinstance(result, RequestError)
+                    else trajectory_record(result, dataset, self.config.grader)
+                )
         found = [records[problem.id] for problem in problems]
         self.records += found
         return found
+
+    def _program(self, problem: Problem, on_turn: OnTurn | None) -> RolloutFn:
+        return chain(
+            self.dialogue,
+            problem,
+            0,
+            self.max_turns,
+            self.rule,
+            partial(on_turn, problem) if on_turn else None,
+            self._scores,
+            every_turn=self._every_turn,
+        )
 
     def _scores(self, completion: AnyCompletion, answer: str | None) -> TokenScores:
         """The policy's probabilities of its text, known only if its sampled tokens are."""
@@ -328,7 +256,7 @@ class Evaluator:
             return NO_SCORES
         return self.renderer.token_scores(completion, answer)
 
-    def _kept(self, record: Any) -> Any:
+    def _kept(self, record: SampleRecord) -> SampleRecord:
         if isinstance(self._journal, Journal):
             self._journal.append(record)
         return record
@@ -341,11 +269,11 @@ class Evaluator:
             self.engine.sleep()
 
 
-def warn_of_faults(records: Sequence[AnyRecord]) -> None:
+def warn_of_faults(records: Sequence[SampleRecord]) -> None:
     """Name, in one line, the problems counted as wrong since they could not be run or graded."""
     errors = {"/".join(record.key): record.error for record in records if record.error is not None}
     not_run = f"could not be run ({next(iter(errors.values()), '')})"
-    ungraded = ["/".join(r.key) for r in records if any(c.grading_error for c in r.completions)]
+    ungraded = ["/".join(r.key) for r in records if any(turn.grading_error for turn in r.turns)]
     parts = [
         f"{what}: {name_some(names)}"
         for what, names in ((not_run, list(errors)), ("could not be graded", ungraded))

@@ -37,7 +37,7 @@ from svr_lightning.core.stopping import StopRule
 from svr_lightning.report import drawing
 from svr_lightning.report.drawing import BLUE, FAINT, GREY, LIGHT_BLUE, ORANGE, Draw
 from svr_lightning.report.numbers import Datasets, Numbers, average, groups, values_of
-from svr_lightning.report.runs import Method, Rules, Run, Votes, data_sets
+from svr_lightning.report.runs import Method, Rules, Run, data_sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +55,13 @@ class Plot:
 
 
 def all_figures(
-    methods: Sequence[Method], votes: Votes, rules: Rules | None = None
+    methods: Sequence[Method], rules: Rules | None = None
 ) -> tuple[list[Plot], list[str]]:
     """Every figure that the runs allow, and why others are missing."""
     several = any(len(method.runs) > 1 for method in methods)
     spread = "; of several seeds, mean \u00b1 standard deviation" if several else ""
     caption = f"Accuracy over tokens. Crosses are 95 % intervals over problems{spread}."
-    numbers = frontier_numbers(methods, votes)
+    numbers = frontier_numbers(methods)
     figures = [Plot(name="1_tokens", caption=caption, numbers=numbers, draw=draw_frontier)]
     notes = []
     if not set.intersection(*(set(method.runs[0].tables) for method in methods)):
@@ -129,7 +129,7 @@ def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
 # --- accuracy over tokens ---------------------------------------------------------------------
 
 
-def frontier_numbers(methods: Sequence[Method], votes: Votes) -> Numbers:
+def frontier_numbers(methods: Sequence[Method]) -> Numbers:
     """Where methods lie on each average or data set, and the lines to compare them with.
 
     Lines are the fixed budgets of the first method that was recorded whole, and majority voting.
@@ -142,9 +142,11 @@ def frontier_numbers(methods: Sequence[Method], votes: Votes) -> Numbers:
         if fixed:
             label = f"{drawing.shown(fixed.name, 20)}, fixed budgets"
             lines.append(_line(label, fixed.runs[0].budgets, sets))
-        voted = [row for row in votes.values() if set(sets) <= row.keys()]
-        if voted:
-            lines.append(_line("majority vote", voted, sets))
+        lines += [
+            _line(f"{drawing.shown(m.name, 20)}, votes", [*m.runs[0].votes.values()], sets)
+            for _, m in there
+            if m.runs[0].votes
+        ]
         points = [{"method": number, **_point(method, sets)} for number, method in there]
         panels.append({"name": name, "points": points, "lines": lines})
     return {"panels": panels}

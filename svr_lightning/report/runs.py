@@ -1,6 +1,5 @@
 """The methods of a report, each with one run per seed, read from samples files."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +19,7 @@ from svr_lightning.analysis.results import (
 )
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.table import TurnTable
+from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.stopping import Confident, StopRule, is_own
@@ -34,8 +34,6 @@ from svr_lightning.report.numbers import (
 )
 
 _NAMED = 6  # methods that a heading names
-Votes = dict[int, dict[str, Numbers]]
-"""{number of votes: {data set: accuracy and tokens}}."""
 Rules = Mapping[int, Mapping[str, Numbers]]
 """{place of a method: {part: see :func:`~svr_lightning.analysis.stops.compare_stops`}}."""
 
@@ -86,6 +84,22 @@ class Run:
         """The same of each of ``THRESHOLDS``."""
         rules = [replace(self.gate, threshold=value) for value in THRESHOLDS * self.complete]
         return [adaptive_row(self.tables, rule, self.max_turns)["datasets"] for rule in rules]
+
+    @cached_property
+    def votes(self) -> dict[int, Datasets]:
+        """Accuracy and tokens of each number of votes, if turns are independent samples."""
+        fresh = [setting(one.config, "model", "evaluation", "fresh_turns") for one in self.sources]
+        if not self.complete or any(one is not True for one in fresh):
+            return {}
+        ks = [k for k in VOTES if k <= self.max_turns]
+        found = vote(self.tables, ks)["datasets"]
+        return {
+            k: {
+                name: {"accuracy": one[f"maj@{k}"], "avg_total_tokens": one[f"tokens@{k}"]}
+                for name, one in found.items()
+            }
+            for k in ks
+        }
 
     @property
     def gate(self) -> Confident:
@@ -268,31 +282,3 @@ def _run(sources: Sequence[Source], index: int) -> Run:
         max_turns=max(horizon, width),
         complete=complete,
     )
-
-
-def read_votes(path: Path) -> Votes:
-    """Accuracy and tokens of majority voting, from the votes.json that ``replay`` leaves.
-
-    ``path`` is the file or its folder.
-
-    Raises:
-        ConfigError: naming the file, if it holds none.
-    """
-    path = path / "votes.json" if path.is_dir() else path
-    votes: Votes = {}
-    try:
-        for name, values in json.loads(path.read_text(encoding="utf-8"))["datasets"].items():
-            counts = sorted(int(key[4:]) for key in values if key.startswith("maj@"))
-            for k in counts:
-                accuracy, tokens = float(values[f"maj@{k}"]), float(values[f"tokens@{k}"])
-                if not (0 <= accuracy <= 1 and tokens >= 0):
-                    raise ValueError(f"maj@{k} of {name!r} is {accuracy} at {tokens} tokens")
-                votes.setdefault(k, {})[name] = {"accuracy": accuracy, "avg_total_tokens": tokens}
-        if not votes:
-            raise ValueError("no data set with maj@k")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"--votes {path}: no votes of the replay command ({type(error).__name__}: {error}); "
-            "give the folder of the votes.json that it leaves"
-        ) from error
-    return votes

@@ -17,7 +17,7 @@ from svr_lightning.report.numbers import (
     text_of,
     values_of,
 )
-from svr_lightning.report.runs import Method, Rules, Votes, data_sets
+from svr_lightning.report.runs import Method, Rules, data_sets
 from svr_lightning.report.text import Rows, Table
 
 _COST = ("accuracy", "avg_total_tokens")
@@ -26,16 +26,16 @@ Columns = Sequence[tuple[Sequence[str], str]]
 """The data sets and the metric of each column."""
 
 
-def all_tables(methods: Sequence[Method], votes: Votes, rules: Rules | None = None) -> list[Table]:
+def all_tables(methods: Sequence[Method], rules: Rules | None = None) -> list[Table]:
     """Every table that the runs allow, the paper's main ones first.
 
-    ``votes`` may be empty; ``rules`` are of :func:`~svr_lightning.report.runs.compare_rules`.
+    ``rules`` are of :func:`~svr_lightning.report.runs.compare_rules`.
     """
     tables = [main_results(methods), results(methods)]
     if rules:
         tables.append(stopping_rules(methods, rules))
-    if votes:
-        tables.append(majority_vote(methods, votes))
+    if any(method.runs[0].votes for method in methods):
+        tables.append(majority_vote(methods))
     for number, method in enumerate(methods, start=1):
         tables += _of_method(method, number)
     return tables
@@ -196,10 +196,9 @@ def stopping_rules(methods: Sequence[Method], rules: Rules) -> Table:
     )
 
 
-def majority_vote(methods: Sequence[Method], votes: Votes) -> Table:
-    """Table 2: accuracy and tokens of majority voting, then of the methods."""
-    first_seeds = (name for method in methods for name in method.runs[0].tables)
-    sets = groups([*(name for row in votes.values() for name in row), *first_seeds])
+def majority_vote(methods: Sequence[Method]) -> Table:
+    """Table 2: accuracy and tokens of voting over recordings of fresh turns, then of the rest."""
+    sets = groups(name for method in methods for name in method.runs[0].tables)
     columns = [(names, metric) for names in sets.values() for metric in _COST]
     return Table(
         name="majority_vote",
@@ -207,8 +206,12 @@ def majority_vote(methods: Sequence[Method], votes: Votes) -> Table:
         "count the prompt once per sample or turn.",
         head=("Method", *_heads(sets, _COST)),
         rows=[
-            *(_row([f"Maj@{k}"], [row], columns) for k, row in votes.items()),
-            *(_row([method.name], method.seeds, columns) for method in methods),
+            *(
+                _row([f"{method.name} Maj@{k}"], [row], columns)
+                for method in methods
+                for k, row in method.runs[0].votes.items()
+            ),
+            *(_row([m.name], m.seeds, columns) for m in methods if not m.runs[0].votes),
         ],
     )
 

@@ -53,7 +53,7 @@ class PolicyModule(LightningModule):
     Args:
         policy: which model, and how it is prompted.
         recipe: whose prompts and self-checks the policy uses.
-        evaluation: adaptive inference, or samples for majority voting.
+        evaluation: how it is run.
         engine: what samples; None chooses by the policy's device.
         seed: of every random draw.
     """
@@ -178,10 +178,10 @@ class PolicyModule(LightningModule):
 
     def on_test_epoch_start(self) -> None:
         """Begin or continue the records of a test."""
-        self.begin_evaluation("votes" if self.evaluation.votes else "test", "test")
+        self.begin_evaluation("test", "test")
 
     def test_step(self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Solve a batch of one test data set, or sample votes on it."""
+        """Solve a batch of one test data set."""
         self._solve(batch, "test", dataloader_idx)
 
     def on_test_epoch_end(self) -> None:
@@ -226,9 +226,7 @@ class PolicyModule(LightningModule):
 
     def _solve(self, problems: list[Problem], split: Split, index: int = 0) -> None:
         source = self.data.sources[split][index]
-        voting = split == "test" and self.evaluation.votes
-        run = self.evaluator.vote if voting else self.evaluator.solve
-        run(problems, source.name, source.max_completion_tokens)
+        self.evaluator.solve(problems, source.name, source.max_completion_tokens)
 
     def finish_evaluation(self, stage: Split | None = None) -> None:
         """Write the files; with a ``stage``, also log the metrics under ``<stage>/...``."""

@@ -1,0 +1,149 @@
+"""Another program's log as a table: JSON lines, csv or parquet with a row per turn."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, ValidationError, convert
+
+from svr_lightning.analysis.records import MAX_COUNT, Count, SampleRecord, TurnRecord
+from svr_lightning.analysis.table import TurnTable, turn_tables
+from svr_lightning.core.types import Verdict
+from svr_lightning.errors import ConfigError, field_error, one_line, require
+
+_ROUNDING = 1e-9  # by which another program's confidence may leave [0, 1]
+
+
+class _Row(Struct):
+    """The columns that are read."""
+
+    id: str
+    confidence: float
+    correct: bool
+    turn: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None = None
+    tokens: Count = 0
+    cluster: str | None = None
+
+
+LOG_COLUMNS = _Row.__struct_fields__
+
+
+def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
+    """The turns of a log.
+
+    Args:
+        path: of the log.
+        columns: ``NAME=COLUMN`` for names of :data:`LOG_COLUMNS` that the log calls otherwise. Rows
+            of one problem are its turns, which are numbered by ``turn``; ``tokens`` and ``cluster``
+            may be missing, and ``turn`` if every problem has one row.
+
+    Raises:
+        ConfigError: naming the file and the row that cannot be used.
+    """
+    names = _column_names(columns)
+    turns: dict[str, list[TurnRecord]] = {}
+    clusters: dict[str, str | None] = {}
+    read = 0
+    try:
+        for values in _rows(path):
+            _add_turn(turns, clusters, _row(values, names), names["id"])
+            read += 1
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, csv.Error) as error:
+        raise ConfigError(f"{path}, row {read + 1}: {one_line(error)}") from error
+    require(bool(turns), f"{path}: there are no rows in it")
+    try:
+        records = [
+            SampleRecord(
+                **{"dataset": path.stem, "id": name, "task": "log", "question": ""},
+                reference="",
+                cluster=clusters[name],
+                returned_turn=len(one),
+                stopped_early=False,
+                turns=tuple(one),
+            )
+            for name, one in turns.items()
+        ]
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return turn_tables(records)[path.stem]
+
+
+def _column_names(columns: Sequence[str]) -> dict[str, str]:
+    names = dict(zip(LOG_COLUMNS, LOG_COLUMNS, strict=True))
+    for pair in columns:
+        name, _, column = pair.partition("=")
+        require(
+            name in names and bool(column),
+            f"--columns {pair}: give NAME=COLUMN with NAME one of {', '.join(LOG_COLUMNS)}",
+        )
+        names[name] = column
+    return names
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    if path.suffix == ".parquet":
+        from pyarrow.parquet import read_table
+
+        yield from read_table(path).to_pylist()
+    elif path.suffix == ".csv":
+        csv.field_size_limit(MAX_COUNT)
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            yield from csv.DictReader(stream)
+    else:
+        with path.open(encoding="utf-8-sig") as stream:
+            yield from (json.loads(line) for line in stream if line.strip())
+
+
+def _row(values: Any, names: Mapping[str, str]) -> _Row:
+    """A row's values: a csv holds text, and a table made by pandas floats, NaN for nothing."""
+    if not isinstance(values, dict):
+        raise ValueError("the row is no object with columns")
+    texts = {name: str(values.get(column, "")).strip() for name, column in names.items()}
+    texts = {k: v for k, v in texts.items() if v not in ("", "nan", "NaN", "None")}
+    if absent := [names[one] for one in ("id", "confidence", "correct") if one not in texts]:
+        has = ", ".join(map(str, values))
+        raise ValueError(f"no {', '.join(absent)}; the row has {one_line(has)}; see --columns")
+    whole = {k: v if k in ("id", "cluster") else v.removesuffix(".0") for k, v in texts.items()}
+    try:
+        row = convert(whole, _Row, strict=False)
+        if not -_ROUNDING <= row.confidence <= 1 + _ROUNDING:
+            raise ValidationError("Expected a number in [0, 1] - at `$.confidence`")
+    except ValidationError as error:
+        name, _, reason = field_error(error, "").partition(": ")
+        shown = one_line(repr(values[names[name]]))
+        raise ValueError(f"{names[name]}={shown}: {reason}") from error
+    return row
+
+
+def _add_turn(
+    turns: dict[str, list[TurnRecord]], clusters: dict[str, str | None], row: _Row, column: str
+) -> None:
+    """Add a row to its problem, whose ``column`` holds ids."""
+    name, known = row.id, clusters.get(row.id)
+    found = turns.setdefault(name, [])
+    if None not in (row.cluster, known) and row.cluster != known:
+        raise ValueError(
+            f"problem {name!r} has the clusters {known!r} and {row.cluster!r}; a problem belongs to"
+            " one"
+        )
+    if found and row.turn is None:
+        raise ValueError(
+            f"{column} {name!r} is there twice; if its rows are turns, name their column with "
+            "--columns turn=COLUMN, else give each problem an id of its own"
+        )
+    clusters[name] = known or row.cluster
+    found.append(
+        TurnRecord(
+            turn=row.turn or 1,
+            **{"text": "", "answer": None, "truncated": False, "finish_reason": "stop"},
+            correct=row.correct,
+            prompt_tokens=0,
+            completion_tokens=row.tokens,
+            verdict=Verdict.CORRECT,  # so that the confidence alone decides
+            confidence=min(max(row.confidence, 0.0), 1.0),
+        )
+    )
