@@ -51,7 +51,7 @@ def one_line(message: object) -> str:
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 
-def field_error(error: ValueError, whole: str) -> str:
+def field_error(error: Exception, whole: str) -> str:
     """A refusal of msgspec as ``FIELD: REASON``, with ``whole`` for the value as a whole."""
     reason, _, path = one_line(error).partition(" - at `$")
     return f"{path.strip('`.') or whole}: {reason}"

@@ -1,13 +1,8 @@
 """Recompute every number of a results.json from the samples.jsonl beside it.
 
-The same for a votes.json and its votes.jsonl, as far as no chance is in it: counts, mean@1, pass@k,
-tokens, and averages over data sets. Of the vote itself, k equal to the size of every pool is
-checked. Which answers are one vote is the package's to say, so the share of right votes is held
-between bounds that need no such notion: a vote is right for certain if one spelling of a right
-answer has more votes than all wrong samples together, and wrong for certain if no sample is right
-or if one wrong whole number has more votes than all right samples together; ties go to whichever
-was sampled first. For a share outside the bounds the nearer one is shown. maj@k of smaller k and
-all intervals are drawn at random and not checked.
+The same for the votes in replay/replay.json beside it, as far as no chance is in them: counts,
+mean@1, pass@k, tokens, averages over data sets, and the vote of k equal to the number of turns.
+maj@k of smaller k and all intervals are drawn at random and not checked.
 
 Shares no code with the package. Usage: python tests/recompute_results.py eval/after
 Exits with 1 and names each number that differs, is missing or is not accounted for.
@@ -15,7 +10,6 @@ Exits with 1 and names each number that differs, is missing or is not accounted 
 
 import json
 import math
-import re
 import sys
 from pathlib import Path
 from statistics import NormalDist
@@ -146,12 +140,12 @@ def recompute(samples):
 
 
 def vote_values(rows, ks, stored):
-    """Of one data set; maj@k as stored, but within the bounds where there are any."""
-    n, sizes = len(rows), [len(row["samples"]) for row in rows]
-    hits = [sum(s["correct"] for s in row["samples"]) for row in rows]
+    """Of one data set; maj@k as stored where it is drawn at random."""
+    n, sizes = len(rows), [len(row["turns"]) for row in rows]
+    hits = [sum(s["correct"] for s in row["turns"]) for row in rows]
     pools = list(zip(sizes, hits, strict=True))
     prompt, completion = (
-        ratio(sum(ratio(sum(s[t] for s in r["samples"]), len(r["samples"])) or 0 for r in rows), n)
+        ratio(sum(ratio(sum(s[t] for s in r["turns"]), len(r["turns"])) or 0 for r in rows), n)
         for t in ("prompt_tokens", "completion_tokens")
     )
     values = {
@@ -163,40 +157,28 @@ def vote_values(rows, ks, stored):
         missed = [math.comb(size - c, k) / math.comb(size, k) if size else 1 for size, c in pools]
         values[f"pass@{k}"] = 1 - sum(missed) / n
         values[f"tokens@{k}"] = k * (prompt + completion)
-        voted = values[f"maj@{k}"] = stored.get(f"maj@{k}")
-        if voted is None or not set(sizes) <= {0, k}:
-            continue
-        bounds = [vote_bounds(row["samples"]) for row in rows]
-        low, high = (sum(bound[side] for bound in bounds) / n for side in (0, 1))
-        values[f"maj@{k}"] = min(max(voted, low), high)
+        whole = set(sizes) <= {0, k}
+        votes = ratio(sum(vote(row["turns"]) for row in rows), n)
+        values[f"maj@{k}"] = votes if whole else stored.get(f"maj@{k}")
     return values
 
 
-def vote_bounds(samples):
-    """Whether the whole pool's vote is right for certain, and whether it may be right at all."""
-    right = [place for place, s in enumerate(samples) if s["correct"]]
-    wrong = [
-        place for place, s in enumerate(samples) if not s["correct"] and s["answer"] is not None
-    ]
-    numbers = [p for p in wrong if re.fullmatch("[0-9]{1,9}", samples[p]["answer"])]
-    certain = any(beats(same(samples, right, p), wrong) for p in right)
-    never = not right or any(beats(same(samples, numbers, p), right) for p in numbers)
-    return certain, not never
+def vote(turns):
+    """Whether the answer that most turns give is right, the first of equals."""
+    answers = {}
+    for turn in turns:
+        text = "".join((turn["answer"] or "").split())
+        if turn.get("answer_group", text):
+            answers.setdefault(turn.get("answer_group", text), []).append(turn["correct"])
+    return bool(answers) and max(answers.values(), key=len)[0]
 
 
-def same(samples, places, place):
-    return [p for p in places if samples[p]["answer"] == samples[place]["answer"]]
-
-
-def beats(ours, theirs):
-    return len(ours) > len(theirs) or (len(ours) == len(theirs) and ours[0] < theirs[0])
-
-
-def recompute_votes(pools, stored):
-    ks = stored["config"]["k"]
+def recompute_votes(samples, stored):
     kept = stored["datasets"]
+    found = {key for values in kept.values() for key in values if key.startswith("maj@")}
+    ks = sorted(int(key.removeprefix("maj@")) for key in found)
     datasets = by_dataset(
-        pools, lambda rows: vote_values(rows, ks, kept.get(rows[0]["dataset"], {}))
+        samples, lambda rows: vote_values(rows, ks, kept.get(rows[0]["dataset"], {}))
     )
     kinds = ("maj", "pass", "tokens")
     metrics = ["mean@1", *(f"{kind}@{k}" for k in ks for kind in kinds)]
@@ -236,13 +218,14 @@ def main(folder):
         stated = {key: stored.get(key) for key in ("datasets", "macro")}
         lines += differences("results", stated, recompute(folder / "samples.jsonl"))
         files += 1
-    if (folder / "votes.json").exists():
-        stored = json.loads((folder / "votes.json").read_text(encoding="utf-8"))
-        found = recompute_votes(folder / "votes.jsonl", stored)
-        lines += differences("votes", without_intervals(stored), found)
+    replay = folder / "replay" / "replay.json"
+    votes = json.loads(replay.read_text(encoding="utf-8")).get("votes") if replay.exists() else None
+    if votes:
+        found = recompute_votes(folder / "samples.jsonl", votes)
+        lines += differences("votes", without_intervals(votes), found)
         files += 1
     if not files:
-        sys.exit(f"{folder}: there is neither a results.json nor a votes.json")
+        sys.exit(f"{folder}: there is neither a results.json nor votes of a replay")
     print("\n".join(lines) or f"{folder}: every number agrees")
     return 1 if lines else 0
 

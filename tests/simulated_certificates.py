@@ -28,8 +28,8 @@ from svr_lightning.analysis.certificates import (
     tested,
 )
 from svr_lightning.analysis.intervals import split_clusters
+from svr_lightning.analysis.logs import load_log
 from svr_lightning.cli.certify import GRID
-from svr_lightning.cli.inputs import load_log
 from svr_lightning.core.stopping import Confident
 
 FOLDER = Path(__file__).parent / "recordings"

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from svr_lightning.analysis import metrics, results, table, voting
-from svr_lightning.analysis.records import SCHEMA_VERSION, PoolRecord, SampleRecord
+from svr_lightning.analysis.records import SCHEMA_VERSION, SampleRecord
 from svr_lightning.analysis.table import ProblemTable, TurnTable, problem_table
 
 Rows = Sequence[dict[str, Any]]
@@ -112,14 +112,9 @@ def records_of(rows: Rows) -> list[SampleRecord]:
     return [SampleRecord.from_json(row) for row in rows]
 
 
-def pools_of(rows: Rows) -> list[voting.Pools]:
-    """The columns of pools, by data set."""
-    return list(voting.pools_of([PoolRecord.from_json(row) for row in rows]))
-
-
 def vote(rows: Rows, *arguments: Any, **options: Any) -> dict[str, Any]:
-    """What voting makes of pools."""
-    return voting.vote([PoolRecord.from_json(row) for row in rows], *arguments, **options)
+    """What voting makes of recorded fresh turns."""
+    return voting.vote(turn_tables(rows), *arguments, **options)
 
 
 def turn_tables(rows: Rows) -> dict[str, TurnTable]:
@@ -208,18 +203,12 @@ def save(
 
 
 def pool(name: str, answers: str, right: str = "a", dataset: str = "toy") -> dict[str, Any]:
-    """A pool whose answers are letters, ``.`` for one that cannot be read."""
-    samples = [
+    """Fresh turns whose answers are letters, ``.`` for one that cannot be read."""
+    turns = [
         {
-            "text": "",
-            "answer": None if letter == "." else letter,
-            "correct": letter == right,
-            "truncated": False,
-            "prompt_tokens": 100,
-            "completion_tokens": 10 * place,
-            "finish_reason": "stop",
+            **turn(place, letter == right, None, None, 10 * place),
+            **{"answer": None if letter == "." else letter, "prompt_tokens": 100},
         }
         for place, letter in enumerate(answers, start=1)
     ]
-    problem = {"dataset": dataset, "id": name, "task": "math", "question": "", "reference": right}
-    return {"schema_version": SCHEMA_VERSION, **problem, "samples": samples}
+    return {**record(name, dataset=dataset), "returned_turn": len(turns), "turns": turns}

@@ -15,27 +15,66 @@ Shapes: C clusters, G thresholds.
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.intervals import cluster_sums
-from svr_lightning.analysis.p_values import binomial_cdf, mean_p_value, share_p_value
+from svr_lightning.analysis.operating_point import Limit, Name
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.table import TurnTable, pool, problem_table
 from svr_lightning.core.stopping import Confident
+from svr_lightning.errors import ConfigError
 
 STARTS = 4
 """Number of thresholds, evenly spaced over the grid, among which delta is divided at first."""
 _HALVINGS = 50
-
+_BETS = np.arange(1, 21) / 20
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
-# --- promises -----------------------------------------------------------------------------------
+class Kind(NamedTuple):
+    """What a promise is about."""
+
+    option: str
+    """Of the command."""
+    about: str
+    """What the option limits."""
+    worst: str | None
+    """The rate of answers that would count if all were wrong; None where all do."""
+    remedy: str
+    """Why no answer can break it, and what to promise instead."""
+
+
+KINDS: dict[Name, Kind] = {
+    "pse": Kind(
+        "max_pse",
+        "share of problems that stop early with a wrong answer",
+        "early",
+        "too few problems stop early at any threshold; promise --max-wrong-accepted instead",
+    ),
+    "wrong_accepted": Kind(
+        "max_wrong_accepted",
+        "share of wrong answers among accepted ones",
+        "accepted",
+        "no problem has an accepted answer at any threshold; lower --thresholds",
+    ),
+    "wrong": Kind("min_accuracy", "share of correct answers", None, ""),
+    "tokens": Kind(
+        "max_tokens",
+        "mean tokens per problem",
+        None,
+        "no problem can exceed --token-bound; promise fewer --max-tokens",
+    ),
+}
+"""By the name of a promise."""
+
+
+# --- what rules do ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,17 +135,11 @@ def replay_rules(
     return points
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """The mean loss of new problems is at most ``limit``."""
+# --- promises -----------------------------------------------------------------------------------
 
-    name: str
-    """``pse``: share of problems that stop before T_max with a wrong answer. ``wrong_accepted``:
-    share of wrong answers among accepted ones. ``wrong``: share of wrong answers. ``tokens``: mean
-    of prompts and completions."""
-    limit: float
-    bound: float = 1.0
-    """Upper bound of a problem's loss, known in advance: for tokens, T_max x model length."""
+
+class Promise(Limit, frozen=True, kw_only=True):
+    """The mean loss of new problems is at most ``limit``, and the tests of it."""
 
     def losses(self, point: Replayed) -> Floats:
         """[C] losses in [0, bound], whose mean is above the limit if the promise is violated.
@@ -126,8 +159,7 @@ class Promise:
         """
         if self.name == "tokens":
             return self.limit < self.bound
-        worst = {"pse": "early", "wrong_accepted": "accepted"}.get(self.name)
-        least = self.limit if self.name == "pse" else 0.0
+        worst, least = KINDS[self.name].worst, self.limit if self.name == "pse" else 0.0
         return worst is None or any(point.rates[worst] > least for point in points)
 
     def p_value(self, point: Replayed) -> float:
@@ -160,6 +192,67 @@ class Promise:
             return round(point.columns["wrong_accepted"].sum()), round(accepted)
         losses = self.losses(point)
         return round(losses.sum()), len(losses)
+
+
+# --- p-values -----------------------------------------------------------------------------------
+
+
+def binomial_cdf(k: int, n: int, p: float) -> float:
+    """P(Bin(n, p) <= k).
+
+    Examples:
+        >>> round(binomial_cdf(1, 2, 0.5), 12)
+        0.75
+    """
+    if k >= n or p <= 0:
+        return 1.0
+    if k < 0 or p >= 1:
+        return 0.0
+    j = np.arange(1, k + 1)
+    chosen = np.concatenate([[0.0], np.cumsum(np.log((n - j + 1) / j))])
+    places = np.arange(k + 1)
+    masses = np.exp(chosen + places * math.log(p) + (n - places) * math.log1p(-p))
+    return min(math.fsum(masses.tolist()), 1.0)
+
+
+def share_p_value(failures: int, n: int, limit: float) -> float:
+    """P-value of "the share of failures is above ``limit``", from ``failures`` of ``n``.
+
+    The exact binomial tail; 1 if nothing was seen, 0 for a limit that cannot be exceeded.
+    """
+    if limit >= 1:
+        return 0.0
+    return 1.0 if n == 0 or limit <= 0 else binomial_cdf(failures, n, limit)
+
+
+def mean_p_value(values: Floats, limit: float, bound: float = 1.0) -> float:
+    """P-value of "the mean is above ``limit``" for values known to be in [0, bound].
+
+    A betting test (Waudby-Smith and Ramdas 2024): with x = value / bound and m = limit / bound,
+    the capital prod(1 + l (m - x)) of a bet 0 <= l <= 1 / (1 - m) has expectation at most 1 under
+    the null, and so has its mean over a fixed grid of bets; 1 / capital is a p-value (Markov). It
+    does not depend on the order of the values.
+
+    Raises:
+        ConfigError: if a value lies outside [0, bound].
+    """
+    if len(values) and (values.min() < 0 or values.max() > bound):
+        raise ConfigError(
+            f"a problem's loss lies outside [0, {bound:g}]; give a larger token bound"
+        )
+    share = limit / bound
+    if share >= 1:
+        return 0.0  # the bound itself keeps this promise
+    if len(values) == 0 or share <= 0:
+        return 1.0
+    distinct, counts = np.unique(values, return_counts=True)
+    with np.errstate(divide="ignore"):  # a bet of everything may lose everything
+        gains = np.log1p(_BETS[:, None] / (1 - share) * (share - distinct / bound))
+    capital = (gains * counts).sum(1)
+    most = capital.max()
+    if most <= 0:  # no bet has won, so that their mean is at most 1
+        return 1.0
+    return float(min(1.0, math.exp(-most) / np.exp(capital - most).mean()))
 
 
 # --- the choice ---------------------------------------------------------------------------------
@@ -200,7 +293,7 @@ class Certification:
     threshold, with the other promises unchanged; promises for which no limit helps are left out."""
 
 
-def certify(points: Sequence[Replayed], promises: Sequence[Promise], delta: float) -> Certification:
+def certify(points: Iterable[Replayed], promises: Sequence[Promise], delta: float) -> Certification:
     """Test each point and choose.
 
     Args:
@@ -211,25 +304,28 @@ def certify(points: Sequence[Replayed], promises: Sequence[Promise], delta: floa
     points = _in_order(points)
     candidates = tested(points, promises, delta)
     choice = cheapest(candidates)
-    if choice is None:
-        levels = start_levels(len(points), delta, starts_of(promises, len(points)))
-        smallest = {one.name: _smallest_limit(points, promises, one, levels) for one in promises}
-        known = {name: limit for name, limit in smallest.items() if limit is not None}
-        return Certification(candidates=candidates, choice=None, bounds={}, smallest=known)
-    point = points[candidates.index(choice)]
-    bounds = {one.name: one.upper_bound(point, choice.level) for one in promises}
-    return Certification(candidates=candidates, choice=choice, bounds=bounds, smallest={})
+    if choice is not None:
+        point = points[candidates.index(choice)]
+        bounds: dict[str, float] = {
+            one.name: one.upper_bound(point, choice.level) for one in promises
+        }
+        return Certification(candidates=candidates, choice=choice, bounds=bounds, smallest={})
+    levels = start_levels(promises, len(points), delta)
+    smallest = {one.name: _smallest_limit(points, promises, one, levels) for one in promises}
+    known: dict[str, float] = {name: limit for name, limit in smallest.items() if limit is not None}
+    return Certification(candidates=candidates, choice=None, bounds={}, smallest=known)
 
 
 def tested(
-    points: Sequence[Replayed], promises: Sequence[Promise], delta: float
+    points: Iterable[Replayed], promises: Sequence[Promise], delta: float
 ) -> tuple[Candidate, ...]:
     """Each point by decreasing threshold; the arguments are those of :func:`certify`."""
     points = _in_order(points)
-    p_values = [{one.name: one.p_value(point) for one in promises} for point in points]
-    levels = start_levels(len(points), delta, starts_of(promises, len(points)))
+    p_values: list[dict[str, float]] = [
+        {one.name: one.p_value(point) for one in promises} for point in points
+    ]
+    levels = start_levels(promises, len(points), delta)
     certified, tried = sequential_test([max(each.values()) for each in p_values], levels)
-    rows = zip(points, p_values, tried.tolist(), certified.tolist(), strict=True)
     return tuple(
         Candidate(
             threshold=point.rule.threshold,
@@ -238,7 +334,9 @@ def tested(
             p_values=values,
             certified=holds,
         )
-        for point, values, level, holds in rows
+        for point, values, level, holds in zip(
+            points, p_values, tried.tolist(), certified.tolist(), strict=True
+        )
     )
 
 
@@ -247,23 +345,28 @@ def _in_order(points: Iterable[Replayed]) -> list[Replayed]:
 
 
 def cheapest(candidates: Sequence[Candidate]) -> Candidate | None:
-    """The certified one with the fewest tokens of those that accept any answer."""
-    useful = (row for row in candidates if row.certified and row.rates["accepted"])
-    return min(useful, key=_cost, default=None)
+    """The certified one with the fewest tokens of those that accept any answer.
 
-
-def starts_of(promises: Sequence[Promise], size: int) -> int:
-    """The number of ``size`` thresholds among which delta is divided at first.
-
-    A promise on premature stops alone is satisfied most easily by the strictest thresholds, so a
-    few starts are enough. Others may hold only in the middle of the grid: then every threshold is
-    a start, which certifies everything that Bonferroni's correction would, and more.
+    Without tokens the one with the fewest turns; of equals the more accurate, then the stricter.
     """
-    return min(STARTS, size) if all(one.name == "pse" for one in promises) else size
+
+    def cost(row: Candidate) -> tuple[float, ...]:
+        rates = row.rates
+        turns = 0 if rates["tokens"] else rates["turns"]
+        return rates["tokens"], turns, rates["wrong"], -row.threshold
+
+    useful = (row for row in candidates if row.certified and row.rates["accepted"])
+    return min(useful, key=cost, default=None)
 
 
-def start_levels(size: int, delta: float, starts: int) -> Floats:
-    """[size] shares of delta: equal at ``starts`` places, the first of them place 0."""
+def start_levels(promises: Sequence[Promise], size: int, delta: float) -> Floats:
+    """[size] shares of delta: equal at the starts, one of which is the strictest threshold.
+
+    A promise on premature stops alone is satisfied most easily by the strictest thresholds, so
+    :data:`STARTS` of them are enough. Others may hold only in the middle of the grid: then every
+    threshold is a start, which certifies everything that Bonferroni's correction would, and more.
+    """
+    starts = min(STARTS, size) if all(one.name == "pse" for one in promises) else size
     levels = np.zeros(size)
     levels[np.arange(starts) * size // starts] = delta / starts
     return levels
@@ -322,12 +425,6 @@ def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) 
         if binomial_cdf(failures, n, share) >= power:
             return n
         failures += 1
-
-
-def _cost(row: Candidate) -> tuple[float, float, float, float]:
-    """Fewest tokens first; without tokens, fewest turns; then correct answers, then strictness."""
-    rates = row.rates
-    return rates["tokens"], 0 if rates["tokens"] else rates["turns"], rates["wrong"], -row.threshold
 
 
 def _smallest_limit(

@@ -58,7 +58,10 @@ def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
     try:
         records = [
             SampleRecord(
-                **{"dataset": path.stem, "id": name, "task": "log", "question": ""},
+                dataset=path.stem,
+                id=name,
+                task="log",
+                question="",
                 reference="",
                 cluster=clusters[name],
                 returned_turn=len(one),
@@ -139,8 +142,11 @@ def _add_turn(
     found.append(
         TurnRecord(
             turn=row.turn or 1,
-            **{"text": "", "answer": None, "truncated": False, "finish_reason": "stop"},
+            text="",
+            answer=None,
             correct=row.correct,
+            truncated=False,
+            finish_reason="stop",
             prompt_tokens=0,
             completion_tokens=row.tokens,
             verdict=Verdict.CORRECT,  # so that the confidence alone decides

@@ -10,18 +10,52 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, ValidationError, convert
 
 from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
-from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.errors import ConfigError, field_error, one_line, require
 from svr_lightning.files import write_json
 
 OPERATING_POINT = "operating_point.json"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION: Literal[2] = 2
 """Of a certificate. One of another version is refused."""
-_PROMISE = {"name", "limit", "bound"}
 _OWN = "threshold"
 """The field that an operating point has beside those of its certificate."""
+
+
+Name = Literal["pse", "wrong_accepted", "wrong", "tokens"]
+
+
+class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a promise says: the mean loss of new problems is at most ``limit``."""
+
+    name: Name
+    """See :data:`~svr_lightning.analysis.certificates.KINDS`; ``wrong`` is 1 minus the accuracy."""
+    limit: float
+    bound: float = 1.0
+    """Upper bound of a problem's loss, known in advance: for tokens, T_max x model length."""
+
+    def __str__(self) -> str:
+        return f"{self.name} at most {self.limit:g}"
+
+
+class _Chosen(Struct):
+    threshold: float
+
+
+class _Content(Struct):
+    """The fields of a certificate's file that are read."""
+
+    schema_version: Literal[2]
+    certified: _Chosen
+    rule: dict[str, Any]
+    promises: Annotated[tuple[Limit, ...], Meta(min_length=1)]
+    max_turns: int
+    confidence: float
+    decoding: dict[str, Any] | None = None
+    weights: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +68,7 @@ class Certificate:
     max_turns: int
     decoding: Mapping[str, Any]
     """See :func:`~svr_lightning.analysis.results.certified_settings`."""
-    promised: tuple[Mapping[str, Any], ...]
-    """``name``, ``limit`` and ``bound`` of each promise."""
+    promised: tuple[Limit, ...]
     confidence: float
     weights: str | None = field(repr=False)
     """SHA-256 of the policy's weights, if it is known."""
@@ -51,34 +84,26 @@ class Certificate:
         require(path.is_file(), f"{path}: no such file; give the certificate.json of certify")
         content = _content(path) or {}
         try:
-            if content["schema_version"] != SCHEMA_VERSION:
-                raise ValueError(f"schema_version is not {SCHEMA_VERSION}")
-            chosen = content["certified"]
-            options = {**content["rule"], "threshold": chosen["threshold"]}
-            rule = rule_from_config({"stop": {"class_path": "Confident", "init_args": options}})
-            assert isinstance(rule, Confident)
-            found = cls(
-                id=_id(content),
-                rule=rule,
-                max_turns=int(content["max_turns"]),
-                decoding=dict(content.get("decoding") or {}),
-                promised=tuple(content["promises"]),
-                confidence=float(content["confidence"]),
-                weights=content.get("weights"),
-            )
-            if not found.promised or any(one.keys() - _PROMISE for one in found.promised):
-                raise ValueError("its promises cannot be read")
-            assert found.promises  # that there is a name and a number in each
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            why = f"is no certificate of a threshold ({error!r})"
-            raise ConfigError(f"{path}: {why}; certify again or remove it") from error
-        return found
+            found = convert(content, _Content)
+            rule = _rule(found.rule, found.certified.threshold)
+        except (ValidationError, ValueError) as error:
+            reason = f"is no certificate of a threshold ({field_error(error, 'the file')})"
+            raise ConfigError(f"{path}: {reason}; certify again or remove it") from error
+        own = {name: value for name, value in content.items() if name != _OWN}
+        return cls(
+            id=hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16],
+            rule=rule,
+            max_turns=found.max_turns,
+            decoding=found.decoding or {},
+            promised=found.promises,
+            confidence=found.confidence,
+            weights=found.weights,
+        )
 
     @property
     def promises(self) -> tuple[str, ...]:
         """What it promises, and how surely, in words."""
-        told = [f"{one['name']} at most {one['limit']:g}" for one in self.promised]
-        return (*told, f"confidence {self.confidence:g}")
+        return (*map(str, self.promised), f"confidence {self.confidence:g}")
 
     def departures(
         self,
@@ -93,14 +118,14 @@ class Certificate:
         ``otherwise`` is what becomes of a problem without an accepted answer. Promises on accuracy
         hold for the policy's last answer.
         """
-        found = [] if rule == self.rule else [f"the rule {rule} instead of {self.rule}"]
-        told = {**(decoding or {}), "max_turns": max_turns}
-        own = {**self.decoding, "max_turns": self.max_turns}
-        if "wrong" in {one["name"] for one in self.promised}:
-            told, own = told | {"otherwise": otherwise}, own | {"otherwise": "answer"}
-        pairs = [(name, told[name], value) for name, value in own.items() if name in told]
-        return found + [
-            f"{name}={now} instead of {value}" for name, now, value in pairs if now != value
+        now = {"rule": rule, **(decoding or {}), "max_turns": max_turns}
+        certified = {"rule": self.rule, **self.decoding, "max_turns": self.max_turns}
+        if "wrong" in {one.name for one in self.promised}:
+            now["otherwise"], certified["otherwise"] = otherwise, "answer"
+        return [
+            f"{name}={now[name]} instead of {value}"
+            for name, value in certified.items()
+            if name in now and now[name] != value
         ]
 
     def is_for(self, folder: str | os.PathLike[str]) -> bool:
@@ -121,13 +146,17 @@ def read_operating_point(folder: str | os.PathLike[str]) -> Confident | Certific
     if content.get("certified"):
         return Certificate.read(path)
     try:
-        options = {**content.get("rule", {}), "threshold": content[_OWN]}
-        rule = rule_from_config({"stop": {"class_path": "Confident", "init_args": options}})
+        return _rule(content.get("rule", {}), content[_OWN])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path}: 'threshold' and 'rule' are not those of a stopping rule "
             f"({one_line(error.__cause__ or repr(error))}); certify again or remove the file"
         ) from error
+
+
+def _rule(options: Mapping[str, Any], threshold: Any) -> Confident:
+    options = {**options, "threshold": threshold}
+    rule = rule_from_config({"stop": {"class_path": "Confident", "init_args": options}})
     assert isinstance(rule, Confident)
     return rule
 
@@ -139,11 +168,6 @@ def weights_digest(folder: str | os.PathLike[str]) -> str | None:
         with path.open("rb") as stream:
             digest.update(path.name.encode() + hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest() if files else None
-
-
-def _id(content: Mapping[str, Any]) -> str:
-    own = {name: value for name, value in content.items() if name != _OWN}
-    return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _content(path: Path) -> dict[str, Any] | None:

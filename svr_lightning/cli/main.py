@@ -9,6 +9,7 @@ from contextvars import copy_context
 from importlib import import_module
 from typing import NoReturn
 
+from svr_lightning.cli.messages import RENAMED
 from svr_lightning.errors import ConfigError, did_you_mean, error_line, program
 from svr_lightning.files import check_folder, config_file
 
@@ -29,16 +30,6 @@ READING = {
     "regrade": "grade recorded samples with another grader",
 }
 SERVING = {"serve": "a chat-completions server that refines each answer until a rule stops it"}
-
-RENAMED = {
-    "sweep": "replay FOLDER, with the folder of a recorded evaluation",
-    "vote": "replay FOLDER, with the folder of recorded fresh turns",
-    "--model.evaluation.votes": "--record --model.evaluation.fresh_turns true "
-    "--model.evaluation.max_turns N --model.evaluation.temperature 0.6",
-    "--samples": "the evaluation's folder, without an option",
-    "--help-all": "--help",
-}
-"""Commands and options of earlier versions, and how they are spelled now."""
 
 
 def _listed(commands: dict[str, str]) -> str:

@@ -28,8 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from svr_lightning.analysis.results import RESULTS, SAMPLES
 from svr_lightning.cli.inputs import read_questions
-from svr_lightning.cli.main import RENAMED
-from svr_lightning.cli.messages import explain, of_parser
+from svr_lightning.cli.messages import RENAMED, explain, of_parser
 from svr_lightning.errors import ConfigError, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
 from svr_lightning.files import to_json

@@ -6,20 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from scipy import stats
 
 from svr_lightning.analysis.certificates import (
     Promise,
     Replayed,
+    binomial_cdf,
     certify,
     labels_needed,
+    mean_p_value,
     replay_rules,
     replayed_rule,
     sequential_test,
+    share_p_value,
     start_levels,
-    starts_of,
 )
-from svr_lightning.analysis.p_values import binomial_cdf, mean_p_value, share_p_value
 from svr_lightning.core.stopping import Confident
 from tests.simulated_certificates import (
     CELLS,
@@ -187,12 +189,11 @@ def test_drift_is_found_where_new_problems_break_the_promise() -> None:
 
 
 def test_delta_is_shared_among_evenly_spaced_starts() -> None:
-    assert np.flatnonzero(start_levels(13, 0.1, 4)).tolist() == [0, 3, 6, 9]
-    assert start_levels(13, 0.1, 4).sum() == pytest.approx(0.1)
-    assert start_levels(5, 0.1, 1).tolist() == [0.1, 0, 0, 0, 0]
     stops, cost = Promise(name="pse", limit=0.1), Promise(name="tokens", limit=1, bound=2)
-    assert [starts_of([stops], 13), starts_of([stops], 2)] == [4, 2]
-    assert starts_of([stops, cost], 13) == 13
+    assert np.flatnonzero(start_levels([stops], 13, 0.1)).tolist() == [0, 3, 6, 9]
+    assert start_levels([stops], 13, 0.1).sum() == pytest.approx(0.1)
+    assert start_levels([stops], 2, 0.1).tolist() == [0.05, 0.05]
+    assert start_levels([stops, cost], 13, 0.1) == pytest.approx([0.1 / 13] * 13)
 
 
 def test_a_start_hands_on_what_it_keeps_and_a_failure_hands_on_nothing() -> None:
@@ -232,7 +233,9 @@ def test_without_a_choice_the_smallest_limit_that_would_do_is_told() -> None:
     assert found.candidates[0].broken == ["pse"]
     least = found.smallest["pse"]
     for shift, certified in ((1e-6, True), (-1e-6, False)):
-        again = certify([seen], [replace(promises[0], limit=least + shift), promises[1]], 0.1)
+        again = certify(
+            [seen], [structs.replace(promises[0], limit=least + shift), promises[1]], 0.1
+        )
         assert (again.choice is not None) == certified
     assert "tokens" not in found.smallest  # no limit on tokens would help
 

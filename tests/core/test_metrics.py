@@ -181,5 +181,5 @@ def test_a_metric_that_is_added_to_the_list_is_in_results_logs_intervals_tables_
     assert diagnose(tables, resamples=9)["datasets"]["toy"]["metrics"]["wrong"]["ci95"] is not None
     print_comparison("toy", results["datasets"]["toy"], results["datasets"]["toy"])
     assert "share of wrong answers" in capsys.readouterr().out
-    (_, table, *_) = all_tables(read_methods([str(save(tmp_path, adaptive()))]), {})
+    (_, table, *_) = all_tables(read_methods([str(save(tmp_path, adaptive()))]))
     assert "Wrong" in table.head

@@ -8,15 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svr_lightning.analysis.voting import (
-    answer_classes,
-    majority_is_right,
-    metric_names,
-    pass_at_k,
-)
+from svr_lightning.analysis.voting import majority_is_right, metric_names, pass_at_k
 from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import AnswerNumbers
 from svr_lightning.tasks.latex import equivalent
-from tests.trajectories import pool, pools_of, vote
+from tests.trajectories import pool, vote
 
 
 def accuracy(answers: str, k: int | None = None, resamples: int = 4000) -> float:
@@ -51,8 +47,8 @@ def by_hand(answers: str, k: int) -> float:
     """The share of k-subsets, in the order of the pool, whose majority is ``a``."""
     wins = []
     for chosen in combinations(answers, k):
-        heard = [letter for letter in chosen if letter != "."]
-        wins.append(bool(heard) and max(heard, key=heard.count) == "a")  # max takes the first
+        votes = [letter for letter in chosen if letter != "."]
+        wins.append(bool(votes) and max(votes, key=votes.count) == "a")  # max takes the first
     return sum(wins) / len(wins)
 
 
@@ -60,12 +56,12 @@ def by_hand(answers: str, k: int) -> float:
 @given(st.text(alphabet="ab.c", min_size=1, max_size=6), st.data())
 def test_every_subset_votes_as_counted_one_by_one(answers: str, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(answers)))
-    (pools,) = pools_of([pool("x", answers)])
+    letters = np.array([["ab.c".index(letter) for letter in answers]])
     subsets = list(combinations(range(len(answers)), k))
     chosen = np.zeros((1, len(subsets), len(answers)), dtype=bool)
     for row, places in enumerate(subsets):
         chosen[0, row, list(places)] = True
-    outcomes = majority_is_right(pools.answer, pools.correct, chosen)
+    outcomes = majority_is_right(np.where(letters == 2, -1, letters), letters == 0, chosen)
     assert outcomes.mean() == pytest.approx(by_hand(answers, k))
 
 
@@ -189,7 +185,12 @@ def test_an_interval_has_the_chance_of_the_samples_in_it_too() -> None:
 def test_answers_that_an_evaluator_takes_for_one_are_one_vote(
     task: str, answers: list[str | None], classes: list[int]
 ) -> None:
-    assert answer_classes(get_task(task), answers) == classes
+    assert numbers(task, answers) == classes
+
+
+def numbers(task: str, answers: list[str | None]) -> list[int]:
+    known = AnswerNumbers(get_task(task).answer_form)
+    return [known.number(answer) - 1 for answer in answers]
 
 
 def test_forms_of_math_answers_are_the_same_where_the_evaluator_says_so() -> None:
@@ -219,11 +220,4 @@ def test_a_megabyte_of_anything_is_one_answer_at_most(hostile_text: str) -> None
     for name in ("countdown", "gsm8k", "math"):
         task = get_task(name)
         answers = [hostile_text, hostile_text[:150], task.extract_answer(hostile_text)]
-        assert max(answer_classes(task, answers)) < len(answers)
-
-
-def test_a_sample_without_a_label_is_named() -> None:
-    record = pool("x", "ab")
-    record["samples"][1]["correct"] = None
-    with pytest.raises(ValueError, match="'x' of 'toy' has no label at sample 2"):
-        vote([record], [1])
+        assert max(numbers(name, answers)) < len(answers)

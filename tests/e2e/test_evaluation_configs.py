@@ -9,7 +9,6 @@ import yaml
 
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.metrics import MATH_5
-from svr_lightning.analysis.results import read_pools
 from svr_lightning.core.stopping import Confident, rule_from_config
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -83,12 +82,15 @@ def test_all_seven_give_samples_for_voting(
     tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(CONFIGS.parent)
-    folder = evaluate(tmp_path, "eval/majority_vote.yaml", **{"data.eval_batch_size": 1})
-    assert [file.name for file in folder.rglob("*") if file.is_file()] == ["votes.jsonl"]
-    pools = read_pools(folder / "votes" / "votes.jsonl")
-    assert [pool.dataset for pool in pools] == list(ALL_7)
-    assert [pool.task for pool in pools] == ["countdown", "gsm8k", *["math"] * 5]
-    for pool in pools:
-        assert len(pool.samples) == 16
-        assert len({sample.text for sample in pool.samples}) > 5  # drawn apart
-        assert {sample.prompt_tokens for sample in pool.samples} == {pool.samples[0].prompt_tokens}
+    folder = evaluate(tmp_path, "eval/majority_vote.yaml", **{"data.eval_batch_size": 1}) / "test"
+    rows = lines(folder / "samples.jsonl")
+    assert [row["dataset"] for row in rows] == list(ALL_7)
+    for row in rows:
+        assert len(row["turns"]) == 16
+        assert len({turn["text"] for turn in row["turns"]}) > 5  # drawn apart
+        assert {turn["prompt_tokens"] for turn in row["turns"]} == {
+            row["turns"][0]["prompt_tokens"]
+        }
+    assert main(["replay", str(folder)]) == 0
+    votes = json.loads((folder / "replay" / "replay.json").read_text())["votes"]
+    assert votes["macro"]["all"].keys() >= {"maj@3", "maj@5", "maj@10"}

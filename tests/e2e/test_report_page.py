@@ -48,9 +48,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     save(folder / "b", recording(SETS, turns=4, seed=1, skill=0.7))
     out = folder / "report"
     methods = read_methods([f"SVR={folder / 'a'}", f"other={folder / 'b'}"])
-    figures, notes = all_figures(methods, {})
+    figures, notes = all_figures(methods)
     some = figures[:4]  # the rest takes its time and adds nothing to the page's layout
-    write_report(out, methods, some, notes, all_tables(methods, {}), most=100)
+    write_report(out, methods, some, notes, all_tables(methods), most=100)
     return (out / "index.html").as_uri()
 
 

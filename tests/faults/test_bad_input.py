@@ -46,7 +46,7 @@ SERVERS = (ENGINE, "svr_lightning.engines.servers.ServersEngine")
         ([*SERVERS, f"{ENGINE}.urls", "http://a"], ["model.engine: Expected a", "http://a"]),
         # Of a section: a number out of range, or settings that contradict each other.
         ([STOP, "Confident", f"{STOP}.threshold", "1.5"], ["threshold=1.5", "[0, 1]"]),
-        (["--model.evaluation.votes", "10"], ["votes=10 at temperature=0", "above 0"]),
+        (["--model.evaluation.votes", "10"], ["now --record --model.evaluation.fresh_turns true"]),
         (["--model.sampling.temperature", "0"], ["temperature=0", "above 0"]),
         (["--model.policy.max_model_len", "100"], ["max_prompt_tokens=512", "max_model_len=100"]),
         ([f"{RECIPE}.init_args.horizon", "0"], ["model.recipe.init_args.horizon=0", "at least 1"]),

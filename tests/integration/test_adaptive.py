@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.analysis.records import AnyRecord
+from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.results import Journal
 from svr_lightning.core.stopping import (
@@ -350,14 +350,14 @@ def test_problems_finish_from_the_start_on_and_finished_ones_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[set[str]] = []
-    finished: list[AnyRecord] = []
+    finished: list[SampleRecord] = []
     seen: set[str] = set()
     append = Journal.append
 
     def note(problem: Problem, _turn: Any) -> None:
         seen.add(problem.id)
 
-    def add(journal: Journal, record: AnyRecord) -> None:
+    def add(journal: Journal, record: SampleRecord) -> None:
         append(journal, record)
         finished.append(record)
         begun.append(set(seen))
@@ -386,47 +386,6 @@ def test_problems_finish_from_the_start_on_and_finished_ones_are_not_run_again(
         "results.json",
         "samples.jsonl",
     ]
-
-
-def test_votes_are_independent_first_turns_in_the_order_of_their_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = replace(PROBLEMS[1], id="too-long", question="8 4 2 " * 400)
-    finished: list[str] = []
-
-    def speak(name: str, sample: int, turn: int) -> list[int]:
-        assert turn == 1
-        return words(f"<answer>{'8+4-2' if sample == 1 else '8*4'}</answer>" + " and" * sample)
-
-    engine = at_places(speak)
-    engine.max_batch = 2
-    monkeypatch.setattr(Journal, "append", lambda _, record: finished.append(record.id))
-    sampling = evaluator(engine, votes=3, root=tmp_path)
-    sampling.begin("votes", step=STEP, fingerprint="f")
-    records = sampling.vote([PROBLEMS[0], long, PROBLEMS[2]], "toy")
-    pools = [record.to_json() for record in records]
-    assert finished == ["too-long", "a", "c"]
-    assert [pool["id"] for pool in pools] == ["a", "too-long", "c"]
-    assert [len(pool["samples"]) for pool in pools] == [3, 0, 3]
-    assert pools[1]["error"] == "the problem does not fit 600 prompt tokens"
-    assert {k: v for k, v in pools[0].items() if k != "samples"} == {
-        "schema_version": 2,
-        "payload": dict(PROBLEMS[0].payload),
-        "dataset": "toy",
-        "id": "a",
-        "question": PROBLEMS[0].question,
-        "reference": "10",
-        "task": "countdown",
-    }
-    answers = [(s["answer"], s["correct"]) for s in pools[0]["samples"]]
-    assert answers == [("8*4", False), ("8+4-2", True), ("8*4", False)]
-    assert list(pools[0]["samples"][0]) == [
-        *("text", "answer", "correct", "truncated"),
-        *("prompt_tokens", "completion_tokens", "finish_reason"),
-    ]
-    first = {request.prompt_ids for request in engine.requests}
-    assert len(first) == 2  # one prompt per problem: that of its first turn
-    assert RENDERER.prompt_ids(first_turn_messages(get_task("countdown"), PROBLEMS[0])) in first
 
 
 def test_fresh_turns_are_independent_samples_of_the_first_prompt() -> None:

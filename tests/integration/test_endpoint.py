@@ -316,20 +316,6 @@ def test_a_server_that_tells_log_probabilities_can_be_stopped_by_them(
     assert record["turns"][0].get("completion_logprob") == (-0.5 if known else None)
 
 
-def test_votes_are_sampled_from_a_server_too(tmp_path: Path) -> None:
-    def answer(body: dict[str, Any], _: int) -> Reply:
-        refused = question_of(body) == "b" and body["seed"] % 2
-        return Reply(b"too long", status=400) if refused else unsure(body)
-
-    with ChatServer(answer) as server:
-        pools = remote(server, tmp_path, evaluation={"votes": 8, "temperature": 0.6}).vote(
-            PROBLEMS, "toy"
-        )
-    assert [len(pool.samples) for pool in pools] == [8, 0, 8]
-    assert pools[1].error == "turn 1: the server refuses it: HTTP 400, too long"
-    assert len({body["seed"] for body in server.bodies}) == 24
-
-
 def test_model_text_of_any_kind_survives_the_wire_and_the_disk(tmp_path: Path) -> None:
     hostile = "\x1b[2J[bold]\u2028\x00\ud800 \U0001f600</think>"
     with ChatServer(lambda *_: completion(hostile)) as server:

@@ -80,7 +80,7 @@ def test_a_certificate_brings_its_whole_rule_and_names_other_settings(tmp_path: 
     same = {"max_turns": 3, "temperature": 0.0, "top_k": 0}
     assert found.departures(rule, 10, same) == []
     assert found.departures(Confident(threshold=0.9), 3, {**same, "temperature": 0.6}) == [
-        f"the rule CORRECT at confidence >= 0.9 instead of {rule}",
+        f"rule=CORRECT at confidence >= 0.9 instead of {rule}",
         "temperature=0.6 instead of 0.0",
         "max_turns=3 instead of 10",
     ]

@@ -10,7 +10,7 @@ from pyarrow import Table
 from pyarrow.parquet import write_table
 
 from svr_lightning.__main__ import main
-from svr_lightning.cli.inputs import load_log
+from svr_lightning.analysis.logs import load_log
 from svr_lightning.errors import ConfigError
 
 
@@ -51,13 +51,13 @@ def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) ->
         (
             {"id": 1, "p": 85, "correct": 1},
             ["confidence=p"],
-            "log.jsonl, row 1: p=85 must be a number in [0, 1]",
+            "log.jsonl, row 1: p=85: Expected a number in [0, 1]",
         ),
-        ({"id": 1, "confidence": [0.5], "correct": 1}, [], "confidence=[0.5] must be a number"),
+        ({"id": 1, "confidence": [0.5], "correct": 1}, [], "confidence=[0.5]: Expected `float`"),
         (
             {"id": 1, "confidence": 0.5, "correct": "yes"},
             [],
-            "correct='yes' must be true, false, 1",
+            "correct='yes': Expected `bool`",
         ),
         (
             {"id": 1, "confidence": 0.5},
@@ -67,9 +67,17 @@ def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) ->
         ({"id": "", "confidence": 0.5, "correct": 1}, [], "log.jsonl, row 1: no id"),
         ({"id": 1, "confidence": math.nan, "correct": 1}, [], "log.jsonl, row 1: no confidence"),
         ({"id": 1, "confidence": 0.5, "correct": 1, "turn": 2}, [], "numbered from 1; found 2"),
-        ({"id": 1, "confidence": 0.5, "correct": 1, "turn": 0}, [], "a turn's number, from 1"),
-        ({"id": 1, "confidence": 0.5, "correct": 1, "tokens": "x"}, [], "tokens='x' must be a"),
-        ({"id": 1, "confidence": 0.5, "correct": 1, "tokens": 1.5}, [], "must be a whole number"),
+        ({"id": 1, "confidence": 0.5, "correct": 1, "turn": 0}, [], "turn=0: Expected `int` >= 1"),
+        (
+            {"id": 1, "confidence": 0.5, "correct": 1, "tokens": "x"},
+            [],
+            "tokens='x': Expected `int`",
+        ),
+        (
+            {"id": 1, "confidence": 0.5, "correct": 1, "tokens": 1.5},
+            [],
+            "tokens=1.5: Expected `int`",
+        ),
         ([1], [], "log.jsonl, row 1: the row is no object"),
         ({}, ["score=p"], "--columns score=p: give NAME=COLUMN"),
     ],

@@ -1,16 +1,13 @@
-"""``svr replay``: every operating point of recorded turns, and votes of recorded pools."""
+"""``svr replay``: every operating point of recorded turns, and votes of fresh ones."""
 
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.analysis.results import read_pools
 from svr_lightning.core.stopping import Confident, Majority, rule_as_config
-from svr_lightning.errors import ConfigError
 from tests.trajectories import adaptive, pool, record, save, uncensored, write_results
 
 
@@ -68,7 +65,7 @@ def test_the_operating_point_is_the_rule_that_the_run_had(
         (["--max-turns", "0"], "--max-turns 0 must be at least 1"),
         (["--budget", "0"], "--budget must be above 0 tokens"),
         (["--out", __file__], f"{__file__} is a file"),
-        (["--samples", "x"], "--samples: evaluations are given as folders, without an option"),
+        (["--samples", "x"], "--samples is now the evaluation's folder, without an option"),
     ],
 )
 def test_a_setting_out_of_range_is_one_line(
@@ -104,62 +101,39 @@ def test_the_commands_that_became_a_part_of_it_name_it(
     for old in ("sweep", "vote"):
         assert main([old, "--anything"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert f"{old} is now a part of replay: give it the evaluation's folder" in line
+        assert f"{old} is now replay FOLDER" in line
 
 
-# --- pools of samples ---------------------------------------------------------------------------
+# --- votes of fresh turns -----------------------------------------------------------------------
+
+FRESH = {"model": {"evaluation": {"fresh_turns": True}}}
 
 
-def pools(folder: Path, *records: dict[str, Any]) -> Path:
-    folder.mkdir(exist_ok=True)
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    (folder / "votes.jsonl").write_text(text)
-    return folder
-
-
-def test_votes_are_printed_and_every_number_is_written(
+def test_fresh_turns_vote_and_every_number_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hostile = "[red]\x1b[31m\n" + "long" * 20
-    folder = pools(
-        tmp_path / "votes",
-        pool("x", "aab", dataset="math500"),
-        pool("y", "bba", dataset=hostile),
-    )
-    shown = shown_by(capsys, folder, "--k", "3", "1", "3", "--out", tmp_path / "out")
+    hostile = "[red]\x1b[31m\n" + "long" * 5
+    rows = [pool("x", "aab", dataset="math500"), pool("y", "bba", dataset=hostile)]
+    folder = save(tmp_path, rows, FRESH)
+    shown = shown_by(capsys, folder, "--k", "3", "1", "3")
     assert "\x1b[31m" not in shown
     assert max(map(len, shown.splitlines()[:-1])) <= 80
     assert "average, all (2 sets)" in shown
-    stored = json.loads((tmp_path / "out" / "votes.json").read_text())
-    assert stored["datasets"]["math500"]["maj@3"] == 1.0
-    assert stored["datasets"][hostile]["maj@3"] == 0.0
-    assert stored["macro"]["all"]["maj@3"] == 0.5
-    assert stored["config"]["k"] == [1, 3]
+    votes = json.loads((tmp_path / "replay" / "replay.json").read_text())["votes"]
+    assert votes["datasets"]["math500"]["maj@3"] == 1.0
+    assert votes["datasets"][hostile]["maj@3"] == 0.0
+    assert votes["macro"]["all"]["maj@3"] == 0.5
+    assert votes["macro"]["all"].keys() >= {"maj@1", "maj@3"}
+    # Without --k the paper's numbers of votes, as far as there are turns.
+    assert "majority of fresh turns" in shown_by(capsys, folder)
+    assert "majority of fresh turns" not in shown_by(capsys, save(tmp_path / "svr", uncensored()))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"task": ["math"]}, "'task' of the record must be a string"),
-        ({"samples": []}, "either samples or an 'error'"),
-        ({"samples": [{}]}, "sample 1 has no"),
-        ({"id": "first"}, "repeats toy/first of line 1"),
-    ],
-)
-def test_a_line_that_is_no_pool_is_named(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    folder = pools(tmp_path, pool("first", "ab"), {**pool("x", "ab"), **changes})
-    with pytest.raises(ConfigError, match=rf"line 2: .*{message}"):
-        read_pools(folder / "votes.jsonl")
-
-
-def test_pools_that_cannot_be_counted_are_named(
+def test_numbers_of_votes_that_cannot_be_counted_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = pools(tmp_path / "some", pool("x", "ab"))
+    folder = save(tmp_path / "some", [pool("x", "ab")], FRESH)
     assert "has 2 samples and k=4; ask for at most k=2" in refused(capsys, folder, "--k", 4)
     assert "--k 0: must be at least 1" in refused(capsys, folder, "--k", 0)
-    unknown = pools(tmp_path / "unknown", {**pool("x", "ab"), "task": "chess"})
-    assert "chess" in refused(capsys, unknown, "--k", 1)
-    assert "there is no problem in it" in refused(capsys, pools(tmp_path / "empty"))
+    refining = save(tmp_path / "svr", uncensored())
+    assert "votes need turns of model.evaluation.fresh_turns" in refused(capsys, refining, "--k", 3)

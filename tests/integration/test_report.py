@@ -18,13 +18,13 @@ from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures, rule_numbers
 from svr_lightning.report.numbers import text_of
 from svr_lightning.report.page import POLICY, page
-from svr_lightning.report.runs import Method, compare_rules, heading, read_methods, read_votes
+from svr_lightning.report.runs import Method, compare_rules, heading, read_methods
 from svr_lightning.report.tables import all_tables, headline
 from svr_lightning.report.text import tables_tex, visible
 from svr_lightning.report.trajectories import CLASSES, classes, trajectories
 from tests.hostile_text import EVIL
 from tests.synthetic import recording
-from tests.trajectories import record, records_of, save, turn, turn_tables, uncensored
+from tests.trajectories import pool, record, records_of, save, turn, turn_tables, uncensored
 
 NAME = EVIL.replace("=", "")  # a name ends at the first equals sign
 
@@ -58,7 +58,7 @@ def test_the_same_name_is_another_data_set_or_another_seed(tmp_path: Path) -> No
         paths.append(f"SVR={save(tmp_path / name, rows, config(7))}")
     (method,) = read_methods(paths)
     assert [list(run.tables) for run in method.runs] == [["gsm8k", "math500"]] * 2
-    (table,) = [t for t in all_tables([method], {}) if t.name == "main_results"]
+    (table,) = [t for t in all_tables([method]) if t.name == "main_results"]
     assert table.rows[0] == ["SVR", *["0.500 \u00b1 0.000"] * 3]
     assert table.head == ("Method", "GSM8K", "MATH500", "All-2")
 
@@ -76,7 +76,7 @@ def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Pat
         rows = [record(str(i), one, early=True) for i, one in enumerate(turns)]
         save(tmp_path / str(seed), rows, config(seed))
     methods = read_methods([f"m={tmp_path / '0'}", f"m={tmp_path / '1'}"])
-    found = {table.name: table for table in all_tables(methods, {})}
+    found = {table.name: table for table in all_tables(methods)}
     # 3/4 and 1/4: mean 1/2, sample standard deviation sqrt(2 * (1/4)^2).
     assert found["main_results"].rows[0][1] == "0.500 \u00b1 0.354"
     rows = found["seed_robustness_1"].rows
@@ -138,11 +138,11 @@ def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path: Path) -> N
     save(tmp_path / "a", recording(turns=3, seed=1), config(1))
     save(tmp_path / "b", recording(turns=3, seed=2), config(2))
     arguments = [f"{NAME}={tmp_path / 'a'}", f"{NAME}={tmp_path / 'b'}", f"b={tmp_path / 'b'}"]
-    values = {"maj@3": 0.5, "tokens@3": 900.0, "maj@10": 0.625, "tokens@10": 3000.0}
-    datasets = dict.fromkeys(read_methods(arguments)[1].runs[0].tables, values)
-    (tmp_path / "votes.json").write_text(json.dumps({"datasets": datasets}))
-    methods = read_methods(arguments)
-    tables = all_tables(methods, read_votes(tmp_path), compare_rules(methods))
+    fresh = {"model": {"evaluation": {"fresh_turns": True}}}
+    first = [*read_methods(arguments)[1].runs[0].tables]
+    save(tmp_path / "pool", [pool("x", "aba", dataset=name) for name in first], fresh)
+    methods = read_methods([*arguments, f"GRPO={tmp_path / 'pool'}"])
+    tables = all_tables(methods, compare_rules(methods))
     names = [table.name for table in tables]
     assert len(set(names)) == len(names)
     assert {re.sub("_[0-9]+$", "", name) for name in names} == {
@@ -152,7 +152,10 @@ def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path: Path) -> N
     text = tables_tex(tables)
     assert text.isascii()
     assert _balanced(text)
-    assert "Maj@10 & 0.625 & 3000 & 0.625 & 3000 \\\\" in text
+    # Two of three samples are right; prompts of 100 tokens, completions of 10, 20 and 30.
+    assert "GRPO Maj@3 & 1.000 & 360 & 1.000 & 360 \\\\" in text
+    (votes,) = (line for line in all_figures(methods)[0][0].numbers["panels"][0]["lines"][1:])
+    assert votes == {"name": "GRPO, votes", "accuracy": [1.0], "tokens": [360.0]}
     assert "+- " in text
 
 
@@ -169,7 +172,7 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
     save(tmp_path / "svr", uncensored())
     methods = read_methods([str(tmp_path / name) for name in ("mt", "one", "svr")])
     assert [method.runs[0].self_checks for method in methods] == [False, False, True]
-    found = {table.name: table for table in all_tables(methods, {})}
+    found = {table.name: table for table in all_tables(methods)}
     assert [name for name in found if "threshold" in name] == ["thresholds_3"]
     assert [row[0] for row in found["fixed_budget_sweep_1"].rows] == ["K = 1", "K = 2"]
     assert found["fixed_budget_sweep_3"].rows[-1][0] == "Adaptive"
@@ -179,7 +182,7 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
     assert row[5:9] == ["0.500", "1.000", "2.00", "310"]
     assert set(row[9:]) == {"--"}
     assert "mt: 2 fixed turns; one: one turn; svr: CORRECT at" in found["results"].caption
-    figures, notes = all_figures(methods, {})
+    figures, notes = all_figures(methods)
     names = [figure.name for figure in figures if figure.method in (0, 1)]
     assert names == ["2_budgets_1", "6_transitions_1"]
     assert not any("fixed budgets" in note for note in notes)
@@ -219,15 +222,15 @@ def test_data_sets_outside_of_the_papers_are_in_no_average_and_have_figures_of_t
         "SVR, inside: 1.000 accuracy at 105 tokens per problem (1 problems). "
         "SVR, outside: 0.000 accuracy at 107 tokens per problem (1 problems)."
     )
-    figures, _ = all_figures(methods, {})
+    figures, _ = all_figures(methods)
     assert [panel["name"] for panel in figures[0].numbers["panels"]] == ["inside", "outside"]
-    assert all_tables(methods, {})[0].head == ("Method", "inside", "outside")
+    assert all_tables(methods)[0].head == ("Method", "inside", "outside")
 
 
 def test_methods_without_a_common_data_set_are_drawn_apart_with_a_note(tmp_path: Path) -> None:
     for name in "ab":
         save(tmp_path / name, [record("x", (True, "C", 0.9, 5), dataset=name, early=True)])
-    figures, notes = all_figures(read_methods([f"{n}={tmp_path / n}" for n in "ab"]), {})
+    figures, notes = all_figures(read_methods([f"{n}={tmp_path / n}" for n in "ab"]))
     points = [[p["name"] for p in panel["points"]] for panel in figures[0].numbers["panels"]]
     assert points == [["a"], ["b"]]
     assert "No data set is common to all methods, so they cannot be compared." in notes
@@ -368,7 +371,7 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
     tmp_path: Path,
 ) -> None:
     path = save(tmp_path / "run", uncensored(), config(42))
-    figures, notes = all_figures(read_methods([f"m={path}"]), {})
+    figures, notes = all_figures(read_methods([f"m={path}"]))
     assert notes == []
     assert [figure.name[0] for figure in figures] == ["1", "2", "3", "4", "6", "7"]
     for figure in figures:
@@ -388,7 +391,6 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
         (["m={folder}/nowhere"], "nowhere"),
         (["m={folder}"], "eval/one"),
         (["={folder}/eval/one"], "NAME=FOLDER"),
-        (["m={folder}/eval/one", "--votes", "{folder}/bad.json"], "bad.json"),
         (["m={folder}/eval/one", "--max-trajectories", "-1"], "--max-trajectories"),
         (["m={folder}/eval/one", "--budget", "0"], "--budget must be above 0"),
         (["m={folder}/eval/one", "--budget", "500"], "--budget: no stopping rule"),

@@ -23,7 +23,7 @@ def test_stopping_rules_are_compared_at_the_tokens_of_the_first_method(tmp_path:
     rules = compare_rules(methods)
     spent = methods[0].runs[0].datasets["gsm8k"]["avg_total_tokens"]
     assert {n: parts["GSM8K"]["budget"] for n, parts in rules.items()} == {0: spent, 2: spent}
-    (table,) = [t for t in all_tables(methods, {}, rules) if t.name == "stopping_rules"]
+    (table,) = [t for t in all_tables(methods, rules) if t.name == "stopping_rules"]
     for parts, name in zip(rules.values(), ("a, seed 11", "b, seed 12"), strict=True):
         found = parts["GSM8K"]
         rows = [row for row in table.rows if row[0] == name[0]]
@@ -34,7 +34,7 @@ def test_stopping_rules_are_compared_at_the_tokens_of_the_first_method(tmp_path:
             f"{name}, GSM8K: within {spent:,.0f} tokens per problem the best stopping rule that "
             f"reads no labels is {found['winner']!r}, with {best[4]} accuracy."
         ) in table.caption
-    (plot,) = [p for p in all_figures(methods, {}, rules)[0] if p.name == "5_stopping_rules_1"]
+    (plot,) = [p for p in all_figures(methods, rules)[0] if p.name == "5_stopping_rules_1"]
     # At most 1, 2, 3 and 4 turns under its own rule.
     assert (len(plot.numbers["own"]), plot.numbers["own"][-1]["tokens"]) == (4, spent)
     assert svg(plot.draw, plot.numbers) == svg(plot.draw, json.loads(json.dumps(plot.numbers)))
