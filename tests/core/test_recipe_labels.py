@@ -30,11 +30,12 @@ def in_evaluation(recipe: Recipe, problems: list[Problem]) -> str:
     turns, _ = recipe.stop_policy(4, None)
     decoding = Decoding(max_completion_tokens=999)
     actors = Actors(mixed)
-    actors.run(
+    jobs = (
         Job(problem, i, chain(recipe.dialogue, problem, i, turns), decoding)
         for problem in problems
         for i in range(3)
     )
+    assert [*actors.stream(jobs)]
     return json.dumps(actors.prompts)
 
 
