@@ -22,7 +22,7 @@ from svr_lightning.core.metrics import VERDICT_CODES as VERDICT_CODES
 class ColumnMetric(Metric):
     """Gathers columns over batches and ranks, drops repeated rows, computes one number.
 
-    A subclass names its metric, and its columns in the order in which the metric takes them.
+    A subclass names its metric, and its columns in the order in which :meth:`update` takes them.
     """
 
     is_differentiable = False
@@ -30,10 +30,10 @@ class ColumnMetric(Metric):
     name: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
 
-    def __init_subclass__(cls, name: str = "", **kwargs: Any) -> None:
+    def __init_subclass__(cls, name: str, columns: tuple[str, ...], **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if name:
-            cls.name, cls.higher_is_better = name, DEFINITIONS[name].higher_is_better
+        cls.name, cls.columns = name, columns
+        cls.higher_is_better = DEFINITIONS[name].higher_is_better
 
     def __init__(self, **kwargs: Any) -> None:
         # torchmetrics does not forget a computed value when another metric is merged in.
@@ -41,10 +41,20 @@ class ColumnMetric(Metric):
         for name in (*self.columns, "example_ids"):
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
-    def _append(self, example_ids: Tensor | None, **columns: Tensor) -> None:
-        first = next(iter(columns.values()))
-        ids = torch.full_like(first, -1, dtype=torch.int64) if example_ids is None else example_ids
-        rows = {n: _checked(n, values) for n, values in {**columns, "example_ids": ids}.items()}
+    def update(self, *columns: Tensor, example_ids: Tensor | None = None, **named: Tensor) -> None:
+        """Add rows: the metric's columns, [N] each, in order or by name, and ids [N] int64.
+
+        Names of columns that the metric lacks are ignored, so that a ``MetricCollection`` may give
+        all columns to each of its metrics.
+
+        Raises:
+            ValueError: if a column cannot hold its values, or has another length than the first.
+        """
+        columns = columns or tuple(named[name] for name in self.columns)
+        ids = torch.full_like(columns[0], -1, dtype=torch.int64)
+        ids = ids if example_ids is None else example_ids
+        named = zip((*self.columns, "example_ids"), (*columns, ids), strict=True)
+        rows = {name: _checked(name, values) for name, values in named}
         lengths = {name: len(values) for name, values in rows.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns must have one entry per row each; got {lengths}")
@@ -97,8 +107,8 @@ def _checked(name: str, values: Tensor) -> Tensor:
     return exact
 
 
-class FinalAccuracy(ColumnMetric, name="accuracy"):
-    """Acc: share of examples whose returned answer is correct (equation app-final-accuracy).
+class FinalAccuracy(ColumnMetric, name="accuracy", columns=("correct",)):
+    """Acc: share of examples whose returned answer is ``correct`` (equation app-final-accuracy).
 
     Examples:
         >>> metric = FinalAccuracy()
@@ -107,96 +117,50 @@ class FinalAccuracy(ColumnMetric, name="accuracy"):
         0.5
     """
 
-    columns = ("correct",)
 
-    def update(self, correct: Tensor, example_ids: Tensor | None = None) -> None:
-        """Add examples: ``correct`` [N] labels, ``example_ids`` [N] int64 or None."""
-        self._append(example_ids, correct=correct)
-
-
-class FirstTurnAccuracy(FinalAccuracy, name="first_turn_accuracy"):
+class FirstTurnAccuracy(ColumnMetric, name="first_turn_accuracy", columns=("correct",)):
     """T1Acc: share of examples whose first answer is correct, before any refinement."""
 
 
-class AnyTurnAccuracy(FinalAccuracy, name="any_turn_accuracy"):
+class AnyTurnAccuracy(ColumnMetric, name="any_turn_accuracy", columns=("correct",)):
     """AnyAcc: share of examples with a correct answer at any turn up to the returned one."""
 
 
-class MeanTurns(ColumnMetric, name="turns"):
+class MeanTurns(ColumnMetric, name="turns", columns=("turns",)):
     """Turns: mean number of generated turns per example."""
 
-    columns = ("turns",)
 
-    def update(self, turns: Tensor, example_ids: Tensor | None = None) -> None:
-        """Add examples: ``turns`` [N] that each generated, ``example_ids`` [N] or None."""
-        self._append(example_ids, turns=turns)
-
-
-class TotalTokens(ColumnMetric, name="avg_total_tokens"):
+class TotalTokens(ColumnMetric, name="avg_total_tokens", columns=("tokens",)):
     """TotalTok: mean over examples of the prompt and completion tokens of all their turns."""
 
-    columns = ("tokens",)
 
-    def update(self, tokens: Tensor, example_ids: Tensor | None = None) -> None:
-        """Add examples: ``tokens`` [N] summed over the turns of each, ``example_ids`` [N]."""
-        self._append(example_ids, tokens=tokens)
-
-
-class PromptTokens(TotalTokens, name="avg_prompt_tokens"):
+class PromptTokens(ColumnMetric, name="avg_prompt_tokens", columns=("tokens",)):
     """PromptTok: mean over examples of the prompt tokens of all their turns."""
 
 
-class CompletionTokens(TotalTokens, name="avg_completion_tokens"):
+class CompletionTokens(ColumnMetric, name="avg_completion_tokens", columns=("tokens",)):
     """CompletionTok: mean over examples of the completion tokens of all their turns."""
 
 
-class EarlyStopRate(ColumnMetric, name="esr"):
+class EarlyStopRate(ColumnMetric, name="esr", columns=("stopped_early",)):
     """ESR: share of examples that return before T_max; stopping at T_max itself is not early."""
 
-    columns = ("stopped_early",)
 
-    def update(self, stopped_early: Tensor, example_ids: Tensor | None = None) -> None:
-        """Add examples: ``stopped_early`` [N] flags, ``example_ids`` [N] int64 or None."""
-        self._append(example_ids, stopped_early=stopped_early)
-
-
-class PrematureStopError(ColumnMetric, name="pse"):
+class PrematureStopError(ColumnMetric, name="pse", columns=("stopped_early", "correct")):
     """PSE: share of all examples that return before T_max with a wrong answer."""
 
-    columns = ("stopped_early", "correct")
 
-    def update(
-        self, stopped_early: Tensor, correct: Tensor, example_ids: Tensor | None = None
-    ) -> None:
-        """Add examples: ``stopped_early`` [N], ``correct`` [N] of the returned answer, ids."""
-        self._append(example_ids, stopped_early=stopped_early, correct=correct)
+class VerdictAccuracy(ColumnMetric, name="verdict_accuracy", columns=("verdict", "correct")):
+    """VAcc: accuracy of the verdicts CORRECT and INCORRECT, by VERDICT_CODES, of observed turns."""
 
 
-class VerdictAccuracy(ColumnMetric, name="verdict_accuracy"):
-    """VAcc: accuracy of the verdicts CORRECT and INCORRECT of observed turns."""
-
-    columns = ("verdict", "correct")
-
-    def update(self, verdict: Tensor, correct: Tensor, example_ids: Tensor | None = None) -> None:
-        """Add observed turns: ``verdict`` [N] by VERDICT_CODES, ``correct`` [N], an id each."""
-        self._append(example_ids, verdict=verdict, correct=correct)
-
-
-class Overconfidence(VerdictAccuracy, name="overconfidence"):
+class Overconfidence(ColumnMetric, name="overconfidence", columns=("verdict", "correct")):
     """Overconf: share of all observed turns with the verdict CORRECT on a wrong answer."""
 
 
-class BrierScore(ColumnMetric, name="brier"):
+class BrierScore(ColumnMetric, name="brier", columns=("confidence", "correct")):
     """Brier: mean squared distance of confidence and label over observed turns."""
 
-    columns = ("confidence", "correct")
 
-    def update(
-        self, confidence: Tensor, correct: Tensor, example_ids: Tensor | None = None
-    ) -> None:
-        """Add observed turns: ``confidence`` [N] in [0, 1], ``correct`` [N], an id each."""
-        self._append(example_ids, confidence=confidence, correct=correct)
-
-
-class ConfidenceAUROC(BrierScore, name="auroc"):
+class ConfidenceAUROC(ColumnMetric, name="auroc", columns=("confidence", "correct")):
     """AUROC of the confidence as a score for correctness over observed turns, ties counting 1/2."""

@@ -1,9 +1,8 @@
-"""Recordings and options that several commands take."""
+"""The recordings and the questions that commands read."""
 
-import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from svr_lightning.analysis.results import (
     setting,
 )
 from svr_lightning.analysis.table import TurnTable
-from svr_lightning.core.stopping import RULES, Confident, StopRule
+from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.errors import ConfigError, require
 
 EVERY_TURN = "record every turn with --record"
@@ -182,58 +181,3 @@ def read_questions(path: str) -> list[str]:
         )
         questions.append(question)
     return questions
-
-
-# --- options ------------------------------------------------------------------------------------
-
-
-def add_stop_option(parser: argparse.ArgumentParser) -> None:
-    """``--stop RULE`` and ``--stop.OPTION VALUE``, spelled as below ``model.evaluation``."""
-    parser.add_argument(
-        "--stop", choices=sorted(RULES), metavar="RULE", help=f"when to stop: {', '.join(RULES)}"
-    )
-    readers: dict[str, Callable[[str], Any]] = {}
-    rules: dict[str, list[str]] = {}
-    for name, rule in RULES.items():
-        for field in fields(rule):  # type: ignore[arg-type]
-            readers[field.name] = _READERS[type(field.default)]
-            rules.setdefault(field.name, []).append(f"{name} (default {field.default})")
-    for name, reader in readers.items():
-        parser.add_argument(
-            f"--stop.{name}", type=reader, metavar="VALUE", help=f"of {', '.join(rules[name])}"
-        )
-
-
-def stop_of(options: argparse.Namespace) -> StopRule | None:
-    """The rule that the options of :func:`add_stop_option` name; None if they name none.
-
-    Raises:
-        ConfigError: for an option without a rule, of another rule, or out of range.
-    """
-    given = {
-        name.removeprefix("stop."): value
-        for name, value in vars(options).items()
-        if name.startswith("stop.") and value is not None
-    }
-    if options.stop is None:
-        require(not given, f"--stop.{next(iter(given), '')}: name its rule too, --stop Confident")
-        return None
-    known = [field.name for field in fields(RULES[options.stop])]  # type: ignore[arg-type]
-    for name in given:
-        has = ", ".join(known)
-        require(name in known, f"--stop.{name}: {options.stop} has no such option; it has {has}")
-    rule = RULES[options.stop](**given)
-    try:
-        rule.check()
-    except ValueError as error:
-        raise ConfigError(f"--stop {options.stop}: {error}") from error
-    return rule
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{text} must be true or false")
-    return text.lower() == "true"
-
-
-_READERS: Mapping[type, Callable[[str], Any]] = {bool: _boolean, int: int, float: float, str: str}

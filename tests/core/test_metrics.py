@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from torch import tensor
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
 from svr_lightning.analysis.metrics import diagnose, measure_all, named_metrics
 from svr_lightning.callbacks.before_after import print_comparison
@@ -104,6 +104,14 @@ def test_rows_with_an_id_count_once_and_rows_without_all_count(
     assert metric.compute().item() == pytest.approx(EXPECTED[name], rel=1e-15)
 
 
+def test_a_collection_gives_each_metric_its_own_columns_by_name() -> None:
+    both = MetricCollection([VerdictAccuracy(), BrierScore()])
+    both.update(verdict=VERDICT, confidence=CONFIDENCE, correct=CORRECT)
+    found = {name: value.item() for name, value in both.compute().items()}
+    assert found["VerdictAccuracy"] == pytest.approx(EXPECTED["verdict_accuracy"], rel=1e-15)
+    assert found["BrierScore"] == pytest.approx(EXPECTED["brier"], rel=1e-15)
+
+
 def test_undefined_metrics_are_nan() -> None:
     one_class = ConfidenceAUROC()
     one_class.update(tensor([0.2, 0.9]), tensor([1, 1]))
@@ -146,7 +154,10 @@ def test_sums_are_exact_beyond_what_float32_holds() -> None:
     [
         (lambda: FinalAccuracy().update(tensor([[1]])), r"correct must be 1-D.*shape \(1, 1\)"),
         (lambda: FinalAccuracy().update(tensor([0, 2])), r"correct .* \[0, 1\]; got 2"),
-        (lambda: FinalAccuracy().update(tensor([1]), tensor([1, 2])), "'example_ids': 2"),
+        (
+            lambda: FinalAccuracy().update(tensor([1]), example_ids=tensor([1, 2])),
+            "'example_ids': 2",
+        ),
         (lambda: BrierScore().update(tensor([92.0]), tensor([1])), r"in \[0, 1\]; got 92"),
         (lambda: VerdictAccuracy().update(tensor([3]), tensor([1])), "verdict .* got 3"),
     ],

@@ -15,7 +15,7 @@ import pytest
 
 from svr_lightning.analysis.intervals import wilson_interval
 from svr_lightning.analysis.metrics import MATH_5
-from svr_lightning.analysis.results import package_versions, read_samples
+from svr_lightning.analysis.results import package_versions, read_samples, samples_file
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.errors import ConfigError
 from svr_lightning.metrics import METRIC_NAMES
@@ -332,3 +332,14 @@ def test_a_separate_script_recomputes_every_number(tmp_path: Path) -> None:
         "results.macro.all.unknown",
         "results.macro.math.n_datasets.auroc",
     ]
+
+
+def test_an_evaluation_is_its_folder_or_its_samples_file(tmp_path: Path) -> None:
+    file = tmp_path / "eval" / "test" / "samples.jsonl"
+    with pytest.raises(ConfigError, match=r"no evaluation; it needs a samples\.jsonl"):
+        samples_file(tmp_path)
+    file.parent.mkdir(parents=True)
+    file.touch()
+    with pytest.raises(ConfigError, match=r"no evaluation; give one of .*eval/test"):
+        samples_file(tmp_path)
+    assert samples_file(file.parent) == samples_file(file) == file
