@@ -53,8 +53,8 @@ class ColumnMetric(Metric):
         columns = columns or tuple(named[name] for name in self.columns)
         ids = torch.full_like(columns[0], -1, dtype=torch.int64)
         ids = ids if example_ids is None else example_ids
-        named = zip((*self.columns, "example_ids"), (*columns, ids), strict=True)
-        rows = {name: _checked(name, values) for name, values in named}
+        given = zip((*self.columns, "example_ids"), (*columns, ids), strict=True)
+        rows = {name: _checked(name, values) for name, values in given}
         lengths = {name: len(values) for name, values in rows.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns must have one entry per row each; got {lengths}")

@@ -16,7 +16,7 @@ import numpy as np
 from experiments.miniature import rows
 from experiments.miniature.rows import Row, Task
 from experiments.miniature.summary import Answers
-from svr_lightning.analysis.results import read_tables
+from svr_lightning.analysis.results import read_evaluation
 from svr_lightning.analysis.table import Endings, TurnTable
 from svr_lightning.analysis.voting import majority_outcomes, sample_tokens
 from svr_lightning.core.metrics import NO_VERDICT, VERDICT_CODES
@@ -112,7 +112,7 @@ def same_problems(one: Sequence[str], other: Sequence[str], name: str) -> None:
 
 
 def _only_table(samples: Path) -> TurnTable:
-    (table,) = read_tables(samples)[1].values()
+    (table,) = read_evaluation(samples).tables.values()
     return table
 
 

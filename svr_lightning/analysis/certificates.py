@@ -210,8 +210,8 @@ def binomial_cdf(k: int, n: int, p: float) -> float:
         return 0.0
     j = np.arange(1, k + 1)
     chosen = np.concatenate([[0.0], np.cumsum(np.log((n - j + 1) / j))])
-    places = np.arange(k + 1)
-    masses = np.exp(chosen + places * math.log(p) + (n - places) * math.log1p(-p))
+    successes = np.arange(k + 1)
+    masses = np.exp(chosen + successes * math.log(p) + (n - successes) * math.log1p(-p))
     return min(math.fsum(masses.tolist()), 1.0)
 
 
@@ -390,10 +390,10 @@ def sequential_test(p_values: Iterable[float], levels: Floats) -> tuple[Bools, F
     """
     certified, tested = np.zeros(len(levels), dtype=np.bool_), np.zeros(len(levels))
     carried = 0.0
-    for place, (p_value, own) in enumerate(zip(p_values, levels, strict=True)):
-        tested[place] = level = own + carried
-        certified[place] = level > 0 and p_value <= level
-        carried = level if certified[place] else 0.0
+    for index, (p_value, own) in enumerate(zip(p_values, levels, strict=True)):
+        tested[index] = level = own + carried
+        certified[index] = level > 0 and p_value <= level
+        carried = level if certified[index] else 0.0
     return certified, tested
 
 

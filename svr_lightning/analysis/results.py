@@ -7,6 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -54,19 +55,46 @@ def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
     return list(_read_lines(Path(path)))
 
 
-def read_tables(path: Path) -> tuple[list[SampleRecord], dict[str, TurnTable]]:
-    """The records of a samples file, and their turns as one table per data set.
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One samples file, and what the results file beside it says."""
+
+    samples: Path
+    records: list[SampleRecord]
+    tables: dict[str, TurnTable]
+    """By data set."""
+    config: Mapping[str, Any]
+    """Of the run; empty without a results file."""
+    versions: Mapping[str, Any]
+    """See :func:`package_versions`; empty without a results file."""
+
+    @property
+    def independent(self) -> bool:
+        """Whether turns are fresh, so that a majority of them can be formed."""
+        return setting(self.config, "model", "evaluation", "fresh_turns") is True
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """The evaluation of a folder, or of a samples file.
 
     Raises:
         ConfigError: naming the file, and the line or the record, that cannot be used.
     """
-    records = read_samples(path)
+    samples = samples_file(path)
+    records = read_samples(samples)
     try:
         tables = turn_tables(records)
     except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    require(bool(tables), f"{path}: there are no samples in it; evaluate something first")
-    return records, tables
+        raise ConfigError(f"{samples}: {error}") from error
+    require(bool(tables), f"{samples}: there are no samples in it; evaluate something first")
+    results = read_results(samples.parent / RESULTS)
+    return Evaluation(
+        samples=samples,
+        records=records,
+        tables=tables,
+        config=section(results, "config"),
+        versions=section(results, "versions"),
+    )
 
 
 def _read_lines(path: Path) -> Iterator[SampleRecord]:
@@ -173,6 +201,12 @@ def setting(config: Mapping[str, Any], *keys: str) -> Any:
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
+
+
+def section(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """The mapping under nested keys; empty if there is none."""
+    found = setting(values, *keys)
+    return found if isinstance(found, Mapping) else {}
 
 
 def recorded_rule(config: Mapping[str, Any], samples: Path) -> StopRule:

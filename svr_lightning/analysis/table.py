@@ -58,7 +58,7 @@ class TurnTable:
 
     dataset: str
     ids: tuple[str, ...]
-    """[N]"""
+    """[N] of the problems."""
     cluster: Ints
     """[N] equal numbers for problems that count as one; numbered by first occurrence."""
     length: Ints
@@ -225,7 +225,7 @@ class ProblemTable:
 
     dataset: str
     ids: tuple[str, ...]
-    """[N]"""
+    """[N] of the problems."""
     cluster: Ints
     """[N] see :class:`TurnTable`."""
     problems: Mapping[str, Ints]

@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, Trainer
 from rich.console import Console
 
 from svr_lightning.analysis.check_value import check_value
-from svr_lightning.analysis.results import RESULTS, SAMPLES, read_tables
+from svr_lightning.analysis.results import RESULTS, read_evaluation
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import plain, text_table
 from svr_lightning.files import write_file
@@ -93,8 +93,7 @@ def print_check_value(folder: Path) -> None:
     Args:
         folder: of the evaluations, ``after`` and ``fresh`` among them.
     """
-    _, refined = read_tables(folder / "after" / SAMPLES)
-    _, fresh = read_tables(folder / "fresh" / SAMPLES)
+    refined, fresh = (read_evaluation(folder / part).tables for part in ("after", "fresh"))
     for name, table in refined.items():
         found = check_value(table, fresh[name])
         rows = [

@@ -1,7 +1,7 @@
 """The recordings and the questions that commands read."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,8 @@ from svr_lightning.analysis.logs import load_log
 from svr_lightning.analysis.results import (
     RESULTS,
     certified_settings,
-    read_results,
-    read_tables,
+    read_evaluation,
     recorded_rule,
-    samples_file,
     setting,
 )
 from svr_lightning.analysis.table import TurnTable
@@ -34,6 +32,8 @@ class Recordings:
     """That the results files beside the samples quote; empty without one."""
     rule: StopRule
     """What stopped the policy; of a log, the confidence alone."""
+    independent: bool = False
+    """Whether turns are fresh, so that a majority of them can be formed."""
 
     def gate(self) -> Confident:
         """The rule, which has a threshold.
@@ -47,12 +47,6 @@ class Recordings:
             f"{self.files[0].parent / RESULTS}: its stopping rule, {self.rule}, has no threshold "
             "to choose; evaluate with one that has (model.evaluation.stop: Confident)"
         )
-
-    @property
-    def independent(self) -> bool:
-        """Whether turns are fresh, so that a majority of them can be formed."""
-        fresh = [setting(one, "model", "evaluation", "fresh_turns") for one in self.configs]
-        return all(one is True for one in fresh)
 
     @property
     def max_turns(self) -> int:
@@ -118,28 +112,29 @@ def load_recordings(paths: Sequence[Path], columns: Sequence[str] | None = None)
     """
     require(bool(paths), "give the folder of an evaluation: RUN/eval/NAME")
     if columns is not None:
-        tables = _joined(paths, lambda path: {path.stem: load_log(path, columns)})
+        tables = _joined([(path, {path.stem: load_log(path, columns)}) for path in paths])
         rule = Confident(needs_correct=False)
         return Recordings(files=list(paths), tables=tables, configs=[{}], rule=rule)
-    files = [samples_file(path) for path in paths]
     try:
-        tables = _joined(files, lambda path: read_tables(path)[1])
+        found = [read_evaluation(path) for path in paths]
     except ConfigError as error:
         raise ConfigError(f"{error}; another program's log needs --columns") from error
-    results = [read_results(path.parent / RESULTS) for path in files]
-    configs = [one.get("config", {}) for one in results]
-    rules = {recorded_rule(config, path) for path, config in zip(files, configs, strict=True)}
+    tables = _joined([(one.samples, one.tables) for one in found])
+    rules = {recorded_rule(one.config, one.samples) for one in found}
     rule_names = " and ".join(sorted(map(str, rules)))
     require(len(rules) == 1, f"the recordings stop at {rule_names}; give those of one rule")
-    return Recordings(files=files, tables=tables, configs=configs, rule=rules.pop())
+    return Recordings(
+        files=[one.samples for one in found],
+        tables=tables,
+        configs=[one.config for one in found],
+        rule=rules.pop(),
+        independent=all(one.independent for one in found),
+    )
 
 
-def _joined(
-    paths: Sequence[Path], read: Callable[[Path], Mapping[str, TurnTable]]
-) -> dict[str, TurnTable]:
+def _joined(parts: Sequence[tuple[Path, Mapping[str, TurnTable]]]) -> dict[str, TurnTable]:
     tables: dict[str, TurnTable] = {}
-    for path in paths:
-        found = read(path)
+    for path, found in parts:
         if twice := sorted(found.keys() & tables.keys()):
             raise ConfigError(
                 f"{path}: data set {twice[0]!r} is in another of the files too; give one of them"

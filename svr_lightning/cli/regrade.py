@@ -133,8 +133,8 @@ def show(before: Sequence[SampleRecord], after: Sequence[SampleRecord]) -> None:
             console.print(Text(f"{plain(dataset)}, now {'right' if right else 'wrong'}"))
         for record, turn in shown:
             answer = "no answer" if turn.answer is None else _short(turn.answer)
-            told = f"{_short(record.id)} turn {turn.turn}: {answer}"
-            console.print(Text(f"  {told} for {_short(str(record.reference))}"))
+            graded = f"{_short(record.id)} turn {turn.turn}: {answer}"
+            console.print(Text(f"  {graded} for {_short(str(record.reference))}"))
 
 
 def _short(text: str) -> str:

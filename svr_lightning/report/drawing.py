@@ -120,14 +120,17 @@ def token_axis(axes: Axes) -> None:
 
 
 def stacked_bars(
-    axes: Axes, places: Sequence[float], parts: Sequence[tuple[Sequence[float], str, str]]
+    axes: Axes,
+    x: Sequence[float],
+    parts: Sequence[tuple[Sequence[float], str, str]],
+    width: float = 0.85,
 ) -> None:
     """Draw parts, (heights, colour, name) each, on top of each other."""
-    base = np.zeros(len(places))
+    base = np.zeros(len(x))
     for heights, colour, name in parts:
-        axes.bar(places, heights, 0.85, bottom=base, color=colour, linewidth=0, label=name)
+        axes.bar(x, heights, width, bottom=base, color=colour, linewidth=0, label=name)
         base += np.asarray(heights)
-    axes.set_xticks(list(places))
+    axes.set_xticks(list(x))
 
 
 def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:

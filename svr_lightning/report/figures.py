@@ -87,9 +87,9 @@ def _of_method(method: Method, number: int, rules: Mapping[str, Numbers]) -> Ite
 
     def plot(name: str, caption: str, numbers: Numbers, draw: Draw, part: str = "") -> Plot:
         where = f", {part}" if part else ""
-        place = f"_{list(parts).index(part) + 1}" if part and len(parts) > 1 else ""
+        suffix = f"_{list(parts).index(part) + 1}" if part and len(parts) > 1 else ""
         return Plot(
-            name=f"{name}_{number + 1}{place}",
+            name=f"{name}_{number + 1}{suffix}",
             caption=f"{method.name}{seed}{where}: {caption}.",
             numbers=numbers,
             draw=draw,
@@ -305,10 +305,10 @@ def _reliability(turns: Mapping[str, NDArray[Any]], cluster: Ints, rows: Bools) 
     clusters = cluster[turns["row"][rows]]
     confidence, correct, verdict = (turns[k][rows] for k in ("confidence", "correct", "verdict"))
     levels = levels_of(confidence, correct)
-    place = np.searchsorted(np.arange(1, BINS) / BINS, confidence, side="right")
+    bin_of = np.searchsorted(np.arange(1, BINS) / BINS, confidence, side="right")
     bins = []
     for number, row in enumerate(reliability_bins(levels, BINS)):
-        here = place == number
+        here = bin_of == number
         verdicts = {one.value: int((verdict[here] == k).sum()) for one, k in VERDICT_CODES.items()}
         size = effective_size(correct[here], cluster_codes(clusters[here].tolist()))
         accuracy = row["accuracy"]
@@ -331,19 +331,16 @@ def draw_reliability(data: Numbers) -> Figure:
         top.set_ylim(-0.03, 1.03)
         rows = [row for row in part["bins"] if row["n"]]
         x = [row["confidence"] for row in rows]
-        for place, row in zip(x, rows, strict=True):
-            top.plot([place] * 2, row["accuracy_ci95"], color=GREY, linewidth=1)
+        for row in rows:
+            ends = [row["confidence"]] * 2
+            top.plot(ends, row["accuracy_ci95"], color=GREY, linewidth=1)
         top.plot(x, [row["accuracy"] for row in rows], "o-", color=BLUE)
-        centres = [10 * (row["low"] + row["high"]) / 2 for row in part["bins"]]
+        centres = [(row["low"] + row["high"]) / 2 for row in part["bins"]]
         parts = [
             ([row["verdicts"][v] for row in part["bins"]], colour, v)
             for v, colour in _VERDICTS.items()
         ]
-        base = np.zeros(len(centres))
-        for heights, colour, name in parts:
-            places = [place / 10 for place in centres]
-            bottom.bar(places, heights, 0.09, bottom=base, color=colour, label=name)
-            base += heights
+        drawing.stacked_bars(bottom, centres, parts, 0.09)
         bottom.set_xlabel("stated confidence")
         bottom.set_xticks(np.linspace(0, 1, 6))
         bottom.yaxis.set_major_locator(MaxNLocator(3, integer=True))
@@ -366,11 +363,10 @@ def rule_numbers(table: TurnTable, rule: StopRule, most: int, rules: Numbers | N
     for turns in range(1, most + 1):
         found = problem_table(table, replay(table, rule, turns))
         own.append({"tokens": found.value("avg_total_tokens"), "accuracy": found.value("accuracy")})
-    rows = rules["rows"] if rules else []
-    return {
-        "own": own,
-        "lines": [{"name": row["name"], "points": row["points"]} for row in rows],
-    }
+    lines = [
+        {"name": row["name"], "points": row["points"]} for row in (rules or {"rows": []})["rows"]
+    ]
+    return {"own": own, "lines": lines}
 
 
 def draw_rules(data: Numbers) -> Figure:
@@ -475,7 +471,7 @@ def stop_numbers(table: TurnTable) -> Numbers:
     found = problem_table(table, table.outcome)
     columns = (found.problems[name] for name in ("stopped_early", "final_correct", "turns"))
     early, right, turns = columns
-    code = 2 * (1 - early) + (1 - right)  # the place in _ENDS
+    code = 2 * (1 - early) + (1 - right)  # the index in _ENDS
     rows = []
     for turn in range(1, int(turns.max(initial=0)) + 1):
         counts = np.bincount(code[turns == turn], minlength=4).tolist()

@@ -14,12 +14,12 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from svr_lightning.analysis.results import setting
+from svr_lightning.analysis.results import Evaluation, setting
 from svr_lightning.files import to_json
 from svr_lightning.report.drawing import INK
 from svr_lightning.report.figures import Plot
 from svr_lightning.report.numbers import apart, display, ordered
-from svr_lightning.report.runs import Method, Run, Source, heading
+from svr_lightning.report.runs import Method, Run, heading
 from svr_lightning.report.tables import headline
 from svr_lightning.report.text import Table, attribute, clip, visible
 from svr_lightning.report.trajectories import CLASSES, choose, malformed, trajectories
@@ -124,7 +124,7 @@ def _facts(
     return f"{method.name}, seed {run.seed}", facts, sources
 
 
-def _source_facts(source: Source) -> dict[str, str]:
+def _source_facts(source: Evaluation) -> dict[str, str]:
     facts = {"samples": str(source.samples)}
     if source.config:
         digest = hashlib.sha256(to_json(source.config).encode()).hexdigest()
@@ -159,12 +159,12 @@ def _listing(methods: Sequence[Method], most: int) -> dict[str, Any]:
     for number, (method, rows) in enumerate(zip(methods, found, strict=True), start=1):
         gate = method.runs[0].gate
         for record, filed in choose(rows, most):
-            places = [f"method-{number}", f"set-{sets.index(record.dataset) + 1}"]
-            places += [f"kind-{place}" for place, kind in enumerate(kinds, 1) if kind in filed]
+            names = [f"method-{number}", f"set-{sets.index(record.dataset) + 1}"]
+            names += [f"kind-{index}" for index, kind in enumerate(kinds, 1) if kind in filed]
             item = {
                 "record": record,
                 "kinds": filed,
-                "classes": " ".join(places),
+                "classes": " ".join(names),
                 "name": f"{display(record.dataset)} / {record.id}",
                 "method": _named(method.name) if len(methods) > 1 else "",
                 "interface": method.runs[0].interface,

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.replay import THRESHOLDS, adaptive_row, fixed_row, gate_of, replayed
 from svr_lightning.analysis.results import (
-    RESULTS,
-    read_results,
-    read_tables,
+    Evaluation,
+    read_evaluation,
     recorded_rule,
-    samples_file,
+    section,
     setting,
 )
 from svr_lightning.analysis.stops import compare_stops
@@ -39,24 +37,12 @@ Rules = Mapping[int, Mapping[str, Numbers]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """One samples file, and what its run left beside it."""
-
-    samples: Path
-    records: list[SampleRecord]
-    tables: dict[str, TurnTable]
-    config: Mapping[str, Any]
-    """The configuration in ``results.json``; empty if there is none."""
-    versions: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Run:
     """One seed of a method; its data sets may come from several samples files."""
 
     seed: str
     """Of the configuration, or the place among the method's runs."""
-    sources: Sequence[Source]
+    sources: Sequence[Evaluation]
     tables: dict[str, TurnTable]
     """Under ``rule`` if the run is complete, else as they were recorded."""
     rule: StopRule | None
@@ -81,15 +67,14 @@ class Run:
 
     @cached_property
     def at_thresholds(self) -> list[Datasets]:
-        """The same of each of ``THRESHOLDS``."""
+        """:attr:`datasets` under each of ``THRESHOLDS``; none unless complete."""
         rules = [replace(self.gate, threshold=value) for value in THRESHOLDS * self.complete]
         return [adaptive_row(self.tables, rule, self.max_turns)["datasets"] for rule in rules]
 
     @cached_property
     def votes(self) -> dict[int, Datasets]:
         """Accuracy and tokens of each number of votes, if turns are independent samples."""
-        fresh = [setting(one.config, "model", "evaluation", "fresh_turns") for one in self.sources]
-        if not self.complete or any(one is not True for one in fresh):
+        if not self.complete or not all(one.independent for one in self.sources):
             return {}
         ks = [k for k in VOTES if k <= self.max_turns]
         found = vote(self.tables, ks)["datasets"]
@@ -208,10 +193,10 @@ def read_methods(arguments: Sequence[str]) -> list[Method]:
     Raises:
         ConfigError: naming the argument or the file that cannot be used.
     """
-    seeds: dict[str, list[list[Source]]] = {}
+    seeds: dict[str, list[list[Evaluation]]] = {}
     for argument in arguments:
         name, path = _split(argument)
-        source = _read_source(path)
+        source = read_evaluation(path)
         runs = seeds.setdefault(name, [])
         for run in runs:
             if not any(one.tables.keys() & source.tables.keys() for one in run):
@@ -236,29 +221,10 @@ def _split(argument: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
-def _read_source(path: Path) -> Source:
-    samples = samples_file(path)
-    records, tables = read_tables(samples)
-    results = read_results(samples.parent / RESULTS)
-    return Source(
-        samples=samples,
-        records=records,
-        tables=tables,
-        config=_mapping(results, "config"),
-        versions=_mapping(results, "versions"),
-    )
-
-
-def _mapping(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """The mapping under nested keys; empty if it is not a mapping."""
-    found = setting(values, *keys)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _run(sources: Sequence[Source], index: int) -> Run:
+def _run(sources: Sequence[Evaluation], index: int) -> Run:
     found = {name: table for source in sources for name, table in source.tables.items()}
     tables = {name: found[name] for name in ordered(found)}
-    evaluation = next((e for s in sources if (e := _mapping(s.config, "model", "evaluation"))), {})
+    evaluation = next((e for s in sources if (e := section(s.config, "model", "evaluation"))), {})
     stop = setting(evaluation, "stop", "class_path")
     own = not isinstance(stop, str) or is_own(stop)
     rule = recorded_rule({"model": {"evaluation": evaluation}}, sources[0].samples) if own else None

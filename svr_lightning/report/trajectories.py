@@ -64,10 +64,10 @@ def choose(found: Sequence[Filed], most: int) -> list[Filed]:
     chosen: set[int] = set()
     for key in (*CLASSES, None):
         seen: Counter[str] = Counter()
-        places = []
+        ranked = []
         for index, (record, kinds) in enumerate(found):
             if key in kinds if key else not kinds:
-                places.append((seen[record.dataset], index))
+                ranked.append((seen[record.dataset], index))
                 seen[record.dataset] += 1
-        chosen |= {index for _, index in sorted(places)[:most]}
+        chosen |= {index for _, index in sorted(ranked)[:most]}
     return [found[index] for index in sorted(chosen)]

@@ -94,7 +94,11 @@ def test_a_rule_is_replayed_under_every_number_of_turns(tmp_path: Path) -> None:
     save(tmp_path / "m", rows, settings)
     (method,) = read_methods([f"m={tmp_path / 'm'}"])
     table = method.runs[0].tables["toy"]
-    assert [p["accuracy"] for p in rule_numbers(table, Majority(), 3, None)["own"]] == [0, 0, 1]
+    assert [p["accuracy"] for p in rule_numbers(table, Majority(), 3, None)["own"]] == [
+        0,
+        0,
+        1,
+    ]
 
 
 def test_an_average_says_over_how_many_data_sets_it_is_where_one_lacks_the_metric(
