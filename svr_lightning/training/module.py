@@ -5,12 +5,13 @@
 policy are the base class's.
 """
 
+import json
 import math
 import time
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -184,8 +185,8 @@ class SVRModule(PolicyModule):
             f"model.engine={type(self.engine).__name__} returns no token ids, which training "
             "needs; leave model.engine out, or use TransformersEngine, VLLMEngine or ServersEngine",
         )
-        for logger in self.trainer.loggers if self.run_config else ():
-            logger.log_hyperparams(self.run_config)
+        for logger in self.trainer.loggers:
+            logger.log_hyperparams(self.run_config or self._settings())
         sharded = isinstance(self.trainer.strategy, SVRDeepSpeedStrategy)
         require(
             not (sharded and self.policy_config.lora),
@@ -194,6 +195,22 @@ class SVRModule(PolicyModule):
         )
         if not sharded:
             check_precision(str(self.trainer.precision), self.optimizer_config.lr)
+
+    def _settings(self) -> dict[str, Any]:
+        """What a module that no command line made logs as its hyperparameters."""
+        model = {
+            "policy": asdict(self.policy_config),
+            "recipe": repr(self.recipe),
+            "sampling": asdict(self.sampling),
+            "optimizer": asdict(self.optimizer_config),
+            "reference": asdict(self.reference_config),
+            "evaluation": asdict(self.evaluation),
+            "resample": self.resample,
+            "updates_per_rollout": self.updates_per_rollout,
+            "micro_batch_size": self.micro_batch_size,
+            "seed": self.seed,
+        }
+        return dict(json.loads(json.dumps({"model": model}, default=str)))  # tuples as lists
 
     def configure_optimizers(self) -> Any:
         """AdamW over the policy, warmup-stable-decay over the planned optimizer steps."""
