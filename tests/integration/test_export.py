@@ -96,7 +96,7 @@ def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path: Path) 
     assert point == {}  # another rule than the paper's has no such threshold
     command = card.split("```bash\n")[1].split("```")[0].replace("\\\n", "")
     assert command.split() == [
-        *("python", "-m", "svr_lightning", "predict", "--model.policy.path", "THIS_FOLDER"),
+        *("svr", "predict", "--model.policy.path", "THIS_FOLDER"),
         *("--data.questions_task", "gsm8k", "--model.policy.chat_template_kwargs", "'{}'"),
         *("--model.evaluation.max_completion_tokens", "96", "--model.evaluation.stop"),
         *('\'{"class_path":', '"svr_lightning.core.stopping.RepeatedAnswer",'),
