@@ -58,7 +58,6 @@ class Sorting(Task):
         Column(("inputs",), "lists of numbers to sort"),
         Column(("outputs",), "the same lists, sorted"),
     )
-    grading_workers = 4  # processes that run beside the engine
     timeout = 2.0  # seconds of one program, its start included
 
     def from_row(self, row: Mapping[str, Any]) -> Problem:

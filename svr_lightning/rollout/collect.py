@@ -1,20 +1,19 @@
 """Rollouts for training: problems to groups of trajectories with labels, rewards and advantages."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Literal
 
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.types import Problem, Trajectory
+from svr_lightning.core.types import Problem, ScoredTurn, Trajectory
 from svr_lightning.display import Progress
 from svr_lightning.engines.base import Engine
 from svr_lightning.recipes.base import Group, Recipe, rewards_of
 from svr_lightning.rollout.driver import Decoding, Driver, Job
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.tasks.grading import GradingPool, Label, score_turns
+from svr_lightning.tasks.grading import score_turns
 
 MAX_ATTEMPTS = 3
 """Generation attempts per batch, the first included."""
@@ -28,8 +27,8 @@ FreshProblems = Callable[[int, int, frozenset[str]], list[Problem]]
 """From the number of a draw, a count and ids to leave out to that many training problems. Equal
 numbers give the same order of problems, from which the ids are left out."""
 
-Graded = list[tuple[Trajectory, list["Future[Label]"]]]
-"""The trajectories of one program, each with a label per turn."""
+Graded = list[tuple[Trajectory, list[ScoredTurn]]]
+"""The trajectories of one program with their turns' labels."""
 
 
 def collect_rollout(
@@ -126,20 +125,17 @@ def roll_out(
     ]
     jobs = [job for of_problem in programs for job in of_problem]
     graded: dict[int, Graded] = {}
-    with GradingPool() as pool:
-        for index, result in driver.stream(jobs, at_once=True):
-            trajectories = result if isinstance(result, list) else [result]
-            graded[index] = [
-                (t, pool.submit(jobs[index].problem, [turn.completion.text for turn in t.turns]))
-                for t in trajectories
-            ]
-        ends = pairwise([0, *accumulate(map(len, programs))])
-        return [
-            _reward_group(
-                problem, [one for i in range(*jobs_of) for one in graded[i]], recipe, seeds
-            )
-            for problem, jobs_of in zip(problems, ends, strict=True)
+    formats = recipe.dialogue.formats
+    for index, result in driver.stream(jobs, at_once=True):
+        trajectories = result if isinstance(result, list) else [result]
+        graded[index] = [
+            (t, score_turns(jobs[index].problem, t.turns, formats)) for t in trajectories
         ]
+    ends = pairwise([0, *accumulate(map(len, programs))])
+    return [
+        _reward_group(problem, [one for i in range(*jobs_of) for one in graded[i]], recipe, seeds)
+        for problem, jobs_of in zip(problems, ends, strict=True)
+    ]
 
 
 def replace_degenerate(
@@ -154,10 +150,7 @@ def replace_degenerate(
 
 
 def _reward_group(problem: Problem, graded: Graded, recipe: Recipe, seeds: SeedContext) -> Group:
-    scored = [
-        score_turns(problem, t.turns, recipe.dialogue.formats, [y.result() for y in labels])
-        for t, labels in graded
-    ]
+    scored = [turns for _, turns in graded]
     rewards = [rewards_of(recipe, turns) for turns in scored]
     group = Group(
         problem=problem,

@@ -95,10 +95,6 @@ class Task(ABC):
     """What :meth:`from_row` reads. Errors and documentation list it."""
     max_completion_tokens: int = 2048
     """L_gen: completion limit of an evaluation whose configuration sets none."""
-    grading_workers: int = 0
-    """Threads in which :meth:`grade` runs while the engine generates. 0 grades directly, for a
-    grader that takes less than a millisecond. A task that starts a process per answer, or asks a
-    sandbox, sets a number; its :meth:`grade` must then be thread-safe."""
     grader: str = "paper"
     """The name of :meth:`grade`'s rule in results."""
     mathematical: bool = False

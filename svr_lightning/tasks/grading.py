@@ -5,9 +5,7 @@ that builds an SVR prompt imports this.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from svr_lightning.core.types import Problem, ScoredTurn, Turn
@@ -105,68 +103,22 @@ Formats = Callable[[Task, str], tuple[float, float]]
 """From a task and a completion's text to r_taskfmt and r_scfmt."""
 
 
-def score_turns(
-    problem: Problem,
-    turns: Sequence[Turn],
-    formats: Formats,
-    labels: Iterable[Label] | None = None,
-) -> list[ScoredTurn]:
-    """Grade every turn of one trajectory: y_t and the two format scores beside v_t, c_t, q_t.
-
-    ``labels`` are those of each turn where a :class:`GradingPool` has graded them already.
-    """
+def score_turns(problem: Problem, turns: Sequence[Turn], formats: Formats) -> list[ScoredTurn]:
+    """Grade every turn of one trajectory: y_t and the two format scores beside v_t, c_t, q_t."""
     task = get_task(problem.task)
-    if labels is None:
-        labels = [label(task, turn.completion.text, problem) for turn in turns]
-    formatted = [formats(task, turn.completion.text) for turn in turns]
-    return [
-        ScoredTurn(
-            correct=y.correct,
-            truncated=turn.completion.truncated,
-            verdict=turn.check.verdict if turn.check else None,
-            confidence=turn.check.confidence if turn.check else None,
-            completion_tokens=turn.completion.completion_tokens,
-            task_format=task_format,
-            self_check_format=self_check_format,
+    scored = []
+    for turn in turns:
+        text = turn.completion.text
+        task_format, self_check_format = formats(task, text)
+        scored.append(
+            ScoredTurn(
+                correct=label(task, text, problem).correct,
+                truncated=turn.completion.truncated,
+                verdict=turn.check.verdict if turn.check else None,
+                confidence=turn.check.confidence if turn.check else None,
+                completion_tokens=turn.completion.completion_tokens,
+                task_format=task_format,
+                self_check_format=self_check_format,
+            )
         )
-        for turn, y, (task_format, self_check_format) in zip(turns, labels, formatted, strict=True)
-    ]
-
-
-class GradingPool(AbstractContextManager["GradingPool"]):
-    """Grades finished turns while the engine generates, in as many threads as their task asks for.
-
-    A label depends only on its completion and problem, and is fetched by its handle, so the
-    order in which threads finish does not matter.
-    """
-
-    def __init__(self) -> None:
-        self._threads: dict[str, ThreadPoolExecutor] = {}
-
-    def submit(self, problem: Problem, completions: Iterable[str]) -> "list[Future[Label]]":
-        """Begin to grade completions of one problem; returns a handle for each.
-
-        A task without grading workers is graded in this call.
-        """
-        task = get_task(problem.task)
-        if not task.grading_workers:
-            return [_done(label(task, text, problem)) for text in completions]
-        if task.name not in self._threads:
-            self._threads[task.name] = ThreadPoolExecutor(task.grading_workers, "grading")
-        threads = self._threads[task.name]
-        return [threads.submit(label, task, text, problem) for text in completions]
-
-    def close(self) -> None:
-        """Wait for answers that are being graded, drop those that wait, and end the threads."""
-        for threads in self._threads.values():
-            threads.shutdown(cancel_futures=True)
-        self._threads.clear()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _done(value: Label) -> "Future[Label]":
-    future: Future[Label] = Future()
-    future.set_result(value)
-    return future
+    return scored

@@ -1,6 +1,5 @@
 """One on-policy batch: groups, labels, rewards, credit and what replaces degenerate groups."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +13,14 @@ from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.seeds import START
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem
-from svr_lightning.engines.base import Output, Request
+from svr_lightning.engines.base import Request
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import collect_rollout, replace_degenerate
 from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.tasks import TASKS, GradingError, Task, get_task
-from svr_lightning.tasks.base import Row
+from svr_lightning.tasks import get_task
 from svr_lightning.training.logs import rollout_stats
 from svr_lightning.training.update import samples_of
 from tests.scripted_engine import ScriptedEngine
@@ -282,64 +280,3 @@ def test_replacing_problems_needs_a_source_of_fresh_ones() -> None:
             resample="top_up",
         )
     assert engine.requests == []
-
-
-# --- grading beside the engine ------------------------------------------------------------------
-
-
-class Patient(Task):
-    """Decides on an answer only after the engine has gone on for some steps."""
-
-    name = "patient"
-    style = get_task("countdown").style
-    grading_workers = 1
-
-    def __init__(self) -> None:
-        self.engine_went_on = threading.Event()
-
-    def from_row(self, row: Row) -> Problem:
-        return Problem(id="p", task=self.name, question="?", reference="7")
-
-    def extract_answer(self, completion: str) -> str | None:
-        return completion
-
-    def grade(self, completion: str, problem: Problem) -> bool:
-        assert self.engine_went_on.wait(20)
-        if completion.endswith("9"):
-            raise GradingError("the sandbox is gone")
-        return completion.endswith("7")
-
-
-class Going(ScriptedEngine):
-    """Notes when it has made the steps of its longest completion."""
-
-    task: Patient
-
-    def step(self) -> list[Output]:
-        outputs = super().step()
-        if self.steps == 20:
-            self.task.engine_went_on.set()
-        return outputs
-
-
-def test_the_engine_goes_on_while_answers_are_graded(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    task = Patient()
-    monkeypatch.setitem(TASKS, "patient", task)
-    texts = iter(["7", "3", "9", "3+" * 20 + "7"])
-    engine = Going(lambda _: [*TOKENIZER.encode(next(texts)), TOKENIZER.eos_token_id])
-    engine.task = task
-    engine.sync(None, 0)
-    (found,) = collect_rollout(
-        engine,
-        GRPO(group_size=4),
-        [task.from_row({})],
-        renderer=Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900),
-        sampling=Decoding(max_completion_tokens=100),
-        seed=0,
-    )
-    assert engine.steps > 20
-    labels = [turns[0].correct for turns in found.scored]
-    assert labels == [True, False, False, True]  # by sample, whatever was graded first
-    assert "problem p: counted as wrong, not graded: the sandbox is gone" in caplog.text
