@@ -35,8 +35,8 @@ _HOME = {
     "get_task": "tasks",
     "Task": "tasks",
     "get_grader": "tasks.grading",
-    "first_turn_messages": "tasks.messages",
-    "refinement_messages": "tasks.messages",
+    "first_turn_messages": "core.prompts",
+    "refinement_messages": "core.prompts",
     # These import torch, transformers and Lightning when they are first used.
     "Decoding": "rollout.driver",
     "Renderer": "rollout.rendering",

@@ -16,9 +16,10 @@ from svr_lightning.core.prompts import (
     AnswerStyle,
     doubtful_draft,
     feedback,
-    first_turn,
+    first_turn_messages,
     guided,
     neutral,
+    refinement_messages,
     scored,
     wrong_draft,
 )
@@ -28,7 +29,6 @@ from svr_lightning.recipes.scrpo import (
     ANALYSIS_OPEN,
 )
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
 
 Weighted = tuple[tuple[float, int], ...]
 
@@ -167,7 +167,7 @@ class Demonstrations:
 
     def _first(self, rng: random.Random, problem: Problem) -> Document:
         attempt = self.solver.first(rng, problem)
-        messages = first_turn(_style(problem), problem.question, None)
+        messages = first_turn_messages(get_task(problem.task), problem, None)
         return _document("first", messages, attempt.text, "", False, attempt.correct)
 
     def _neutral(self, rng: random.Random, problem: Problem) -> Document:

@@ -6,9 +6,17 @@ score or reward. Privileged prompts of other methods take an :class:`OracleState
 """
 
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from svr_lightning.core.parsing import SelfCheckFields
-from svr_lightning.core.types import DraftState, Message, OracleState, PolicyState, Verdict
+from svr_lightning.core.types import (
+    DraftState,
+    Message,
+    OracleState,
+    PolicyState,
+    Problem,
+    Verdict,
+)
 
 TRUNCATION_MARK = "[...truncated]"
 
@@ -53,6 +61,12 @@ class AnswerStyle:
     """N, the number of characters of the previous completion that a prompt keeps."""
 
 
+class Styled(Protocol):
+    """What prompts read of a task."""
+
+    style: ClassVar[AnswerStyle]
+
+
 def system_prompt(style: AnswerStyle, interface: SelfCheckFields | None = "joint") -> str:
     """The system message for a task; without an ``interface`` it asks for no self-check."""
     solve = f"{style.role}\n{_STEPS}{style.request}."
@@ -64,36 +78,44 @@ def system_prompt(style: AnswerStyle, interface: SelfCheckFields | None = "joint
     return "\n".join([solve, check, closing])
 
 
-def first_turn(
-    style: AnswerStyle, question: str, interface: SelfCheckFields | None = "joint"
+def first_turn_messages(
+    task: Styled, problem: Problem, interface: SelfCheckFields | None = "joint"
 ) -> list[Message]:
-    """P_0 (equation initial-prompt): the system message and the raw question."""
-    return chat(system_prompt(style, interface), question)
+    """P_0 (equation initial-prompt): the system message and the question as it is."""
+    return chat(system_prompt(task.style, interface), problem.question)
 
 
-def refine(
-    style: AnswerStyle,
-    question: str,
-    state: PolicyState,
+def refinement_messages(
+    task: Styled,
+    problem: Problem,
+    *,
+    previous: str,
+    verdict: Verdict,
+    confidence: float,
+    truncated: bool,
     turn: int,
     interface: SelfCheckFields = "joint",
 ) -> list[Message]:
-    """P_ref (equation refinement-prompt): the message of turn ``turn`` >= 2.
+    """P_ref (equation refinement-prompt): the messages of turn ``turn`` >= 2.
 
+    They follow from the question, and from the policy's ``previous`` completion and self-check.
     With an ``interface`` of one field, header and instruction mention only that field.
 
     Raises:
         ValueError: if ``turn`` < 2, since the first turn has no past.
     """
-    user = refinement_text(
-        style,
-        question,
-        state.draft,
-        turn,
-        heading=f" Your self-verification last turn: {_header(state, interface)}",
-        instruction=_instruction(style, state, interface),
+    style = task.style
+    state = PolicyState(
+        draft=previous, verdict=Verdict(verdict), confidence=confidence, truncated=truncated
     )
-    return chat(system_prompt(style, interface), user)
+    heading = f" Your self-verification last turn: {_header(state, interface)}"
+    instruction = _instruction(style.reminder, state, interface)
+    return chat(
+        system_prompt(style, interface),
+        refinement_text(
+            style, problem.question, previous, turn, heading=heading, instruction=instruction
+        ),
+    )
 
 
 def refinement_text(
@@ -139,55 +161,29 @@ def _header(state: PolicyState, interface: SelfCheckFields) -> str:
     }[interface]
 
 
-def _instruction(style: AnswerStyle, state: PolicyState, interface: SelfCheckFields) -> str:
-    """The branch in priority order: generation truncation, verdict CORRECT, otherwise."""
+def _instruction(answer: str, state: PolicyState, interface: SelfCheckFields) -> str:
+    """What to do, with the reminder ``answer``: after truncation, after CORRECT, or otherwise."""
     if state.truncated:
-        return _regenerate(style.reminder)
-    judgement = _judgement(state, interface)
-    says_correct = state.verdict == Verdict.CORRECT
-    if interface == "confidence":
-        says_correct = state.confidence >= EVEN
-    if says_correct:
-        return _reexamine(style.reminder, judgement, _REPORTS[interface])
-    return _correct(style.reminder, judgement)
-
-
-def _judgement(state: PolicyState, interface: SelfCheckFields) -> str:
-    """The previous verdict and confidence, in words."""
-    if interface == "confidence":
-        return f"you gave your answer a confidence of {state.confidence:.2f}"
+        return (
+            "Your previous response was CUT OFF before completion. Discard it and produce a fresh, "
+            "COMPLETE solution. Keep <think>...</think> concise so the entire answer (including "
+            f"{answer} and the <self_check> block) fits within the budget."
+        )
     correct = state.verdict == Verdict.CORRECT
     words = "the answer CORRECT" if correct else "the answer likely WRONG or were unsure"
     number = f" (self-confidence {state.confidence:.2f})" if interface == "joint" else ""
-    return f"you judged {words}{number}"
-
-
-_REPORTS: dict[SelfCheckFields, tuple[str, str]] = {
-    "joint": ("report VERDICT: CORRECT", "verdict"),
-    "verdict": ("report VERDICT: CORRECT", "verdict"),
-    "confidence": ("report a high CONFIDENCE", "confidence"),
-}
-"""What to report if the answer is kept, and what to update if it is changed."""
-
-
-def _regenerate(answer: str) -> str:
-    return (
-        "Your previous response was CUT OFF before completion. Discard it and produce a fresh, "
-        "COMPLETE solution. Keep <think>...</think> concise so the entire answer (including "
-        f"{answer} and the <self_check> block) fits within the budget."
-    )
-
-
-def _reexamine(answer: str, judgement: str, report: tuple[str, str]) -> str:
-    return (
-        f"In your previous attempt {judgement}, with NO external confirmation. Independently "
-        "re-derive the single most error-prone step. If it still holds, restate the SAME final "
-        f"answer in {answer} and {report[0]}. If you now find a mistake, fix it and report your "
-        f"updated {report[1]} honestly."
-    )
-
-
-def _correct(answer: str, judgement: str) -> str:
+    judgement, report, field = f"you judged {words}{number}", "VERDICT: CORRECT", "verdict"
+    if interface == "confidence":
+        correct = state.confidence >= EVEN
+        judgement = f"you gave your answer a confidence of {state.confidence:.2f}"
+        report, field = "a high CONFIDENCE", "confidence"
+    if correct:
+        return (
+            f"In your previous attempt {judgement}, with NO external confirmation. Independently "
+            "re-derive the single most error-prone step. If it still holds, restate the SAME final "
+            f"answer in {answer} and report {report}. If you now find a mistake, fix it and report "
+            f"your updated {field} honestly."
+        )
     return (
         f"In your previous attempt {judgement}. Locate the specific logical or arithmetic error, "
         "then produce a corrected, complete step-by-step solution with the final answer in "

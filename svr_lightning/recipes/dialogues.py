@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
-from svr_lightning.core import prompts
 from svr_lightning.core.parsing import (
     SelfCheckFields,
     parse_self_check,
     self_check_format_score,
 )
+from svr_lightning.core.prompts import first_turn_messages, neutral, refinement_messages
 from svr_lightning.core.stopping import Confident, StopRule, ending
 from svr_lightning.core.types import (
     NO_SCORES,
@@ -31,7 +31,6 @@ from svr_lightning.core.types import (
 )
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import AnswerNumbers, Task
-from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
 
 
 class PromptRequest(NamedTuple):
@@ -104,7 +103,7 @@ class SelfVerifying(Dialogue):
     """SVR: solve with a self-check, refine from draft and self-check, stop when confident.
 
     Its later prompts are built only from the policy's draft, verdict, confidence and truncation:
-    :func:`~svr_lightning.tasks.messages.refinement_messages` takes nothing else.
+    :func:`~svr_lightning.core.prompts.refinement_messages` takes nothing else.
     """
 
     interface: SelfCheckFields = "joint"
@@ -152,12 +151,12 @@ class Neutral(Dialogue):
 
     def first(self, problem: Problem) -> list[Message]:
         """The question, under a system message that asks for no self-check."""
-        return prompts.first_turn(get_task(problem.task).style, problem.question, None)
+        return first_turn_messages(get_task(problem.task), problem, None)
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
         """The question and the draft."""
         style = get_task(problem.task).style
-        return prompts.neutral(style, problem.question, draft_of(turns[-1]), turns[-1].index + 1)
+        return neutral(style, problem.question, draft_of(turns[-1]), turns[-1].index + 1)
 
 
 @dataclass(frozen=True)

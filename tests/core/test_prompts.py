@@ -1,14 +1,13 @@
 """Prompts, compared with goldens that were written from the paper's appendix by hand."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from svr_lightning.core.prompts import refine, shorten_draft
+from svr_lightning.core.prompts import first_turn_messages, refinement_messages, shorten_draft
 from svr_lightning.core.types import PolicyState, Problem, Verdict
 from svr_lightning.tasks import TASKS, get_task
-from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
 from tests.prompts import DRAFTS, QUESTIONS, rendered
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "prompts"
@@ -57,8 +56,28 @@ def test_every_golden_belongs_to_a_test() -> None:
 
 
 def user_message(name: str, verdict: Verdict, confidence: float, truncated: bool = False) -> str:
-    state = PolicyState(draft="d", verdict=verdict, confidence=confidence, truncated=truncated)
-    return refine(get_task(name).style, "q", state, 2)[1]["content"]
+    return refinement_messages(
+        get_task(name),
+        problem(name),
+        previous="d",
+        verdict=verdict,
+        confidence=confidence,
+        truncated=truncated,
+        turn=2,
+    )[1]["content"]
+
+
+def unsure(name: str, draft: str, question: str = "q", turn: int = 2) -> str:
+    messages = refinement_messages(
+        get_task(name),
+        replace(problem(name), question=question),
+        previous=draft,
+        verdict=Verdict.UNSURE,
+        confidence=0.5,
+        truncated=False,
+        turn=turn,
+    )
+    return messages[1]["content"]
 
 
 @pytest.mark.parametrize(
@@ -95,13 +114,11 @@ def test_truncation_takes_priority_and_hides_verdict_and_confidence(verdict: Ver
 def test_a_draft_is_cut_at_the_tasks_limit_and_marked_only_if_it_was_longer(
     name: str, limit: int
 ) -> None:
-    style = get_task(name).style
-    assert style.draft_limit == limit
+    assert get_task(name).style.draft_limit == limit
     whole, longer = "x" * limit, "x" * limit + "y"
     for draft, kept in [(whole, whole), (longer, whole + "[...truncated]")]:
-        state = PolicyState(draft=draft, verdict=Verdict.UNSURE, confidence=0.5, truncated=False)
-        text = refine(style, "q", state, 2)[1]["content"]
-        assert f"\n\nYour previous solution:\n{kept}\n\nIn your previous attempt" in text
+        expected = f"\n\nYour previous solution:\n{kept}\n\nIn your previous attempt"
+        assert expected in unsure(name, draft)
 
 
 def test_characters_are_counted_not_bytes() -> None:
@@ -112,16 +129,13 @@ def test_characters_are_counted_not_bytes() -> None:
 
 @pytest.mark.parametrize("turn", [1, 0, -1])
 def test_the_first_turn_has_no_refinement(turn: int) -> None:
-    state = PolicyState(draft="d", verdict=Verdict.UNSURE, confidence=0.5, truncated=False)
     with pytest.raises(ValueError, match="turn 2 or later"):
-        refine(get_task("math").style, "q", state, turn)
+        unsure("math", "d", turn=turn)
 
 
 def test_braces_and_percent_signs_of_the_policy_are_copied_as_they_are() -> None:
     text = "{draft} {0} %s \\boxed{} $x"
-    state = PolicyState(draft=text, verdict=Verdict.UNSURE, confidence=0.5, truncated=False)
-    content = refine(get_task("math").style, text, state, 2)[1]["content"]
-    assert content.count(text) == 2
+    assert unsure("math", text, question=text).count(text) == 2
 
 
 def test_the_state_a_prompt_is_built_from_holds_no_label() -> None:

@@ -13,6 +13,7 @@ import pytest
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.results import Journal
+from svr_lightning.core.prompts import first_turn_messages
 from svr_lightning.core.stopping import (
     Confident,
     FixedTurns,
@@ -33,7 +34,6 @@ from svr_lightning.evaluation.printing import print_outcome
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError
-from svr_lightning.tasks.messages import first_turn_messages
 from tests.scripted import (
     ORDERS,
     PROBLEMS,

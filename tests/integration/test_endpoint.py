@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from svr_lightning.core.prompts import first_turn_messages
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import Problem
@@ -17,7 +18,6 @@ from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.messages import first_turn_messages
 from tests.chat_server import ChatServer, Reply, completion, turn_of
 from tests.scripted import PROBLEMS, RUN_SEED, evaluator, says
 from tests.trajectories import summarize

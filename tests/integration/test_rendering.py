@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from transformers import AddedToken, AutoTokenizer
 
 from svr_lightning import tiny
+from svr_lightning.core.prompts import first_turn_messages, refinement_messages
 from svr_lightning.core.types import Message, Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.messages import first_turn_messages, refinement_messages
 
 COUNTDOWN = get_task("countdown")
 PROBLEM = COUNTDOWN.from_row({"id": "p", "nums": [8, 4, 2], "target": 10})

@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning import tiny
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score
+from svr_lightning.core.prompts import first_turn_messages
 from svr_lightning.core.types import Verdict
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.messages import first_turn_messages
 from svr_lightning.tiny.problems import (
     LARGEST_NUMBER,
     MIN_SOLUTIONS,

@@ -16,12 +16,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from experiments.warmstart.countdown import documents
 from experiments.warmstart.documents import encode
 from svr_lightning.__main__ import main
+from svr_lightning.core.prompts import first_turn_messages
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.messages import first_turn_messages
 from svr_lightning.training.policy import stop_token_ids
 from tests import tolerance
 from tests.requests import finish, plain_scores
