@@ -40,30 +40,26 @@ class RewardWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Reward:
-    """One turn's reward: named terms and their total.
+    """One turn's reward: the sum of named terms.
 
     Coefficients are applied and penalties are negative. Logs and figures show all terms.
-
-    Raises:
-        ValueError: if the terms do not sum to the total.
 
     Examples:
         >>> Reward.of(correct=1.0, short=-0.25).total
         0.75
     """
 
-    total: float
     terms: Mapping[str, float]
-
-    def __post_init__(self) -> None:
-        added = math.fsum(self.terms.values())
-        if not math.isclose(added, self.total, rel_tol=1e-9, abs_tol=1e-9):
-            raise ValueError(f"the terms {dict(self.terms)} sum to {added}, not to {self.total}")
 
     @classmethod
     def of(cls, **terms: float) -> "Reward":
-        """The reward that is the sum of ``terms``, added in the order given."""
-        return Reward(total=sum(terms.values(), start=0.0), terms=terms)
+        """The reward with these terms."""
+        return Reward(terms=terms)
+
+    @property
+    def total(self) -> float:
+        """The sum of all terms, in their order."""
+        return sum(self.terms.values(), start=0.0)
 
     @property
     def subtotals(self) -> dict[str, float]:
@@ -84,13 +80,16 @@ class TurnReward(Reward):
     ready: float
     task_format: float
     self_check_format: float
-    total: float = field(init=False)
     terms: Mapping[str, float] = field(init=False)
 
     def __post_init__(self) -> None:
         names = [field.name for field in fields(self) if field.init]
         object.__setattr__(self, "terms", {name: getattr(self, name) for name in names})
-        object.__setattr__(self, "total", self.solve + self.verify + self.format)
+
+    @property
+    def total(self) -> float:
+        """r_solve + r_verify + lambda_fmt * r_fmt."""
+        return self.solve + self.verify + self.format
 
     @property
     def solve(self) -> float:
@@ -119,9 +118,9 @@ CHECK_TERMS = frozenset({"cal", "over", "detect", "ready", "self_check_format"})
 
 def sections(reward: Reward) -> tuple[float, float]:
     """The parts of a turn's total for its solution and for its self-check."""
-    own = sum(value for name, value in reward.terms.items() if name not in CHECK_TERMS)
-    checked = sum(value for name, value in reward.terms.items() if name in CHECK_TERMS)
-    return own, checked
+    solution = sum(value for name, value in reward.terms.items() if name not in CHECK_TERMS)
+    check = sum(value for name, value in reward.terms.items() if name in CHECK_TERMS)
+    return solution, check
 
 
 def turn_rewards(
@@ -273,14 +272,14 @@ def _check_terms(turn: ScoredTurn, weights: RewardWeights, proper: bool) -> dict
     if turn.verdict is None or turn.confidence is None:
         raise ValueError("SVR's reward needs a self-check at every turn; this one has none")
     right, complete = turn.correct, 0.0 if turn.truncated else 1.0
-    says_correct = turn.verdict == Verdict.CORRECT
-    says_incorrect = turn.verdict == Verdict.INCORRECT
+    claims_correct = turn.verdict == Verdict.CORRECT
+    claims_incorrect = turn.verdict == Verdict.INCORRECT
     stated = 1.0 if proper else turn.confidence
     return {
         "cal": complete * weights.cal * confidence_score(turn.confidence, right),
-        "over": -weights.over * stated * complete if says_correct and not right else 0.0,
-        "detect": complete * weights.detect * (says_incorrect and not right),
-        "ready": complete * weights.ready * stated * (says_correct and right),
+        "over": -weights.over * stated * complete if claims_correct and not right else 0.0,
+        "detect": complete * weights.detect * (claims_incorrect and not right),
+        "ready": complete * weights.ready * stated * (claims_correct and right),
         "task_format": weights.fmt * turn.task_format,
         "self_check_format": weights.fmt * turn.self_check_format,
     }

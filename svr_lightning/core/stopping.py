@@ -79,7 +79,7 @@ class FixedTurns(StopRule):
         return f"{self.turns} turn{'s' * (self.turns != 1)}"
 
     def check(self) -> None:
-        """See :meth:`StopRule.check`."""
+        """Refuse fewer turns than one."""
         _require(self.turns >= 1, f"turns={self.turns} must be at least 1")
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
@@ -99,7 +99,7 @@ class RepeatedAnswer(StopRule):
         return f"an answer given {self.times} times" + " in a row" * self.in_a_row
 
     def check(self) -> None:
-        """See :meth:`StopRule.check`."""
+        """Refuse fewer times than two."""
         _require(self.times >= 2, f"times={self.times} must be at least 2")
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
@@ -127,11 +127,8 @@ class Majority(StopRule):
         return f"the majority is {sure}"
 
     def check(self) -> None:
-        """See :meth:`StopRule.check`."""
-        _require(
-            0.5 <= self.certainty <= 1,
-            f"certainty={self.certainty} must lie in [0.5, 1]",
-        )
+        """Refuse what is no probability of a lead."""
+        _require(0.5 <= self.certainty <= 1, f"certainty={self.certainty} must lie in [0.5, 1]")
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether the majority is settled, or certain enough."""
@@ -194,7 +191,7 @@ class Posterior(StopRule):
         return f"probability of an answer >= {self.threshold:g}"
 
     def check(self) -> None:
-        """See :meth:`StopRule.check`."""
+        """Refuse a threshold or a number of alternatives that is out of range."""
         _require(0 < self.threshold < 1, f"threshold={self.threshold} must lie in (0, 1)")
         _require(self.alternatives >= 1, f"alternatives={self.alternatives} must be at least 1")
 
@@ -275,21 +272,17 @@ class Confident(StopRule):
         return self.score != "confidence"
 
     def check(self) -> None:
-        """See :meth:`StopRule.check`."""
+        """Refuse unknown names, and a threshold that no score can have."""
         for name, known in (("score", Score), ("fallback", Fallback)):
-            value = getattr(self, name)
-            choices = ", ".join(get_args(known))
-            _require(
-                value in get_args(known),
-                f"{name}={value} must be one of {choices}",
-            )
-        value, nats = f"threshold={self.threshold}", "logprob" in self.score
-        _require(
-            -math.inf < self.threshold <= 0 if nats else 0 <= self.threshold <= 1,
-            f"{value} of {self.score} must be a mean log-probability, at most 0"
-            if nats
-            else f"{value} must lie in [0, 1]; the paper's is {DEFAULT_THRESHOLD}",
-        )
+            value, choices = getattr(self, name), get_args(known)
+            _require(value in choices, f"{name}={value} must be one of {', '.join(choices)}")
+        if "logprob" in self.score:
+            wanted = f"of {self.score} must be a mean log-probability, at most 0"
+            holds = -math.inf < self.threshold <= 0
+        else:
+            wanted = f"must lie in [0, 1]; the paper's is {DEFAULT_THRESHOLD}"
+            holds = 0 <= self.threshold <= 1
+        _require(holds, f"threshold={self.threshold} {wanted}")
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
         """Whether the last turn has the score, and the verdict if needed."""
