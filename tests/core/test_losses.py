@@ -296,11 +296,6 @@ def test_splitting_a_step_into_micro_batches_leaves_its_gradient_alone(sizes: li
 # --- the reference ----------------------------------------------------------------------------
 
 
-def test_without_a_penalty_no_reference_is_needed() -> None:
-    terms, _ = loss_of_ratios([[1.0, 1.0]], [1.0])
-    close(terms.kl, [0.0])
-
-
 def test_a_penalty_without_a_reference_is_refused() -> None:
     ones = torch.ones(1, 1)
     with pytest.raises(ValueError, match="beta > 0 needs the reference"):

@@ -64,16 +64,6 @@ def test_a_baselines_terms_of_a_right_answer_in_a_truncated_completion(
     assert reward.total == pytest.approx(sum(terms.values()))
 
 
-@pytest.mark.parametrize("verdict", Verdict)
-@pytest.mark.parametrize("correct", [True, False])
-@pytest.mark.parametrize("proper", [True, False])
-def test_the_self_check_of_a_truncated_completion_earns_nothing(
-    verdict: Verdict, correct: bool, proper: bool
-) -> None:
-    turn = replace(CUT_SHORT, correct=correct, verdict=verdict, confidence=0.9)
-    assert turn_rewards([turn], proper=proper)[0].verify == 0.0
-
-
 def test_the_proper_reward_pays_for_verdicts_and_not_for_their_confidence() -> None:
     def over_and_ready(correct: bool, verdict: Verdict, confidence: float) -> tuple[float, float]:
         turn = replace(CUT_SHORT, truncated=False, correct=correct)

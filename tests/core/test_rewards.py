@@ -139,7 +139,7 @@ def test_verification_terms(
 @pytest.mark.parametrize("verdict", Verdict)
 def test_a_truncated_turn_has_no_verification_reward(turn: ScoredTurn, verdict: Verdict) -> None:
     cut = replace(turn, truncated=True, verdict=verdict, confidence=0.9)
-    assert only(cut).verify == 0.0
+    assert only(cut).verify == turn_rewards([cut], proper=True)[0].verify == 0.0
 
 
 # --- format --------------------------------------------------------------------------------

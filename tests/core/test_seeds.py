@@ -1,9 +1,6 @@
 """Seeds that follow from what a draw is for."""
 
 import itertools
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -29,23 +26,6 @@ def seed(**changes: object) -> int:
 
 def test_a_seed_is_the_same_for_ever() -> None:
     assert seed() == KNOWN
-
-
-@pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
-def test_a_seed_does_not_depend_on_pythons_own_hashing(hash_seed: str) -> None:
-    arguments = {**BASE}
-    code = (
-        "from svr_lightning.core.seeds import derive_seed\n"
-        f"print(derive_seed({arguments.pop('run_seed')}, **{arguments!r}))"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert int(process.stdout) == KNOWN
 
 
 @pytest.mark.parametrize(

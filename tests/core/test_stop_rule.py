@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.replay import FirstRight, replay
+from svr_lightning.core.parsing import parse_self_check
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
     RULES,
@@ -19,8 +20,10 @@ from svr_lightning.core.stopping import (
     Majority,
     Posterior,
     RepeatedAnswer,
+    Rule,
     StopRule,
     ending,
+    first_ending,
     rule_as_config,
     rule_from_config,
     should_stop,
@@ -45,23 +48,56 @@ def answers(letters: str) -> list[StopSignals]:
 
 def end_of(rule: StopRule | None, turns: Sequence[StopSignals], max_turns: int) -> Ending:
     """How a trajectory ends that would have made ``turns``."""
-    found = (ending(rule, turns[:seen], max_turns) for seen in range(1, len(turns) + 1))
-    return next(Ending(*end[:3]) for end in found if end is not None)
+    end = first_ending(rule, turns, max_turns)
+    assert end is not None
+    return end._replace(accepted=False)
 
 
 # --- the paper's rule and its kin ---------------------------------------------------------------
 
 
-def test_the_defaults_are_the_papers_rule() -> None:
-    rule = Confident()
-    assert EvaluationConfig().rule == rule
-    assert rule.threshold == DEFAULT_THRESHOLD == 0.85
-    for verdict in VERDICTS:
-        for confidence in (0.0, 0.84, 0.85, 1.0):
-            for truncated in (False, True):
-                turn = said(verdict, confidence, truncated=truncated)
-                expected = should_stop(VERDICTS[verdict], confidence, truncated)
-                assert rule.stops([turn], 10) is expected
+def test_the_default_is_the_papers_rule() -> None:
+    assert EvaluationConfig().rule == Confident()
+    assert DEFAULT_THRESHOLD == 0.85
+
+
+@pytest.mark.parametrize(
+    ("verdict", "confidence", "truncated", "threshold", "stops"),
+    [
+        ("C", 0.85, False, 0.85, True),
+        ("C", 0.8499999, False, 0.85, False),
+        ("C", 1.0, True, 0.85, False),
+        ("C", 1.0, True, 0.0, False),
+        ("C", 0.65, False, 0.65, True),
+        ("C", 0.9, False, 0.95, False),
+        ("C", 0.0, False, 0.0, True),
+        ("I", 1.0, False, 0.0, False),
+        ("U", 1.0, False, 0.0, False),
+    ],
+)
+def test_a_complete_turn_with_a_correct_verdict_stops_from_the_threshold_on(
+    verdict: str, confidence: float, truncated: bool, threshold: float, stops: bool
+) -> None:
+    assert should_stop(VERDICTS[verdict], confidence, truncated, threshold) is stops
+    plain = VERDICTS[verdict].value  # a verdict may be a plain string
+    assert should_stop(plain, confidence, truncated, threshold) is stops  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "stops"),
+    [
+        ("VERDICT: CORRECT; CONFIDENCE: 0.85", True),
+        ("VERDICT: CORRECT; CONFIDENCE: 85%", True),
+        ("VERDICT: CORRECT", False),  # the prior 0.8 lies under the threshold
+        ("VERDICT: CORRECT; CONFIDENCE: 9/10", False),
+        ("CONFIDENCE: 1.0", False),  # no verdict is no commitment
+        ("VERDICT: CORRECT, INCORRECT, or UNSURE; CONFIDENCE: 1", False),
+        ("", False),
+    ],
+)
+def test_a_self_check_that_is_not_clear_does_not_stop(text: str, stops: bool) -> None:
+    check = parse_self_check(f"<self_check>{text}</self_check>")
+    assert should_stop(check.verdict, check.confidence, truncated=False) is stops
 
 
 @pytest.mark.parametrize(
@@ -125,6 +161,34 @@ def test_the_most_confident_turn_is_so_by_the_rules_own_score() -> None:
     stated = Confident(fallback="most_confident")
     read_off = Confident(fallback="most_confident", score="verdict_probability")
     assert (end_of(stated, turns, 2).returned, end_of(read_off, turns, 2).returned) == (1, 2)
+
+
+class Gates(Rule[bool]):
+    """Each turn decides itself whether it ends the trajectory."""
+
+    def stops(self, turns: Sequence[bool], max_turns: int) -> bool:
+        return turns[-1]
+
+
+@pytest.mark.parametrize(
+    ("gates", "max_turns", "turn"),
+    [
+        ([True], 10, 1),  # generation ended there: later turns never ran
+        ([False, True, False, True], 10, 2),  # the first open gate
+        ([False] * 10, 10, 10),  # none opened: the last turn's answer
+        ([False] * 9 + [True], 10, 10),
+        ([False, False, True], 2, 2),  # what lies beyond the budget does not count
+        ([False] * 9, 10, None),  # the trajectory goes on
+    ],
+)
+def test_the_first_open_gate_or_else_the_last_turn_is_returned(
+    gates: list[bool], max_turns: int, turn: int | None
+) -> None:
+    end = first_ending(Gates(), gates, max_turns)
+    if turn is None:
+        assert end is None
+    else:
+        assert end == Ending(turn, turn, turn < max_turns, gates[turn - 1])
 
 
 # --- rules that need no self-check --------------------------------------------------------------
@@ -426,11 +490,6 @@ def test_results_without_a_rule_have_the_papers_and_those_of_version_0_1_are_ref
 def test_what_is_no_rule_is_refused(evaluation: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="is no stopping rule"):
         rule_from_config(evaluation)
-
-
-def test_a_verdict_may_be_a_plain_string() -> None:
-    assert should_stop("CORRECT", 0.85, truncated=False)  # type: ignore[arg-type]
-    assert not should_stop("UNSURE", 1.0, truncated=False)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
