@@ -118,7 +118,7 @@ def mistaken(left: int, operator: str, right: int) -> tuple[int, float] | None:
 def solved(rng: random.Random, problem: WordProblem, *, careful: bool) -> tuple[Step, ...]:
     """The steps of an attempt, with the mistakes of the moment."""
     quantities = dict(problem.quantities)
-    if problem.place and rng.random() < DISTRACTED:
+    if problem.distracted and rng.random() < DISTRACTED:
         quantities[rng.choice([letter for letter in quantities if letter != "d"])] = quantities["d"]
     for _ in range(50):
         steps = _work(rng, problem, quantities, careful)

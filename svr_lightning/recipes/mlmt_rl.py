@@ -18,13 +18,12 @@ from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt, PromptReq
 from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.tasks import get_task
 
+FEEDBACK_TOKENS = 512
+"""Longest feedback, in tokens, where the completion limit is not lower."""
 
-@dataclass(frozen=True)
+
 class SolverAndTutor(Neutral):
     """Odd turns solve, even ones give feedback on the answer before."""
-
-    feedback_tokens: int = 512
-    """Longest feedback, in tokens, where the completion limit is not lower."""
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
         """Feedback on an answer; after feedback, the question with both."""
@@ -32,7 +31,7 @@ class SolverAndTutor(Neutral):
         texts = [turn.completion.text for turn in turns]
         if len(turns) % 2:
             prompt = feedback(style, problem.question, texts[-1])
-            return PromptRequest(prompt, self.feedback_tokens)
+            return PromptRequest(prompt, FEEDBACK_TOKENS)
         attempt, hints = texts[-2:]
         return guided(style, problem.question, attempt, hints, len(turns) + 1)
 
@@ -45,9 +44,6 @@ class SolverAndTutor(Neutral):
 class MLMTRL(GRPOMT):
     """Multi-level multi-turn RL with one shared actor."""
 
-    feedback_tokens: int = 512
-    """Longest feedback, in tokens, where the completion limit is not lower."""
-
     def check(self) -> None:
         """Refuse a horizon that ends with feedback."""
         super().check()
@@ -59,7 +55,7 @@ class MLMTRL(GRPOMT):
     @property
     def dialogue(self) -> Dialogue:
         """Solver and tutor in turn."""
-        return SolverAndTutor(self.feedback_tokens)
+        return SolverAndTutor()
 
     def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """As ``reward_kind`` says; an answer's progress is measured from the previous answer."""

@@ -31,7 +31,7 @@ DEV_SHARE = 0.1
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Story:
     """A text with gaps for quantities, and the steps that solve it."""
 
@@ -75,15 +75,15 @@ class WordProblem:
     quantities: Mapping[str, int]
     """Of every letter in the story, and ``d`` of the distractor."""
     people: tuple[str, str]
-    place: int
+    distracted: int
     """Where the distractor stands: 0 nowhere, 1 before the story, 2 before the question."""
 
     @property
     def question(self) -> str:
         """The text that the policy sees."""
         distractor = [self.story.distractor]
-        parts = [*distractor * (self.place == 1), self.story.text]
-        parts += [*distractor * (self.place == 2), self.story.question]
+        parts = [*distractor * (self.distracted == 1), self.story.text]
+        parts += [*distractor * (self.distracted == 2), self.story.question]
         names = dict(zip("NM", self.people, strict=True))
         return " ".join(parts).format(**self.quantities, **names)
 
@@ -101,107 +101,75 @@ class WordProblem:
         return "-".join([self.story.name, *map(str, used)])
 
 
-STORIES = (
-    Story(
-        name="pens",
-        text="{N} buys {a} boxes of {b} pens and gives {c} pens to {M}.",
-        question="How many pens does {N} have left?",
-        distractor="{N} owns {d} rulers.",
-        steps=("pens a * b", "left #1 - c"),
-    ),
-    Story(
-        name="wage",
-        text="{N} works {a} hours for {b} dollars an hour and gets a tip of {c} dollars.",
-        question="How many dollars does {N} have?",
-        distractor="The way to work takes {d} minutes.",
-        steps=("pay a * b", "all #1 + c"),
-    ),
-    Story(
-        name="fewer",
-        text="{N} has {a} marbles, which is {b} fewer than {M} has.",
-        question="How many marbles do they have together?",
-        distractor="{M} has {d} balls.",
-        steps=("other a + b", "all #1 + a"),
-    ),
-    Story(
-        name="more",
-        text="{N} has {a} stamps, which is {b} more than {M} has.",
-        question="How many stamps do they have together?",
-        distractor="{M} has {d} coins.",
-        steps=("other a - b", "all #1 + a"),
-    ),
-    Story(
-        name="bus",
-        text="There are {a} people in a bus. At a stop {b} people get on and {c} get off.",
-        question="How many people are in the bus?",
-        distractor="The bus is {d} years old.",
-        steps=("on a + b", "left #1 - c"),
-    ),
-    Story(
-        name="share",
-        text="{a} children share {b} bags of {c} sweets equally.",
-        question="How many sweets does each child get?",
-        distractor="Each bag costs {d} cents.",
-        steps=("sweets b * c", "each #1 / a"),
-    ),
-    Story(
-        name="age",
-        text="{N} is {a} years old. {M} is {b} years older than {N}. Tom is {c} years younger "
-        "than {M}.",
-        question="How old is Tom?",
-        distractor="{N} has {d} cousins.",
-        steps=("older a + b", "younger #1 - c"),
-    ),
-    Story(
-        name="twice",
-        text="{N} picks {a} apples and {M} picks twice as many. They eat {b} apples.",
-        question="How many apples are left?",
-        distractor="{M} picks {d} plums.",
-        steps=("other a * 2", "all #1 + a", "left #2 - b"),
-    ),
-    Story(
-        name="weeks",
-        text="{N} is away for {a} weeks and {b} days. It rains on {c} of these days.",
-        question="On how many days does it not rain?",
-        distractor="The trip costs {d} dollars a day.",
-        steps=("days a * 7", "all #1 + b", "left #2 - c"),
-    ),
-    Story(
-        name="dozen",
-        text="{N} has {a} dozen eggs, breaks {b} eggs and buys {c} more.",
-        question="How many eggs does {N} have?",
-        distractor="{N} has {d} hens.",
-        steps=("eggs a * 12", "left #1 - b", "all #2 + c"),
-    ),
-    Story(
-        name="market",
-        text="{N} buys {a} melons for {b} dollars each and {c} lemons for 2 dollars each.",
-        question="How many dollars does {N} pay?",
-        distractor="{N} also carries {d} bags.",
-        steps=("melons a * b", "lemons c * 2", "all #1 + #2"),
-    ),
-    Story(
-        name="change",
-        text="{N} pays {a} books of {b} dollars each with {c} notes of 10 dollars.",
-        question="How many dollars does {N} get back?",
-        distractor="{N} reads {d} pages a day.",
-        steps=("books a * b", "paid c * 10", "back #2 - #1"),
-    ),
-    Story(
-        name="trees",
-        text="A garden has {a} rows of {b} trees. {c} trees fall and twice as many are planted.",
-        question="How many trees are there now?",
-        distractor="There are {d} benches.",
-        steps=("trees a * b", "left #1 - c", "new c * 2", "all #2 + #3"),
-    ),
-    Story(
-        name="half",
-        text="{N} bakes {a} trays of {b} rolls, sells half of them and eats {c}.",
-        question="How many rolls are left?",
-        distractor="Baking takes {d} minutes.",
-        steps=("rolls a * b", "half #1 / 2", "left #2 - c"),
-    ),
-)
+_STORIES = """
+pens: pens a * b; left #1 - c
+    {N} buys {a} boxes of {b} pens and gives {c} pens to {M}.
+    How many pens does {N} have left?
+    {N} owns {d} rulers.
+wage: pay a * b; all #1 + c
+    {N} works {a} hours for {b} dollars an hour and gets a tip of {c} dollars.
+    How many dollars does {N} have?
+    The way to work takes {d} minutes.
+fewer: other a + b; all #1 + a
+    {N} has {a} marbles, which is {b} fewer than {M} has.
+    How many marbles do they have together?
+    {M} has {d} balls.
+more: other a - b; all #1 + a
+    {N} has {a} stamps, which is {b} more than {M} has.
+    How many stamps do they have together?
+    {M} has {d} coins.
+bus: on a + b; left #1 - c
+    There are {a} people in a bus. At a stop {b} people get on and {c} get off.
+    How many people are in the bus?
+    The bus is {d} years old.
+share: sweets b * c; each #1 / a
+    {a} children share {b} bags of {c} sweets equally.
+    How many sweets does each child get?
+    Each bag costs {d} cents.
+age: older a + b; younger #1 - c
+    {N} is {a} years old. {M} is {b} years older than {N}. Tom is {c} years younger than {M}.
+    How old is Tom?
+    {N} has {d} cousins.
+twice: other a * 2; all #1 + a; left #2 - b
+    {N} picks {a} apples and {M} picks twice as many. They eat {b} apples.
+    How many apples are left?
+    {M} picks {d} plums.
+weeks: days a * 7; all #1 + b; left #2 - c
+    {N} is away for {a} weeks and {b} days. It rains on {c} of these days.
+    On how many days does it not rain?
+    The trip costs {d} dollars a day.
+dozen: eggs a * 12; left #1 - b; all #2 + c
+    {N} has {a} dozen eggs, breaks {b} eggs and buys {c} more.
+    How many eggs does {N} have?
+    {N} has {d} hens.
+market: melons a * b; lemons c * 2; all #1 + #2
+    {N} buys {a} melons for {b} dollars each and {c} lemons for 2 dollars each.
+    How many dollars does {N} pay?
+    {N} also carries {d} bags.
+change: books a * b; paid c * 10; back #2 - #1
+    {N} pays {a} books of {b} dollars each with {c} notes of 10 dollars.
+    How many dollars does {N} get back?
+    {N} reads {d} pages a day.
+trees: trees a * b; left #1 - c; new c * 2; all #2 + #3
+    A garden has {a} rows of {b} trees. {c} trees fall and twice as many are planted.
+    How many trees are there now?
+    There are {d} benches.
+half: rolls a * b; half #1 / 2; left #2 - c
+    {N} bakes {a} trays of {b} rolls, sells half of them and eats {c}.
+    How many rolls are left?
+    Baking takes {d} minutes.
+"""
+"""Name and steps of each story; its text, its question and its distractor."""
+
+
+def _stories() -> Iterator[Story]:
+    lines = [line.strip() for line in _STORIES.strip().splitlines()]
+    for head, *texts in zip(*(lines[part::4] for part in range(4)), strict=True):
+        name, _, steps = head.partition(": ")
+        yield Story(name, *texts, steps=tuple(steps.split("; ")))
+
+
+STORIES = tuple(_stories())
 
 
 def solve(steps: Sequence[str], quantities: Mapping[str, int]) -> tuple[Step, ...] | None:
@@ -259,7 +227,7 @@ def draw(rng: random.Random, split: Split) -> WordProblem:
             "d": rng.choice([number for number in QUANTITIES if number not in numbers]),
         },
         people=(first, second),
-        place=rng.choice((0, 1, 2)),
+        distracted=rng.choice((0, 1, 2)),
     )
 
 

@@ -372,11 +372,6 @@ def test_the_weight_of_the_format_is_an_option(name: str) -> None:
     assert (max(group.returns), min(group.returns)) == pytest.approx((1.25, 0.25))
 
 
-def test_the_longest_feedback_is_an_option() -> None:
-    ((_,), actors) = play(MLMTRL(group_size=1, feedback_tokens=64), scripts("WWR"))
-    assert actors.limits == [None, 64, None]
-
-
 @pytest.mark.parametrize(("tau", "optimised"), [(0.1875, 5), (0.19, 4)])
 def test_scrpo_corrects_where_the_share_of_right_answers_varies_enough(
     tau: float, optimised: int

@@ -30,7 +30,6 @@ from svr_lightning.recipes.svr import SVR
         (GRPO, {"optimised": 0}, "optimised=0 must be at least 1"),
         (IGRPO, {"drafts": 0}, "drafts=0 must be at least 1"),
         (Murphy, {"discount": 1.5}, "discount=1.5 must lie in [0, 1]"),
-        (MLMTRL, {"feedback_tokens": 0}, "feedback_tokens=0 must be at least 1"),
         (MLMTRL, {"horizon": 4}, "horizon=4 must be odd"),
         (Oracle, {"horizon": -2}, "horizon=-2 must be at least 1"),
         (ScRPO, {"min_variance": 0.3}, "min_variance=0.3 must lie in [0, 0.25]"),

@@ -113,7 +113,10 @@ def test_a_distractor_stands_before_the_story_or_the_question_or_nowhere() -> No
     story = next(story for story in STORIES if story.name == "pens")
     texts = [
         WordProblem(
-            story=story, quantities={"a": 2, "b": 9, "c": 5, "d": 7}, people=("A", "B"), place=place
+            story=story,
+            quantities={"a": 2, "b": 9, "c": 5, "d": 7},
+            people=("A", "B"),
+            distracted=place,
         ).question
         for place in range(3)
     ]

@@ -83,7 +83,7 @@ def pens(boxes: int, pens_each: int) -> WordProblem:
     """Of which three are given away."""
     story = next(story for story in STORIES if story.name == "pens")
     quantities = {"a": boxes, "b": pens_each, "c": 3, "d": 2}
-    return WordProblem(story=story, quantities=quantities, people=("Ada", "Ben"), place=0)
+    return WordProblem(story=story, quantities=quantities, people=("Ada", "Ben"), distracted=0)
 
 
 def test_a_misremembered_value_is_carried_through_the_later_steps() -> None:
