@@ -38,7 +38,7 @@ _HOME = {
     "first_turn_messages": "core.prompts",
     "refinement_messages": "core.prompts",
     # These import torch, transformers and Lightning when they are first used.
-    "Decoding": "rollout.driver",
+    "Decoding": "core.types",
     "Renderer": "rollout.rendering",
     "collect_rollout": "rollout.collect",
     "micro_batches": "training.update",

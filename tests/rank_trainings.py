@@ -19,6 +19,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.types import Decoding
 from svr_lightning.engines.base import Engine
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.engines.vllm_process import process_named
@@ -29,7 +30,6 @@ from svr_lightning.training.config import (
     OptimizerConfig,
     PolicyConfig,
     ReferenceConfig,
-    SamplingConfig,
 )
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
@@ -126,7 +126,7 @@ def make_model(
     return SVRModule(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=lora),
         recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
-        sampling=SamplingConfig(max_completion_tokens=24),
+        sampling=Decoding(max_completion_tokens=24),
         optimizer=OptimizerConfig(lr=LR, gradient_clip_val=CLIP),
         reference=ReferenceConfig(mix=0.6, every=0 if lora else 2),
         evaluation=EvaluationConfig(max_turns=1, max_completion_tokens=8),

@@ -9,6 +9,7 @@ from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import (
     Completion,
+    Decoding,
     FinishReason,
     Message,
     Problem,
@@ -27,7 +28,7 @@ from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.rollout.collect import roll_out
-from svr_lightning.rollout.driver import Decoding, Job
+from svr_lightning.rollout.driver import Job
 from svr_lightning.tasks import get_task
 from tests.scripted import says
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
+from svr_lightning.core.types import Decoding
+from svr_lightning.engines.base import Engine, Output, Request
 from tests.models import VOCABULARY
 
 
@@ -26,8 +27,9 @@ def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
 
 
 def ask(index: int = 0, length: int = 9, **sampling: Any) -> Request:
-    options = {"max_tokens": 12, "temperature": 1.0, "seed": index, **sampling}
-    return Request(id=index, prompt_ids=prompt(length, index), sampling=SamplingParams(**options))
+    limit, seed = sampling.pop("max_tokens", 12), sampling.pop("seed", index)
+    decoding = Decoding(max_completion_tokens=limit, **{"temperature": 1.0, **sampling})
+    return Request(id=index, prompt_ids=prompt(length, index), sampling=decoding, seed=seed)
 
 
 def mixed(count: int = 14) -> list[Request]:

@@ -12,12 +12,12 @@ from transformers import AutoTokenizer
 from svr_lightning import tiny
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import StopRule
-from svr_lightning.core.types import Problem
+from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
 from svr_lightning.recipes.base import Recipe
-from svr_lightning.rollout.driver import Decoding, Driver
+from svr_lightning.rollout.driver import Driver
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 from tests.scripted_engine import ScriptedEngine
@@ -64,7 +64,7 @@ def at_places(
         derive_seed(RUN_SEED, step=STEP, problem_id=p.id, sample=i, turn=t): (p.id, i, t)
         for p, i, t in itertools.product(problems, range(samples), range(1, turns + 1))
     }
-    engine = ScriptedEngine(lambda request: speak(*places[request.sampling.seed]))
+    engine = ScriptedEngine(lambda request: speak(*places[request.seed]))
     engine.sync(None, STEP)
     return engine
 
@@ -113,7 +113,7 @@ def exam(references: Sequence[str]) -> list[Problem]:
 
 def mixed_answers(request: Request) -> list[int]:
     """Some answer that is right under one of the references below, and some opinion of it."""
-    rng = random.Random(repr((request.sampling.seed, request.prompt_ids)))
+    rng = random.Random(repr((request.seed, request.prompt_ids)))
     answer = rng.choice(["8+4-2", "\\boxed{42}", "\\boxed{10}"])
     return words(says(answer, rng.choice(["CORRECT", "INCORRECT"]), rng.choice([0.1, 0.95])))
 

@@ -48,7 +48,7 @@ class ScriptedEngine(Engine):
         outputs, running = [], []
         for request, tokens, done in self._running:
             position = done + 1
-            limit = request.sampling.max_tokens
+            limit = request.sampling.max_completion_tokens
             if position < min(len(tokens), limit):
                 running.append((request, tokens, position))
                 continue

@@ -45,9 +45,11 @@ class PlainEngine(Engine):
     def _complete(self, request: Request) -> Output:
         draw = request.sampling
         # A separate generator: a completion depends on its seed, not on others in the batch.
-        generator = torch.Generator().manual_seed(draw.seed % 2**63)
+        generator = torch.Generator().manual_seed(request.seed % 2**63)
         ids, logprobs = list(request.prompt_ids), []
-        while len(logprobs) < draw.max_tokens and (not logprobs or ids[-1] not in self._stop):
+        while len(logprobs) < draw.max_completion_tokens and (
+            not logprobs or ids[-1] not in self._stop
+        ):
             scores = self._model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
             logp = torch.log_softmax(scores.float() / (draw.temperature or 1.0), dim=-1)
             if draw.temperature == 0:

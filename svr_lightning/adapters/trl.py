@@ -19,13 +19,13 @@ from datasets import Dataset
 
 from svr_lightning.core.credit import reward_to_go
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.types import FinishReason, Message, Problem, Trajectory
+from svr_lightning.core.types import Decoding, FinishReason, Message, Problem, Trajectory
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.errors import require
 from svr_lightning.recipes.base import rewards_of
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.driver import Decoding, Driver, Job
+from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks.grading import score_turns
 from svr_lightning.training.policy import stop_token_ids

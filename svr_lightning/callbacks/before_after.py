@@ -64,6 +64,7 @@ class BeforeAfter(Callback):
             max_turns=self.fresh_turns,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
+            top_k=sampling.top_k,
         )
         with module.evaluating_with(evaluation):
             module.run_test_sets("fresh")

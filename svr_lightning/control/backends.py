@@ -17,8 +17,8 @@ from typing import Any
 
 from svr_lightning.control.controller import scores_of_reply
 from svr_lightning.control.protocol import ServingError
-from svr_lightning.core.types import AnyCompletion, Message, TokenScores
-from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
+from svr_lightning.core.types import AnyCompletion, Decoding, Message, TokenScores
+from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.chat_client import ChatClient, Retries
 from svr_lightning.engines.chat_protocol import ChatError, request_body
 from svr_lightning.errors import typed_line
@@ -55,7 +55,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def complete(
-        self, messages: Sequence[Message], sampling: SamplingParams
+        self, messages: Sequence[Message], sampling: Decoding, seed: int
     ) -> AnyCompletion:
         """Complete one prompt.
 
@@ -98,11 +98,11 @@ class Upstream(Backend):
         await self._client.close()
 
     async def complete(
-        self, messages: Sequence[Message], sampling: SamplingParams
+        self, messages: Sequence[Message], sampling: Decoding, seed: int
     ) -> AnyCompletion:
         """Send a request, again after temporary failures."""
         try:
-            body = request_body(self._model, messages, sampling, **self._options)
+            body = request_body(self._model, messages, sampling, seed, **self._options)
             return await self._client.complete(body)
         except ChatError as error:
             raise _serving_error(error) from error
@@ -163,13 +163,14 @@ class EngineBackend(Backend):
         return self._renderer.token_scores(completion, answer)
 
     async def complete(
-        self, messages: Sequence[Message], sampling: SamplingParams
+        self, messages: Sequence[Message], sampling: Decoding, seed: int
     ) -> AnyCompletion:
         """Add a request to the batch and wait for its completion."""
         ids = self._renderer.prompt_ids(messages)
         room = self._renderer.max_model_len - len(ids)
-        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        request = Request(id=next(self._numbers), prompt_ids=ids, sampling=sampling)
+        limit = min(sampling.max_completion_tokens, room)
+        sampling = replace(sampling, max_completion_tokens=limit)
+        request = Request(id=next(self._numbers), prompt_ids=ids, sampling=sampling, seed=seed)
         future = self._running[request.id] = self._loop.create_future()
         self._orders.put(request)
         try:

@@ -11,8 +11,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from svr_lightning.control.controller import Client, Controller, Result
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Turn
-from svr_lightning.engines.base import SamplingParams
+from svr_lightning.core.types import Decoding, Turn
 from svr_lightning.errors import field_error, one_line
 
 LEAST_TEMPERATURE = 0.01
@@ -71,7 +70,7 @@ class ChatRequest:
 
     question: str
     """The last message of the user."""
-    sampling: SamplingParams
+    sampling: Decoding
     """Of every turn; each has a seed of its own."""
     seed: int | None
     controls: Controls
@@ -120,14 +119,14 @@ def read_request(body: bytes, model: str, max_tokens: int) -> ChatRequest:
     )
 
 
-def _sampling(body: _Body, max_tokens: int) -> SamplingParams:
+def _sampling(body: _Body, max_tokens: int) -> Decoding:
     temperature = body.temperature or 0.0
     if 0 < temperature < LEAST_TEMPERATURE:
         raise ServingError(400, f"temperature must be 0 or at least {LEAST_TEMPERATURE}")
     limits = (max_tokens, body.max_tokens, body.max_completion_tokens)
     greedy = temperature == 0  # whatever the others say
-    return SamplingParams(
-        max_tokens=min(limit for limit in limits if limit is not None),
+    return Decoding(
+        max_completion_tokens=min(limit for limit in limits if limit is not None),
         temperature=temperature,
         top_p=1.0 if greedy or body.top_p is None else body.top_p,
         top_k=0 if greedy else max(body.top_k or 0, 0),
@@ -180,7 +179,7 @@ def controlled(
             client=client,
             rule=rule,
             max_turns=turns,
-            max_completion_tokens=request.sampling.max_tokens,
+            max_completion_tokens=request.sampling.max_completion_tokens,
             seconds=seconds,
             certificate=None,
         )

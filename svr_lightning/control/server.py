@@ -242,8 +242,8 @@ def _client(backend: Backend, chat: ChatRequest, number: int) -> Client:
 
     def complete(messages: list[Message], max_tokens: int) -> Awaitable[AnyCompletion]:
         seed = turn_seed(chat, number, next(turns))
-        sampling = replace(chat.sampling, max_tokens=max_tokens, seed=seed)
-        return backend.complete(messages, sampling)
+        sampling = replace(chat.sampling, max_completion_tokens=max_tokens)
+        return backend.complete(messages, sampling, seed)
 
     return complete
 

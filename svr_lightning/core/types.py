@@ -97,6 +97,25 @@ class OracleState:
     correct: bool
 
 
+@dataclass(frozen=True, kw_only=True)  # no slots: configurations read its __dict__
+class Decoding:
+    """How completions are drawn. The defaults are those of training rollouts."""
+
+    max_completion_tokens: int = 1200
+    """L_gen, per turn; reaching it means finish reason ``length``."""
+    temperature: float = 0.9
+    """0 is greedy decoding. The loss takes log-probabilities at this temperature too."""
+    top_p: float = 1.0
+    """Nucleus mass; below 1 an engine's log-probabilities no longer describe what was drawn."""
+    top_k: int = 0
+    """Candidates per token; 0 keeps the whole vocabulary."""
+
+    @property
+    def restricted(self) -> bool:
+        """Whether tokens are drawn from a part of the distribution only."""
+        return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """An engine's completion of one prompt, as the token ids that it read and sampled."""

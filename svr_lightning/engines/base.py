@@ -10,25 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
-from svr_lightning.core.types import FinishReason, Message, RemoteCompletion
+from svr_lightning.core.types import Decoding, FinishReason, Message, RemoteCompletion
 
 if TYPE_CHECKING:
     import torch  # a client of a server needs none
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """How one completion is drawn."""
-
-    max_tokens: int
-    """Completion limit; reaching it means finish reason ``length``."""
-    temperature: float = 0.0
-    """0 is greedy decoding."""
-    top_p: float = 1.0
-    top_k: int = 0
-    """0 keeps the whole vocabulary."""
-    seed: int = 0
-    """Seeds this completion alone: other requests and their order have no influence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +21,9 @@ class Request:
     """One prompt to complete."""
 
     id: int
-    sampling: SamplingParams
+    sampling: Decoding
+    seed: int = 0
+    """Seeds this completion alone: other requests and their order have no influence."""
     messages: Sequence[Message] = ()
     """The prompt as chat messages."""
     prompt_ids: tuple[int, ...] = ()

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from svr_lightning.core.types import FinishReason, Message, RemoteCompletion
-from svr_lightning.engines.base import SamplingParams
+from svr_lightning.core.types import Decoding, FinishReason, Message, RemoteCompletion
 from svr_lightning.errors import one_line
 
 LONGEST_WAIT = 60.0
@@ -57,7 +56,8 @@ class StatusError(ChatError):
 def request_body(
     model: str,
     messages: Sequence[Message],
-    sampling: SamplingParams,
+    sampling: Decoding,
+    seed: int,
     *,
     chat_template_kwargs: Mapping[str, Any],
     logprobs: bool = False,
@@ -66,10 +66,10 @@ def request_body(
     body: dict[str, Any] = {
         "model": model,
         "messages": list(messages),
-        "max_tokens": sampling.max_tokens,
+        "max_tokens": sampling.max_completion_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "seed": sampling.seed,
+        "seed": seed,
     }
     if sampling.top_k:
         body["top_k"] = sampling.top_k

@@ -65,11 +65,11 @@ def generate_body(request: Request, stop_token_ids: Sequence[int]) -> dict[str, 
     return {
         "token_ids": [*request.prompt_ids],
         "sampling_params": {
-            "max_tokens": sampling.max_tokens,
+            "max_tokens": sampling.max_completion_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
-            "seed": sampling.seed,
+            "seed": request.seed,
             "stop_token_ids": [*stop_token_ids],
             "ignore_eos": True,  # nothing else ends a completion
             "logprobs": 0,

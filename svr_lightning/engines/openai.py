@@ -121,6 +121,7 @@ class OpenAIEngine(Engine):
             self.model_name,
             request.messages,
             request.sampling,
+            request.seed,
             chat_template_kwargs=self.chat_template_kwargs,
             logprobs=self.logprobs,
         )

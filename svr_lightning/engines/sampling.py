@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from svr_lightning.engines.base import SamplingParams
+from svr_lightning.core.types import Decoding
 
 
 def uniforms(seed: int, count: int) -> list[float]:
@@ -16,7 +16,7 @@ def uniforms(seed: int, count: int) -> list[float]:
 
 
 def draw_tokens(
-    logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]
+    logits: Tensor, params: Sequence[Decoding], draws: Sequence[float]
 ) -> tuple[list[int], list[float]]:
     """Draw the next token of every row by inverting its distribution function.
 
@@ -53,7 +53,7 @@ def _invert(probs: Tensor, draws: Sequence[float]) -> Tensor:
     return token.squeeze(1).clamp(max=probs.shape[-1] - 1)
 
 
-def _restrict(logp: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+def _restrict(logp: Tensor, params: Sequence[Decoding]) -> Tensor:
     """[B, V] probabilities with what top-k and top-p exclude set to zero."""
     if all(p.top_p >= 1.0 and p.top_k <= 0 for p in params):
         return logp.exp()

@@ -246,7 +246,8 @@ class ServersEngine(Engine):
 
     async def _complete(self, request: Request) -> Output:
         """Try one server after the other, until one answers with the present weights."""
-        body, limit = generate_body(request, self._stop_token_ids), request.sampling.max_tokens
+        body = generate_body(request, self._stop_token_ids)
+        limit = request.sampling.max_completion_tokens
         async with self._room:
             while True:
                 self._require_one()

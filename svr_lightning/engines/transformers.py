@@ -108,7 +108,7 @@ class TransformersEngine(Engine):
             return []
         self._waited = 0
         requests = [self._queue.popleft() for _ in range(room)]
-        rows = [_Row(r, uniforms(r.sampling.seed, r.sampling.max_tokens)) for r in requests]
+        rows = [_Row(r, uniforms(r.seed, r.sampling.max_completion_tokens)) for r in requests]
         rows, logits, cache = self._prefill(rows)
         self._cache = cache if self._cache is None else batch_cache.merge([self._cache, cache])
         first_new = len(self._rows)
@@ -178,7 +178,7 @@ class TransformersEngine(Engine):
         for index in candidates:
             row = self._rows[index]
             stopped = row.tokens[-1] in self._stop_ids
-            if stopped or len(row.tokens) >= row.request.sampling.max_tokens:
+            if stopped or len(row.tokens) >= row.request.sampling.max_completion_tokens:
                 gone.add(index)
                 reason = FinishReason.STOP if stopped else FinishReason.LENGTH
                 outputs.append(self._output(row, reason))

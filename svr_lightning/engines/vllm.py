@@ -175,11 +175,11 @@ class VLLMEngine(Engine):
             raise RuntimeError("the engine has no weights; it has to be synced first")
         sampling = request.sampling
         params = SamplingParams(
-            max_tokens=sampling.max_tokens,
+            max_tokens=sampling.max_completion_tokens,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
-            seed=sampling.seed,
+            seed=request.seed,
             stop_token_ids=self._stop_token_ids,
             ignore_eos=True,  # nothing else ends a completion
             logprobs=0,

@@ -5,10 +5,10 @@ from typing import Literal
 
 from svr_lightning.analysis.results import applied_limit
 from svr_lightning.core.stopping import Confident, StopRule
+from svr_lightning.core.types import Decoding
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.dialogues import Dialogue, FreshTurns
-from svr_lightning.rollout.driver import Decoding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ from itertools import accumulate, pairwise
 from typing import Literal
 
 from svr_lightning.core.seeds import SeedContext
-from svr_lightning.core.types import Problem, ScoredTurn, Trajectory
+from svr_lightning.core.types import Decoding, Problem, ScoredTurn, Trajectory
 from svr_lightning.display import Progress
 from svr_lightning.engines.base import Engine
 from svr_lightning.recipes.base import Group, Recipe, rewards_of
-from svr_lightning.rollout.driver import Decoding, Driver, Job
+from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks.grading import score_turns
 

@@ -9,33 +9,22 @@ servers.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from svr_lightning.core.seeds import SeedContext, derive_seed
-from svr_lightning.core.types import AnyCompletion, Completion, Message, Problem
+from svr_lightning.core.types import AnyCompletion, Completion, Decoding, Message, Problem
 from svr_lightning.display import Progress
 from svr_lightning.engines.base import (
     Engine,
     Output,
     Refusal,
     Request,
-    SamplingParams,
     TextOutput,
 )
 from svr_lightning.errors import require
 from svr_lightning.recipes.dialogues import PromptRequest, RolloutFn, limited
 from svr_lightning.rollout.rendering import Renderer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoding:
-    """How completions are drawn."""
-
-    max_completion_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +201,18 @@ class Driver:
         self._next_request += 1
         self._waiting[number] = (running, position)
         ids = running.prompts[position]
-        sampling = self._sampling(running, position, prompt.max_completion_tokens, len(ids))
+        limit = prompt.max_completion_tokens
+        if self._renderer is not None:
+            limit = min(limit, self._renderer.max_model_len - len(ids))
+        job = running.job
         self._engine.submit(
-            Request(id=number, messages=prompt.messages, prompt_ids=ids, sampling=sampling)
+            Request(
+                id=number,
+                messages=prompt.messages,
+                prompt_ids=ids,
+                sampling=replace(job.decoding, max_completion_tokens=limit),
+                seed=draw_seed(job.seeds or self.seeds, job, running.round, position),
+            )
         )
 
     def _end(self, running: _Running, result: Any, finished: list[tuple[int, Any]]) -> None:
@@ -223,20 +221,6 @@ class Driver:
 
     def _prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return () if self._renderer is None else self._renderer.prompt_ids(messages)
-
-    def _sampling(
-        self, running: _Running, position: int, limit: int, prompt_tokens: int
-    ) -> SamplingParams:
-        decoding = running.job.decoding
-        if self._renderer is not None:
-            limit = min(limit, self._renderer.max_model_len - prompt_tokens)
-        return SamplingParams(
-            max_tokens=limit,
-            temperature=decoding.temperature,
-            top_p=decoding.top_p,
-            top_k=decoding.top_k,
-            seed=draw_seed(running.job.seeds or self.seeds, running.job, running.round, position),
-        )
 
     def _completion(
         self, prompt_ids: Sequence[int], output: Output | TextOutput | Refusal

@@ -164,9 +164,10 @@ half: rolls a * b; half #1 / 2; left #2 - c
 
 def _stories() -> Iterator[Story]:
     lines = [line.strip() for line in _STORIES.strip().splitlines()]
-    for head, *texts in zip(*(lines[part::4] for part in range(4)), strict=True):
+    parts = (lines[part::4] for part in range(4))
+    for head, text, question, distractor in zip(*parts, strict=True):
         name, _, steps = head.partition(": ")
-        yield Story(name, *texts, steps=tuple(steps.split("; ")))
+        yield Story(name, text, question, distractor, tuple(steps.split("; ")))
 
 
 STORIES = tuple(_stories())

@@ -7,10 +7,10 @@ one ends the run before anything is loaded.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from svr_lightning.core.types import Decoding
 from svr_lightning.errors import require
 from svr_lightning.evaluation.config import EvaluationConfig as EvaluationConfig
 from svr_lightning.recipes.base import PLACE, Recipe
-from svr_lightning.rollout.driver import Decoding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,35 +61,6 @@ class PolicyConfig:
             0 < self.max_prompt_tokens < self.max_model_len,
             f"model.policy.max_prompt_tokens={self.max_prompt_tokens} must lie between 1 and "
             f"max_model_len={self.max_model_len} minus 1, to leave room for a completion",
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplingConfig:
-    """How training rollouts are drawn."""
-
-    temperature: float = 0.9
-    """Log-probabilities of the loss are taken at this temperature too."""
-    top_p: float = 1.0
-    """Nucleus mass; below 1 the engine's log-probabilities no longer describe what was drawn."""
-    max_completion_tokens: int = 1200
-    """L_gen, per turn."""
-
-    def __post_init__(self) -> None:
-        copies = "a group of greedy trajectories would be eight copies of one"
-        for name, holds, wanted in (
-            ("temperature", self.temperature > 0, f"be above 0: {copies}"),
-            ("top_p", 0 < self.top_p <= 1, "lie in (0, 1]"),
-            ("max_completion_tokens", self.max_completion_tokens > 0, "be positive"),
-        ):
-            require(holds, f"model.sampling.{name}={getattr(self, name)} must {wanted}")
-
-    def decoding(self) -> Decoding:
-        """How the completions of a rollout are drawn."""
-        return Decoding(
-            max_completion_tokens=self.max_completion_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
         )
 
 
@@ -153,19 +124,27 @@ class ReferenceConfig:
         return self.every > 0 and step % self.every == 0
 
 
-def check_weighing(recipe: Recipe, sampling: SamplingConfig, updates: int) -> None:
-    """Refuse to weigh tokens of a cut distribution.
+def check_sampling(recipe: Recipe, sampling: Decoding, updates: int) -> None:
+    """Refuse rollouts that nothing can be learnt from, and to weigh tokens of a cut distribution.
 
     Raises:
         ConfigError: naming the setting.
     """
-    level, top_p = recipe.loss.behaviour_correction, sampling.top_p
+    copies = "a group of greedy trajectories would be eight copies of one"
+    for name, holds, wanted in (
+        ("temperature", sampling.temperature > 0, f"be above 0: {copies}"),
+        ("top_p", 0 < sampling.top_p <= 1, "lie in (0, 1]"),
+        ("top_k", sampling.top_k >= 0, "not be negative"),
+        ("max_completion_tokens", sampling.max_completion_tokens > 0, "be positive"),
+    ):
+        require(holds, f"model.sampling.{name}={getattr(sampling, name)} must {wanted}")
+    level, top_p, top_k = recipe.loss.behaviour_correction, sampling.top_p, sampling.top_k
     for setting, off in (
         (f"model.updates_per_rollout={updates}", updates == 1),
         (f"{PLACE}.loss.behaviour_correction={level}", level == "off"),
     ):
         require(
-            off or top_p == 1,
+            off or not sampling.restricted,
             f"{setting} weighs tokens by the policy that sampled, which model.sampling.top_p="
-            f"{top_p} cuts off; set top_p to 1, or leave the other out",
+            f"{top_p}, top_k={top_k} cut off; set them to 1 and 0, or leave the other out",
         )

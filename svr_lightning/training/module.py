@@ -21,7 +21,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Problem
+from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.display import plain
 from svr_lightning.engines import lora
 from svr_lightning.engines.base import Engine
@@ -40,8 +40,7 @@ from svr_lightning.training.config import (
     OptimizerConfig,
     PolicyConfig,
     ReferenceConfig,
-    SamplingConfig,
-    check_weighing,
+    check_sampling,
 )
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy, check_precision
@@ -114,7 +113,7 @@ class SVRModule(PolicyModule):
         self,
         policy: PolicyConfig = PolicyConfig(),  # noqa: B008 - frozen, and the CLI shows it
         recipe: Recipe | None = None,
-        sampling: SamplingConfig = SamplingConfig(),  # noqa: B008
+        sampling: Decoding = Decoding(),  # noqa: B008
         optimizer: OptimizerConfig = OptimizerConfig(),  # noqa: B008
         reference: ReferenceConfig = ReferenceConfig(),  # noqa: B008
         evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
@@ -129,7 +128,7 @@ class SVRModule(PolicyModule):
         for name, value in counts.items():
             require(value >= 1, f"model.{name}={value} must be at least 1")
         self.recipe.check()
-        check_weighing(self.recipe, sampling, updates_per_rollout)
+        check_sampling(self.recipe, sampling, updates_per_rollout)
         self.automatic_optimization = False
         self.sampling = sampling
         self.optimizer_config = optimizer
@@ -251,7 +250,7 @@ class SVRModule(PolicyModule):
                 self.recipe,
                 problems,
                 renderer=self.renderer,
-                sampling=self.sampling.decoding(),
+                sampling=self.sampling,
                 seed=self.seed,
                 step=self.global_step,
                 resample=self.resample,
@@ -409,7 +408,7 @@ class SVRModule(PolicyModule):
             rank_zero_warn(f"optimizer step {step}: {warning}")
         gap = stats["engine/logprob_diff"]
         # Later updates of a rollout differ from what sampled it, and top_p cuts a distribution.
-        comparable = "train/reward/mean" in stats and self.sampling.top_p == 1
+        comparable = "train/reward/mean" in stats and not self.sampling.restricted
         if comparable and not gap <= LOGPROB_DIFF_LIMIT:
             line = (
                 f"engine/logprob_diff is {gap:.3g} nats at optimizer step {step}, above "

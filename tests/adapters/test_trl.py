@@ -10,7 +10,7 @@ import pytest
 
 from examples import train_with_trl
 from svr_lightning.adapters.trl import SVRRollouts
-from svr_lightning.core.types import Problem
+from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.base import Group
@@ -20,7 +20,6 @@ from svr_lightning.training.config import (
     OptimizerConfig,
     PolicyConfig,
     ReferenceConfig,
-    SamplingConfig,
 )
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
@@ -50,7 +49,7 @@ def our_step(recipe: SVR, folder: Path) -> tuple[SVRModule, list[Problem]]:
     module = SVRModule(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
         recipe=replace(recipe, loss=replace(recipe.loss, beta=0.1)),
-        sampling=SamplingConfig(temperature=0.9, max_completion_tokens=96),
+        sampling=Decoding(temperature=0.9, max_completion_tokens=96),
         # A schedule of one step starts at the floor.
         optimizer=OptimizerConfig(lr=LR, weight_decay=0.1, betas=(0.9, 0.95), floor=1.0),
         reference=ReferenceConfig(every=0),

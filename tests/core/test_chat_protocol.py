@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.core.types import FinishReason
-from svr_lightning.engines.base import SamplingParams
+from svr_lightning.core.types import Decoding, FinishReason
 from svr_lightning.engines.chat_protocol import (
     MalformedError,
     UnusableError,
@@ -93,9 +92,9 @@ def test_an_answer_that_cannot_be_counted_says_what_it_lacks(body: bytes, said: 
 
 
 def test_fields_that_only_some_servers_know_are_sent_where_they_say_something() -> None:
-    greedy = SamplingParams(max_tokens=9, seed=5)
+    greedy = Decoding(max_completion_tokens=9, temperature=0.0)
     messages = [{"role": "user", "content": "q"}]
-    plain = request_body("m", messages, greedy, chat_template_kwargs={})
+    plain = request_body("m", messages, greedy, 5, chat_template_kwargs={})
     assert plain == {
         "model": "m",
         "messages": messages,
@@ -104,8 +103,8 @@ def test_fields_that_only_some_servers_know_are_sent_where_they_say_something() 
         "top_p": 1.0,
         "seed": 5,
     }
-    drawn = SamplingParams(max_tokens=9, temperature=0.6, top_p=0.9, top_k=20, seed=5)
-    full = request_body("m", messages, drawn, chat_template_kwargs={"a": False})
+    drawn = Decoding(max_completion_tokens=9, temperature=0.6, top_p=0.9, top_k=20)
+    full = request_body("m", messages, drawn, 5, chat_template_kwargs={"a": False})
     assert (full["top_k"], full["top_p"], full["chat_template_kwargs"]) == (20, 0.9, {"a": False})
     assert request_key(plain) == request_key(dict(reversed(plain.items())))
     changed = [{**plain, name: "other"} for name in plain]

@@ -466,8 +466,8 @@ def test_every_attempt_of_resampling_has_its_own_seeds(mode: Any) -> None:
     seeds: list[int] = []
 
     def write(request: Request) -> list[int]:
-        seeds.append(request.sampling.seed)
-        right = request.sampling.seed == expected[2][0]
+        seeds.append(request.seed)
+        right = request.seed == expected[2][0]
         return words(says("8+4-2" if right else "8", "UNSURE", 0.5))
 
     engine = ScriptedEngine(write)

@@ -8,11 +8,11 @@ import pytest
 
 from svr_lightning import recipes
 from svr_lightning.core.prompts import neutral as neutral_prompt
-from svr_lightning.core.types import DraftState, Message, Problem
+from svr_lightning.core.types import Decoding, DraftState, Message, Problem
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import chain
 from svr_lightning.recipes.igrpo import IGRPO
-from svr_lightning.rollout.driver import Decoding, Job
+from svr_lightning.rollout.driver import Job
 from svr_lightning.tasks import get_task
 from tests.recipes import RECIPES, RIGHT, Actors, Write, each_recipe, mixed, play, scripts, ten
 from tests.scripted import ORDERS, exam

@@ -11,8 +11,9 @@ import torch
 from lightning.pytorch import Callback
 
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.types import Decoding
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import OptimizerConfig, PolicyConfig, SamplingConfig
+from svr_lightning.training.config import OptimizerConfig, PolicyConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
@@ -26,7 +27,7 @@ def module() -> SVRModule:
     return SVRModule(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
         recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
-        sampling=SamplingConfig(max_completion_tokens=24),
+        sampling=Decoding(max_completion_tokens=24),
         optimizer=OptimizerConfig(lr=1e-3),
         resample="off",
         micro_batch_size=2,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from svr_lightning.core.types import Sample
-from svr_lightning.engines.base import Request, SamplingParams
+from svr_lightning.core.types import Decoding, Sample
+from svr_lightning.engines.base import Request
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.training.update import batch_of, completion_logprobs
 from tests.gpu.conftest import DEVICE
@@ -52,10 +52,9 @@ class Parity:
 
     def _sample(self, version: int) -> list[Sample]:
         for number, prompt in enumerate(self._prompts):
-            sampling = SamplingParams(
-                max_tokens=self._tokens, temperature=TEMPERATURE, seed=version + number
-            )
-            self._engine.submit(Request(id=number, prompt_ids=prompt, sampling=sampling))
+            sampling = Decoding(max_completion_tokens=self._tokens, temperature=TEMPERATURE)
+            seed = version + number
+            self._engine.submit(Request(id=number, prompt_ids=prompt, sampling=sampling, seed=seed))
         outputs: list[Any] = []
         while len(outputs) < len(self._prompts):
             outputs += self._engine.step()

@@ -190,7 +190,7 @@ class Varied(ScriptedEngine):
     max_batch = 5
 
     def step(self) -> list[Output]:
-        seeds = {request.id: request.sampling.seed for request in self.requests}
+        seeds = {request.id: request.seed for request in self.requests}
         return [
             replace(
                 output,
@@ -395,7 +395,7 @@ def test_fresh_turns_are_independent_samples_of_the_first_prompt() -> None:
     assert (record.returned_turn, record.stopped_early, len(record.turns)) == (3, True, 3)
     first = RENDERER.prompt_ids(first_turn_messages(get_task("countdown"), PROBLEMS[0]))
     assert [request.prompt_ids for request in engine.requests] == [first] * 3
-    assert len({request.sampling.seed for request in engine.requests}) == 3
+    assert len({request.seed for request in engine.requests}) == 3
 
 
 def test_a_single_turn_recipe_has_fresh_turns_until_a_rule_without_a_self_check_stops() -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from svr_lightning.core.losses import LossSpec, policy_loss
-from svr_lightning.core.types import Sample
-from svr_lightning.engines.base import Request, SamplingParams
+from svr_lightning.core.types import Decoding, Sample
+from svr_lightning.engines.base import Request
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.training.update import (
     TrainBatch,
@@ -188,8 +188,8 @@ def test_the_trainer_and_the_engine_agree_on_what_was_sampled(model: Any) -> Non
     engine.sync(model, 0)
     prompts = {i: rollout()[i].prompt_ids for i in range(8)}
     for index, prompt in prompts.items():
-        sampling = SamplingParams(max_tokens=4 + index, temperature=TEMPERATURE, seed=index)
-        engine.submit(Request(id=index, prompt_ids=prompt, sampling=sampling))
+        sampling = Decoding(max_completion_tokens=4 + index, temperature=TEMPERATURE)
+        engine.submit(Request(id=index, prompt_ids=prompt, sampling=sampling, seed=index))
     outputs = []
     while len(outputs) < 8:
         outputs += engine.step()

@@ -8,9 +8,9 @@ import pytest
 
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.stopping import StopRule
+from svr_lightning.core.types import Decoding
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import SamplingConfig
 from svr_lightning.training.logs import WINDOW, rollout_stats
 from tests.small_fit import data, module, trainer
 
@@ -36,7 +36,7 @@ def fit(
 
     monkeypatch.setattr("svr_lightning.training.module.rollout_stats", stats)
     recipe = SVR(group_size=2, horizon=1, length_scale=92, loss=LossSpec(beta=0.0))
-    model = module(recipe=recipe, sampling=SamplingConfig(max_completion_tokens=4))
+    model = module(recipe=recipe, sampling=Decoding(max_completion_tokens=4))
     limits: dict[str, Any] = {"max_steps": before + len(seen), "max_epochs": -1}
     run = trainer(folder, **limits)
     run.fit(model, data(problems_per_step=1), ckpt_path=resumed)

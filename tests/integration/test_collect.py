@@ -12,13 +12,12 @@ from svr_lightning.core.credit import is_degenerate
 from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.seeds import START
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Problem
+from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.engines.base import Request
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import collect_rollout, replace_degenerate
-from svr_lightning.rollout.driver import Decoding
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 from svr_lightning.training.logs import rollout_stats

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import Gemma3TextConfig, Qwen3Config
 
-from svr_lightning.core.types import FinishReason
-from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
+from svr_lightning.core.types import Decoding, FinishReason
+from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.sampling import uniforms
 from svr_lightning.engines.transformers import MAX_WAIT, TransformersEngine
 from svr_lightning.errors import ConfigError
@@ -52,7 +52,9 @@ def test_log_probabilities_equal_those_of_one_plain_forward_pass(model: Any) -> 
         scores = scores / (request.sampling.temperature or 1.0)
         expected = scores.log_softmax(-1).gather(1, tokens).squeeze(1).tolist()
         assert output.logprobs == pytest.approx(expected, abs=of_logprobs(model, scores), rel=0)
-        assert len(output.logprobs) == len(output.token_ids) == request.sampling.max_tokens
+        assert (
+            len(output.logprobs) == len(output.token_ids) == request.sampling.max_completion_tokens
+        )
 
 
 def test_greedy_tokens_are_the_most_likely_ones(model: Any) -> None:
@@ -81,7 +83,11 @@ def test_a_prompt_that_several_requests_share_is_read_once(model: Any) -> None:
             lambda _, __, kwargs: read.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
         )
         shared = [
-            Request(id=i, prompt_ids=prompt(9 + i % 2), sampling=SamplingParams(max_tokens=2))
+            Request(
+                id=i,
+                prompt_ids=prompt(9 + i % 2),
+                sampling=Decoding(max_completion_tokens=2, temperature=0.0),
+            )
             for i in range(6)
         ]
         outputs = complete(model, shared)
@@ -118,7 +124,8 @@ def test_equal_seeds_give_equal_tokens_and_different_seeds_do_not(model: Any) ->
         Request(
             id=index,
             prompt_ids=prompt(9),
-            sampling=SamplingParams(max_tokens=12, temperature=1.0, seed=seed),
+            sampling=Decoding(max_completion_tokens=12, temperature=1.0),
+            seed=seed,
         )
         for index, seed in enumerate([1, 1, 2, 3])
     ]

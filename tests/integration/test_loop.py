@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from svr_lightning.callbacks import BeforeAfter, HFExport
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.schedule import warmup_stable_decay
+from svr_lightning.core.types import Decoding
 from svr_lightning.engines.base import Output
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
@@ -24,7 +25,6 @@ from svr_lightning.training.config import (
     EvaluationConfig,
     OptimizerConfig,
     PolicyConfig,
-    SamplingConfig,
 )
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
@@ -394,7 +394,7 @@ def test_a_rate_too_small_for_the_weights_is_warned_of(tmp_path: Path) -> None:
     frozen = module(
         optimizer=OptimizerConfig(lr=1e-30, weight_decay=0.0),
         recipe=SVR(group_size=2, horizon=1),
-        sampling=SamplingConfig(max_completion_tokens=8),
+        sampling=Decoding(max_completion_tokens=8),
     )
     with pytest.warns(UserWarning, match="lr is too small for float32"):
         trainer(tmp_path).fit(frozen, data())

@@ -16,12 +16,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import svr_lightning as svr
 from svr_lightning import tiny
 from svr_lightning.core.schedule import warmup_stable_decay
+from svr_lightning.core.types import Decoding
 from svr_lightning.tiny.problems import generate
 from svr_lightning.training.config import (
     OptimizerConfig,
     PolicyConfig,
     ReferenceConfig,
-    SamplingConfig,
 )
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import CSVLog
@@ -67,7 +67,7 @@ def trained(minimal: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> SV
     module = SVRModule(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
         recipe=minimal.RECIPE,
-        sampling=SamplingConfig(
+        sampling=Decoding(
             temperature=minimal.TEMPERATURE, max_completion_tokens=minimal.MAX_TOKENS
         ),
         optimizer=OptimizerConfig(

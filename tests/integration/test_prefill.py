@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from svr_lightning.core.types import Decoding
 from svr_lightning.engines import prefill
-from svr_lightning.engines.base import Output, Request, SamplingParams
+from svr_lightning.engines.base import Output, Request
 from svr_lightning.engines.transformers import TransformersEngine
 from tests.models import MODELS
 from tests.requests import finish, plain_scores
@@ -30,7 +31,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 
 def ask(prompts: list[tuple[int, ...]]) -> list[Request]:
-    sampling = SamplingParams(max_tokens=8, temperature=0.0)
+    sampling = Decoding(max_completion_tokens=8, temperature=0.0)
     return [Request(id=i, prompt_ids=p, sampling=sampling) for i, p in enumerate(prompts)]
 
 

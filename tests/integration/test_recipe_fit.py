@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import Callback
 
 from svr_lightning.callbacks import RolloutLog
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.types import Decoding
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
@@ -22,7 +23,7 @@ from svr_lightning.recipes.rlcr import RLCR
 from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
-from svr_lightning.training.config import EvaluationConfig, PolicyConfig, SamplingConfig
+from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import Rollout, SVRModule
@@ -68,7 +69,7 @@ def fit(recipe: Recipe, folder: Path, checkpoint: Path | None = None, **changes:
     module = SVRModule(
         policy=PolicyConfig(max_prompt_tokens=640, max_model_len=800),
         recipe=recipe,
-        sampling=SamplingConfig(max_completion_tokens=64),
+        sampling=Decoding(max_completion_tokens=64),
         evaluation=EvaluationConfig(max_turns=2, adaptive=False, max_completion_tokens=24),
         resample="off",
         seed=SEED,

@@ -10,6 +10,7 @@ from svr_lightning.core.rewards import trajectory_return
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import (
     Completion,
+    Decoding,
     FinishReason,
     Message,
     Problem,
@@ -17,7 +18,7 @@ from svr_lightning.core.types import (
     Turn,
     Verdict,
 )
-from svr_lightning.engines.base import Output, Request, SamplingParams
+from svr_lightning.engines.base import Output, Request
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import roll_out
@@ -44,7 +45,7 @@ from tests.scripted_engine import ScriptedEngine
 
 def muse(request: Request) -> list[int]:
     """Something that depends on the seed and on the whole prompt, of any length."""
-    rng = random.Random(repr((request.sampling.seed, request.prompt_ids)))
+    rng = random.Random(repr((request.seed, request.prompt_ids)))
     verdict = rng.choice(["CORRECT", "INCORRECT", "UNSURE", "MAYBE"])
     confidence = rng.choice([0.2, 0.84, 0.85, 1.0])
     return words("so " * rng.randrange(60) + says(f"8+{rng.randrange(9)}", verdict, confidence))
@@ -93,9 +94,11 @@ def lock_step(problems: Sequence[Problem], recipe: SVR, engine: ScriptedEngine) 
         requests: dict[tuple[str, int], Request] = {}
         for number, ((name, sample), (messages,)) in enumerate(asked.items()):
             seed = derive_seed(RUN_SEED, step=STEP, problem_id=name, sample=sample, turn=turn)
-            sampling = SamplingParams(max_tokens=120, temperature=0.9, seed=seed)
             request = Request(
-                id=number, prompt_ids=RENDERER.prompt_ids(messages), sampling=sampling
+                id=number,
+                prompt_ids=RENDERER.prompt_ids(messages),
+                sampling=Decoding(max_completion_tokens=120, temperature=0.9),
+                seed=seed,
             )
             requests[name, sample] = request
             engine.submit(request)
@@ -161,7 +164,7 @@ def test_every_problem_sample_turn_and_attempt_has_a_seed_of_its_own() -> None:
     engine = ScriptedEngine(muse)
     for attempt in range(3):
         driver(engine, attempt=attempt).run(jobs(PROBLEMS, SVR(group_size=8, horizon=3)))
-    seeds = [request.sampling.seed for request in engine.requests]
+    seeds = [request.seed for request in engine.requests]
     assert len(set(seeds)) == len(seeds) == 3 * len(PROBLEMS) * 8 * 3
 
 
@@ -173,12 +176,12 @@ def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own() -> N
             texts += [completion.text for completion in completions]
         return texts
 
-    engine = ScriptedEngine(lambda request: words(str(request.sampling.seed)))
+    engine = ScriptedEngine(lambda request: words(str(request.seed)))
     work = [Job(PROBLEMS[0], i, pair("hello"), DECODING) for i in range(4)]
     texts = list(itertools.chain.from_iterable(driver(engine).run(work)))
     assert len(set(texts)) == len(texts) == 4 * 2 * 3
     # Completions come back in the order of the prompts.
-    in_order = [str(request.sampling.seed) for request in engine.requests]
+    in_order = [str(request.seed) for request in engine.requests]
     assert sorted(in_order) == sorted(texts)
     assert texts[:3] == in_order[:3]
 
@@ -189,8 +192,11 @@ def test_a_completion_may_be_no_longer_than_the_context_allows() -> None:
     driver(engine, small).run(jobs(PROBLEMS, SVR(group_size=4, horizon=3)))
     for request in engine.requests:
         assert len(request.prompt_ids) <= 150
-        assert request.sampling.max_tokens == min(120, 200 - len(request.prompt_ids))
-    assert {request.sampling.max_tokens < 120 for request in engine.requests} == {False, True}
+        assert request.sampling.max_completion_tokens == min(120, 200 - len(request.prompt_ids))
+    assert {request.sampling.max_completion_tokens < 120 for request in engine.requests} == {
+        False,
+        True,
+    }
 
 
 def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated() -> None:

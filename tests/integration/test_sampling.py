@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from svr_lightning.engines.base import SamplingParams
+from svr_lightning.core.types import Decoding
 from svr_lightning.engines.sampling import draw_tokens, uniforms
 from tests.tolerance import rounding
 
@@ -16,7 +16,7 @@ PROBABILITIES = [0.15, 0.5, 0.05, 0.3]
 
 def shares(count: int = 2000, **sampling: Any) -> list[float]:
     """Shares of the four tokens where the draws are spread evenly over [0, 1)."""
-    params = SamplingParams(max_tokens=1, **{"temperature": 1.0, **sampling})
+    params = Decoding(**{"temperature": 1.0, **sampling})
     scores = torch.tensor(PROBABILITIES).log().expand(count, 4)
     draws = [(i + 0.5) / count for i in range(count)]
     tokens, _ = draw_tokens(scores, [params] * count, draws)
@@ -48,8 +48,8 @@ def test_tokens_are_drawn_as_often_as_their_probabilities_say(
 
 def test_seeded_draws_pass_a_chi_square_test() -> None:
     count = 4000
-    params = [SamplingParams(max_tokens=1, temperature=1.0, seed=seed) for seed in range(count)]
-    draws = [uniforms(p.seed, 1)[0] for p in params]
+    params = [Decoding(temperature=1.0)] * count
+    draws = [uniforms(seed, 1)[0] for seed in range(count)]
     tokens, _ = draw_tokens(torch.tensor(PROBABILITIES).log().expand(count, 4), params, draws)
     observed = Counter(tokens)
     expected = [p * count for p in PROBABILITIES]
@@ -66,7 +66,7 @@ def test_the_numbers_of_a_seed_do_not_depend_on_how_many_are_taken() -> None:
 @pytest.mark.parametrize("draw", [0.0, 1.0 - 2.0**-53])
 def test_an_impossible_token_is_never_drawn(draw: float) -> None:
     scores = torch.tensor([[-math.inf, 0.0, 0.0, -math.inf]])
-    params = [SamplingParams(max_tokens=1, temperature=1.0)]
+    params = [Decoding(temperature=1.0)]
     tokens, logprobs = draw_tokens(scores, params, [draw])
     assert tokens == [1 if draw == 0.0 else 2]
     assert logprobs == pytest.approx([-math.log(2.0)])
@@ -74,7 +74,7 @@ def test_an_impossible_token_is_never_drawn(draw: float) -> None:
 
 def test_rows_of_one_batch_may_sample_in_different_ways() -> None:
     ways: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.6}]
-    params = [SamplingParams(max_tokens=1, **{"temperature": 1.0, **way}) for way in ways]
+    params = [Decoding(**{"temperature": 1.0, **way}) for way in ways]
     scores = torch.tensor(PROBABILITIES).log().expand(4, 4)
     tokens, logprobs = draw_tokens(scores, params, [0.68] * 4)
     # 0.68 lies in [0.65, 0.7), which is token 2; in 0.8 * [0.625, 1), token 3, of the nucleus.
@@ -87,8 +87,8 @@ def test_a_row_without_a_nucleus_keeps_its_rarest_tokens_beside_one_that_has_one
     # Probabilities add up to a little more or less than one, depending on how they are added.
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(50_021, generator=generator).mul(2).sort(descending=True).values
-    free = SamplingParams(max_tokens=1, temperature=1.0)
-    narrow = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5)
+    free = Decoding(temperature=1.0)
+    narrow = Decoding(temperature=1.0, top_p=0.5)
     draw = 1.0 - 2.0**-53
     alone, _ = draw_tokens(scores.expand(1, -1), [free], [draw])
     beside, _ = draw_tokens(scores.expand(2, -1), [free, narrow], [draw, draw])

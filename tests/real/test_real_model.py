@@ -17,8 +17,8 @@ from experiments.warmstart.countdown import documents
 from experiments.warmstart.documents import encode
 from svr_lightning.__main__ import main
 from svr_lightning.core.prompts import first_turn_messages
-from svr_lightning.core.types import FinishReason
-from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
+from svr_lightning.core.types import Decoding, FinishReason
+from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
@@ -231,7 +231,8 @@ def requests(policy: tuple[Any, Any], shared_data: Path) -> list[Request]:
         Request(
             id=index,
             prompt_ids=renderer.prompt_ids([{"role": "user", "content": question}]),
-            sampling=SamplingParams(max_tokens=8, temperature=0.9 * index, seed=index),
+            sampling=Decoding(max_completion_tokens=8, temperature=0.9 * index),
+            seed=index,
         )
         for index, question in enumerate(questions)
     ]

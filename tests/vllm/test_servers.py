@@ -9,8 +9,8 @@ import torch
 from lightning.pytorch import Callback
 from transformers import AutoModelForCausalLM
 
-from svr_lightning.core.types import Completion
-from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
+from svr_lightning.core.types import Completion, Decoding
+from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.servers import ServersEngine
 from svr_lightning.engines.vllm import CPU_BATCHED_TOKENS, VLLMEngine
 from svr_lightning.training.config import PolicyConfig
@@ -128,8 +128,9 @@ def test_a_request_alone_has_the_log_probabilities_of_the_process_in_every_bit(
     for temperature in (0.0, 1.0):
         drawn: list[Output] = []
         for engine in (there, here):
-            sampling = SamplingParams(max_tokens=60, temperature=temperature, seed=2**63 - 1)
-            engine.submit(Request(id=1, prompt_ids=tuple(range(40, 60)), sampling=sampling))
+            sampling = Decoding(max_completion_tokens=60, temperature=temperature)
+            ids = tuple(range(40, 60))
+            engine.submit(Request(id=1, prompt_ids=ids, sampling=sampling, seed=2**63 - 1))
             drawn += finish(engine, 1).values()
         assert drawn[0] == drawn[1]
         assert len(drawn[0].token_ids) > 5

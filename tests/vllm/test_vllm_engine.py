@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import Qwen3_5Config
 
-from svr_lightning.core.types import FinishReason
-from svr_lightning.engines.base import Engine, Output, Request, SamplingParams
+from svr_lightning.core.types import Decoding, FinishReason
+from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.vllm import VLLMEngine, served_config
 from svr_lightning.errors import ConfigError
 from tests.models import with_adapter
@@ -163,7 +163,8 @@ def test_equal_seeds_give_equal_tokens_and_different_seeds_do_not(plain: Served)
         Request(
             id=index,
             prompt_ids=prompt(9),
-            sampling=SamplingParams(max_tokens=12, temperature=1.0, seed=seed),
+            sampling=Decoding(max_completion_tokens=12, temperature=1.0),
+            seed=seed,
         )
         for index, seed in enumerate(seeds)
     ]
@@ -252,7 +253,7 @@ def test_a_dropped_request_leaves_the_others_alone(plain: Served) -> None:
         plain.engine.submit(request)
     plain.engine.step()
     ended = {output.id: output for output in plain.engine.step()}
-    gone = max(requests, key=lambda request: request.sampling.max_tokens).id
+    gone = max(requests, key=lambda request: request.sampling.max_completion_tokens).id
     plain.engine.drop(gone)
     rest = finish(plain.engine, len(requests) - 1 - len(ended)) | ended
     assert plain.engine.step() == []

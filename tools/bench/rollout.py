@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from svr_lightning.core.types import Problem, Trajectory
+from svr_lightning.core.types import Decoding, Problem, Trajectory
 from svr_lightning.engines.base import Output, Request
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.rollout.driver import Decoding, Driver, Job
+from svr_lightning.rollout.driver import Driver, Job
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.training.sources import DataSource, load_problems
 from tools.bench.workloads import EMBEDDED, long_tailed, start_policy, this_machine
@@ -46,9 +46,10 @@ class LongTailed:
     def submit(self, request: Request) -> None:
         """Pass it on with a limit of its own."""
         sampling = request.sampling
-        rng = np.random.default_rng(sampling.seed)
-        limit = long_tailed(rng, TYPICAL, sampling.max_tokens, SPREAD)
-        self._engine.submit(replace(request, sampling=replace(sampling, max_tokens=limit)))
+        rng = np.random.default_rng(request.seed)
+        limit = long_tailed(rng, TYPICAL, sampling.max_completion_tokens, SPREAD)
+        sampling = replace(sampling, max_completion_tokens=limit)
+        self._engine.submit(replace(request, sampling=sampling))
 
     def step(self) -> list[Output]:
         """Count and pass on."""

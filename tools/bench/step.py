@@ -34,13 +34,13 @@ from lightning.pytorch import Callback, seed_everything
 from transformers import TrainerCallback
 
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.types import Decoding
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import (
     OptimizerConfig,
     PolicyConfig,
     ReferenceConfig,
-    SamplingConfig,
 )
 from svr_lightning.training.data import SVRDataModule, TrainingOrder
 from svr_lightning.training.module import SVRModule
@@ -134,7 +134,7 @@ def ours(options: argparse.Namespace, folder: str, notebook: Notebook) -> None:
     module = SVRModule(
         policy=PolicyConfig(path=EMBEDDED, **SIZES),
         recipe=RECIPE,
-        sampling=SamplingConfig(temperature=TEMPERATURE, max_completion_tokens=MAX_TOKENS),
+        sampling=Decoding(temperature=TEMPERATURE, max_completion_tokens=MAX_TOKENS),
         optimizer=OptimizerConfig(**optimizer, gradient_clip_val=2.0),  # type: ignore[arg-type]
         reference=ReferenceConfig(every=0),
         engine=TransformersEngine(max_batch=128),
