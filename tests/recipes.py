@@ -72,18 +72,18 @@ class Actors:
             yield index, self._play(job)
 
     def _play(self, job: Job) -> Any:
-        asked: Sequence[Any] = next(job.program)
+        requested: Sequence[Any] = next(job.program)
         count = 0
         while True:
-            said = []
-            for one in asked:
+            written = []
+            for one in requested:
                 messages, limit = one if isinstance(one, PromptRequest) else (one, None)
                 self.prompts.append(messages)
                 self.limits.append(limit)
-                said.append(completion(self._write(job.sample, count, messages)))
+                written.append(completion(self._write(job.sample, count, messages)))
                 count += 1
             try:
-                asked = job.program.send(said)
+                requested = job.program.send(written)
             except StopIteration as end:
                 return end.value
 

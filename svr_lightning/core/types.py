@@ -33,12 +33,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One row of a data set, after validation.
-
-    Examples:
-        >>> Problem(id="train-0", task="gsm8k", question="1 + 1 = ?", reference="2").reference
-        '2'
-    """
+    """One row of a data set, after validation."""
 
     id: str
     """Unique within its data set."""
@@ -266,13 +261,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredTurn:
-    """A turn as rewards and metrics see it: the only record with a correctness label.
-
-    Examples:
-        >>> ScoredTurn(correct=True, truncated=False, verdict=Verdict.CORRECT, confidence=0.9,
-        ...            completion_tokens=256, task_format=1.0, self_check_format=1.0).correct
-        True
-    """
+    """A turn as rewards and metrics see it: the only record with a correctness label."""
 
     correct: bool
     """y_t."""

@@ -80,7 +80,7 @@ class EvaluationConfig:
         return self.full_rule if self.adaptive else None
 
     def dialogue(self, recipe: Recipe) -> Dialogue:
-        """What a recipe's policy is asked."""
+        """The prompts of a recipe's policy, or its first prompt again and again."""
         return FreshTurns(recipe.dialogue) if self.fresh_turns else recipe.dialogue
 
     def stop_policy(self, recipe: Recipe, rule: StopRule | None) -> tuple[int, StopRule | None]:

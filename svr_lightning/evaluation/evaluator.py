@@ -54,8 +54,7 @@ class Evaluator:
     Args:
         engine: samples completions.
         config: how the policy is run. Without a stopping rule it is the paper's.
-        recipe: whose policy it is: which prompts it is asked, and whether the stopping rule
-            applies.
+        recipe: whose policy it is: its prompts, and whether the stopping rule applies.
         renderer: for engines that read tokens.
         root: holds ``eval/<name>/`` of every evaluation.
         seed: of every random draw.

@@ -52,11 +52,11 @@ ScoresOf = Callable[[AnyCompletion, str | None], TokenScores]
 """From a completion and its answer to the policy's probabilities of them."""
 
 
-def limited(asked: Prompt, limit: int) -> PromptRequest:
+def limited(prompt: Prompt, limit: int) -> PromptRequest:
     """A prompt with the lower of ``limit`` and its own completion limit."""
-    if isinstance(asked, PromptRequest):
-        return asked._replace(max_completion_tokens=min(limit, asked.max_completion_tokens))
-    return PromptRequest(asked, limit)
+    if isinstance(prompt, PromptRequest):
+        return prompt._replace(max_completion_tokens=min(limit, prompt.max_completion_tokens))
+    return PromptRequest(prompt, limit)
 
 
 class Dialogue(ABC):

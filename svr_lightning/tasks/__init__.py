@@ -30,10 +30,6 @@ def get_task(name: str) -> Task:
 
     Raises:
         ValueError: if there is no such task, naming the known ones, or it cannot be made.
-
-    Examples:
-        >>> get_task("countdown").name
-        'countdown'
     """
     if name in TASKS:
         return TASKS[name]

@@ -40,12 +40,7 @@ _OPERATORS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One operation on two positive integers, with a positive integer as its value.
-
-    Examples:
-        >>> Step(left=8, operator="/", right=2, value=4).text
-        '8/2=4'
-    """
+    """One operation on two positive integers, with a positive integer as its value: ``8/2=4``."""
 
     left: int
     operator: str

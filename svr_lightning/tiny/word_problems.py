@@ -58,12 +58,7 @@ class Step:
 
     @property
     def text(self) -> str:
-        """As a trace shows it.
-
-        Examples:
-            >>> Step(label="left", left=12, operator="-", right=5, value=7).text
-            'left 12-5=7'
-        """
+        """The step as a trace shows it: ``left 12-5=7``."""
         return f"{self.label} {self.left}{self.operator}{self.right}={self.value}"
 
 

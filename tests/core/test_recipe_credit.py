@@ -47,11 +47,11 @@ def test_the_reward_of_baselines_is_correctness_and_format() -> None:
 
 def test_optimising_some_completions_keeps_their_advantages_among_all() -> None:
     recipe = GRPO(group_size=8, optimised=3, reward_kind="binary")
-    said = [(RIGHT if i < 2 else WRONG).replace("xx", str(i)) for i in range(8)]
-    ((group,), _) = play(recipe, lambda program, *_: said[program])
+    written = [(RIGHT if i < 2 else WRONG).replace("xx", str(i)) for i in range(8)]
+    ((group,), _) = play(recipe, lambda program, *_: written[program])
     # 1, 1 and six 0: mean 1/4, squared deviations 2 * 9/16 + 6 * 1/16 = 3/2, over 7.
     std = sqrt(3 / 14) + EPS
-    among_all = {text: (0.75 if i < 2 else -0.25) / std for i, text in enumerate(said)}
+    among_all = {text: (0.75 if i < 2 else -0.25) / std for i, text in enumerate(written)}
     some = recipe.credit(group)
     assert (recipe.samples_per_problem, len(set(texts(some)))) == (3, 3)
     assert advantages(some) == pytest.approx([among_all[text] for text in texts(some)])
@@ -86,16 +86,16 @@ def test_the_oracle_averages_the_solve_reward_and_trains_the_last_turn() -> None
 
 def test_igrpo_learns_from_refinements_alone() -> None:
     recipe = IGRPO(drafts=3, group_size=2, reward_kind="binary")
-    said = [
+    written = [
         text.replace("xx", str(i)) for i, text in enumerate([WRONG, RIGHT, WRONG, WRONG, RIGHT])
     ]
-    ((group,), actors) = play(recipe, lambda _, prompt, __: said[prompt])
+    ((group,), actors) = play(recipe, lambda _, prompt, __: written[prompt])
     samples = recipe.credit(group)
-    assert texts(samples) == said[3:]
+    assert texts(samples) == written[3:]
     assert advantages(samples) == pytest.approx([-PAIR, PAIR])
     assert [t.parent for t in group.trajectories] == [None, None, None, 1, 1]
     assert [t.turns[0].index for t in group.trajectories] == [1, 1, 1, 2, 2]
-    assert all(said[1] in prompt[1]["content"] for prompt in actors.prompts[3:])
+    assert all(written[1] in prompt[1]["content"] for prompt in actors.prompts[3:])
     # The drafts differ, but the refinements do not: nothing to learn.
     ((same,), _) = play(recipe, scripts("WRW" + "RR"))
     assert same.degenerate
@@ -194,8 +194,8 @@ ANALYSED = f"<analysis>sign</analysis>{RIGHT}"
 
 def test_scrpo_trains_first_answers_and_the_analysis_of_corrections_that_succeed() -> None:
     recipe = ScRPO(group_size=3, horizon=2, reward_kind="binary")
-    said = [[RIGHT, RIGHT], [WRONG, ANALYSED], [WRONG, WRONG]]
-    ((group,), _) = play(recipe, lambda i, n, _: said[i][n])
+    written = [[RIGHT, RIGHT], [WRONG, ANALYSED], [WRONG, WRONG]]
+    ((group,), _) = play(recipe, lambda i, n, _: written[i][n])
     samples = recipe.credit(group)
     # First answers 1, 0, 0: mean 1/3, variance (4/9 + 2/9) / 2 = 1/3. Of the corrections of the two
     # wrong ones, 1 and 0, the second has a negative advantage.
@@ -210,13 +210,13 @@ def test_scrpo_judges_a_correction_by_the_answer_right_before_it() -> None:
         return f"<analysis>{note}</analysis>{RIGHT}"
 
     recipe = ScRPO(group_size=4, horizon=3, scale_rewards="none")
-    said = [
+    written = [
         [WRONG, WRONG, analysed("a3")],
         [WRONG, WRONG, WRONG],
         [WRONG, analysed("c2"), WRONG],
         [RIGHT, WRONG, analysed("d3")],
     ]
-    ((group,), _) = play(recipe, lambda program, prompt, _: said[program][prompt])
+    ((group,), _) = play(recipe, lambda program, prompt, _: written[program][prompt])
     samples = recipe.credit(group)
     # An analysis is no fault of form: 1.4 where right, 0.4 where wrong.
     earned = [[turn.total for turn in turns] for turns in group.rewards]

@@ -114,10 +114,10 @@ STATED = {
 }
 
 
-def rlcr(said: Sequence[str], **options: Any) -> tuple[RLCR, Any]:
+def rlcr(written: Sequence[str], **options: Any) -> tuple[RLCR, Any]:
     recipe = RLCR(group_size=2, scale_rewards="none", **options)
-    turns = len(said) // 2
-    ((group,), _) = play(recipe, lambda program, n, _: STATED[said[program * turns + n]])
+    turns = len(written) // 2
+    ((group,), _) = play(recipe, lambda program, n, _: STATED[written[program * turns + n]])
     return recipe, group
 
 
@@ -203,7 +203,7 @@ def checked(text: str, verdict: str, confidence: float) -> str:
     return f"{text}\n<self_check>VERDICT: {verdict}; CONFIDENCE: {confidence}</self_check>"
 
 
-SAID = [
+WRITTEN = [
     [
         checked(WRONG, "CORRECT", 0.9),
         checked(NO_THINKING, "CORRECT", 0.8),
@@ -229,7 +229,7 @@ SAID = [
 def svr_plus(**options: Any) -> tuple[SVRPlus, Any]:
     fixed = {"group_size": 2, "weights": RewardWeights(alpha=0.0), "scale_rewards": "none"}
     recipe = SVRPlus(proper=False, **fixed, **options)
-    ((group,), _) = play(recipe, lambda program, prompt, _: SAID[program][prompt])
+    ((group,), _) = play(recipe, lambda program, prompt, _: WRITTEN[program][prompt])
     return recipe, group
 
 
@@ -243,7 +243,7 @@ def test_svr_plus_credits_each_section_of_each_turn() -> None:
     samples = recipe.credit(group)
     assert advantages(samples) == pytest.approx([*first, *(-a for a in first)])
     ends = [0, len(WRONG) + 1, len(NO_THINKING) + 1, len(RIGHT) + 1]
-    for t, text in enumerate(SAID[0], start=1):
+    for t, text in enumerate(WRITTEN[0], start=1):
         assert [s.text_span for s in samples[2 * t - 2 : 2 * t]] == [
             (0, ends[t]),
             (ends[t], len(text) + 1),
@@ -300,16 +300,16 @@ def test_each_trajectory_draws_its_own_turn() -> None:
 
 def test_svr_averages_all_turns_and_trains_the_last() -> None:
     recipe = SVR(group_size=2, weights=RewardWeights(alpha=0.0), scale_rewards="none")
-    ((group,), _) = play(recipe, lambda program, prompt, _: SAID[program][prompt])
+    ((group,), _) = play(recipe, lambda program, prompt, _: WRITTEN[program][prompt])
     assert group.returns == pytest.approx((5.015 / 3, 4.03 / 3))
     samples = recipe.credit(group)
     assert advantages(samples) == pytest.approx([0.985 / 6, -0.985 / 6])
-    assert ["".join(map(chr, s.completion_ids)) for s in samples] == [SAID[0][2], SAID[1][2]]
+    assert ["".join(map(chr, s.completion_ids)) for s in samples] == [WRITTEN[0][2], WRITTEN[1][2]]
 
 
 def test_proper_is_an_option_of_svr_and_of_svr_plus() -> None:
     for recipe in (SVR(group_size=2, proper=True), SVRPlus(group_size=2, proper=True)):
-        ((group,), _) = play(recipe, lambda program, prompt, _: SAID[program][prompt])
+        ((group,), _) = play(recipe, lambda program, prompt, _: WRITTEN[program][prompt])
         assert [reward.terms["over"] for reward in group.rewards[0]] == [-0.8, 0.0, 0.0]
         assert [reward.terms["ready"] for reward in group.rewards[0]] == [0.0, 0.3, 0.0]
 
@@ -388,11 +388,11 @@ def test_scrpo_corrects_where_the_share_of_right_answers_varies_enough(
 def test_a_trees_third_turn_goes_on_from_the_second() -> None:
     recipe = Murphy(group_size=3, horizon=3, shape="tree", reward_kind="binary")
     labels = "WRW" + "WRW" + "RWW"
-    said = [
+    written = [
         (RIGHT if letter == "R" else WRONG).replace("xx", f"node {n}")
         for n, letter in enumerate(labels)
     ]
-    ((group,), actors) = play(recipe, lambda _, n, __: said[n])
+    ((group,), actors) = play(recipe, lambda _, n, __: written[n])
     # Failed roots 0 and 2 get children 3, 5 and 4; failed 3 and 5 get 6, 8 and 7.
     assert [t.parent for t in group.trajectories] == [None] * 3 + [0, 2, 0] + [3, 5, 3]
     assert [t.turns[0].index for t in group.trajectories] == [1] * 3 + [2] * 3 + [3] * 3
@@ -411,14 +411,14 @@ def shown(recipe: Recipe, turns: int) -> list[tuple[int, set[int]]]:
     texts = [checked(f"<think>text{t}.</think>{NO_THINKING}", "UNSURE", 0.5) for t in range(1, 99)]
     program = chain(recipe.dialogue, ten(), 0, turns)
     found = []
-    (asked,) = next(program)
+    (requested,) = next(program)
     for text in texts[:turns]:
-        messages = asked.messages if isinstance(asked, PromptRequest) else asked
+        messages = requested.messages if isinstance(requested, PromptRequest) else requested
         prompt = messages[1]["content"]
         named = next((t for t in range(1, 99) if prompt.startswith(f"[T={t}]")), 0)
         found.append((named, {t for t in range(1, 99) if f"text{t}." in prompt}))
         try:
-            (asked,) = program.send([completion(text)])
+            (requested,) = program.send([completion(text)])
         except StopIteration:
             break
     return found
@@ -520,13 +520,13 @@ def test_a_reward_of_ones_own_has_one_entry_per_turn() -> None:
 
 
 def test_a_method_without_a_self_check_has_none_and_logs_none() -> None:
-    ((group,), _) = play(GRPOMT(group_size=2), lambda i, n, _: SAID[i][n])
+    ((group,), _) = play(GRPOMT(group_size=2), lambda i, n, _: WRITTEN[i][n])
     assert {turn.check for t in group.trajectories for turn in t.turns} == {None}
     turns = [turn for turns in group.scored for turn in turns]
     assert {(t.verdict, t.confidence, t.self_check_format) for t in turns} == {(None, None, 0.0)}
     logged = " ".join(rollout_stats([group], Confident()))
     assert not any(word in logged for word in ("brier", "verdict", "confiden", "self_check"))
-    ((group,), _) = play(SVR(group_size=2), lambda i, n, _: SAID[i][n])
+    ((group,), _) = play(SVR(group_size=2), lambda i, n, _: WRITTEN[i][n])
     stats = rollout_stats([group], Confident())
     # (.81 + .04 + .36 + .04 + .25 + .25) / 6; says CORRECT of a wrong answer once.
     assert stats["train/brier"] == pytest.approx(1.75 / 6)

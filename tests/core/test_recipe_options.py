@@ -18,7 +18,7 @@ from svr_lightning.recipes.svr import SVR
 
 
 @pytest.mark.parametrize(
-    ("recipe", "options", "said"),
+    ("recipe", "options", "message"),
     [
         (SVR, {"horizon": 0}, "horizon=0 must be at least 1"),
         (SVR, {"length_scale": 0}, "length_scale=0 must be at least 1"),
@@ -37,8 +37,8 @@ from svr_lightning.recipes.svr import SVR
     ],
 )
 def test_an_option_out_of_range_is_named(
-    recipe: type[Recipe], options: dict[str, Any], said: str
+    recipe: type[Recipe], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:
         recipe(**options).check()
-    assert str(raised.value).startswith(f"model.recipe.init_args.{said}")
+    assert str(raised.value).startswith(f"model.recipe.init_args.{message}")

@@ -18,7 +18,7 @@ BETWEEN = "=" * 40 + "\n"
 """Stands between the prompts of a golden, which follow the texts below."""
 
 # What the policy says in turn: wrong, cut off, right.
-SAID = {
+WRITTEN = {
     "countdown": [
         "<think>8 + 4 * 2</think>\n<answer>8+4*2</answer>",
         "<think>8 + 4 is 12, then",
@@ -39,7 +39,7 @@ CUT_OFF = 1
 """Place of the text that reaches its token limit."""
 
 # recipe: golden, its prompts in training, its prompts in an evaluation of four turns
-ASKS = {
+PROMPTS = {
     "svr": ("svr", 3, 4),
     "svr_proper": ("svr", 3, 4),
     "svr_turns": ("svr", 3, 4),
@@ -72,22 +72,22 @@ def problem_of(task: str) -> Problem:
     return ten() if task == "countdown" else exam(["10", "42", "42"])[2]
 
 
-def said(task: str, checked: bool) -> list[str]:
-    return [text + check * checked for text, check in zip(SAID[task], CHECKS, strict=True)]
+def written(task: str, checked: bool) -> list[str]:
+    return [text + check * checked for text, check in zip(WRITTEN[task], CHECKS, strict=True)]
 
 
 def prompts_of(program: Any, texts: Sequence[str]) -> list[str]:
     """The prompt of each turn, which is one prompt however often a program asks it."""
     found = []
-    asked = next(program)
+    requested = next(program)
     while True:
-        messages = [one.messages if isinstance(one, PromptRequest) else one for one in asked]
+        messages = [one.messages if isinstance(one, PromptRequest) else one for one in requested]
         (prompt,) = {rendered(each) for each in messages}
         turn = len(found)
         found.append(prompt)
         answer = completion(texts[turn % len(texts)], truncated=turn == CUT_OFF)
         try:
-            asked = program.send([answer] * len(messages))
+            requested = program.send([answer] * len(messages))
         except StopIteration:
             return found
 
@@ -98,25 +98,25 @@ def golden(name: str) -> list[str]:
 
 def in_training(recipe: Recipe, task: str, checked: bool) -> list[list[str]]:
     programs = recipe.programs(problem_of(task))
-    return [prompts_of(program, said(task, checked)) for program in programs]
+    return [prompts_of(program, written(task, checked)) for program in programs]
 
 
 def in_evaluation(recipe: Recipe, task: str, checked: bool) -> list[str]:
     turns, _ = recipe.stop_policy(4, None)
-    return prompts_of(chain(recipe.dialogue, problem_of(task), 0, turns), said(task, checked))
+    return prompts_of(chain(recipe.dialogue, problem_of(task), 0, turns), written(task, checked))
 
 
 @each_recipe
 def test_every_program_asks_what_the_golden_of_its_recipe_says(name: str) -> None:
-    file, training, _ = ASKS[name]
+    file, training, _ = PROMPTS[name]
     expected = golden(f"countdown-{file}")[:training]
-    asked = in_training(RECIPES[name][0], "countdown", file.startswith("svr"))
-    assert asked == [expected] * len(asked)
+    requested = in_training(RECIPES[name][0], "countdown", file.startswith("svr"))
+    assert requested == [expected] * len(requested)
 
 
 @each_recipe
 def test_evaluation_asks_what_the_golden_of_its_recipe_says(name: str) -> None:
-    file, _, evaluation = ASKS[name]
+    file, _, evaluation = PROMPTS[name]
     expected = golden(f"countdown-{file}")[:evaluation]
     assert in_evaluation(RECIPES[name][0], "countdown", file.startswith("svr")) == expected
 
@@ -136,7 +136,7 @@ def test_the_tutors_prompt_through_a_chat_template() -> None:
 
 
 def test_every_golden_belongs_to_a_test() -> None:
-    expected = {f"countdown-{file}" for file, *_ in ASKS.values()}
+    expected = {f"countdown-{file}" for file, *_ in PROMPTS.values()}
     expected |= {"math-mlmt_rl", "math-scrpo", "rendered-mlmt_rl"}
     assert {path.stem for path in GOLDENS.iterdir()} == expected
-    assert ASKS.keys() == RECIPES.keys()
+    assert PROMPTS.keys() == RECIPES.keys()

@@ -55,10 +55,10 @@ def test_each_policy_is_evaluated_for_its_own_number_of_turns(name: str) -> None
 
 
 def finish(program: Any, write: Callable[[list[Message]], str]) -> Any:
-    asked = next(program)
+    requested = next(program)
     while True:
         try:
-            asked = program.send([completion(write(one)) for one in asked])
+            requested = program.send([completion(write(one)) for one in requested])
         except StopIteration as end:
             return end.value
 

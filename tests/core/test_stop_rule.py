@@ -36,7 +36,7 @@ from tests.trajectories import record, records_of, turn_tables
 VERDICTS = {"C": Verdict.CORRECT, "I": Verdict.INCORRECT, "U": Verdict.UNSURE}
 
 
-def said(verdict: str, confidence: float, **other: Any) -> StopSignals:
+def turn_of(verdict: str, confidence: float, **other: Any) -> StopSignals:
     """One turn; the verdict is C, I or U."""
     return StopSignals(VERDICTS[verdict], confidence, **{"truncated": False, **other})
 
@@ -111,9 +111,9 @@ def test_a_self_check_that_is_not_clear_does_not_stop(text: str, stops: bool) ->
 def test_a_stop_needs_the_verdict_the_confidence_or_both(
     rule: Confident, open_at: list[bool]
 ) -> None:
-    turns = [said("C", 0.9), said("C", 0.5), said("U", 0.9), said("I", 0.9)]
+    turns = [turn_of("C", 0.9), turn_of("C", 0.5), turn_of("U", 0.9), turn_of("I", 0.9)]
     assert [rule.stops([turn], 10) for turn in turns] == open_at
-    assert not rule.stops([said("C", 1.0, truncated=True)], 10)
+    assert not rule.stops([turn_of("C", 1.0, truncated=True)], 10)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_a_score_stops_from_its_threshold_on_and_never_where_it_is_not_known(
     assert rule.stops([StopSignals(None, None, truncated=False, **scores)], 10)
     above = Confident(score=score, threshold=threshold + 0.001, needs_correct=False)
     assert not above.stops([StopSignals(None, None, truncated=False, **scores)], 10)
-    assert not rule.stops([said("C", 1.0)], 10)
-    assert not rule.stops([said("C", 1.0, **{**scores, "truncated": True})], 10)
-    assert not Confident(score=score, threshold=threshold).stops([said("U", 1.0, **scores)], 10)
+    assert not rule.stops([turn_of("C", 1.0)], 10)
+    assert not rule.stops([turn_of("C", 1.0, **{**scores, "truncated": True})], 10)
+    assert not Confident(score=score, threshold=threshold).stops([turn_of("U", 1.0, **scores)], 10)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +150,14 @@ def test_a_score_stops_from_its_threshold_on_and_never_where_it_is_not_known(
 def test_an_exhausted_budget_returns_the_most_confident_turn(
     turns: list[tuple[Any, ...]], turn: int
 ) -> None:
-    heard = [said(v, c, truncated=bool(cut)) for v, c, *cut in turns]
-    best = end_of(Confident(fallback="most_confident"), heard, len(turns))
+    seen = [turn_of(v, c, truncated=bool(cut)) for v, c, *cut in turns]
+    best = end_of(Confident(fallback="most_confident"), seen, len(turns))
     assert best == Ending(len(turns), turn, False)
-    assert end_of(Confident(), heard, len(turns)).returned == len(turns)
+    assert end_of(Confident(), seen, len(turns)).returned == len(turns)
 
 
 def test_the_most_confident_turn_is_so_by_the_rules_own_score() -> None:
-    turns = [said("U", 0.9, verdict_probability=0.1), said("U", 0.5, verdict_probability=0.8)]
+    turns = [turn_of("U", 0.9, verdict_probability=0.1), turn_of("U", 0.5, verdict_probability=0.8)]
     stated = Confident(fallback="most_confident")
     read_off = Confident(fallback="most_confident", score="verdict_probability")
     assert (end_of(stated, turns, 2).returned, end_of(read_off, turns, 2).returned) == (1, 2)
@@ -444,14 +444,14 @@ def test_a_table_returns_what_turn_after_turn_would(
         rows.append(row)
     outcome = replay(turn_tables(rows)["toy"], rule, max_turns)
     for index, row in enumerate(records_of(rows)):
-        heard: list[StopSignals] = []
+        seen: list[StopSignals] = []
         for signals in row.signals:
-            heard.append(signals)
-            if rule.stops(heard, max_turns) or len(heard) == max_turns:
+            seen.append(signals)
+            if rule.stops(seen, max_turns) or len(seen) == max_turns:
                 break
-        assert outcome.observed[index] == len(heard)
-        assert outcome.returned[index] == rule.answer_turn(heard, max_turns)
-        assert outcome.stopped_early[index] == (len(heard) < max_turns)
+        assert outcome.observed[index] == len(seen)
+        assert outcome.returned[index] == rule.answer_turn(seen, max_turns)
+        assert outcome.stopped_early[index] == (len(seen) < max_turns)
 
 
 # --- configurations -----------------------------------------------------------------------------
@@ -493,7 +493,7 @@ def test_what_is_no_rule_is_refused(evaluation: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "message"),
     [
         (Confident(threshold=1.5), r"threshold=1.5 must lie in \[0, 1\]"),
         (Confident(score="answer_logprob"), "threshold=0.85 of answer_logprob must be a mean log"),
@@ -502,6 +502,6 @@ def test_what_is_no_rule_is_refused(evaluation: dict[str, Any]) -> None:
         (RepeatedAnswer(times=1), "times=1 must be at least 2"),
     ],
 )
-def test_an_option_out_of_range_is_one_line(rule: StopRule, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"model.evaluation.stop: {said}"):
+def test_an_option_out_of_range_is_one_line(rule: StopRule, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"model.evaluation.stop: {message}"):
         EvaluationConfig(stop=rule)

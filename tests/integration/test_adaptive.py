@@ -349,7 +349,7 @@ def test_the_output_says_when_no_turn_states_a_self_check() -> None:
 def test_problems_finish_from_the_start_on_and_finished_ones_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[set[str]] = []
+    started: list[set[str]] = []
     finished: list[SampleRecord] = []
     seen: set[str] = set()
     append = Journal.append
@@ -360,7 +360,7 @@ def test_problems_finish_from_the_start_on_and_finished_ones_are_not_run_again(
     def add(journal: Journal, record: SampleRecord) -> None:
         append(journal, record)
         finished.append(record)
-        begun.append(set(seen))
+        started.append(set(seen))
 
     monkeypatch.setattr(Journal, "append", add)
     engine = at_places(moody, MANY, samples=1)
@@ -368,8 +368,8 @@ def test_problems_finish_from_the_start_on_and_finished_ones_are_not_run_again(
     first = evaluator(engine, max_turns=3, root=tmp_path)
     assert first.begin("toy", step=STEP, fingerprint="f") is None
     records = first.solve(MANY, "toy", on_turn=note)
-    # Four trajectories at a time: no more than four are begun and not yet ended.
-    assert max(len(known) - index for index, known in enumerate(begun)) == 4
+    # Four trajectories at a time: no more than four are started and not yet ended.
+    assert max(len(known) - index for index, known in enumerate(started)) == 4
     assert sorted(r.id for r in finished) == sorted(r.id for r in records)
     journal = first.folder("toy") / ".journal-0.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)

@@ -74,10 +74,10 @@ def test_one_privileged_seed_or_data_set_marks_the_method(runs: Path, tmp_path: 
     assert [(method.name, len(method.runs)) for method in sets] == [("m (privileged)", 1)]
 
 
-@pytest.mark.parametrize("said", [None, "false", {"a": 1}, 0])
-def test_what_is_not_true_marks_nothing(tmp_path: Path, said: Any) -> None:
-    save(tmp_path / "a", uncensored(), protocol(uses_labels=said))
-    save(tmp_path / "b", uncensored(), {"protocol": said})
+@pytest.mark.parametrize("value", [None, "false", {"a": 1}, 0])
+def test_what_is_not_true_marks_nothing(tmp_path: Path, value: Any) -> None:
+    save(tmp_path / "a", uncensored(), protocol(uses_labels=value))
+    save(tmp_path / "b", uncensored(), {"protocol": value})
     save(tmp_path / "c", uncensored())
     methods: list[Method] = read_methods([str(tmp_path / name) for name in "abc"])
     assert [method.name for method in methods] == ["a", "b", "c"]

@@ -138,15 +138,15 @@ def test_a_recipe_trains_and_evaluates(
     assert module.trainer.global_step == 1
     assert not all(group.degenerate for group in module.groups)
     assert [norm > 0 for norm in gradient_norms(tmp_path)] == [True]
-    said = {
+    written = {
         turn.completion.text
         for group in module.groups
         for trajectory in group.trajectories
         for turn in trajectory.turns
     }
-    parts = set(optimised.texts) - said
+    parts = set(optimised.texts) - written
     assert bool(parts) == (name in LEARNS_IN_PARTS)
-    assert all(any(part in text for text in said) for part in parts)
+    assert all(any(part in text for text in written) for part in parts)
     lines = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
     assert sum(len(line["turns"]) for line in lines) == PROBLEMS * generations
     results = json.loads((tmp_path / "eval" / "step-000001" / "results.json").read_text())

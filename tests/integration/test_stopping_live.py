@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.analysis.replay import FirstRight, replay
+from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.table import turn_tables
 from svr_lightning.core.stopping import (
     Confident,
-    FixedTurns,
     Majority,
     RepeatedAnswer,
     StopRule,
@@ -30,13 +29,9 @@ TURNS = 3
 COUNTDOWN = get_task("countdown")
 PROBLEMS = [COUNTDOWN.from_row(row) for row in generate("dev", orders=1)[:6]]
 FREE: tuple[StopRule, ...] = (
-    FixedTurns(turns=2),
-    RepeatedAnswer(),
     RepeatedAnswer(times=3, in_a_row=False),
     Majority(),
-    Majority(certainty=0.8),
     Confident(score="answer_logprob", threshold=-0.2, needs_correct=False),
-    Confident(score="completion_logprob", threshold=-0.1, needs_correct=False),
 )
 OF_A_SELF_CHECK: tuple[StopRule, ...] = (
     Confident(),
@@ -45,7 +40,7 @@ OF_A_SELF_CHECK: tuple[StopRule, ...] = (
 )
 RECIPES: Mapping[str, Recipe] = {"svr": SVR(), "grpo_mt": GRPOMT()}
 CASES = [("svr", rule) for rule in (*FREE, *OF_A_SELF_CHECK)]
-CASES += [("grpo_mt", rule) for rule in (FREE[1], FREE[3], FREE[5])]
+CASES += [("grpo_mt", rule) for rule in FREE]
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +102,3 @@ def test_rules_that_read_a_self_check_do_not_apply_where_there_is_none(
     for rule in OF_A_SELF_CHECK:
         (table,) = turn_tables(recordings["grpo_mt"]).values()
         assert replay(table, rule, TURNS).observed.tolist() == [TURNS] * len(PROBLEMS)
-
-
-def test_no_rule_is_ahead_of_the_oracle_at_its_own_turns(
-    recordings: dict[str, list[SampleRecord]],
-) -> None:
-    for records in recordings.values():
-        (table,) = turn_tables(records).values()
-        best = table.at(table.correct, replay(table, FirstRight(), TURNS).returned)
-        assert best.tolist() == table.correct.any(1).tolist()
