@@ -83,7 +83,7 @@ class FixedTurns(StopRule):
         _require(self.turns >= 1, f"turns={self.turns} must be at least 1")
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
-        """Whether there are as many turns."""
+        """Whether that many turns have been made."""
         return len(turns) >= self.turns
 
 
@@ -197,7 +197,7 @@ class Posterior(StopRule):
 
     @property
     def reads_self_check(self) -> bool:
-        """The confidence."""
+        """Always: votes are weighed by the confidence."""
         return True
 
     def stops(self, turns: Sequence[StopSignals], max_turns: int) -> bool:
@@ -268,7 +268,7 @@ class Confident(StopRule):
 
     @property
     def needs_tokens(self) -> bool:
-        """All scores but the stated confidence."""
+        """For every score but the stated confidence."""
         return self.score != "confidence"
 
     def check(self) -> None:

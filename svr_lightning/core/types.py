@@ -168,7 +168,7 @@ class TokenScores(NamedTuple):
     """The policy's probabilities of its own text; None if not known."""
 
     verdict_probability: float | None = None
-    """Of the words of its verdict, in [0, 1]."""
+    """Probability of the words of its verdict, in [0, 1]."""
     answer_logprob: float | None = None
     """Mean log-probability of the answer's tokens, in nats."""
     completion_logprob: float | None = None

@@ -16,7 +16,7 @@ class EvaluationConfig:
     """How validation, test and predict run a policy."""
 
     max_turns: int = 10
-    """T_max."""
+    """T_max, the most turns of a trajectory."""
     stop: StopRule | None = None
     """When a trajectory ends, by class path: see docs/stopping.md. None takes the paper's rule with
     the threshold in the policy's folder (``operating_point.json``), and without one with 0.85."""

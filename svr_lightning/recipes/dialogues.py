@@ -167,23 +167,23 @@ class FreshTurns(Dialogue):
     """Whose first prompt and self-check these are."""
 
     def first(self, problem: Problem) -> list[Message]:
-        """The other dialogue's."""
+        """The first prompt of ``of``."""
         return self.of.first(problem)
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
-        """The first prompt again; no draft is shown."""
+        """The first prompt of ``of`` again; no draft is shown."""
         return self.of.first(problem)
 
     def read(self, text: str) -> SelfCheck | None:
-        """The other dialogue's self-check."""
+        """The self-check, as ``of`` reads it."""
         return self.of.read(text)
 
     def formats(self, task: Task, text: str) -> tuple[float, float]:
-        """The other dialogue's format scores."""
+        """The format scores of ``of``."""
         return self.of.formats(task, text)
 
     def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """The other dialogue's."""
+        """What ends a trajectory of ``of``."""
         return self.of.stop_policy(max_turns, rule)
 
 

@@ -59,5 +59,5 @@ class IGRPO(Baseline):
         ]
 
     def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
-        """One turn, or all of them."""
+        """One turn, or with ``evaluate: fixed`` all of them."""
         return super().stop_policy(1 if self.evaluate == "single" else max_turns, rule)

@@ -54,7 +54,7 @@ class MLMTRL(GRPOMT):
 
     @property
     def dialogue(self) -> Dialogue:
-        """Solver and tutor in turn."""
+        """Prompts for solver and tutor in turn."""
         return SolverAndTutor()
 
     def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:

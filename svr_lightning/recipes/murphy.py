@@ -48,7 +48,7 @@ class Murphy(MultiTurn):
 
     @property
     def dialogue(self) -> Dialogue:
-        """The neutral prompts, or the oracle's."""
+        """The neutral prompts, or with ``feedback: binary`` those that show labels."""
         return ScoreShown() if self.feedback == "binary" else super().dialogue
 
     def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:

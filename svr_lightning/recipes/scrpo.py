@@ -77,7 +77,7 @@ class ScRPO(MultiTurn):
 
     @property
     def dialogue(self) -> Dialogue:
-        """Analysis and solution."""
+        """Prompts for an analysis and a solution."""
         return Analysing(self.oracle_free)
 
     def credit(self, group: Group) -> list[Sample]:

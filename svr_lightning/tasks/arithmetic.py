@@ -120,7 +120,7 @@ class _Normal:
     above: tuple[str, ...]
     """Factors, in order, each spelt without a sign; a sum is one factor."""
     below: tuple[str, ...]
-    """Factors that are divided by, likewise."""
+    """Factors that are divided by, in order, each spelt without a sign."""
 
     def __add__(self, other: "_Normal") -> "_Normal":
         return _sum(self.value + other.value, (*self.terms, *other.terms))
