@@ -79,9 +79,7 @@ def compare_stops(
         right, tokens = (np.stack(column) for column in zip(*found, strict=True))
         best = best_of_halves(right, tokens, np.full(len(half), budget), half)
         if best is not None:
-            chosen[name] = tuple(
-                np.where(half, one[best[1]], one[best[0]]) for one in (right, tokens)
-            )
+            chosen[name] = on_other_halves(right, best, half), on_other_halves(tokens, best, half)
         rows.append(
             {
                 "name": name,
@@ -140,6 +138,11 @@ def best_of_halves(right: Floats, tokens: Floats, budget: Floats, half: Bools) -
     found = [best_option(right[:, h], tokens[:, h], budget[h]) for h in (half, ~half)]
     best = [option for option in found if option is not None]
     return best if len(best) == len(found) else None
+
+
+def on_other_halves(values: Floats, best: Sequence[int], half: Bools) -> Floats:
+    """[N] of [K, N] values, those of the option that :func:`best_of_halves` chose elsewhere."""
+    return np.where(half, values[best[1]], values[best[0]])
 
 
 def best_option(right: Floats, tokens: Floats, budget: Floats) -> int | None:
