@@ -23,6 +23,7 @@ def _freed() -> Iterator[None]:
     """Trainers refer to themselves: without a collection their models would pile up."""
     yield
     gc.collect()
+    gc.freeze()  # what is left is there to stay: the next file's collection need not look at it
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -18,11 +17,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, rule_from_config
-from tests.made_up_recipe import MADE_UP
+from tests.commands import ROOT, TINY, jsonl
 from tests.synthetic import recording
 from tests.trajectories import save
 
-ROOT = Path(__file__).resolve().parents[2]
 SHORT = [
     *("--trainer.max_steps", "2"),
     *("--data.problems_per_step", "2"),
@@ -46,17 +44,11 @@ def svr(*arguments: str, cwd: Path = ROOT, timeout: int = 300) -> str:
     return done.stdout + done.stderr
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    """The samples of an evaluation."""
-    return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A short training of the embedded default, and its terminal output."""
     folder = tmp_path_factory.mktemp("e2e") / "run"
-    tiny = ["--config", "configs/countdown_tiny.yaml"]
-    output = svr("fit", *tiny, *SHORT, "--trainer.default_root_dir", str(folder))
+    output = svr("fit", *TINY, *SHORT, "--trainer.default_root_dir", str(folder))
     return folder, output
 
 
@@ -71,7 +63,7 @@ def test_fit_leaves_what_the_documentation_lists(run: tuple[Path, str]) -> None:
     for name in ("config.yaml", "metrics.csv", "rollouts.jsonl", "checkpoints/last.ckpt"):
         assert (folder / name).is_file(), name
     for name in ("before", "after"):
-        samples = (folder / "eval" / name / "samples.jsonl").read_text().splitlines()
+        samples = jsonl(folder / "eval" / name / "samples.jsonl")
         results = json.loads((folder / "eval" / name / "results.json").read_text())
         assert len(samples) == 6
         assert results["datasets"]["held_out"]["n"] == 6
@@ -86,7 +78,7 @@ def test_tensorboard_shows_the_training_curves(run: tuple[Path, str]) -> None:
 
 
 def test_every_rollout_is_on_disk(run: tuple[Path, str]) -> None:
-    lines = [json.loads(line) for line in (run[0] / "rollouts.jsonl").read_text().splitlines()]
+    lines = jsonl(run[0] / "rollouts.jsonl")
     assert len(lines) == 2 * 2 * 8  # steps x problems x G
     assert all(len(line["turns"]) == 3 for line in lines)
 
@@ -115,38 +107,18 @@ def test_the_exported_policy_loads_and_predicts(
     assert "stopped: " in output
 
 
-def test_a_recipe_of_the_users_own_is_named_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "made_up.py").write_text(MADE_UP)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(ROOT)
-    command = [
-        *("fit", "--config", "configs/countdown_tiny.yaml", *SHORT, "--trainer.max_steps", "1"),
-        *("--model.recipe", "made_up.Shorter", "--trainer.default_root_dir", str(tmp_path)),
-        *("--data.val", "[]", "--trainer.limit_val_batches", "0"),
-    ]
-    assert main(command) == 0
-    results = json.loads((tmp_path / "eval" / "after" / "results.json").read_text())
-    assert results["config"]["model"]["recipe"]["class_path"] == "made_up.Shorter"
-    assert results["datasets"]["held_out"]["n"] == 6
-
-
-def test_test_and_validate_write_their_own_folders(
-    run: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    common = ["--config", "configs/countdown_tiny.yaml", *SHORT[-2:]]
-    common += ["--trainer.default_root_dir", str(run[0])]
+def test_test_and_validate_write_their_own_folders(run: tuple[Path, str]) -> None:
+    common = [*TINY, *SHORT[-2:], "--trainer.default_root_dir", str(run[0])]
     checkpoint = ["--ckpt_path", str(run[0] / "checkpoints" / "last.ckpt")]
     assert main(["test", *common, *checkpoint]) == 0
-    after, again = (records(run[0] / "eval" / name) for name in ("after", "test"))
+    files = {n: run[0] / "eval" / n / "samples.jsonl" for n in ("after", "test", "validate")}
+    after, again = jsonl(files["after"]), jsonl(files["test"])
     for one, other in zip(after, again, strict=True):  # after training, turns behind a stop as well
         one["turns"] = one["turns"][: len(other["turns"])]
     assert again == after
     short = ["--trainer.limit_val_batches", "1", "--data.eval_batch_size", "4"]
     assert main(["validate", *common, *short]) == 0
-    assert len((run[0] / "eval" / "validate" / "samples.jsonl").read_text().splitlines()) == 4
+    assert len(jsonl(files["validate"])) == 4
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "math", "countdown"])
@@ -163,7 +135,7 @@ def test_the_real_configurations_run_on_real_rows(
     assert list(tmp_path.glob("logs/events*"))
     assert (tmp_path / "checkpoints" / "last.ckpt").is_file()
     assert (tmp_path / "eval" / "step-000002" / "results.json").is_file()
-    assert len((tmp_path / "eval" / "step-000002" / "samples.jsonl").read_text().splitlines()) == 4
+    assert len(jsonl(tmp_path / "eval" / "step-000002" / "samples.jsonl")) == 4
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import yaml
 from svr_lightning.__main__ import main
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.sources import DataSource
+from tests.commands import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 RUNS = sorted((ROOT / "configs").glob("*.yaml"))
 OVERLAYS = sorted(
     path

@@ -10,8 +10,9 @@ import yaml
 from svr_lightning.__main__ import main
 from svr_lightning.analysis.metrics import MATH_5
 from svr_lightning.core.stopping import Confident, rule_from_config
+from tests.commands import ROOT, jsonl
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+CONFIGS = ROOT / "configs"
 ALL_7 = ("countdown", "gsm8k", *MATH_5)
 LIMITS = {
     "countdown": 800,
@@ -45,7 +46,7 @@ def test_a_set_is_the_same_rows_wherever_it_is_named() -> None:
 
 def evaluate(tmp_path: Path, *layers: str, **settings: Any) -> Path:
     shipped = ("eval/all7.yaml", "hardware/cpu_smoke.yaml", *layers)
-    paths = [*(CONFIGS / layer for layer in shipped), CONFIGS.parent / "tests" / "real_rows.yaml"]
+    paths = [*(CONFIGS / layer for layer in shipped), ROOT / "tests" / "real_rows.yaml"]
     code = main(
         [
             *("test", *(part for path in paths for part in ("--config", str(path)))),
@@ -58,14 +59,10 @@ def evaluate(tmp_path: Path, *layers: str, **settings: Any) -> Path:
     return tmp_path / "eval"
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_all_seven_run_on_their_own_configuration(
     tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(CONFIGS.parent)
+    monkeypatch.chdir(ROOT)
     quick = {"data.eval_batch_size": 1, "model.evaluation.max_turns": 2}
     folder = evaluate(tmp_path, **quick) / "test"
     results = json.loads((folder / "results.json").read_text())
@@ -75,15 +72,15 @@ def test_all_seven_run_on_their_own_configuration(
     assert results["macro"]["all"]["datasets"] == list(ALL_7)
     assert results["macro"]["math"]["datasets"] == list(MATH_5)
     assert rule_from_config(results["config"]["model"]["evaluation"]) == Confident()
-    assert len(lines(folder / "samples.jsonl")) == 7
+    assert len(jsonl(folder / "samples.jsonl")) == 7
 
 
 def test_all_seven_give_samples_for_voting(
     tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(CONFIGS.parent)
+    monkeypatch.chdir(ROOT)
     folder = evaluate(tmp_path, "eval/majority_vote.yaml", **{"data.eval_batch_size": 1}) / "test"
-    rows = lines(folder / "samples.jsonl")
+    rows = jsonl(folder / "samples.jsonl")
     assert [row["dataset"] for row in rows] == list(ALL_7)
     for row in rows:
         assert len(row["turns"]) == 16

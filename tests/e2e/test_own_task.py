@@ -11,8 +11,8 @@ import pytest
 import svr_lightning as svr
 from svr_lightning.core.types import Problem
 from tests import forked
+from tests.commands import ROOT, SMALL, jsonl
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "sorting_task.py"
 ROW = {"inputs": [[3, 1, 2], [], [5, 5, 0]], "outputs": [[1, 2, 3], [], [0, 5, 5]]}
 
@@ -67,8 +67,7 @@ def test_two_steps_through_the_command_line_without_touching_the_package(package
     config = package / "sorting.yaml"
     config.write_text(CONFIG.replace("PATH", str(rows)))
     graded = package / "graded.txt"
-    layers = (ROOT / "configs/countdown_tiny.yaml", ROOT / "tests/faults/small_run.yaml", config)
-    command = ["fit", *(part for layer in layers for part in ("--config", str(layer)))]
+    command = ["fit", *SMALL, "--config", str(config)]
     command += ["--trainer.default_root_dir", str(package / "run")]
     printed = package / "log"
     code = forked.wait(forked.start(printed, *command, GRADED=str(graded)))
@@ -76,7 +75,7 @@ def test_two_steps_through_the_command_line_without_touching_the_package(package
     assert "problem s1: counted as wrong, not graded: no sandbox today" in printed.read_text()
     seen = [line.split() for line in graded.read_text().splitlines()]
     assert {name for name, _ in seen} == {"s0", "s1", "s2", "s3"}
-    logged = [json.loads(line) for line in (package / "run/rollouts.jsonl").open()]
+    logged = jsonl(package / "run" / "rollouts.jsonl")
     assert {record["step"] for record in logged} == {1, 2}
     turns = [turn for record in logged for turn in record["turns"]]
     assert len(turns) == len(seen)

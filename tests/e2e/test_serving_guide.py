@@ -11,9 +11,9 @@ import pytest
 
 from svr_lightning.__main__ import main
 from tests.chat_server import ChatServer, Reply, completion, turn_of
+from tests.commands import ROOT
 from tests.served import started
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (
     (ROOT / "docs" / "serving.md")
     .read_text(encoding="utf-8")

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from tests import forked
-from tests.forked import ROOT
+from tests.commands import SMALL
 
-SMALL = ROOT / "tests" / "faults" / "small_run.yaml"
 MEASURED = ("time/", "speed/", "memory/")
 """Logged values that no run repeats begin so."""
 
@@ -20,9 +19,7 @@ MEASURED = ("time/", "speed/", "memory/")
 def command(folder: Path, *extra: str) -> list[str]:
     """The small training, writing to ``folder``."""
     return [
-        *("fit", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
-        *("--config", str(SMALL)),
-        *("--trainer.default_root_dir", str(folder)),
+        *("fit", *SMALL, "--trainer.default_root_dir", str(folder)),
         *extra,
     ]
 

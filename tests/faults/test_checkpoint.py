@@ -1,4 +1,7 @@
-"""A checkpoint is whole or not there, whatever happens while it is written or afterwards."""
+"""A checkpoint is whole or not there, whatever happens while it is written or afterwards.
+
+It is one file, or under DeepSpeed a folder with files of each process.
+"""
 
 import errno
 import os
@@ -6,52 +9,130 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.checkpoint import DurableCheckpointIO
+from svr_lightning.training.checkpoint import (
+    TAG,
+    DurableCheckpointIO,
+    check,
+    make_durable,
+    remove,
+    replacing,
+)
+from tests.commands import SMALL, refused
 from tests.limits import files_no_longer_than
 
-ROOT = Path(__file__).resolve().parents[2]
-CHECKPOINTS = DurableCheckpointIO()
+ONE_PROCESS: Any = SimpleNamespace(
+    broadcast=lambda value: value, barrier=lambda: None, is_global_zero=True
+)
 
 
-def contents(number: int) -> dict[str, Any]:
-    return {"weights": torch.full((50,), float(number)), "global_step": number}
+def numbers(step: int, part: int = 0) -> torch.Tensor:
+    return torch.full((50,), 10.0 * step + part)
 
 
-def step_of(path: Path) -> int:
-    """The step of a checkpoint that loads, its tensor compared with what was saved."""
-    loaded = CHECKPOINTS.load_checkpoint(path)
-    assert torch.equal(loaded["weights"], contents(loaded["global_step"])["weights"])
-    return int(loaded["global_step"])
+class OneFile:
+    """The checkpoint of a single process, or of DDP."""
+
+    files = ("",)
+    outcomes = (1, 1, 2)
+    """Steps that can be read after a kill before each change of a save: the contents flushed, then
+    renamed, then the folder flushed."""
+
+    def __init__(self) -> None:
+        self._io = DurableCheckpointIO()
+
+    def save(self, step: int, path: Path) -> None:
+        self._io.save_checkpoint({"part": numbers(step), "global_step": step}, path)
+
+    def step_of(self, path: Path) -> int:
+        """The step of a checkpoint that loads, its tensor compared with what was saved."""
+        loaded = self._io.load_checkpoint(path)
+        assert torch.equal(loaded["part"], numbers(loaded["global_step"]))
+        return int(loaded["global_step"])
+
+    def remove(self, path: Path) -> None:
+        self._io.remove_checkpoint(path)
+
+
+class Shards:
+    """What DeepSpeed's strategy does, with one process for all."""
+
+    files = tuple(
+        f"{TAG}/{name}.pt"
+        for name in ("mp_rank_00_model_states", "zero_0_optim_states", "zero_1_optim_states")
+    )
+    outcomes = (1,) * (3 * 3 + 2 + 2) + (2,)
+    """Three changes for each file, both folders flushed, two renames, the folder above flushed."""
+
+    def __init__(self) -> None:
+        self._engine: Any = SimpleNamespace(save=None, load=None)
+        make_durable(self._engine)
+
+    def save(self, step: int, path: Path) -> None:
+        with replacing(ONE_PROCESS, path) as folder:
+            for number, name in enumerate(self.files):
+                state = {"step": step, "part": numbers(step, number)}
+                self._engine.save(state, path=str(folder / name))
+
+    def step_of(self, path: Path) -> int:
+        """The step of a checkpoint of which every part loads and is of the same save."""
+        if not path.exists() and (old := path.with_name(".last.ckpt.old")).exists():
+            os.rename(old, path)  # between two renames; a person can give it its name back
+        check(path, 2)
+        loaded = [self._engine.load(str(path / name)) for name in self.files]
+        for number, part in enumerate(loaded):
+            assert torch.equal(part["part"], numbers(part["step"], number))
+        (step,) = {part["step"] for part in loaded}
+        return int(step)
+
+    def remove(self, path: Path) -> None:
+        remove(path)
+
+
+Kind = OneFile | Shards
+
+
+@pytest.fixture(params=["one file", "shards"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    if request.param == "one file":
+        return OneFile()
+    pytest.importorskip("deepspeed")
+    return Shards()
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
+def saved(tmp_path: Path, kind: Kind) -> Path:
     """``last.ckpt`` of step 1."""
     path = tmp_path / "checkpoints" / "last.ckpt"
-    CHECKPOINTS.save_checkpoint(contents(1), path)
+    kind.save(1, path)
     return path
 
 
-def files(folder: Path) -> list[str]:
+one_file = pytest.mark.parametrize("kind", ["one file"], indirect=True)
+
+
+def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_checkpoint_reads_back_and_leaves_nothing_else_behind(saved: Path) -> None:
-    CHECKPOINTS.save_checkpoint(contents(2), saved)
-    assert step_of(saved) == 2
-    assert files(saved.parent) == ["last.ckpt"]
-    CHECKPOINTS.remove_checkpoint(saved)
-    assert files(saved.parent) == []
+def test_a_save_takes_the_place_of_the_one_before_and_leaves_nothing_else(
+    kind: Kind, saved: Path
+) -> None:
+    for step in (2, 3):
+        kind.save(step, saved)
+        assert kind.step_of(saved) == step
+        assert names(saved.parent) == ["last.ckpt"]
+    kind.remove(saved)
+    assert names(saved.parent) == []
 
 
-# Killed while it writes
+# Killed while it writes, or without room
 
 
 class Killed(BaseException):
@@ -59,50 +140,87 @@ class Killed(BaseException):
 
 
 @contextmanager
-def killed_before_call(number: int) -> Iterator[None]:
-    """End the process, as it were, before its ``number``-th change to what lies on the disk."""
+def ending_at(number: int, fault: BaseException) -> Iterator[None]:
+    """Raise before the ``number``-th change to what lies on the disk, and of a kill ever after."""
     calls = 0
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             nonlocal calls
             calls += 1
-            if calls == number:
-                raise Killed
-            return function(*arguments)
+            if calls == number or (calls > number and isinstance(fault, Killed)):
+                raise fault
+            return function(*arguments, **options)
 
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", counted(os.fsync))
-        patch.setattr(os, "replace", counted(os.replace))
-        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        for name in ("fsync", "replace"):
+            patch.setattr(os, name, counted(getattr(os, name)))
+        if isinstance(fault, Killed):
+            patch.setattr(Path, "unlink", lambda *_, **__: None)
         yield
 
 
-def kill_while_saving(number: int, path: Path, call: int) -> bool:
-    """Whether the save of step ``number`` came as far as its ``call``-th change."""
-    with killed_before_call(call):
-        try:
-            CHECKPOINTS.save_checkpoint(contents(number), path)
-        except Killed:
-            return True
+def killed(kind: Kind, step: int, path: Path, call: int) -> bool:
+    """Whether a save came as far as its ``call``-th change."""
+    try:
+        with ending_at(call, Killed()):
+            kind.save(step, path)
+    except Killed:
+        return True
     return False
 
 
 def test_a_kill_at_any_moment_of_a_save_leaves_the_old_checkpoint_or_the_new_one(
-    saved: Path,
+    kind: Kind, saved: Path
 ) -> None:
-    # A save makes three changes: the contents flushed, then renamed, then the folder flushed.
-    outcomes = []
-    call = 1
-    while True:
-        CHECKPOINTS.save_checkpoint(contents(1), saved)
-        if not kill_while_saving(2, saved, call):
-            break
-        outcomes.append(step_of(saved))
-        call += 1
-    assert outcomes == [1, 1, 2]
+    outcomes: list[int] = []
+    while killed(kind, 2, saved, len(outcomes) + 1):
+        outcomes.append(kind.step_of(saved))
+        for step in (3, 1):  # what the kill left is in nobody's way
+            kind.save(step, saved)
+            assert kind.step_of(saved) == step
+            assert names(saved.parent) == ["last.ckpt"]
+    assert tuple(outcomes) == kind.outcomes
+
+
+def test_a_first_save_that_is_killed_leaves_no_name_to_resume_from(
+    kind: Kind, tmp_path: Path
+) -> None:
+    target = tmp_path / "last.ckpt"
+    assert killed(kind, 1, target, max(1, len(kind.outcomes) - 3))
+    assert not target.exists()
+    kind.save(2, target)
+    assert kind.step_of(target) == 2
+
+
+@one_file
+def test_a_full_disk_at_any_moment_of_a_save_leaves_a_whole_checkpoint(
+    kind: Kind, saved: Path
+) -> None:
+    for call in (1, 2):
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        message = r"\(No space left on device\); \d+ MiB are free"
+        with ending_at(call, full), pytest.raises(RuntimeError, match=message):
+            kind.save(2, saved)
+        assert kind.step_of(saved) == 1
+        assert names(saved.parent) == ["last.ckpt"]
+
+
+@one_file
+def test_a_write_that_breaks_off_leaves_the_previous_checkpoint_and_says_how_much_is_free(
+    kind: Kind, saved: Path
+) -> None:
+    large = {"weights": torch.zeros(1_000_000)}  # 4 MB
+    message = (
+        rf"{saved} could not be written \(File too large\); \d+ MiB are free; "
+        "the previous one is intact"
+    )
+    with files_no_longer_than(1_000_000), pytest.raises(RuntimeError, match=message):
+        DurableCheckpointIO().save_checkpoint(large, saved)
+    assert kind.step_of(saved) == 1
+    assert names(saved.parent) == ["last.ckpt"]
 
 
 # Damaged afterwards
@@ -119,20 +237,42 @@ def empty(path: Path) -> None:
 def flip_a_bit(path: Path) -> None:
     """In the middle, where the numbers are: the file still loads, with another number in it."""
     data = bytearray(path.read_bytes())
-    data[data.index(contents(1)["weights"].numpy().tobytes()) + 80] ^= 1
+    last = max(data.find(numbers(1, part).numpy().tobytes()) for part in range(3))
+    data[last + 80] ^= 1
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("damage", [truncate, empty, flip_a_bit])
-def test_a_damaged_checkpoint_is_refused_by_name(
-    saved: Path, damage: Callable[[Path], None]
+class Malicious:
+    """What an attacker would put into a checkpoint: unpickling it runs a command."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.mark}",)
+
+
+def plant(path: Path) -> None:
+    torch.save({"global_step": Malicious(path.with_name("mark"))}, path)
+
+
+def plant_a_bare_pickle(path: Path) -> None:
+    path.write_bytes(pickle.dumps(Malicious(path.with_name("mark")), protocol=2))
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, flip_a_bit, plant, plant_a_bare_pickle])
+def test_a_checkpoint_that_is_damaged_or_would_run_code_is_refused_by_name_and_runs_none(
+    kind: Kind, saved: Path, damage: Callable[[Path], None]
 ) -> None:
-    damage(saved)
-    with pytest.raises(ConfigError, match=rf"{saved} is damaged .*give --ckpt_path another"):
-        CHECKPOINTS.load_checkpoint(saved)
+    file = saved / kind.files[-1] if kind.files[-1] else saved
+    damage(file)
+    with pytest.raises(ConfigError, match=rf"{file} is damaged .*give --ckpt_path another"):
+        kind.step_of(saved)
+    assert not file.with_name("mark").exists()
 
 
-def test_no_flipped_bit_of_a_checkpoint_changes_what_is_read(saved: Path) -> None:
+@one_file
+def test_no_flipped_bit_of_a_checkpoint_changes_what_is_read(kind: Kind, saved: Path) -> None:
     whole = saved.read_bytes()
     refused = 0
     for index in range(len(whole)):
@@ -140,111 +280,39 @@ def test_no_flipped_bit_of_a_checkpoint_changes_what_is_read(saved: Path) -> Non
             file.seek(index)
             file.write(bytes([whole[index] ^ 4]))
             try:
-                assert step_of(saved) == 1  # in the padding between two tensors, say
+                assert kind.step_of(saved) == 1  # in the padding between two tensors, say
             except ConfigError:
                 refused += 1
             file.seek(index)
             file.write(whole[index : index + 1])
-    assert refused > len(contents(1)["weights"]) * 4
+    assert refused > len(numbers(1)) * 4
 
 
-def test_a_checkpoint_that_is_not_there_is_named(saved: Path) -> None:
-    missing = saved.with_name("nowhere.ckpt")
-    with pytest.raises(ConfigError, match=rf"{missing} does not exist; check --ckpt_path"):
-        CHECKPOINTS.load_checkpoint(missing)
-
-
+@one_file
 def test_resuming_from_a_damaged_checkpoint_is_one_line_and_changes_nothing(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flip_a_bit(saved)
     before = saved.read_bytes()
-    configurations = [
-        ROOT / "configs" / "countdown_tiny.yaml",
-        ROOT / "tests/faults/small_run.yaml",
-    ]
-    code = main(
-        [
-            "fit",
-            *(part for path in configurations for part in ("--config", str(path))),
-            *("--trainer.default_root_dir", str(saved.parents[1])),
-            *("--ckpt_path", "last"),
-        ]
-    )
-    *_, line = capsys.readouterr().err.strip().splitlines()
-    assert code == 2
-    assert line.startswith(f"svr: error: checkpoint {saved} is damaged")
+    root = ("--trainer.default_root_dir", saved.parents[1])
+    line = refused(capsys, "fit", *SMALL, *root, "--ckpt_path", "last")
+    assert line.startswith(f"checkpoint {saved} is damaged")
     assert saved.read_bytes() == before
 
 
-class Malicious:
-    """What an attacker would put into a checkpoint: unpickling it runs a command."""
-
-    def __init__(self, command: str) -> None:
-        self.command = command
-
-    def __reduce__(self) -> Any:
-        return os.system, (self.command,)
-
-
-@pytest.mark.parametrize(
-    "write", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, protocol=2))]
-)
-def test_a_checkpoint_that_would_run_code_is_refused_and_runs_none(
-    tmp_path: Path, write: Callable[[Any, Path], None]
-) -> None:
-    path, mark = tmp_path / "evil.ckpt", tmp_path / "mark"
-    write({"global_step": Malicious(f"touch {mark}")}, path)
-    with pytest.raises(ConfigError, match=rf"{path} is damaged"):
-        CHECKPOINTS.load_checkpoint(path)
-    assert not mark.exists()
-
-
-# No room
-
-
-def test_a_write_that_breaks_off_leaves_the_previous_checkpoint_and_says_how_much_is_free(
-    saved: Path,
-) -> None:
-    large = {"weights": torch.zeros(1_000_000)}  # 4 MB
-    with (
-        files_no_longer_than(1_000_000),
-        pytest.raises(
-            RuntimeError,
-            match=rf"{saved} could not be written \(File too large\); \d+ MiB are free; "
-            "the previous one is intact",
-        ),
+def test_a_checkpoint_of_another_kind_or_number_of_processes_is_named(tmp_path: Path) -> None:
+    single, shards = tmp_path / "single.ckpt", tmp_path / "shards.ckpt"
+    io = DurableCheckpointIO()
+    OneFile().save(1, single)
+    pytest.importorskip("deepspeed")
+    Shards().save(1, shards)
+    check(shards, None)
+    for message, read in (
+        ("does not exist; check --ckpt_path", lambda: io.load_checkpoint(tmp_path / "nowhere")),
+        ("does not exist; check --ckpt_path", lambda: check(tmp_path / "nowhere", 2)),
+        ("is a folder, as DeepSpeed writes it; use the", lambda: io.load_checkpoint(shards)),
+        ("was not written under DeepSpeed", lambda: check(single, 2)),
+        ("optimizer of 2 processes, and this run has 4", lambda: check(shards, 4)),
     ):
-        CHECKPOINTS.save_checkpoint(large, saved)
-    assert step_of(saved) == 1
-    assert files(saved.parent) == ["last.ckpt"]
-
-
-def test_a_full_disk_at_any_moment_of_a_save_leaves_a_whole_checkpoint(saved: Path) -> None:
-    # As above, but the process lives on and cleans up.
-    for call in (1, 2):
-        with pytest.MonkeyPatch.context() as patch:
-            _fail_at(patch, call)
-            with pytest.raises(
-                RuntimeError, match=r"\(No space left on device\); \d+ MiB are free"
-            ):
-                CHECKPOINTS.save_checkpoint(contents(2), saved)
-        assert step_of(saved) == 1
-        assert files(saved.parent) == ["last.ckpt"]
-
-
-def _fail_at(patch: pytest.MonkeyPatch, number: int) -> None:
-    calls = 0
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == number:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return function(*arguments)
-
-        return call
-
-    patch.setattr(os, "fsync", counted(os.fsync))
-    patch.setattr(os, "replace", counted(os.replace))
+        with pytest.raises(ConfigError, match=message):
+            read()

@@ -7,8 +7,8 @@ import pytest
 
 from svr_lightning.core.metrics import METRIC_NAMES
 from tests import forked
+from tests.commands import ROOT, jsonl, logged
 from tests.faults.runs import command, differences
-from tests.forked import ROOT
 
 STEPS = 4
 SOURCE = "[{{name: {0}, task: countdown, path: 'embedded:countdown-tiny', split: {0}, limit: {1}}}]"
@@ -58,10 +58,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_processes_share_the_work_and_write_one_run(whole: Path) -> None:
-    metrics = (whole / "metrics.csv").read_text().splitlines()
-    stepped = [line.split(",")[0] for line in metrics if "train/grad_norm" in line]
-    assert stepped == [str(step) for step in range(1, STEPS + 1)]
-    rollouts = [json.loads(line) for line in (whole / "rollouts.jsonl").open()]
+    values = logged(whole)
+    assert [*values["train/grad_norm"]] == [*range(1, STEPS + 1)]
+    rollouts = jsonl(whole / "rollouts.jsonl")
     # 2 problems over both processes, 4 trajectories of each.
     assert len(rollouts) == STEPS * 2 * 4
     assert len({(line["step"], line["id"]) for line in rollouts}) == STEPS * 2
@@ -70,11 +69,10 @@ def test_two_processes_share_the_work_and_write_one_run(whole: Path) -> None:
         assert [values["n"] for values in results["datasets"].values()] == [count]
     # What validation logs is reduced over the processes by the metrics themselves.
     results = json.loads((whole / "eval" / f"step-{STEPS:06d}" / "results.json").read_text())
-    logged = {key: value for _, key, value in (line.split(",") for line in metrics[1:])}
     for name in METRIC_NAMES:
         value = results["datasets"]["dev"][name]
-        assert (f"val/dev/{name}" in logged) == (value is not None)
-        assert value is None or float(logged[f"val/dev/{name}"]) == value, name
+        found = values.get(f"val/dev/{name}", {None: None})
+        assert [*found.values()] == [value], name
 
 
 def test_a_killed_process_comes_back_and_the_run_ends_as_one_that_was_not_interrupted(

@@ -17,8 +17,8 @@ from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
 from tests import forked
+from tests.commands import TINY
 
-ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = 16
 
 
@@ -29,8 +29,7 @@ def arguments(folder: Path) -> list[str]:
         f"limit: {PROBLEMS}}}]"
     )
     return [
-        *("test", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
-        *("--trainer.default_root_dir", str(folder), "--data.test", sets),
+        *("test", *TINY, "--trainer.default_root_dir", str(folder), "--data.test", sets),
         *("--model.evaluation.max_turns", "2", "--model.evaluation.adaptive", "false"),
         *("--model.engine.init_args.max_batch", "4", "--trainer.enable_progress_bar", "false"),
     ]

@@ -11,8 +11,7 @@ from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.commands import SMALL
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +29,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_the_embedded_default_never_asks_for_one(tmp_path: Path, no_network: list[Any]) -> None:
-    arguments = [
-        "validate",
-        *("--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
-        *("--config", str(ROOT / "tests" / "faults" / "small_run.yaml")),
-        *("--trainer.default_root_dir", str(tmp_path)),
-    ]
-    assert main(arguments) == 0
+    assert main(["validate", *SMALL, "--trainer.default_root_dir", str(tmp_path)]) == 0
     assert no_network == []
 
 

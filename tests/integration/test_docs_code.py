@@ -162,7 +162,7 @@ def test_every_command_of_the_documentation_resolves(command: str, checkout: Pat
         assert parser_of(words[0]).parse_args(words[1:])
         return
     if set(re.findall(r" (--\S+)", command)) <= {"--config", "--print_config"}:
-        # Configurations and layers resolve in tests/e2e/test_configs.py and test_layers.py.
+        # Configurations and layers resolve in tests/e2e/test_configs.py.
         assert all(Path(word).is_file() for word in words if word.endswith(".yaml"))
         return
     try:

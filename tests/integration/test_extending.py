@@ -9,12 +9,12 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.engines.transformers import TransformersEngine
+from tests.commands import ROOT, SMALL, jsonl, logged
 from tests.models import tiny_qwen3
 from tests.requests import ask, finish, plain_scores
 from tests.small_fit import data, module, trainer
 from tests.tolerance import of_logprobs
 
-ROOT = Path(__file__).resolve().parents[2]
 EXTEND = ROOT / "examples" / "extend"
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
@@ -34,19 +34,13 @@ def test_the_page_shows_the_files_that_are_run() -> None:
 def fit(folder: Path, **model: Any) -> list[dict[str, Any]]:
     """Two optimizer steps on the command line; the rollouts' lines."""
     arguments = [
-        *("fit", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
-        *("--config", str(ROOT / "tests" / "faults" / "small_run.yaml")),
-        *("--trainer.default_root_dir", str(folder), "--trainer.max_steps", "2"),
+        *("fit", *SMALL, "--trainer.default_root_dir", str(folder), "--trainer.max_steps", "2"),
         *("--model.updates_per_rollout", "1", "--trainer.limit_val_batches", "0"),
     ]
     for key, value in model.items():
         arguments += [f"--model.{key}", value if isinstance(value, str) else json.dumps(value)]
     assert main(arguments) == 0
-    return [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
-
-
-def logged(folder: Path) -> set[str]:
-    return {line.split(",")[1] for line in (folder / "metrics.csv").read_text().splitlines()}
+    return jsonl(folder / "rollouts.jsonl")
 
 
 def test_a_recipe_of_ones_own_trains(tmp_path: Path) -> None:
@@ -62,7 +56,7 @@ def test_a_recipe_of_ones_own_trains(tmp_path: Path) -> None:
 def test_a_reward_term_of_ones_own_is_paid_and_logged(tmp_path: Path) -> None:
     init = {"group_size": 4, "horizon": 2, "custom_reward": "short_answers.short_answers"}
     lines = fit(tmp_path, recipe={"class_path": "svr_lightning.recipes.svr.SVR", "init_args": init})
-    assert {"train/reward/correct", "train/reward/brevity"} <= logged(tmp_path)
+    assert {"train/reward/correct", "train/reward/brevity"} <= logged(tmp_path).keys()
     assert "train/reward/cal" not in logged(tmp_path)
     turns = [turn for line in lines for turn in line["turns"]]
     assert {turn["reward"] for turn in turns} <= {0.0, 1.0}  # nothing is longer than 200 tokens

@@ -1,7 +1,5 @@
 """The fit loop: rollouts in, Lightning's own automatic optimisation out."""
 
-import csv
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from svr_lightning.training.config import (
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
+from tests.commands import jsonl, logged
 from tests.small_fit import data, module, same, trainer, weights
 from tests.tolerance import assert_same_first_step, of_logprobs, rounding
 
@@ -99,12 +98,6 @@ class RoundedEngine(TransformersEngine):
         return [replace(o, logprobs=tuple(p - 0.01 for p in o.logprobs)) for o in super().step()]
 
 
-def logged(folder: Path, key: str) -> dict[int, float]:
-    """By step, what a run logged under a key."""
-    with (folder / "metrics.csv").open(encoding="utf-8") as lines:
-        return {int(r["step"]): float(r["value"]) for r in csv.DictReader(lines) if r["key"] == key}
-
-
 def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path: Path) -> None:
     narrow = LossSpec(ratio="sequence", clip_eps=3e-4, clip_eps_high=4e-4, beta=0.0)
     model = module(
@@ -113,14 +106,15 @@ def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path: Path) -> N
         engine=RoundedEngine(),
     )
     trainer(tmp_path, logger=CSVLog(tmp_path), max_steps=4).fit(model, data())
-    ratio = logged(tmp_path, "train/ratio_max")
+    values = logged(tmp_path)
+    ratio = values["train/ratio_max"]
     assert [ratio[1], ratio[3]] == pytest.approx([1.0, 1.0], abs=rounding(1, 1.0), rel=0)
     assert min(abs(ratio[2] - 1.0), abs(ratio[4] - 1.0)) > 10 * rounding(1, 1.0)
-    assert logged(tmp_path, "train/clip_frac")[1] == 0.0
+    assert values["train/clip_frac"][1] == 0.0
     with torch.no_grad():
         scores = model.policy(torch.arange(model.policy.config.vocab_size)[None]).logits[0]
     allowed = of_logprobs(model.policy, scores)
-    assert logged(tmp_path, "engine/logprob_diff")[1] == pytest.approx(0.01, abs=allowed, rel=0)
+    assert values["engine/logprob_diff"][1] == pytest.approx(0.01, abs=allowed, rel=0)
 
 
 @pytest.mark.parametrize(("size", "accumulate"), [(4, 2), (3, 3), (1, 8)])
@@ -428,8 +422,7 @@ def test_the_limit_on_test_batches_holds_for_the_comparison(
     run = trainer(tmp_path, BeforeAfter(), max_steps=1, limit_test_batches=limit)
     run.fit(module(), tested)
     for name in ("before", "after"):
-        lines = (tmp_path / "eval" / name / "samples.jsonl").read_text().splitlines()
-        assert len(lines) == count
+        assert len(jsonl(tmp_path / "eval" / name / "samples.jsonl")) == count
 
 
 def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(
@@ -439,7 +432,7 @@ def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(
     one = module(evaluation=EvaluationConfig(max_turns=3))
     trainer(tmp_path, BeforeAfter(fresh_turns=2), max_steps=1).fit(one, tested)
     for name, turns in (("after", 3), ("fresh", 2)):
-        rows = [json.loads(x) for x in (tmp_path / "eval" / name / "samples.jsonl").open()]
+        rows = jsonl(tmp_path / "eval" / name / "samples.jsonl")
         assert all(len(row["turns"]) == turns for row in rows)
     assert one.evaluation.fresh_turns is False
     printed = " ".join(capsys.readouterr().out.split())

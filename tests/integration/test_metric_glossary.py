@@ -1,6 +1,5 @@
 """docs/metrics.md names every key that a run logs, and no other."""
 
-import csv
 import json
 import re
 from collections.abc import Iterable
@@ -11,8 +10,8 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.metrics import METRIC_NAMES
+from tests.commands import ROOT, SMALL, jsonl, logged
 
-ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = ROOT / "docs" / "metrics.md"
 PLACES = {"<t>": "[0-9]+", "<stage>": "(?:val|test)", "<dataset>": "[^/]+"}
 TINY = {"task": "countdown", "path": "embedded:countdown-tiny", "limit": 5}
@@ -52,8 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("glossary") / "run"
     sets = [{"name": name, "split": "dev", **TINY} for name in ("dev", "math500")]
     arguments = [
-        *("--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
-        *("--config", str(ROOT / "tests" / "faults" / "small_run.yaml")),
+        *SMALL,
         *("--trainer.default_root_dir", str(folder)),
         *("--trainer.max_steps", "2"),
         *("--trainer.val_check_interval", "1"),
@@ -63,11 +61,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["fit", *arguments]) == 0
     assert main(["test", *arguments]) == 0
     return folder
-
-
-def logged(folder: Path) -> set[str]:
-    with (folder / "metrics.csv").open(newline="") as stream:
-        return {row["key"] for row in csv.DictReader(stream)}
 
 
 def test_every_logged_key_is_in_the_glossary(run: Path) -> None:
@@ -92,7 +85,7 @@ def test_the_glossary_says_something_of_each_key_once() -> None:
 
 
 def test_the_fields_of_the_samples_file_are_described(run: Path) -> None:
-    record = json.loads((run / "eval" / "test" / "samples.jsonl").read_text().splitlines()[0])
+    record = jsonl(run / "eval" / "test" / "samples.jsonl")[0]
     head, turn = _tables("### eval/NAME/samples.jsonl")
     sometimes = {"error", "observed_turns", "cluster"}
     assert set(names(row[0] for row in head)) == {*record, *sometimes}
@@ -109,7 +102,7 @@ def test_the_fields_of_the_results_file_are_described(run: Path) -> None:
 
 
 def test_the_fields_of_the_rollouts_file_are_described(run: Path) -> None:
-    line = json.loads((run / "rollouts.jsonl").read_text().splitlines()[0])
+    line = jsonl(run / "rollouts.jsonl")[0]
     (table,) = _tables("### rollouts.jsonl")
     assert set(names(row[0] for row in table)) == set(line)
     (turns,) = (row[1] for row in table if row[0] == "`turns`")

@@ -23,9 +23,8 @@ from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 from svr_lightning.training.module import SVRModule
+from tests.commands import TINY, jsonl, refused
 from tests.scripted import TOKENIZER
-
-TINY = Path(__file__).resolve().parents[2] / "configs" / "countdown_tiny.yaml"
 
 
 def test_what_is_written_is_read_and_its_details_are_kept(tmp_path: Path) -> None:
@@ -171,15 +170,12 @@ def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy(tmp_path, 7)
-    code = main(
-        [
-            *("predict", "--model.policy.path", str(tmp_path), "--question", "1 2 = 3"),
-            *("--data.questions_task", "countdown", "--trainer.accelerator", "cpu"),
-            *("--trainer.default_root_dir", str(tmp_path / "run"), "--trainer.logger", "false"),
-        ]
+    line = refused(
+        capsys,
+        *("predict", "--model.policy.path", tmp_path, "--question", "1 2 = 3"),
+        *("--data.questions_task", "countdown", "--trainer.accelerator", "cpu"),
+        *("--trainer.default_root_dir", tmp_path / "run", "--trainer.logger", "false"),
     )
-    *_, line = capsys.readouterr().err.strip().splitlines()
-    assert code == 2
     assert "(threshold=7 must lie in [0, 1]; the paper's is 0.85); certify again or remove" in line
 
 
@@ -208,7 +204,7 @@ def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(
     own = {"rule": {}, "certified": {"threshold": 1.0}, "weights": "others"}
     written(folder, **own)
     command = [
-        *("predict", "--config", str(TINY), "--model.policy.path", str(folder)),
+        *("predict", *TINY, "--model.policy.path", str(folder)),
         *("--model.evaluation.max_turns", "2", "--question", "3 5 8 = 16"),
         *("--trainer.default_root_dir", str(tmp_path)),
         *("--trainer.enable_progress_bar", "false"),
@@ -218,5 +214,5 @@ def test_predict_asks_with_a_tuned_policys_own_threshold_and_says_so(
         assert main(command) == 0
     assert f"stops at CORRECT at confidence >= 1, the operating point of {folder}" in caplog.text
     assert "operating_point.json; pse at most 0.1; confidence 0.9" in caplog.text
-    record = json.loads((tmp_path / "eval" / "predict" / "samples.jsonl").read_text())
+    (record,) = jsonl(tmp_path / "eval" / "predict" / "samples.jsonl")
     assert (record["returned_turn"], record["stopped_early"]) == (2, False)

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from svr_lightning.__main__ import main
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy, own_strategy
 from tests import forked
+from tests.commands import TINY, refused
 from tests.faults.runs import MEASURED
 from tests.rank_trainings import CLIP, LORA, LR, train
 from tests.tolerance import assert_same_steps
 
-ROOT = Path(__file__).resolve().parents[2]
 Seen = dict[str, Any]
 
 
@@ -206,14 +205,7 @@ def test_without_deepspeed_its_strategy_is_one_line_that_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed", None)
-    code = main(
-        [
-            *("fit", "--config", str(ROOT / "configs" / "countdown_tiny.yaml")),
-            *("--trainer.default_root_dir", str(tmp_path)),
-            *("--trainer.strategy", "deepspeed_stage_2"),
-        ]
-    )
-    *_, line = capsys.readouterr().err.strip().splitlines()
-    assert code == 2
-    assert line.startswith("svr: error: trainer.strategy: DeepSpeed is not installed")
+    options = ("--trainer.default_root_dir", tmp_path, "--trainer.strategy", "deepspeed_stage_2")
+    line = refused(capsys, "fit", *TINY, *options)
+    assert line.startswith("trainer.strategy: DeepSpeed is not installed")
     assert "pip install 'svr-lightning[deepspeed]'" in line

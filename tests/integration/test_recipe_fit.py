@@ -1,8 +1,6 @@
-"""Every recipe trains and evaluates a policy in the one trainer, and a new one takes one file."""
+"""Every recipe trains and evaluates a policy in the one trainer."""
 
-import csv
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import Rollout, SVRModule
 from svr_lightning.training.sources import DataSource
 from svr_lightning.training.trainer import SVRTrainer
-from tests.made_up_recipe import MADE_UP
+from tests.commands import jsonl, logged
 
 # recipe: generations per problem, turns of a validation with T_max = 2
 # ScRPO compares the corrections of wrong answers, of which a problem needs two.
@@ -60,8 +58,8 @@ SEED = 3
 """Under it every recipe meets a problem whose answers do not all earn the same."""
 
 
-def fit(recipe: Recipe, folder: Path, checkpoint: Path | None = None, **changes: Any) -> SVRModule:
-    """A short run; ``checkpoint`` is resumed from if it is there.
+def fit(recipe: Recipe, folder: Path, *callbacks: Callback) -> SVRModule:
+    """One optimizer step and a validation.
 
     Few completions of the policy are longer than its 64 tokens.
     """
@@ -74,22 +72,19 @@ def fit(recipe: Recipe, folder: Path, checkpoint: Path | None = None, **changes:
         resample="off",
         seed=SEED,
     )
-    settings: dict[str, Any] = {
-        "max_steps": 1,
-        "limit_val_batches": 1,
-        "callbacks": [RolloutLog(every=1)],
-        "logger": CSVLog(folder),
-    } | changes
     trainer = SVRTrainer(
         default_root_dir=str(folder),
         accelerator="cpu",
+        max_steps=1,
+        limit_val_batches=1,
+        callbacks=[RolloutLog(every=1), *callbacks],
+        logger=CSVLog(folder),
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         check_val_every_n_epoch=None,
         val_check_interval=1,
-        **settings,
     )
     data = SVRDataModule(
         train=DataSource(name="train", **tiny, limit=12),
@@ -97,10 +92,7 @@ def fit(recipe: Recipe, folder: Path, checkpoint: Path | None = None, **changes:
         problems_per_step=PROBLEMS,
         seed=SEED,
     )
-    resume = checkpoint if checkpoint is not None and checkpoint.exists() else None
-    trainer.fit(module, data, ckpt_path=resume)
-    if checkpoint is not None and resume is None:
-        trainer.save_checkpoint(checkpoint)
+    trainer.fit(module, data)
     return module
 
 
@@ -121,23 +113,16 @@ class Optimised(Callback):
             ]
 
 
-def gradient_norms(folder: Path) -> list[float]:
-    """Of each optimizer step, as logged."""
-    with (folder / "metrics.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    return [float(row["value"]) for row in rows if row["key"] == "train/grad_norm"]
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_a_recipe_trains_and_evaluates(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe, generations, turns = SMALL[name]
     optimised = Optimised()
-    module = fit(recipe, tmp_path, callbacks=[RolloutLog(every=1), optimised])
+    module = fit(recipe, tmp_path, optimised)
     assert module.trainer.global_step == 1
     assert not all(group.degenerate for group in module.groups)
-    assert [norm > 0 for norm in gradient_norms(tmp_path)] == [True]
+    assert logged(tmp_path)["train/grad_norm"][1] > 0
     written = {
         turn.completion.text
         for group in module.groups
@@ -147,7 +132,7 @@ def test_a_recipe_trains_and_evaluates(
     parts = set(optimised.texts) - written
     assert bool(parts) == (name in LEARNS_IN_PARTS)
     assert all(any(part in text for text in written) for part in parts)
-    lines = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
+    lines = jsonl(tmp_path / "rollouts.jsonl")
     assert sum(len(line["turns"]) for line in lines) == PROBLEMS * generations
     results = json.loads((tmp_path / "eval" / "step-000001" / "results.json").read_text())
     assert results["datasets"]["dev"]["turns"] == turns
@@ -159,13 +144,3 @@ def test_a_recipe_trains_and_evaluates(
     # What is privileged is marked in the file, on the screen and in the results.
     assert all(("privileged" in line) == (name == "oracle") for line in lines)
     assert ("privileged" in capsys.readouterr().out) == (name == "oracle")
-
-
-def test_a_new_recipe_is_one_short_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(MADE_UP.splitlines()) <= 40
-    (tmp_path / "made_up.py").write_text(MADE_UP)
-    monkeypatch.syspath_prepend(tmp_path)
-    recipe = import_module("made_up").Shorter()
-    module = fit(recipe, tmp_path)
-    assert module.trainer.global_step == 1
-    assert [len(group.trajectories) for group in module.groups] == [2] * PROBLEMS

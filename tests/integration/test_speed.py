@@ -1,6 +1,5 @@
 """What a run logs about its speed follows from what it did."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from lightning.pytorch.profilers import SimpleProfiler
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.serving import PolicyEngine
+from tests.commands import logged
 from tests.models import tiny_qwen3
 from tests.small_fit import data, module, trainer
 
@@ -36,19 +36,14 @@ def test_a_training_logs_its_speed(tmp_path: Path) -> None:
     fit = trainer(tmp_path, seen, max_steps=2, logger=[CSVLog(tmp_path)])
     model = module(micro_batch_size=8)
     fit.fit(model, datamodule=data())
-    with (tmp_path / "metrics.csv").open(newline="") as stream:
-        values = {(row["key"], int(row["step"])): row["value"] for row in csv.DictReader(stream)}
-
-    def logged(key: str, step: int) -> float:
-        return float(values[key, step])
-
+    values = logged(tmp_path)
     for step in (1, 2):
-        sampled = logged("speed/rollout", step) * logged("time/rollout", step)
+        sampled = values["speed/rollout"][step] * values["time/rollout"][step]
         assert sampled == pytest.approx(seen.sampled[step - 1])
-        learned = logged("speed/update", step) * logged("time/update", step)
+        learned = values["speed/update"][step] * values["time/update"][step]
         assert learned == pytest.approx(seen.learned[step - 1])
-        assert 0.1 < logged("memory/peak", step) < 64
-    assert logged("memory/peak", 2) >= logged("memory/peak", 1)
+        assert 0.1 < values["memory/peak"][step] < 64
+    assert values["memory/peak"][2] >= values["memory/peak"][1]
 
 
 @pytest.fixture

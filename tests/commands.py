@@ -1,0 +1,39 @@
+"""Commands as a user types them: what they leave in their folders, and how they refuse."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.cli.main import READING
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = ("--config", str(ROOT / "configs" / "countdown_tiny.yaml"))
+SMALL = (*TINY, "--config", str(ROOT / "tests" / "faults" / "small_run.yaml"))
+"""A training of seconds."""
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The line in which a command says what is wrong with it; one that reads files says no more."""
+    assert main([*map(str, words)]) == 2
+    *before, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("svr: error: ")
+    assert words[0] not in READING or before == []
+    return line.removeprefix("svr: error: ")
+
+
+def jsonl(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file with one in each line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def logged(folder: Path) -> dict[str, dict[int, float]]:
+    """What a run wrote to ``metrics.csv``: by key and step."""
+    found: dict[str, dict[int, float]] = {}
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as stream:
+        for row in csv.DictReader(stream):
+            found.setdefault(row["key"], {})[int(row["step"])] = float(row["value"] or "nan")
+    return found
