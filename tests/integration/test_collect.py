@@ -210,12 +210,6 @@ def test_the_final_completions_of_a_group_take_its_advantages() -> None:
         assert sample.group_id == "p"
 
 
-def test_a_degenerate_group_trains_on_the_penalty_alone() -> None:
-    groups = rolled([RIGHT + SURE], [RIGHT + SURE], [RIGHT + SURE])
-    assert groups[0].degenerate
-    assert [sample.advantage for sample in samples_of(groups, 3)] == [0.0, 0.0, 0.0]
-
-
 def test_each_problem_is_compared_with_itself_alone() -> None:
     groups = rolled([RIGHT + SURE], [WRONG + SURE], problems=["easy", "hard"])
     assert [each.problem.id for each in groups] == ["easy", "hard"]

@@ -23,9 +23,7 @@ from svr_lightning.training.module import SVRModule
 from svr_lightning.training.policy import load_policy
 from svr_lightning.training.reference import make_reference
 from tests import small_fit
-from tests.faults.runs import compare
 from tests.models import MODELS, with_adapter
-from tests.rank_trainings import StopAfter
 from tests.requests import finish, mixed, plain_scores
 from tests.tolerance import of_logprobs
 
@@ -146,18 +144,6 @@ def test_only_adapters_train_and_are_saved(trained: tuple[Path, SVRModule]) -> N
     layers = [m for m in base.modules() if isinstance(m, torch.nn.Linear)][:-1]
     numbers = LORA.r * sum(layer.in_features + layer.out_features for layer in layers)
     assert sum(value.numel() for value in saved["state_dict"].values()) == numbers
-
-
-def test_a_resumed_training_ends_as_one_that_was_not_interrupted(
-    trained: tuple[Path, SVRModule], tmp_path: Path
-) -> None:
-    train(tmp_path, StopAfter(3))
-    assert last(tmp_path)["global_step"] == 3
-    train(tmp_path, resume="last")
-    found: list[str] = []
-    for key in ("state_dict", "optimizer_states", "lr_schedulers", "base"):
-        compare(key, last(trained[0])[key], last(tmp_path)[key], found)
-    assert found == []
 
 
 def test_merged_policy_and_adapter_are_exported(trained: tuple[Path, SVRModule]) -> None:

@@ -154,7 +154,3 @@ def test_the_loss_has_the_options_of_the_embedded_default() -> None:
     loss = RECIPE["loss"]
     assert stated(r"\\varepsilon = (\d\.\d)") == loss["clip_eps"]
     assert stated(r"\\beta = (\d\.\d)") == loss["beta"]
-
-
-def test_the_page_stays_one_page() -> None:
-    assert len(PAGE.splitlines()) <= 220

@@ -6,17 +6,11 @@ from collections.abc import Generator, Sequence
 
 import pytest
 
-from svr_lightning.core.rewards import trajectory_return
-from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.types import (
     Completion,
-    Decoding,
     FinishReason,
     Message,
     Problem,
-    Trajectory,
-    Turn,
-    Verdict,
 )
 from svr_lightning.engines.base import Output, Request
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
@@ -24,13 +18,10 @@ from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import roll_out
 from svr_lightning.rollout.driver import Job
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.tasks.grading import score_turns
 from tests.scripted import (
     DECODING,
     ORDERS,
     PROBLEMS,
-    RENDERER,
-    RUN_SEED,
     STEP,
     TOKENIZER,
     at_places,
@@ -41,6 +32,7 @@ from tests.scripted import (
     words,
 )
 from tests.scripted_engine import ScriptedEngine
+from tools.bench.rollout import LockStep
 
 
 def muse(request: Request) -> list[int]:
@@ -81,55 +73,11 @@ def test_results_come_in_the_order_of_the_jobs_whichever_ends_first() -> None:
     assert ended == [3, 7, 11, 2, 6, 10, 1, 5, 9, 0, 4, 8]
 
 
-def lock_step(problems: Sequence[Problem], recipe: SVR, engine: ScriptedEngine) -> list[Trajectory]:
-    """The same rollout as a textbook writes it: no turn begins before the last one ended."""
-    programs = {
-        (problem.id, i): program
-        for problem in problems
-        for i, program in enumerate(recipe.programs(problem))
-    }
-    asked = {place: next(program) for place, program in programs.items()}
-    results: dict[tuple[str, int], Trajectory] = {}
-    for turn in itertools.count(1):
-        requests: dict[tuple[str, int], Request] = {}
-        for number, ((name, sample), (messages,)) in enumerate(asked.items()):
-            seed = derive_seed(RUN_SEED, step=STEP, problem_id=name, sample=sample, turn=turn)
-            request = Request(
-                id=number,
-                prompt_ids=RENDERER.prompt_ids(messages),
-                sampling=Decoding(max_completion_tokens=120, temperature=0.9),
-                seed=seed,
-            )
-            requests[name, sample] = request
-            engine.submit(request)
-        outputs: dict[int, Output] = {}
-        while len(outputs) < len(requests):
-            outputs |= {output.id: output for output in engine.step()}
-        asked = {}
-        for place, request in requests.items():
-            output = outputs[request.id]
-            completion = Completion(
-                prompt_ids=request.prompt_ids,
-                token_ids=output.token_ids,
-                logprobs=output.logprobs,
-                text=RENDERER.completion_text(output.token_ids),
-                finish_reason=output.finish_reason,
-                policy_version=output.version,
-            )
-            try:
-                asked[place] = programs[place].send([completion])
-            except StopIteration as end:
-                results[place] = end.value
-        if not asked:
-            return [results[place] for place in programs]
-    raise AssertionError
-
-
 def test_pipelined_turns_equal_turns_in_lock_step() -> None:
     recipe = SVR(group_size=5, horizon=3)
     first, second = ScriptedEngine(muse), ScriptedEngine(muse)
     pipelined = driver(first).run(jobs(PROBLEMS, recipe))
-    assert pipelined == lock_step(PROBLEMS, recipe, second)
+    assert pipelined == driver(LockStep(second)).run(jobs(PROBLEMS, recipe))
     assert len({turn.completion.text for t in pipelined for turn in t.turns}) > 30
     assert first.steps < second.steps
 
@@ -224,43 +172,6 @@ def test_a_completion_cut_at_its_limit_makes_the_next_prompt_say_truncated() -> 
 
 
 def test_permuting_the_references_leaves_every_training_prompt_as_it_was() -> None:
-    prompts, returns = set(), set()
-    for references in ORDERS:
-        engine = ScriptedEngine(mixed_answers)
-        problems = exam(references)
-        graded: list[bool] = []
-
-        def grade(turn: Turn, problem: Problem, labels: list[bool] = graded) -> None:
-            labels.append(
-                score_turns(problem, [turn], SelfVerifying().formats)[0].correct
-            )  # between the turns
-
-        work = [
-            Job(
-                problem,
-                i,
-                chain(
-                    SelfVerifying(), problem, i, 3, on_turn=lambda turn, p=problem: grade(turn, p)
-                ),
-                DECODING,
-            )
-            for problem in problems
-            for i in range(6)
-        ]
-        trajectories = driver(engine).run(work)
-        assert len(graded) == 3 * 6 * 3
-        prompts.add(tuple(request.prompt_ids for request in engine.requests))
-        returns.add(
-            tuple(
-                trajectory_return(score_turns(t.problem, t.turns, SelfVerifying().formats))
-                for t in trajectories
-            )
-        )
-    assert len(prompts) == 1
-    assert len(returns) > 1  # the labels themselves did change
-
-
-def test_a_training_group_is_graded_without_changing_what_is_asked() -> None:
     engines = [ScriptedEngine(mixed_answers) for _ in ORDERS]
     groups = [
         roll_out(exam(refs), recipe=SVR(), driver=driver(engine), decoding=DECODING)
@@ -268,6 +179,7 @@ def test_a_training_group_is_graded_without_changing_what_is_asked() -> None:
     ]
     asked = {tuple(request.prompt_ids for request in engine.requests) for engine in engines}
     assert len(asked) == 1
+    # The labels themselves did change.
     assert len({tuple(group.returns for group in each) for each in groups}) > 1
 
 
@@ -304,17 +216,3 @@ def test_an_exception_in_the_engine_ends_the_rollout() -> None:
         driver(engine).run(jobs(PROBLEMS, SVR()))
     engine.steps = 6
     assert engine.step() == []
-
-
-def test_no_jobs_give_no_results() -> None:
-    assert driver(ScriptedEngine(muse)).run([]) == []
-
-
-def test_a_verdict_is_read_from_the_turns_own_text() -> None:
-    engine = at_places(
-        lambda _name, _sample, turn: words(says("8+2", "INCORRECT" if turn == 2 else "RIGHT", 0.5))
-    )
-    (trajectory,) = driver(engine).run(
-        [Job(PROBLEMS[0], 0, chain(SelfVerifying(), PROBLEMS[0], 0, 2), DECODING)]
-    )
-    assert [turn.check.verdict for turn in trajectory.turns] == [Verdict.CORRECT, Verdict.INCORRECT]

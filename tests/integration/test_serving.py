@@ -16,7 +16,6 @@ from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.training.config import OptimizerConfig
 from svr_lightning.training.serving import PolicyEngine, choose_engine
 from tests.models import tiny_qwen3
-from tests.pipelining import assert_pipelined_equals_lock_step, shipped_policy
 from tests.small_fit import data, module, trainer, weights
 
 
@@ -61,7 +60,7 @@ def warned(found: pytest.WarningsRecorder) -> list[str]:
 def test_an_engine_that_serves_the_policy_is_not_warned_of(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    trainer(tmp_path, max_steps=4).fit(module(engine=Copying(), **FAST), data())
+    trainer(tmp_path, max_steps=2).fit(module(engine=Copying(), **FAST), data())
     assert warned(recwarn) == []
 
 
@@ -69,7 +68,7 @@ def test_an_engine_that_serves_the_policy_is_not_warned_of(
 def test_an_engine_that_serves_other_weights_is_warned_of(
     tmp_path: Path, faulty: type[Copying], recwarn: pytest.WarningsRecorder
 ) -> None:
-    trainer(tmp_path).fit(module(engine=faulty(), **FAST), data())
+    trainer(tmp_path, max_steps=3).fit(module(engine=faulty(), **FAST), data())
     found = warned(recwarn)
     assert found
     assert re.match(
@@ -193,7 +192,3 @@ def test_a_policy_on_a_gpu_is_sampled_by_vllm_where_there_is_one(
     engine, why = choose_engine("cuda")
     assert type(engine).__name__ == "VLLMEngine"
     assert why == "vLLM, in the training process"
-
-
-def test_pipelined_turns_equal_turns_in_lock_step_on_a_real_policy() -> None:
-    assert_pipelined_equals_lock_step(TransformersEngine(), shipped_policy())

@@ -12,10 +12,6 @@ from svr_lightning.training.module import SVRModule
 from tests.small_fit import data, module, same, trainer, weights
 
 
-class Interrupted(BaseException):
-    pass
-
-
 class AtBackward(Callback):
     """Does something after the n-th backward pass of a process; each step has four."""
 
@@ -26,10 +22,6 @@ class AtBackward(Callback):
         self.left -= 1
         if self.left == 0:
             self.act(trainer)
-
-
-def interrupt(_: Any) -> None:
-    raise Interrupted
 
 
 def stop(trainer: Any) -> None:
@@ -47,20 +39,6 @@ def run(folder: Path, *callbacks: Callback, resume: bool = False, **changes: Any
 
 def steps_of(path: Path) -> int:
     return int(torch.load(path, weights_only=True)["global_step"])
-
-
-def test_a_run_that_is_killed_twice_within_a_step_ends_with_the_same_weights(
-    tmp_path: Path,
-) -> None:
-    whole = run(tmp_path / "whole")
-    folder = tmp_path / "killed"
-    with pytest.raises(Interrupted):
-        run(folder, AtBackward(9, interrupt))
-    with pytest.raises(Interrupted):
-        run(folder, AtBackward(1, interrupt), resume=True)
-    resumed = run(folder, resume=True)
-    assert steps_of(folder / "last.ckpt") == 6
-    assert same(weights(resumed), weights(whole))
 
 
 def test_a_run_that_is_told_to_stop_ends_behind_the_step_and_goes_on_from_there(
