@@ -36,8 +36,8 @@ from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
-from svr_lightning.training.trainer import SVRTrainer
-from tests import tolerance
+from tests import small_fit, tolerance
+from tests.commands import logged
 
 LR = 1e-3
 LORA = LoRAConfig(r=4, alpha=8)
@@ -73,20 +73,16 @@ def train(
     model = make_model(updates, 8 // devices // accumulate, lora)
     model.engine = engine
     first = FirstRollout()
-    trainer = SVRTrainer(
-        default_root_dir=str(folder),
-        accelerator="cpu",
+    trainer = small_fit.trainer(
+        folder,
+        *(first, *callbacks),
         devices=devices,
         strategy=strategy,
         precision=precision,
         max_steps=steps,
         max_epochs=-1,
-        callbacks=[first, *callbacks],
         logger=CSVLog(folder),
         enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
-        limit_val_batches=0,
-        enable_progress_bar=False,
-        enable_model_summary=False,
     )
     trainer.fit(model, make_data(), ckpt_path=resume)
     seen: Seen = {"rollouts": first.rollouts, "folder": folder}
@@ -98,54 +94,35 @@ def train(
     if trainer.is_global_zero:
         with (folder / "metrics.csv").open(newline="") as stream:
             seen["lines"] = list(csv.reader(stream))[1:]
-        norms = [row for row in seen["lines"] if row[1] == "train/grad_norm"]
-        seen["norms"] = [float(value) for _, _, value in norms]
+        seen["norms"] = [*logged(folder)["train/grad_norm"].values()]
     if devices == 1:
         trained = {k: p for k, p in model.policy.named_parameters() if p.requires_grad}
-        seen["sizes"] = sizes(trainer.optimizers[0], trained, steps)
+        seen["sizes"] = tolerance.root_mean_squares(trainer.optimizers[0], trained, steps)
         one = {"": torch.ones(1)}
         seen["rounding"] = tolerance.of_gradients(model.policy, *MOST_TOKENS, one)
     return seen
 
 
-def sizes(
-    optimizer: torch.optim.Optimizer, parameters: dict[str, torch.nn.Parameter], steps: int
-) -> dict[str, torch.Tensor]:
-    """The root of the mean square of each weight's gradients, as AdamW has it after its steps."""
-    _, beta = optimizer.param_groups[0]["betas"]
-    squares = {name: optimizer.state[p]["exp_avg_sq"] for name, p in parameters.items()}
-    return {name: (square / (1 - beta**steps)).sqrt() for name, square in squares.items()}
-
-
 def make_model(
-    updates: int = 1,
-    micro_batch_size: int = 8,
-    lora: LoRAConfig | None = None,
+    updates: int = 1, micro_batch_size: int = 8, lora: LoRAConfig | None = None
 ) -> SVRModule:
     """The embedded policy, whose reference drifts at every other step, but not with adapters."""
-    return SVRModule(
+    return small_fit.module(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024, lora=lora),
         recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
         sampling=Decoding(max_completion_tokens=24),
         optimizer=OptimizerConfig(lr=LR, gradient_clip_val=CLIP),
         reference=ReferenceConfig(mix=0.6, every=0 if lora else 2),
         evaluation=EvaluationConfig(max_turns=1, max_completion_tokens=8),
-        resample="off",
         updates_per_rollout=updates,
         micro_batch_size=micro_batch_size,
-        seed=3,
     )
 
 
 def make_data() -> SVRDataModule:
-    """Four problems per step, and two to validate on when asked to."""
-    train, held_out = (
-        DataSource(
-            name=name, task="countdown", path="embedded:countdown-tiny", split=split, limit=limit
-        )
-        for name, split, limit in (("toy", "train", 16), ("held_out", "dev", 2))
-    )
-    return SVRDataModule(train=train, val=[held_out], problems_per_step=4, seed=3)
+    """Four problems per step, and three to validate on when asked to."""
+    source = DataSource(name="toy", task="countdown", path="embedded:countdown-tiny", limit=16)
+    return small_fit.data(train=source, problems_per_step=4)
 
 
 class FirstRollout(Callback):
@@ -297,14 +274,8 @@ def resumed(folder: Path) -> Seen:
     train(folder / "cut", saver(), StopAfter(2), strategy=zero2(), **options)
     again = train(folder / "cut", saver(), strategy=zero2(), resume="last", **options)
     model = make_model()
-    trainer = SVRTrainer(
-        default_root_dir=str(folder / "validated"),
-        accelerator="cpu",
-        devices=2,
-        strategy=zero2(),
-        logger=False,
-        enable_progress_bar=False,
-    )
+    whole_set = {"limit_val_batches": 1.0}
+    trainer = small_fit.trainer(folder / "validated", devices=2, strategy=zero2(), **whole_set)
     path = folder / "cut" / "checkpoints" / "last.ckpt"
     trainer.validate(model, make_data(), ckpt_path=str(path), verbose=False)
     validated = {"weights": model.policy.state_dict(), "reference": model.reference}

@@ -6,14 +6,18 @@ from typing import Any
 import pytest
 
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.parsing import parse_self_check
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import (
     Completion,
     Decoding,
+    Ending,
     FinishReason,
     Message,
     Problem,
     Sample,
+    Trajectory,
+    Turn,
 )
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import PromptRequest
@@ -55,6 +59,13 @@ def completion(text: str, truncated: bool = False) -> Completion:
         finish_reason=FinishReason.LENGTH if truncated else FinishReason.STOP,
         policy_version=0,
     )
+
+
+def single_turn(problem: Problem, text: str) -> Trajectory:
+    """A trajectory that wrote ``text`` and returned it."""
+    answer = get_task(problem.task).extract_answer(text)
+    turn = Turn(index=1, completion=completion(text), check=parse_self_check(text), answer=answer)
+    return Trajectory(problem=problem, sample=0, turns=(turn,), ending=Ending(1, 1, False))
 
 
 class Actors:

@@ -89,11 +89,17 @@ def assert_same_steps(
     assert firm > 0.5 * sum(size.numel() for size in sizes.values())  # it is strict of most
 
 
+def root_mean_squares(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], steps: int
+) -> dict[str, Tensor]:
+    """The sizes of each weight's gradients, as AdamW has them after so many steps."""
+    _, beta = optimizer.param_groups[0]["betas"]
+    squares = {name: optimizer.state[p]["exp_avg_sq"] for name, p in parameters.items()}
+    return {name: (square / (1 - beta**steps)).sqrt() for name, square in squares.items()}
+
+
 def assert_same_first_step(found: Any, trained: Any, lr: float, length: int, tokens: int) -> None:
     """Two policies took the same first step of AdamW, up to the rounding of its gradient.
-
-    The step is ``lr g / (|g| + eps)``. An error of g that may turn its sign moves the weight by up
-    to ``2 lr``; elsewhere the error counts times the slope, ``lr eps / (|g| + eps)^2``.
 
     Args:
         found: the policy to check.
@@ -102,18 +108,7 @@ def assert_same_first_step(found: Any, trained: Any, lr: float, length: int, tok
         length: of the longest sequence.
         tokens: of all sequences.
     """
-    eps = 1e-8
-    optimizer, policy = trained.trainer.optimizers[0], trained.policy
-    share = 1 - optimizer.param_groups[0]["betas"][0]  # of the first gradient in its average
-    states = {name: optimizer.state[p] for name, p in policy.named_parameters()}
-    gradients = {name: state["exp_avg"] / share for name, state in states.items()}
-    error = of_gradients(policy, length, tokens, gradients)
-    firm = 0
-    weights = zip(found.parameters(), policy.named_parameters(), strict=True)
-    for weight, (name, expected) in weights:
-        surely = (gradients[name].abs() - error).clamp(min=0)
-        step = lr * (error * eps / (surely + eps) ** 2).clamp(max=2.0)
-        allowed = step + rounding(3, expected.abs().max().item())
-        assert ((weight - expected).abs() <= allowed).all(), name
-        firm += int((step < lr / 10).sum())
-    assert firm > 0.5 * sum(p.numel() for p in policy.parameters())  # of most weights it is strict
+    expected = dict(trained.policy.named_parameters())
+    sizes = root_mean_squares(trained.trainer.optimizers[0], expected, 1)
+    relative = of_gradients(trained.policy, length, tokens, {"": torch.ones(1)})
+    assert_same_steps(dict(found.named_parameters()), expected, sizes, lr, relative)

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
-from svr_lightning.core.parsing import parse_self_check
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Completion, Ending, FinishReason, Problem, Trajectory, Turn
+from svr_lightning.core.types import Problem, Trajectory
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.evaluation.printing import print_outcome, print_turn
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.dialogues import SelfVerifying
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.tasks import get_task
 from svr_lightning.tasks.grading import score_turns
+from tests.recipes import single_turn
 
 HOSTILE = {
     "clear-screen": "\x1b[2J\x1b[31mred\x9b31m\x07\x08",
@@ -37,20 +36,8 @@ def text(request: pytest.FixtureRequest) -> str:
 
 
 def trajectory(text: str) -> Trajectory:
-    problem = Problem(
-        id=text, task="countdown", question=text, reference="8", payload={"nums": [3, 5]}
-    )
-    completion = Completion(
-        prompt_ids=(1,),
-        token_ids=(2, 3),
-        logprobs=(-1.0, -1.0),
-        text=text,
-        finish_reason=FinishReason.STOP,
-        policy_version=0,
-    )
-    answer = get_task("countdown").extract_answer(text)
-    turn = Turn(index=1, completion=completion, check=parse_self_check(text), answer=answer)
-    return Trajectory(problem=problem, sample=0, turns=(turn,), ending=Ending(1, 1, False))
+    named = {"id": text, "task": "countdown", "question": text}
+    return single_turn(Problem(**named, reference="8", payload={"nums": [3, 5]}), text)
 
 
 def group(text: str) -> Group:

@@ -13,41 +13,21 @@ from lightning.pytorch import Callback
 from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import OptimizerConfig, PolicyConfig
-from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.module import SVRModule
-from svr_lightning.training.sources import DataSource
-from svr_lightning.training.trainer import SVRTrainer
 from svr_lightning.training.update import TrainBatch
+from tests import small_fit
 
 Fault = Callable[[SVRModule, TrainBatch], None]
 
 
-def module() -> SVRModule:
-    return SVRModule(
-        policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
+def fit(folder: Path, *callbacks: Callback) -> None:
+    """Two optimizer steps of two micro-batches with two trajectories each."""
+    model = small_fit.module(
         recipe=SVR(group_size=2, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
         sampling=Decoding(max_completion_tokens=24),
-        optimizer=OptimizerConfig(lr=1e-3),
-        resample="off",
         micro_batch_size=2,
-        seed=3,
     )
-
-
-def fit(model: SVRModule, folder: Path, *callbacks: Callback) -> None:
-    """Two optimizer steps of two micro-batches with two trajectories each."""
-    source = DataSource(name="toy", task="countdown", path="embedded:countdown-tiny", limit=6)
-    SVRTrainer(
-        default_root_dir=str(folder),
-        accelerator="cpu",
-        max_steps=2,
-        callbacks=list(callbacks),
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    ).fit(model, SVRDataModule(train=source, problems_per_step=2, seed=3))
+    small_fit.trainer(folder, *callbacks, max_steps=2).fit(model, small_fit.data())
 
 
 class Strike(Callback):
@@ -132,7 +112,7 @@ def test_the_step_and_its_problems_are_named_and_nothing_is_updated(
     strike, end = Strike(fault), AtEnd()
     message = f"the {what} of optimizer step 2 is not finite; stopped before the update"
     with pytest.raises(RuntimeError, match=message) as error:
-        fit(module(), tmp_path, strike, end)
+        fit(tmp_path, strike, end)
     named = strike.batch_problems if what == "loss" else strike.step_problems
     assert f"Problems: {', '.join(named)}. The last checkpoint is intact" in str(error.value)
     assert len(strike.step_problems) == 2

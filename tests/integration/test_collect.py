@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
 
-from svr_lightning import tiny
 from svr_lightning.core.credit import is_degenerate
 from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.seeds import START
@@ -19,22 +16,18 @@ from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.rollout.collect import collect_rollout, replace_degenerate
 from svr_lightning.rollout.rendering import Renderer
-from svr_lightning.tasks import get_task
 from svr_lightning.training.logs import rollout_stats
 from svr_lightning.training.update import samples_of
+from tests.recipes import RIGHT, WRONG, ten
+from tests.scripted import TOKENIZER
 from tests.scripted_engine import ScriptedEngine
 
-TOKENIZER = AutoTokenizer.from_pretrained(str(Path(tiny.__file__).parent / "countdown_policy"))
 LEARNING, TEACHES_NOTHING = (0.0, 1.0), (1.0, 1.0)
-
-
-def problem(name: str) -> Problem:
-    return get_task("countdown").from_row({"id": name, "nums": [8, 4, 2], "target": 10})
 
 
 def group(name: str, returns: tuple[float, ...], attempt: int = 0) -> Group:
     return Group(
-        problem=problem(name),
+        problem=ten(name),
         trajectories=(),
         scored=(),
         rewards=(),
@@ -63,11 +56,11 @@ class Rolls:
     def fresh(self, attempt: int, count: int, exclude: frozenset[str]) -> list[Problem]:
         self.asked.append((attempt, count, set(exclude)))
         left = [name for name in self._fresh[attempt - 1] if name not in exclude]
-        return [problem(name) for name in left[:count]]
+        return [ten(name) for name in left[:count]]
 
     def run(self, names: Sequence[str], mode: str) -> list[tuple[str, int]]:
         """The names of the groups that are trained on, and their attempts."""
-        problems = [problem(name) for name in names]
+        problems = [ten(name) for name in names]
         groups = self.roll(problems, 0)
         groups = replace_degenerate(groups, self.roll, self.fresh, mode)  # type: ignore[arg-type]
         return [(each.problem.id, each.seeds.attempt) for each in groups]
@@ -144,9 +137,7 @@ def test_batch_falls_back_to_the_untouched_original_after_three_attempts() -> No
 # --- real groups ------------------------------------------------------------------------------
 
 
-RIGHT = "<think>x</think>\n<answer>8+4-2</answer>\n"
-WRONG = "<think>x</think>\n<answer>8+4*2</answer>\n"
-SURE = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
+SURE = "\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
 
 
 def rolled(*scripts: Sequence[str], problems: Sequence[str] = ("p",)) -> list[Group]:
@@ -166,7 +157,7 @@ def rolled(*scripts: Sequence[str], problems: Sequence[str] = ("p",)) -> list[Gr
     return collect_rollout(
         engine,
         SVR(group_size=len(scripts), horizon=len(scripts[0]), length_scale=100),
-        [problem(name) for name in problems],
+        [ten(name) for name in problems],
         renderer=Renderer(TOKENIZER),
         sampling=Decoding(max_completion_tokens=99, temperature=1.0),
         seed=1,
@@ -224,8 +215,8 @@ def test_each_problem_is_compared_with_itself_alone() -> None:
 def test_a_turn_would_stop_by_the_fields_of_its_recipes_self_check(
     interface: SelfCheckFields, share: float
 ) -> None:
-    unsure = "<self_check>VERDICT: UNSURE; CONFIDENCE: 0.9</self_check>"
-    hesitant = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.5</self_check>"
+    unsure = "\n<self_check>VERDICT: UNSURE; CONFIDENCE: 0.9</self_check>"
+    hesitant = "\n<self_check>VERDICT: CORRECT; CONFIDENCE: 0.5</self_check>"
     groups = rolled([RIGHT + SURE, RIGHT + unsure], [RIGHT + unsure, RIGHT + hesitant])
     rule = SVR(interface=interface).stop_policy(1, Confident())[1]
     assert rollout_stats(groups, rule)["train/would_stop"] == share
@@ -266,7 +257,7 @@ def test_replacing_problems_needs_a_source_of_fresh_ones() -> None:
         collect_rollout(
             engine,
             GRPO(group_size=2),
-            [problem("p")],
+            [ten()],
             renderer=Renderer(TOKENIZER, max_prompt_tokens=600, max_model_len=900),
             sampling=Decoding(max_completion_tokens=9),
             seed=0,

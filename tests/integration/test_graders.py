@@ -8,14 +8,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from svr_lightning.core.parsing import parse_self_check
-from svr_lightning.core.types import Completion, Ending, FinishReason, Problem, Trajectory, Turn
+from svr_lightning.core.types import Problem
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.tasks import get_task, symbolic
 from svr_lightning.tasks.base import GradingError
 from svr_lightning.tasks.grading import SymbolicGrader, get_grader
 from svr_lightning.tasks.symbolic import equal_answers_apart
 from tests.math_answers import EQUAL as EQUAL_BY_THE_PAPER
+from tests.recipes import single_turn
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -105,21 +105,8 @@ def test_the_worker_ends_with_its_parent_however_that_ends() -> None:
         assert not psutil.pid_exists(pid)
 
 
-def trajectory(text: str, reference: str) -> Trajectory:
-    completion = Completion(
-        prompt_ids=(1,),
-        token_ids=(2,),
-        logprobs=(-1.0,),
-        text=text,
-        finish_reason=FinishReason.STOP,
-        policy_version=0,
-    )
-    turn = Turn(index=1, completion=completion, check=parse_self_check(text))
-    return Trajectory(problem=math(reference), sample=0, turns=(turn,), ending=Ending(1, 1, False))
-
-
 def test_an_evaluation_grades_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = trajectory(r"\boxed{\sqrt{12}}", r"2\sqrt{3}")
+    one = single_turn(math(r"2\sqrt{3}"), r"\boxed{\sqrt{12}}")
     for grader, correct in (("paper", False), ("symbolic", True)):
         record = trajectory_record(one, "toy", grader)
         assert record.turns[0].correct is correct

@@ -18,16 +18,10 @@ from svr_lightning import tiny
 from svr_lightning.core.schedule import warmup_stable_decay
 from svr_lightning.core.types import Decoding
 from svr_lightning.tiny.problems import generate
-from svr_lightning.training.config import (
-    OptimizerConfig,
-    PolicyConfig,
-    ReferenceConfig,
-)
-from svr_lightning.training.data import SVRDataModule
+from svr_lightning.training.config import OptimizerConfig, ReferenceConfig
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import SVRModule
-from svr_lightning.training.sources import DataSource
-from svr_lightning.training.trainer import SVRTrainer
+from tests import small_fit
 from tests.scripted import says
 from tests.tolerance import assert_same_first_step, rounding
 
@@ -59,13 +53,7 @@ def scratch() -> ModuleType:
 @pytest.fixture(scope="module")
 def trained(minimal: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> SVRModule:
     """The module after one optimizer step of the real trainer, in two micro-batches."""
-    data = SVRDataModule(
-        train=DataSource(name="train", task="countdown", path="embedded:countdown-tiny"),
-        problems_per_step=2,
-        seed=SEED,
-    )
-    module = SVRModule(
-        policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
+    module = small_fit.module(
         recipe=minimal.RECIPE,
         sampling=Decoding(
             temperature=minimal.TEMPERATURE, max_completion_tokens=minimal.MAX_TOKENS
@@ -77,23 +65,12 @@ def trained(minimal: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> SV
             gradient_clip_val=minimal.CLIP,
         ),
         reference=ReferenceConfig(every=0),
-        resample="off",
         micro_batch_size=8,
         seed=SEED,
     )
     folder = tmp_path_factory.mktemp("fit")
-    trainer = SVRTrainer(
-        default_root_dir=str(folder),
-        accelerator="cpu",
-        devices=1,
-        max_steps=1,
-        num_sanity_val_steps=0,
-        logger=CSVLog(folder),
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, data)
+    trainer = small_fit.trainer(folder, max_steps=1, logger=CSVLog(folder))
+    trainer.fit(module, small_fit.data(seed=SEED))
     return module
 
 

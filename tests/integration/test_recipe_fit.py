@@ -9,7 +9,6 @@ from lightning.pytorch.callbacks import Callback
 
 from svr_lightning.callbacks import RolloutLog
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.core.types import Decoding
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
@@ -22,11 +21,9 @@ from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.recipes.svr_plus import SVRPlus
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
-from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.module import Rollout, SVRModule
-from svr_lightning.training.sources import DataSource
-from svr_lightning.training.trainer import SVRTrainer
+from tests import small_fit
 from tests.commands import jsonl, logged
 
 # recipe: generations per problem, turns of a validation with T_max = 2
@@ -54,45 +51,28 @@ LEARNS_IN_PARTS = {"svr_plus", "scrpo"}
 
 PROBLEMS = 4
 """Of a step."""
-SEED = 3
-"""Under it every recipe meets a problem whose answers do not all earn the same."""
 
 
 def fit(recipe: Recipe, folder: Path, *callbacks: Callback) -> SVRModule:
-    """One optimizer step and a validation.
+    """One optimizer step, in which some problem's answers do not all earn the same; a validation.
 
     Few completions of the policy are longer than its 64 tokens.
     """
-    tiny = {"task": "countdown", "path": "embedded:countdown-tiny"}
-    module = SVRModule(
+    module = small_fit.module(
         policy=PolicyConfig(max_prompt_tokens=640, max_model_len=800),
         recipe=recipe,
-        sampling=Decoding(max_completion_tokens=64),
         evaluation=EvaluationConfig(max_turns=2, adaptive=False, max_completion_tokens=24),
-        resample="off",
-        seed=SEED,
     )
-    trainer = SVRTrainer(
-        default_root_dir=str(folder),
-        accelerator="cpu",
+    trainer = small_fit.trainer(
+        folder,
+        *(RolloutLog(every=1), *callbacks),
         max_steps=1,
         limit_val_batches=1,
-        callbacks=[RolloutLog(every=1), *callbacks],
-        logger=CSVLog(folder),
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
         check_val_every_n_epoch=None,
         val_check_interval=1,
+        logger=CSVLog(folder),
     )
-    data = SVRDataModule(
-        train=DataSource(name="train", **tiny, limit=12),
-        val=[DataSource(name="dev", **tiny, split="dev", limit=1)],
-        problems_per_step=PROBLEMS,
-        seed=SEED,
-    )
-    trainer.fit(module, data)
+    trainer.fit(module, small_fit.data(problems_per_step=PROBLEMS))
     return module
 
 
