@@ -12,13 +12,10 @@ import pytest
 from svr_lightning.__main__ import main
 from tests.chat_server import ChatServer, Reply, completion, turn_of
 from tests.commands import ROOT
+from tests.pages import blocks, page
 from tests.served import started
 
-PAGE = (
-    (ROOT / "docs" / "serving.md")
-    .read_text(encoding="utf-8")
-    .partition("## Fields of a request")[0]
-)
+PAGE = page("docs/serving.md").partition("## Fields of a request")[0]
 UPSTREAM, OWN = "http://127.0.0.1:8000/v1", "http://127.0.0.1:8080/v1"
 QUESTIONS = 60
 
@@ -38,8 +35,7 @@ def model(body: dict[str, Any], _: int) -> Reply:
 
 def commands() -> list[list[str]]:
     """What the guide's shell commands say after ``python -m svr_lightning``."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    lines = [line for block in blocks for line in block.splitlines()]
+    lines = [line for block in blocks(PAGE, "bash") for line in block.splitlines()]
     return [shlex.split(line)[3:] for line in lines if line.startswith("python -m svr_lightning")]
 
 
@@ -47,7 +43,7 @@ def test_sixty_labelled_questions_make_a_certified_proxy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record, certify, serve = commands()
-    (script,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    (script,) = blocks(PAGE)
     monkeypatch.chdir(tmp_path)
     Path("configs").symlink_to(ROOT / "configs")
     rows = [

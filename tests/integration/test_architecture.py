@@ -2,23 +2,23 @@
 
 import re
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from tests.commands import ROOT
+from tests.pages import page, section
 from tests.small_fit import data, module, trainer
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = page("docs/architecture.md")
 
 
 def walk(heading: str) -> list[tuple[str, str]]:
     """File and name of each numbered step under a heading."""
-    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    steps = re.findall(r"^\d+\. \[`([\w.]+)`\]\(\.\./(\S+?)\)", section, re.MULTILINE)
-    assert len(steps) == len(re.findall(r"^\d+\. ", section, re.MULTILINE))
+    text = section(PAGE, f"## {heading}")
+    steps = re.findall(r"^\d+\. \[`([\w.]+)`\]\(\.\./(\S+?)\)", text, re.MULTILINE)
+    assert len(steps) == len(re.findall(r"^\d+\. ", text, re.MULTILINE))
     return [(str(ROOT / file), name) for name, file in steps]
 
 

@@ -11,33 +11,35 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.commands import ROOT
+from tests.pages import page, tables
+
 PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "llms.txt", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
-FIDELITY = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
+FIDELITY = page("docs/fidelity.md")
 
 
-def links(page: Path) -> Iterator[tuple[str, str]]:
+def links(file: Path) -> Iterator[tuple[str, str]]:
     """Text and target of every link outside code blocks."""
-    yield from LINK.findall(CODE.sub("", page.read_text(encoding="utf-8")))
+    yield from LINK.findall(CODE.sub("", file.read_text(encoding="utf-8")))
 
 
 def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_relative_link_resolves(page: Path) -> None:
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
+def test_every_relative_link_resolves(file: Path) -> None:
     broken = []
-    for _, target in links(page):
+    for _, target in links(file):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, fragment = target.partition("#")
-        file = (page.parent / path).resolve() if path else page
-        found = file.exists() and file.is_relative_to(ROOT)
+        linked = (file.parent / path).resolve() if path else file
+        found = linked.exists() and linked.is_relative_to(ROOT)
         if found and fragment:
-            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
             found = fragment in map(anchor, headings)
         if not found:
             broken.append(target)
@@ -46,8 +48,8 @@ def test_every_relative_link_resolves(page: Path) -> None:
 
 def named() -> Iterator[tuple[str, str]]:
     """Every name in backticks that is the text of a link to a Python file, and that file."""
-    for page in PAGES:
-        for text, target in links(page):
+    for file in PAGES:
+        for text, target in links(file):
             if (
                 target.endswith(".py")
                 and re.fullmatch(r"`\w+(\.\w+)?`", text)
@@ -91,22 +93,13 @@ def definitions(file: Path) -> set[str]:
 # The mapping from the paper
 
 
-def table(text: str, head: str) -> list[list[str]]:
-    """The rows of all tables with this head."""
-    found = re.findall(rf"^{re.escape(head)}\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    return [
-        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        for rows in found
-        for line in rows.splitlines()
-    ]
-
-
 def test_the_embedded_default_departs_from_the_paper_where_the_table_says_it_does() -> None:
     paper, tiny = (
         _leaves(yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text()))
         for name in ("countdown", "countdown_tiny")
     )
-    rows = table(FIDELITY, "| key | appendix A | embedded default | why |")
+    head = ["key", "appendix A", "embedded default", "why"]
+    rows = [row for table in tables(FIDELITY) if table[0] == head for row in table[1:]]
     listed = {row[0].strip("`"): (row[1], row[2]) for row in rows}
     for key, values in listed.items():
         stated = [yaml.safe_load(cell.strip("`")) if cell else None for cell in values]

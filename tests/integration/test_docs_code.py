@@ -15,23 +15,18 @@ from svr_lightning.cli.main import READING, SERVING, parser_of
 from svr_lightning.tasks import TASKS
 from tests.chat_server import ChatServer as Scripted
 from tests.chat_server import completion
+from tests.commands import ROOT
 from tests.core.test_controller import certificate
+from tests.pages import blocks, page
 from tests.scripted import says
 from tests.served import in_front_of, serving
 
-ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
-
-
-def blocks(page: str, language: str = "python") -> list[str]:
-    """The code blocks of a page in one language."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure() -> None:
     namespace: dict[str, Any] = {}
-    exec(blocks("docs/stopping.md")[0], namespace)
+    exec(blocks(page("docs/stopping.md"))[0], namespace)
     replies = [
         (says("8+4*2", "CORRECT", 0.95), True),  # cut off: never a reason to stop
         (says("8+4*2", "CORRECT", 0.80), False),
@@ -66,7 +61,7 @@ def test_the_chat_client_of_the_guide_reads_an_openai_answer(
 
     monkeypatch.setattr(httpx, "post", post)
     namespace: dict[str, Any] = {}
-    for block in blocks("docs/stopping.md"):
+    for block in blocks(page("docs/stopping.md")):
         exec(block, namespace)
     assert (namespace["answer"], namespace["turns"]) == ("3", 1)
 
@@ -76,7 +71,7 @@ def test_the_controllers_in_the_readme_and_the_guide_run(
 ) -> None:
     text = "<answer>\\boxed{40}</answer> VERDICT: CORRECT; CONFIDENCE: 0.95"
     namespace: dict[str, Any] = {}
-    exec(blocks("README.md")[0], namespace)
+    exec(blocks(page("README.md"))[0], namespace)
     answer, accepted, turns = namespace["solve"](lambda *_: text, "6 * 7 - 2 = ?")
     assert (answer, accepted, len(turns)) == ("40", True, 1)
     found = certificate(tmp_path)
@@ -84,7 +79,7 @@ def test_the_controllers_in_the_readme_and_the_guide_run(
         Scripted(lambda body, number: completion(text)) as upstream,
         serving(in_front_of(upstream.url, model="NAME")) as url,
     ):
-        asking, controlling = blocks("docs/serving.md")
+        asking, controlling = blocks(page("docs/serving.md"))
         exec(asking.replace("http://127.0.0.1:8080/v1", url), namespace)
         assert namespace["said"].svr["accepted"]
         exec(controlling, namespace)
@@ -98,7 +93,7 @@ def test_the_controllers_in_the_readme_and_the_guide_run(
 def test_the_python_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
-    for block in blocks("docs/python.md"):
+    for block in blocks(page("docs/python.md")):
         exec(block, namespace)
     assert namespace["reward"].total > 0
     assert namespace["trainer"].global_step == 1
@@ -106,7 +101,7 @@ def test_the_python_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_page_on_data_lists_each_tasks_columns() -> None:
-    text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    text = page("docs/data.md")
     rows = re.findall(r"^\| `(\w+)` \| (`.*?) \| (yes|no) \|", text, re.MULTILINE)
     listed = {
         (task, tuple(re.findall(r"`(\w+)`", names)), need == "yes") for task, names, need in rows
@@ -123,15 +118,15 @@ def test_the_page_on_data_lists_each_tasks_columns() -> None:
 
 
 TRAINER = "python -m svr_lightning"
-PAGES = ["README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = ["README.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md")))]
 
 
 def commands() -> list[str]:
     """Every command of the trainer in the documentation, once."""
     lines = {
         line.partition(" #")[0].strip().replace("configs/hardware/torchrun.sh", f"{TRAINER} fit")
-        for page in PAGES
-        for block in blocks(page, "bash")
+        for name in PAGES
+        for block in blocks(page(name), "bash")
         for line in block.splitlines()
     }
     found = [line.removeprefix(TRAINER).strip() for line in lines if line.startswith(TRAINER)]
@@ -146,7 +141,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "runs" / run).mkdir(parents=True)
         (tmp_path / "runs" / run / "policy").symlink_to(SHIPPED)
     (tmp_path / "runs" / "smollm2").symlink_to(SHIPPED)
-    (tmp_path / "my_data.yaml").write_text(blocks("docs/data.md", "yaml")[0])
+    (tmp_path / "my_data.yaml").write_text(blocks(page("docs/data.md"), "yaml")[0])
     (tmp_path / "questions.txt").write_text("What is 3+3?\n")
     (tmp_path / "data").mkdir()
     for name in ("train", "dev", "test"):

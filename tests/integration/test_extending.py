@@ -11,12 +11,13 @@ from svr_lightning.__main__ import main
 from svr_lightning.engines.transformers import TransformersEngine
 from tests.commands import ROOT, SMALL, jsonl, logged
 from tests.models import tiny_qwen3
+from tests.pages import page
 from tests.requests import ask, finish, plain_scores
 from tests.small_fit import data, module, trainer
 from tests.tolerance import of_logprobs
 
 EXTEND = ROOT / "examples" / "extend"
-PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGE = page("docs/extending.md")
 
 
 @pytest.fixture(autouse=True)

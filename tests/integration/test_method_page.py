@@ -14,10 +14,10 @@ from svr_lightning import tiny
 from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.parsing import CONFIDENCE_PRIOR
 from svr_lightning.core.stopping import DEFAULT_THRESHOLD
+from tests.pages import page, tables
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
-CONFIG = yaml.safe_load((ROOT / "configs" / "countdown_tiny.yaml").read_text(encoding="utf-8"))
+PAGE = page("docs/method.md")
+CONFIG = yaml.safe_load(page("configs/countdown_tiny.yaml"))
 RECIPE = CONFIG["model"]["recipe"]["init_args"]
 TASK = svr.get_task("countdown")
 PROBLEM = TASK.from_row({"nums": [5, 4, 10], "target": 9})
@@ -28,9 +28,8 @@ PROMPTS, COMPLETIONS = BLOCKS[0::2], BLOCKS[1::2]
 
 def rows(first_cell: str) -> list[list[str]]:
     """The cells of the table whose first column has this heading."""
-    head = re.escape(f"| {first_cell} |")
-    (body,) = re.findall(rf"^{head}.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()]
+    (table,) = (table for table in tables(PAGE) if table[0][0] == first_cell)
+    return table[1:]
 
 
 def stated(pattern: str) -> float:

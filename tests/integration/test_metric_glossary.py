@@ -4,26 +4,27 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.metrics import METRIC_NAMES
-from tests.commands import ROOT, SMALL, jsonl, logged
+from tests.commands import SMALL, jsonl, logged
+from tests.pages import page, section, tables
 
-GLOSSARY = ROOT / "docs" / "metrics.md"
+GLOSSARY = page("docs/metrics.md")
 PLACES = {"<t>": "[0-9]+", "<stage>": "(?:val|test)", "<dataset>": "[^/]+"}
 TINY = {"task": "countdown", "path": "embedded:countdown-tiny", "limit": 5}
 
 
 def rows(heading: str) -> list[list[str]]:
     """The cells of the first table under a heading, without its head."""
-    _, _, after = GLOSSARY.read_text(encoding="utf-8").partition(f"\n{heading}\n")
-    table = re.search(r"(?:^\|.*\n)+", after, re.MULTILINE)
-    assert table, heading
-    lines = table.group().splitlines()[2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return under(heading)[0]
+
+
+def under(heading: str) -> list[list[list[str]]]:
+    """All tables under a heading, without their heads."""
+    return [table[1:] for table in tables(section(GLOSSARY, heading))]
 
 
 def names(cells: Iterable[str]) -> list[str]:
@@ -86,7 +87,7 @@ def test_the_glossary_says_something_of_each_key_once() -> None:
 
 def test_the_fields_of_the_samples_file_are_described(run: Path) -> None:
     record = jsonl(run / "eval" / "test" / "samples.jsonl")[0]
-    head, turn = _tables("### eval/NAME/samples.jsonl")
+    head, turn = under("### eval/NAME/samples.jsonl")
     sometimes = {"error", "observed_turns", "cluster"}
     assert set(names(row[0] for row in head)) == {*record, *sometimes}
     assert set(names(row[0] for row in turn)) == {*record["turns"][0], "grading_error"}
@@ -94,7 +95,7 @@ def test_the_fields_of_the_samples_file_are_described(run: Path) -> None:
 
 def test_the_fields_of_the_results_file_are_described(run: Path) -> None:
     results = json.loads((run / "eval" / "test" / "results.json").read_text())
-    (table,) = _tables("### eval/NAME/results.json")
+    (table,) = under("### eval/NAME/results.json")
     described = {name.split(".")[0] for name in names(row[0] for row in table)}
     assert described == set(results)
     assert set(results["datasets"]["dev"]) == {*METRIC_NAMES, "n", "accuracy_ci95"}
@@ -103,18 +104,7 @@ def test_the_fields_of_the_results_file_are_described(run: Path) -> None:
 
 def test_the_fields_of_the_rollouts_file_are_described(run: Path) -> None:
     line = jsonl(run / "rollouts.jsonl")[0]
-    (table,) = _tables("### rollouts.jsonl")
+    (table,) = under("### rollouts.jsonl")
     assert set(names(row[0] for row in table)) == set(line)
     (turns,) = (row[1] for row in table if row[0] == "`turns`")
     assert set(names([turns])) == set(line["turns"][0])
-
-
-def _tables(heading: str) -> list[list[list[str]]]:
-    """All tables between a heading and the next one."""
-    _, _, after = GLOSSARY.read_text(encoding="utf-8").partition(f"\n{heading}\n")
-    section = after.split("\n##")[0]
-    tables: list[Any] = re.findall(r"(?:^\|.*(?:\n|$))+", section, re.MULTILINE)
-    return [
-        [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
-        for table in tables
-    ]

@@ -4,7 +4,6 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from svr_lightning import tiny
@@ -71,11 +70,6 @@ def test_all_orders_of_a_problem_are_one_cluster() -> None:
         assert row["id"].startswith(f"test-{row['cluster']}-")
 
 
-def test_an_unknown_split_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="validation"):
-        generate("validation")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("split", SPLITS)
 def test_every_problem_has_several_solutions_that_the_task_accepts(split: Split) -> None:
     for row in generate(split, orders=1):
@@ -133,8 +127,3 @@ def test_the_shipped_checkpoint_answers_with_a_self_check_that_parses() -> None:
         first_verdicts.append(parse_self_check(text).verdict)
     # Overconfident: greedy first verdicts are nearly all CORRECT, 3 of 10 answers are wrong.
     assert first_verdicts.count(Verdict.CORRECT) >= 15
-
-
-def test_the_shipped_weights_are_finite() -> None:
-    model = AutoModelForCausalLM.from_pretrained(SHIPPED)
-    assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
