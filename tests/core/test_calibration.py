@@ -75,11 +75,6 @@ def test_the_bars_of_a_reliability_diagram_are_worked_out_by_hand() -> None:
     }
 
 
-def test_the_calibration_error_is_worked_out_by_hand() -> None:
-    # Two bins: |0 - .2| of 1 turn and |3 - 3.9| of 5, over 6.
-    assert expected_calibration_error(few(), 2) == pytest.approx((0.2 + 0.9) / 6)
-
-
 def test_bins_and_errors_are_those_of_scikit_learn_and_torchmetrics() -> None:
     confidence, correct = turns(0, 1000)
     levels = levels_of(confidence, correct)
@@ -111,13 +106,6 @@ def test_risk_is_its_mean_over_all_orders_of_equal_confidences() -> None:
     assert area_under_risk_coverage(few()) == pytest.approx(risk.mean())
 
 
-def test_without_ties_the_area_is_the_mean_of_the_running_error() -> None:
-    confidence, correct = turns(5, 300)
-    wrong = 1 - correct[np.argsort(-confidence)]
-    expected = (np.cumsum(wrong) / np.arange(1, 301)).mean()
-    assert area_under_risk_coverage(levels_of(confidence, correct)) == pytest.approx(expected)
-
-
 def test_what_is_undefined_is_nan() -> None:
     for value in (
         expected_calibration_error(EMPTY),
@@ -125,31 +113,3 @@ def test_what_is_undefined_is_nan() -> None:
         auroc(levels_of(np.array([0.2, 0.9]), np.array([1, 1]))),
     ):
         assert np.isnan(value)
-
-
-def test_many_samples_at_once_are_each_alone() -> None:
-    generator = np.random.default_rng(6)
-    confidence = np.array([0.0, 0.05, 0.3, 0.5, 0.77, 0.95, 1.0])
-    total = generator.integers(0, 9, (5, 7)).astype(float)
-    total[4] = [0, 0, 0, 6, 0, 0, 0]
-    right = np.floor(total * generator.random((5, 7)))
-    together = ConfidenceCounts(confidence=confidence, total=total, right=right)
-    for statistic in (
-        lambda x: expected_calibration_error(x, 4),
-        area_under_risk_coverage,
-        auroc,
-    ):
-        alone = [
-            float(
-                statistic(
-                    levels_of(
-                        np.repeat(confidence, n.astype(int)),
-                        np.concatenate(
-                            [np.arange(k) < r for k, r in zip(n.astype(int), y, strict=True)]
-                        ),
-                    )
-                )
-            )
-            for n, y in zip(total, right, strict=True)
-        ]
-        assert statistic(together) == pytest.approx(alone, rel=1e-12, nan_ok=True)

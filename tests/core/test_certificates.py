@@ -87,10 +87,6 @@ def test_the_bet_on_a_mean_is_worked_out_by_hand() -> None:
     assert mean_p_value(np.array([0.0, 0.0]), 5.0, 10.0) == pytest.approx(1 / capital)
 
 
-def test_a_bet_that_loses_everything_shows_nothing() -> None:
-    assert mean_p_value(np.ones(20_000), 0.05) == 1.0
-
-
 def test_the_bound_of_mean_tokens_is_near_the_least_possible() -> None:
     tokens = np.random.default_rng(0).gamma(1.5, 500, 1000)
     seen = replace(point([1] * 1000, [0] * 1000), columns={"tokens": tokens})

@@ -163,10 +163,6 @@ def test_a_division_by_zero_is_incorrect() -> None:
     assert correct("(2-2)/1", zero)
 
 
-def test_a_negative_target_can_be_hit() -> None:
-    assert correct("3-5", TASK.from_row({"nums": [3, 5], "target": -2}))
-
-
 def test_the_first_complete_block_counts() -> None:
     right, wrong = "<answer>3*(7+1)</answer>", "<answer>1</answer>"
     assert TASK.grade(right + wrong, PROBLEM)

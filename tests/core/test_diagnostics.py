@@ -57,25 +57,6 @@ def test_every_interval_is_that_of_measuring_each_resample_on_its_own() -> None:
         assert metric["ci95"] == pytest.approx(expected), name
 
 
-def test_the_interval_of_an_accuracy_is_the_one_that_the_binomial_law_gives() -> None:
-    rows = [record(str(k), (k % 10 < 6, "C", 0.9, 1)) for k in range(400)]
-    table = turn_tables(rows)["toy"]
-    found = metrics(table, seed=5)["accuracy"]["ci95"]
-    half = 1.96 * (0.6 * 0.4 / 400) ** 0.5
-    assert found == pytest.approx([0.6 - half, 0.6 + half], abs=0.008)
-
-
-def test_turns_are_drawn_with_their_problem() -> None:
-    # Ten equal turns of each problem tell no more than one of them.
-    once, often = (
-        turn_tables([record(str(k), *[(k % 2 == 0, "I", 0.3, 1)] * n) for k in range(50)])["toy"]
-        for n in (1, 10)
-    )
-    one = metrics(once, resamples=100)["brier"]["ci95"]
-    ten = metrics(often, resamples=100)["brier"]["ci95"]
-    assert ten == pytest.approx(one, rel=1e-12)
-
-
 def test_what_is_undefined_is_null_and_the_rest_is_json() -> None:
     nothing = turn_tables([failed("x"), failed("y")])["toy"]
     unchecked = turn_tables([record("x", (True, None, None, 10))])["toy"]

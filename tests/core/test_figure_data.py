@@ -79,16 +79,6 @@ def test_reliability_bins_hold_their_lower_bound_and_the_last_one_holds_certaint
     assert (found["stopped"]["n"], found["stopped"]["bins"][9]["n"]) == (3, 2)  # a, b; c
 
 
-def test_equal_turns_of_a_problem_make_no_interval_of_a_reliability_diagram_narrower() -> None:
-    right, wrong = (True, "C", 0.75, 1), (False, "C", 0.75, 1)
-    rows = [record(str(k), *[wrong if k % 4 else right] * 3) for k in range(20)]
-    (observed,) = (
-        row for row in reliability_numbers(turn_tables(rows)["toy"])["observed"]["bins"] if row["n"]
-    )
-    assert observed["n"] == 60
-    assert np.allclose(observed["accuracy_ci95"], wilson_interval(0.25, 20) or ())
-
-
 def test_the_interval_of_an_average_shrinks_with_the_data_sets_that_it_is_over() -> None:
     low, high = wilson_interval(0.8, 10) or (0, 0)
     one = {"accuracy": 0.8, "accuracy_ci95": [low, high], "n": 10}

@@ -112,16 +112,6 @@ def test_bf16_weights_get_bf16_gradients_and_fp32_values() -> None:
         torch.testing.assert_close(mine.float(), theirs.float(), atol=allowed, rtol=0)
 
 
-def test_only_what_asks_for_a_gradient_gets_one() -> None:
-    hidden, weight, bias, tokens = inputs()
-    linear_logprobs(hidden, weight.detach(), bias, tokens, 0.9).backward(UPSTREAM)
-    expected = gradients(plain, hidden, weight, bias, tokens, 0.9, upstream=UPSTREAM)
-    torch.testing.assert_close(hidden.grad, expected[1])
-    assert weight.grad is None
-    frozen = linear_logprobs(hidden.detach(), weight.detach(), None, tokens, 0.9)
-    assert not frozen.requires_grad
-
-
 def test_scores_far_apart_neither_overflow_nor_lose_the_certain_token() -> None:
     weight = torch.tensor([[3e4], [0.0], [-3e4]], requires_grad=True)
     value = linear_logprobs(torch.ones(2, 1), weight, None, torch.tensor([0, 2]), 0.5)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from torch import tensor
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import Metric
 
 from svr_lightning.analysis.metrics import diagnose, measure_all, named_metrics
 from svr_lightning.callbacks.before_after import print_comparison
@@ -102,23 +102,6 @@ def test_rows_with_an_id_count_once_and_rows_without_all_count(
     metric.update(*columns, example_ids=torch.full_like(ids, -1))
     # Every row twice leaves each of these proportions and means as it is.
     assert metric.compute().item() == pytest.approx(EXPECTED[name], rel=1e-15)
-
-
-def test_a_collection_gives_each_metric_its_own_columns_by_name() -> None:
-    both = MetricCollection([VerdictAccuracy(), BrierScore()])
-    both.update(verdict=VERDICT, confidence=CONFIDENCE, correct=CORRECT)
-    found = {name: value.item() for name, value in both.compute().items()}
-    assert found["VerdictAccuracy"] == pytest.approx(EXPECTED["verdict_accuracy"], rel=1e-15)
-    assert found["BrierScore"] == pytest.approx(EXPECTED["brier"], rel=1e-15)
-
-
-def test_undefined_metrics_are_nan() -> None:
-    one_class = ConfidenceAUROC()
-    one_class.update(tensor([0.2, 0.9]), tensor([1, 1]))
-    assert math.isnan(one_class.compute())
-    no_commitment = VerdictAccuracy()
-    no_commitment.update(tensor([U, U]), tensor([1, 0]))
-    assert math.isnan(no_commitment.compute())
 
 
 def test_confidences_agree_with_scikit_learn_on_random_data_with_ties() -> None:

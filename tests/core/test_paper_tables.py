@@ -7,7 +7,6 @@ two tables: data sets from ``tab:seed_robustness_per_dataset``, averages from
 """
 
 import json
-from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
@@ -83,40 +82,6 @@ def counts_behind(row: dict[str, str], name: str) -> list[Fraction]:
     middle = round(printed * n / unit)
     near = [Fraction(unit * k, n) for k in range(middle - 2, middle + 3)]
     return [share for share in near if abs(share - printed) <= half_a_digit(row[name])]
-
-
-def test_every_row_with_seven_data_sets_is_here() -> None:
-    assert Counter(row["table"] for row in ROWS) == {
-        "main_results": 10,
-        "adaptive_per_dataset": 10,
-        "fixed_budget_sweep": 11,
-        "confidence_threshold_accuracy": 10,
-        "app_reward_acc": 5,
-        "app_reward_diag": 25,
-        "app_interface": 14,
-        "seed_robustness": 15,
-    }
-    assert len({key(row, "all") for row in ROWS}) == len(ROWS)
-
-
-def test_one_run_has_the_same_numbers_in_every_table() -> None:
-    same = {
-        "adaptive_per_dataset": "SVR",
-        "main_results": "SVR (ours)",
-        "fixed_budget_sweep": "Adaptive",
-        "confidence_threshold_accuracy": "0.85",
-        "app_reward_acc": "Full SVR",
-        "app_reward_diag": "Full SVR",
-        "app_interface": "Full SVR",
-    }
-    by_metric: dict[str, set[tuple[str, ...]]] = {}
-    for row in ROWS:
-        if same.get(row["table"]) == row["row"]:
-            numbers = tuple(row[name] for name in (*PROBLEMS, *AVERAGES))
-            by_metric.setdefault(row["metric"], set()).add(numbers)
-    assert {metric: len(found) for metric, found in by_metric.items()} == dict.fromkeys(
-        by_metric, 1
-    )
 
 
 def test_averages_of_the_printed_rows_are_the_printed_averages_but_for_five() -> None:

@@ -53,11 +53,6 @@ def test_the_first_complete_block_counts() -> None:
     assert parse_self_check(first + second) == check(I, 0.3)
 
 
-def test_a_stray_closing_tag_before_the_block_is_passed_over() -> None:
-    text = "</self_check>" + block("VERDICT: CORRECT; CONFIDENCE: 0.9")
-    assert parse_self_check(text) == check(C, 0.9)
-
-
 def test_a_block_spans_lines_and_tags_match_in_any_capitalization() -> None:
     text = "<SELF_Check>\nverdict:\n  Correct\nconfidence:\n0.7\n</Self_CHECK>"
     assert parse_self_check(text) == check(C, 0.7)
@@ -283,13 +278,6 @@ def test_spans_are_found_and_removed_in_order() -> None:
     text = "a" + block("1") + "b" + block("2\n") + "c<self_check>d"
     assert first_span(text, OPEN_TAG, CLOSE_TAG) == "1"
     assert without_spans(text, OPEN_TAG, CLOSE_TAG) == "abc<self_check>d"
-
-
-def test_text_without_a_complete_span_stays_as_it_is() -> None:
-    assert first_span("</self_check><self_check>", OPEN_TAG, CLOSE_TAG) is None
-    assert without_spans("</self_check>a<self_check>", OPEN_TAG, CLOSE_TAG) == (
-        "</self_check>a<self_check>"
-    )
 
 
 # --- any text ------------------------------------------------------------------------------

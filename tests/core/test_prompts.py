@@ -147,40 +147,8 @@ def test_the_state_a_prompt_is_built_from_holds_no_label() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", TASK_NAMES)
-def test_no_prompt_depends_on_the_reference_or_the_numbers(name: str) -> None:
-    task, one = get_task(name), problem(name)
-    other = Problem(
-        id="2",
-        task=name,
-        question=one.question,
-        reference=["another", "gold"],
-        payload={"nums": [1, 2]},
-    )
-    assert first_turn_messages(task, one) == first_turn_messages(task, other)
-    for turn, verdict, confidence, truncated in BRANCHES.values():
-        prompts = [
-            refinement_messages(
-                task,
-                each,
-                previous="d",
-                verdict=verdict,
-                confidence=confidence,
-                truncated=truncated,
-                turn=turn,
-            )
-            for each in (one, other)
-        ]
-        assert prompts[0] == prompts[1]
-
-
 @pytest.mark.parametrize(
     ("name", "completion"), [("countdown", 800), ("gsm8k", 1200), ("math", 2048)]
 )
 def test_generation_limits_are_the_papers(name: str, completion: int) -> None:
     assert get_task(name).max_completion_tokens == completion
-
-
-def test_an_unknown_task_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown task 'chess'; known: countdown, gsm8k, math"):
-        get_task("chess")

@@ -52,8 +52,3 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_every_public_name_resolves() -> None:
     assert all(getattr(svr, name) is not None for name in svr.__all__)
-
-
-def test_an_unknown_task_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="countdown, gsm8k, math"):
-        svr.get_task("chess")

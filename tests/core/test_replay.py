@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from svr_lightning.analysis.metrics import measure, measure_all
+from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.replay import curves, replay, replayed, transitions
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident, StopRule
@@ -84,22 +84,6 @@ def test_the_curve_over_budgets_is_worked_out_by_hand() -> None:
     assert [point["avg_prompt_tokens"] for point in curve] == [100.0, 300.0, 600.0]
     assert [point["esr"] for point in curve] == [point["pse"] for point in curve] == [0.0] * 3
     assert curve[0]["verdict_accuracy"] == 3 / 6  # a, e say C and are right; d says I of a wrong
-
-
-def test_several_data_sets_are_averaged_with_equal_weight() -> None:
-    other = record("x", (True, "C", 0.9, 1), dataset="other")
-    tables = turn_tables([*uncensored(), other])
-    macro = measure_all(replayed(tables, None, 1))["macro"]["all"]
-    assert macro["accuracy"] == pytest.approx((2 / 6 + 1.0) / 2)
-    assert macro["n_datasets"]["auroc"] == 1  # "other" has one class
-
-
-def test_a_problem_that_could_not_be_run_stays_wrong_and_costs_nothing() -> None:
-    table = _table([*uncensored(), failed("g")])
-    for outcome in (replay(table, Confident(), 3), replay(table, None, 3)):
-        assert (outcome.returned[-1], outcome.observed[-1]) == (0, 0)
-        assert not outcome.stopped_early[-1]
-    assert _measured(table, None, 1)["accuracy"] == 2 / 7
 
 
 def test_turns_that_were_never_recorded_are_not_made_up() -> None:

@@ -84,11 +84,6 @@ def test_progress_covers_the_four_transitions(
     assert second.prog == pytest.approx(expected)
 
 
-def test_progress_compares_neighbours_only() -> None:
-    prog = [reward.prog for reward in turn_rewards([RIGHT, WRONG, WRONG, RIGHT, RIGHT])]
-    assert prog == pytest.approx([0.0, -0.8, -0.3, 0.3, 0.3])
-
-
 @pytest.mark.parametrize(("turn", "solve"), [(RIGHT, 0.75), (WRONG, 0.0)])
 def test_truncation_costs_a_half_whatever_the_answer(turn: ScoredTurn, solve: float) -> None:
     assert only(turn).solve == pytest.approx(solve)
@@ -214,21 +209,6 @@ def test_a_coefficient_of_0_changes_its_own_term_alone(name: str, fields: set[st
         pairs = zip(full.terms.items(), without.terms.values(), strict=True)
         changed |= {field for (field, value), other in pairs if value != other}
     assert changed == fields
-
-
-@pytest.mark.parametrize(
-    ("weights", "before", "now"),
-    [
-        (RewardWeights(keep=0.0), RIGHT, RIGHT),
-        (RewardWeights(reg=0.0, delta=0.0), RIGHT, WRONG),
-        (RewardWeights(fail=0.0), WRONG, WRONG),
-        (RewardWeights(delta=0.0), WRONG, RIGHT),
-    ],
-)
-def test_progress_coefficients_of_0_remove_their_transition(
-    weights: RewardWeights, before: ScoredTurn, now: ScoredTurn
-) -> None:
-    assert turn_rewards([before, now], weights)[1].prog == 0.0
 
 
 @given(

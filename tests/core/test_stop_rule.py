@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.replay import FirstRight, replay
-from svr_lightning.core.parsing import parse_self_check
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
     RULES,
@@ -84,23 +83,6 @@ def test_a_complete_turn_with_a_correct_verdict_stops_from_the_threshold_on(
 
 
 @pytest.mark.parametrize(
-    ("text", "stops"),
-    [
-        ("VERDICT: CORRECT; CONFIDENCE: 0.85", True),
-        ("VERDICT: CORRECT; CONFIDENCE: 85%", True),
-        ("VERDICT: CORRECT", False),  # the prior 0.8 lies under the threshold
-        ("VERDICT: CORRECT; CONFIDENCE: 9/10", False),
-        ("CONFIDENCE: 1.0", False),  # no verdict is no commitment
-        ("VERDICT: CORRECT, INCORRECT, or UNSURE; CONFIDENCE: 1", False),
-        ("", False),
-    ],
-)
-def test_a_self_check_that_is_not_clear_does_not_stop(text: str, stops: bool) -> None:
-    check = parse_self_check(f"<self_check>{text}</self_check>")
-    assert should_stop(check.verdict, check.confidence, truncated=False) is stops
-
-
-@pytest.mark.parametrize(
     ("rule", "open_at"),
     [
         (Confident(), [True, False, False, False]),
@@ -154,13 +136,6 @@ def test_an_exhausted_budget_returns_the_most_confident_turn(
     best = end_of(Confident(fallback="most_confident"), seen, len(turns))
     assert best == Ending(len(turns), turn, False)
     assert end_of(Confident(), seen, len(turns)).returned == len(turns)
-
-
-def test_the_most_confident_turn_is_so_by_the_rules_own_score() -> None:
-    turns = [turn_of("U", 0.9, verdict_probability=0.1), turn_of("U", 0.5, verdict_probability=0.8)]
-    stated = Confident(fallback="most_confident")
-    read_off = Confident(fallback="most_confident", score="verdict_probability")
-    assert (end_of(stated, turns, 2).returned, end_of(read_off, turns, 2).returned) == (1, 2)
 
 
 class Gates(Rule[bool]):

@@ -83,30 +83,6 @@ def test_metrics_of_columns_equal_metrics_of_records(rng: random.Random) -> None
     assert measure_all(tables) == summarize(rows)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.randoms(use_true_random=False), st.data())
-def test_chosen_problems_measure_like_their_records(
-    rng: random.Random, data: st.DataObject
-) -> None:
-    rows = [row for row in random_records(rng) if row["dataset"] == "gsm8k"] + adaptive("gsm8k")
-    table = turn_tables(rows)["gsm8k"]
-    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=12))
-    part = table.select(np.array(chosen, dtype=np.int64))
-    # Records with equal ids count once: copies get names of their own.
-    copies = [{**rows[index], "id": f"copy {place}"} for place, index in enumerate(chosen)]
-    assert part.ids == tuple(rows[index]["id"] for index in chosen)
-    expected = summarize(copies)["datasets"].get("gsm8k")
-    values = measure(part)
-    if len(set(chosen)) < len(chosen):  # the same problem twice is one cluster
-        assert expected is not None
-        assert values.pop("accuracy_ci95") != expected.pop("accuracy_ci95")
-    assert values == expected if chosen else values["n"] == 0
-    mask = np.isin(np.arange(len(rows)), chosen)
-    kept = [row for row, keep in zip(rows, mask, strict=True) if keep]
-    values = measure(table.select(mask))
-    assert values == summarize(kept)["datasets"].get("gsm8k", values)
-
-
 def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong() -> None:
     table = turn_tables([failed("x"), *adaptive(), failed("y")])["toy"]
     assert table.length.tolist() == [0, 1, 1, 2, 3, 3, 3, 0]

@@ -157,18 +157,6 @@ def test_intervals_cover_the_accuracy_of_all_problems() -> None:
     assert np.mean(widths) == pytest.approx(0.25, abs=0.03)
 
 
-def test_an_interval_has_the_chance_of_the_samples_in_it_too() -> None:
-    # Every problem has the pool "aabb". Its pairs are aa, bb, and four ties that the first letter
-    # decides, ab each time: a single vote of two is right with 5/6, whatever the problem.
-    records = [pool(str(row), "aabb") for row in range(100)]
-    values = vote(records, [2], 1000)["datasets"]["toy"]
-    low, high = values["ci95"]["maj@2"]
-    assert values["maj@2"] == pytest.approx(5 / 6, abs=0.005)
-    # Binomial: 5/6 -+ 1.96 sqrt(5/36 / 100) = -+ 0.073
-    assert (low, high) == (pytest.approx(0.76, abs=0.02), pytest.approx(0.906, abs=0.02))
-    assert values["ci95"]["mean@1"] == [0.5, 0.5]
-
-
 @pytest.mark.parametrize(
     ("task", "answers", "classes"),
     [

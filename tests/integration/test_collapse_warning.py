@@ -51,16 +51,6 @@ def warnings(found: pytest.WarningsRecorder) -> list[str]:
     return [said.partition(" into")[0] for said in messages if "has collapsed" in said]
 
 
-def test_a_fit_warns_once_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    path = fit(tmp_path, [START] * WINDOW + [DOUBT] * (WINDOW + 3), monkeypatch)
-    said = [f"optimizer step {END}: self-verification has collapsed"]
-    assert warnings(recwarn) == said
-    fit(tmp_path, [DOUBT] * 2, monkeypatch, resumed=path, before=END + 3)
-    assert warnings(recwarn) == said
-
-
 def test_a_run_resumed_in_collapse_keeps_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
