@@ -27,7 +27,7 @@ from typing import Any
 
 from svr_lightning.analysis import metrics, results, table, voting
 from svr_lightning.analysis.records import SCHEMA_VERSION, SampleRecord
-from svr_lightning.analysis.table import ProblemTable, TurnTable, problem_table
+from svr_lightning.analysis.table import TurnTable
 
 Rows = Sequence[dict[str, Any]]
 """Sample records as JSON has them."""
@@ -120,11 +120,6 @@ def vote(rows: Rows, *arguments: Any, **options: Any) -> dict[str, Any]:
 def turn_tables(rows: Rows) -> dict[str, TurnTable]:
     """The tables of their turns, by data set."""
     return table.turn_tables(records_of(rows))
-
-
-def problem_tables(rows: Rows) -> dict[str, ProblemTable]:
-    """The per-problem tables of what was recorded, by data set."""
-    return {name: problem_table(one, one.outcome) for name, one in turn_tables(rows).items()}
 
 
 def summarize(rows: Rows) -> dict[str, Any]:

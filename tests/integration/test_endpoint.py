@@ -22,8 +22,6 @@ from tests.chat_server import ChatServer, Reply, completion, turn_of
 from tests.scripted import PROBLEMS, RUN_SEED, evaluator, says
 from tests.trajectories import summarize
 
-Record = dict[str, Any]
-
 
 def remote(
     server: ChatServer | str,
