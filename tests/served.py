@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-import uvicorn
 
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.control.backends import EngineBackend, Upstream
 from svr_lightning.control.controller import Controller
+from svr_lightning.control.listening import Listener, bound
 from svr_lightning.control.server import ChatServer, Limits
 from svr_lightning.core.stopping import Confident
 from svr_lightning.engines.base import Engine
@@ -45,27 +45,21 @@ def unused(*_: Any) -> Any:
 def in_front_of(url: str, **settings: Any) -> ChatServer:
     """A server for Countdown in front of another one; ``settings`` of controller or limits."""
     limits = {k: settings.pop(k) for k in Limits.__dataclass_fields__ if k in settings}
-    own = {k: settings.pop(k) for k in ("key",) if k in settings}
-    model = settings.pop("model", "svr")
+    own = {k: settings.pop(k) for k in ("key", "hosts", "origins", "model") if k in settings}
+    own.setdefault("model", "svr")
+    upstream = Upstream(url, "tiny", key="upstream-secret", fields=settings.pop("fields", None))
     controller = Controller(unused, "countdown", **settings)
-    return ChatServer(
-        controller,
-        Upstream(url, "tiny", key="upstream-secret"),
-        model=model,
-        limits=Limits(**limits),
-        **own,
-    )
+    return ChatServer(controller, upstream, limits=Limits(**limits), **own)
 
 
 @contextmanager
-def serving(server: ChatServer) -> Iterator[str]:
-    """Its base URL, while it runs in a thread."""
-    config = uvicorn.Config(
-        server.app(), host="127.0.0.1", port=0, log_level="critical", timeout_graceful_shutdown=2
+def serving(server: ChatServer, limits: Limits | None = None) -> Iterator[str]:
+    """Its base URL, while it runs in a thread, on connections as ``serve`` takes them."""
+    running = Listener(
+        server.app(), limits or Limits(), log_level="critical", timeout_graceful_shutdown=2
     )
-    listening = config.bind_socket()
+    listening = bound("127.0.0.1", 0)
     listening.listen()
-    running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

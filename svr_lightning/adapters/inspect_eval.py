@@ -59,13 +59,8 @@ from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.results import RESULTS, SAMPLES, read_results, read_samples, setting
 from svr_lightning.control.controller import Controller
 from svr_lightning.core.stopping import Confident, rule_from_config
-from svr_lightning.core.types import (
-    FinishReason,
-    Message,
-    Problem,
-    RemoteCompletion,
-    Trajectory,
-)
+from svr_lightning.core.types import Message, Problem, RemoteCompletion, Trajectory
+from svr_lightning.engines.chat_answers import read_completion
 from svr_lightning.errors import require
 from svr_lightning.evaluation.adaptive import error_record, trajectory_record
 from svr_lightning.tasks import get_task
@@ -75,7 +70,6 @@ RECORD = "svr"
 """Where the record of a sample lies: in its store, and in the metadata of its score."""
 PROBLEM = "svr_problem"
 """Where the problem lies in a sample's metadata."""
-CUT = ("max_tokens", "model_length")
 ROLES = {"system": ChatMessageSystem, "user": ChatMessageUser}
 
 
@@ -164,6 +158,10 @@ def svr_solver(
         controller = Controller(ask, name, rule=rule, max_turns=max_turns)
         result = await controller.solve_async(problem.question)
         turns, end = result.turns, result.ending
+        if not turns:  # the model refused
+            state.messages, state.output = transcript, outputs[-1]
+            state.store.set(RECORD, error_record(problem, name, result.reason).to_json())
+            return state
         trajectory = Trajectory(problem=problem, sample=0, turns=turns, ending=end)
         record = trajectory_record(trajectory, name)
         state.messages, state.output = transcript, outputs[record.returned_turn - 1]
@@ -180,16 +178,13 @@ def completion_of(output: ModelOutput) -> RemoteCompletion:
     """
     content, usage = output.message.content, output.usage
     parts = [ContentText(text=content)] if isinstance(content, str) else content
-    return RemoteCompletion(
-        text="".join(
-            f"<think>{part.reasoning}</think>\n" if part.type == "reasoning" else part.text
-            for part in parts
-            if part.type in ("reasoning", "text")
-        ),
-        finish_reason=FinishReason.LENGTH if output.stop_reason in CUT else FinishReason.STOP,
-        prompt_tokens=usage.input_tokens if usage else 0,
-        completion_tokens=usage.output_tokens if usage else 0,
+    text = "".join(
+        f"<think>{part.reasoning}</think>\n" if part.type == "reasoning" else part.text
+        for part in parts
+        if part.type in ("reasoning", "text")
     )
+    choice = {"message": {"content": text}, "finish_reason": output.stop_reason}
+    return read_completion({"choices": [choice], "usage": usage and usage.model_dump()})
 
 
 @metric

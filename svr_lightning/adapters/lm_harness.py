@@ -27,7 +27,7 @@ from svr_lightning.core.types import (
     Turn,
 )
 from svr_lightning.evaluation.adaptive import trajectory_record
-from svr_lightning.recipes.dialogues import SelfVerifying
+from svr_lightning.recipes.dialogues import SelfVerifying, check_of
 from svr_lightning.tasks import get_task
 from svr_lightning.training.sources import DataSource, load_problems
 
@@ -77,9 +77,8 @@ def process_results(document: dict[str, Any], results: Sequence[str | None]) -> 
         completion_tokens=0,
     )
     answer = get_task(problem.task).extract_answer(completion.text)
-    turn = Turn(
-        index=1, completion=completion, check=SelfVerifying().read(completion.text), answer=answer
-    )
+    check = check_of(SelfVerifying(), completion)
+    turn = Turn(index=1, completion=completion, check=check, answer=answer)
     end = Ending(observed=1, returned=1, stopped_early=False)
     trajectory = Trajectory(problem=problem, sample=0, turns=(turn,), ending=end)
     return dict.fromkeys(METRICS, trajectory_record(trajectory, problem.task).to_json())

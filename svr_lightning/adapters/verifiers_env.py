@@ -20,6 +20,7 @@ import verifiers.v1 as vf
 from svr_lightning.control.controller import Controller
 from svr_lightning.core.stopping import Confident, FixedTurns, StopRule
 from svr_lightning.core.types import Message, Problem, RemoteCompletion, ScoredTurn, Turn
+from svr_lightning.recipes.dialogues import check_of
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.tasks.grading import score_turns
 from svr_lightning.training.sources import DataSource, load_problems
@@ -150,7 +151,7 @@ def _scored(trace: vf.Trace) -> list[ScoredTurn]:
     dialogue = SVR().dialogue
     completions = [RemoteCompletion(**kept) for kept in trace.info.get(TURNS, ())]
     turns = [
-        Turn(index=t, completion=one, check=dialogue.read(one.text))
+        Turn(index=t, completion=one, check=check_of(dialogue, one))
         for t, one in enumerate(completions, start=1)
     ]
     return score_turns(Problem(**trace.task.data.problem), turns, dialogue.formats)

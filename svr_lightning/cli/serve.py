@@ -9,8 +9,8 @@ pip install "svr-lightning[serve]". Guide: docs/serving.md.
 """
 
 import argparse
-import ipaddress
 import json
+import math
 import os
 import signal
 import socket
@@ -26,12 +26,11 @@ from svr_lightning.analysis.operating_point import (
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.core.stopping import Confident, StopRule
+from svr_lightning.engines.chat_protocol import check_fields
 from svr_lightning.engines.openai import check_url
 from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
-
-GRACE = 10
-"""Seconds for running requests after SIGTERM."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +51,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--upstream-key-env", help="environment variable with the key for --upstream")
     add("--max-model-len", type=int, default=8192, help="of --policy; prompts have half of it")
     add("--chat-template-kwargs", default='{"enable_thinking": false}', help="JSON")
+    add(
+        "--upstream-fields",
+        default="{}",
+        metavar="JSON",
+        help='renames fields for --upstream, or leaves them out: {"max_tokens": '
+        '"max_completion_tokens", "temperature": null}',
+    )
+    add("--at-once", type=int, default=1, help="fresh samples at a time, instead of refinements")
+    for name, shown in (
+        ("--limit", "NAME=NUMBER, such as body=2000000 or connections=100"),
+        ("--allow-origin", "a web page that may ask, such as https://example.org"),
+        ("--allow-host", "a name by which clients without a key may call this server"),
+    ):
+        add(name, action="append", default=[], help=f"{shown}; may be repeated")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -65,33 +78,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket at the address, which does not accept connections yet."""
+    from svr_lightning.control.listening import bound
+
     require(0 <= port < 2**16, f"--port {port}: must lie between 0 and 65535")
-    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((host, port))
+        return bound(host, port)
     except OSError as error:
-        found.close()
         raise ConfigError(f"--host {host} --port {port}: {one_line(error)}") from error
-    return found
 
 
 def _listen(options: argparse.Namespace, listening: socket.socket, server: Any) -> None:
-    import uvicorn
+    from svr_lightning.control.listening import Listener
 
-    config = uvicorn.Config(
-        server.app(),
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=GRACE,
-        # Clients close idle connections first (httpx after 5 seconds): a request that was on its
-        # way to a closed one would fail.
-        timeout_keep_alive=75,
-        server_header=False,
-    )
+    running = Listener(server.app(), _limits(options), log_level="warning")
     listening.listen()
-    running = uvicorn.Server(config)
     # uvicorn raises the signal again once it has shut down, which would look like a crash.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, running.handle_exit)
@@ -101,13 +101,30 @@ def _listen(options: argparse.Namespace, listening: socket.socket, server: Any) 
     running.run(sockets=[listening])
 
 
+def _limits(options: argparse.Namespace) -> Any:
+    """The limits of ``--limit NAME=NUMBER``."""
+    from svr_lightning.control.server import Limits
+
+    found: dict[str, Any] = {}
+    for one in options.limit:
+        name, _, value = one.partition("=")
+        known: dict[str, Any] = vars(Limits())
+        require(name in known, f"--limit {one}: NAME is one of {', '.join(known)}")
+        try:
+            found[name] = type(known[name])(value)
+        except ValueError:
+            found[name] = 0
+        require(0 < found[name] < math.inf, f"--limit {one}: must be a number above 0")
+    return Limits(**found)
+
+
 def make_server(options: argparse.Namespace) -> Any:
     """The server that the options describe."""
-    from svr_lightning.control.server import ChatServer
+    from svr_lightning.control.server import ChatServer, is_loopback
 
     key = _key(options.key_env, "--key-env")
     require(
-        key is not None or _is_loopback(options.host),
+        key is not None or is_loopback(options.host),
         f"--host {options.host} can be reached by others; set a key and name it with --key-env",
     )
     require(
@@ -120,7 +137,15 @@ def make_server(options: argparse.Namespace) -> Any:
     else:
         policy = _upstream(options, controller.rule.needs_tokens)
     controller = replace(controller, scores_of=policy.scores_of)
-    return ChatServer(controller, policy, model=options.model or "svr", key=key)
+    return ChatServer(
+        controller,
+        policy,
+        model=options.model or "svr",
+        limits=_limits(options),
+        key=key,
+        hosts=options.allow_host,
+        origins=options.allow_origin,
+    )
 
 
 def _controller(options: argparse.Namespace) -> Controller:
@@ -138,6 +163,8 @@ def _controller(options: argparse.Namespace) -> Controller:
             max_completion_tokens=options.max_completion_tokens or certified_limit,
             otherwise=options.otherwise,
             certificate=certificate,
+            at_once=options.at_once,
+            dialogue=FreshTurns(SelfVerifying()) if options.at_once > 1 else SelfVerifying(),
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -175,12 +202,14 @@ def _replaced(*_: Any) -> Any:
 def _upstream(options: argparse.Namespace, logprobs: bool) -> Upstream:
     require(options.model is not None, "--upstream needs --model NAME")
     check_url(options.upstream, "--upstream")
+    names = "--upstream-fields"
     return Upstream(
         options.upstream,
         options.model,
         key=_key(options.upstream_key_env, "--upstream-key-env"),
         chat_template_kwargs=_template(options),
         logprobs=logprobs,
+        fields=check_fields(_json(options.upstream_fields, names), names),
     )
 
 
@@ -228,11 +257,15 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
 
 
 def _template(options: argparse.Namespace) -> dict[str, Any]:
+    return _json(options.chat_template_kwargs, "--chat-template-kwargs")
+
+
+def _json(text: str, option: str) -> dict[str, Any]:
     try:
-        found = json.loads(options.chat_template_kwargs)
+        found = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"--chat-template-kwargs is no JSON: {error}") from error
-    require(isinstance(found, dict), "--chat-template-kwargs must be a JSON object")
+        raise ConfigError(f"{option} is no JSON: {error}") from error
+    require(isinstance(found, dict), f"{option} must be a JSON object")
     return dict(found)
 
 
@@ -243,10 +276,3 @@ def _key(variable: str | None, option: str) -> str | None:
     require(bool(key), f"{option} {variable}: this variable is not set")
     require(key.isascii() and key.isprintable(), f"{option}: the key cannot be sent in a header")
     return key
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -16,11 +16,11 @@ from itertools import count
 from typing import Any
 
 from svr_lightning.control.controller import scores_of_reply
-from svr_lightning.control.protocol import ServingError
 from svr_lightning.core.types import AnyCompletion, Decoding, Message, TokenScores
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.chat_client import ChatClient, Retries
-from svr_lightning.engines.chat_protocol import ChatError, request_body
+from svr_lightning.engines.chat_protocol import Fields, request_body
+from svr_lightning.engines.server_error import ServerError
 from svr_lightning.errors import typed_line
 from svr_lightning.rollout.driver import completion_of
 from svr_lightning.rollout.rendering import Renderer
@@ -60,7 +60,7 @@ class Backend(ABC):
         """Complete one prompt.
 
         Raises:
-            ServingError: for the client of this server.
+            ServerError: with the status for the client of this server.
         """
 
 
@@ -73,6 +73,7 @@ class Upstream(Backend):
         key: sent as bearer token.
         chat_template_kwargs: for its chat template.
         logprobs: ask for the log-probabilities of sampled tokens.
+        fields: renames fields of a request, or leaves them out.
         concurrency: connections at most.
     """
 
@@ -84,6 +85,7 @@ class Upstream(Backend):
         key: str | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         logprobs: bool = False,
+        fields: Fields | None = None,
         concurrency: int = 256,
     ) -> None:
         self._client = ChatClient(base_url, key=key, concurrency=concurrency, retries=RETRIES)
@@ -91,6 +93,7 @@ class Upstream(Backend):
         self._options: Any = {
             "chat_template_kwargs": chat_template_kwargs or {},
             "logprobs": logprobs,
+            "fields": fields,
         }
 
     async def stop(self) -> None:
@@ -103,20 +106,21 @@ class Upstream(Backend):
         """Send a request, again after temporary failures."""
         try:
             body = request_body(self._model, messages, sampling, seed, **self._options)
-            return await self._client.complete(body)
-        except ChatError as error:
-            raise _serving_error(error) from error
+            return await self._client.complete(body, seed)
+        except ServerError as error:
+            raise ServerError(
+                f"the model's server: {error}",
+                status=_status(error),
+                code=error.code,
+                retry_after=error.retry_after,
+                refusal=error.refusal,
+            ) from error
 
 
-def _serving_error(error: ChatError) -> ServingError:
-    """A failed request to the model's server, as the client of this server sees it."""
-    message = f"the model's server: {error}"
-    if error.status == 429:
-        return ServingError(429, message, error.retry_after)
-    if error.temporary:
-        return ServingError(502, message)
-    # It may refuse only this request, for example because its prompt is too long.
-    return ServingError(400 if error.status in (400, 413, 422) else 500, message)
+def _status(error: ServerError) -> int:
+    """What a failed request to the model's server is for the client of this one."""
+    passed_on = error.status == 429 or (400 <= error.status < 500 and not error.temporary)
+    return error.status if passed_on else 502
 
 
 class EngineBackend(Backend):
@@ -191,7 +195,7 @@ class EngineBackend(Backend):
         for number in ids & self._running.keys():
             future = self._running.pop(number)
             if not future.done():  # one error each, since its turns so far are added to it
-                future.set_exception(ServingError(503, f"the engine failed: {reason}"))
+                future.set_exception(ServerError(f"the engine failed: {reason}", status=503))
 
     # --- in the thread ---------------------------------------------------------------------------
 

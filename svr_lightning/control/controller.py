@@ -9,13 +9,13 @@ import asyncio
 import inspect
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from svr_lightning.analysis.operating_point import Certificate
 from svr_lightning.core.evidence import scores_of_tokens
+from svr_lightning.core.prompts import in_context
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import (
     AnyCompletion,
@@ -27,12 +27,14 @@ from svr_lightning.core.types import (
     TokenScores,
     Turn,
 )
-from svr_lightning.engines.chat_protocol import read_answer, read_completion
-from svr_lightning.errors import require
+from svr_lightning.engines.chat_answers import read_answer, read_completion
+from svr_lightning.engines.server_error import ServerError, error_in
+from svr_lightning.errors import one_line, require
 from svr_lightning.recipes.dialogues import (
     Dialogue,
     FreshTurns,
     PromptRequest,
+    RolloutFn,
     SelfVerifying,
     chain,
     limited,
@@ -54,12 +56,10 @@ Otherwise = Literal["answer", "give_up"]
 def read_reply(reply: Any) -> AnyCompletion:
     """What a client returned, as a completion of at most :data:`LONGEST_TEXT` characters.
 
-    Text alone has no token counts: they are 0.
-
     Raises:
-        MalformedError: if it is none of the forms that :data:`Client` lists.
-        UnusableError: if a chat completion does not say how it ended, or how long it is.
+        ServerError: if it is none of the forms that :data:`Client` lists, or the model refused.
     """
+    came = type(reply).__name__
     if isinstance(reply, str):
         reply = (reply, False)
     if isinstance(reply, tuple) and len(reply) == 2 and isinstance(reply[0], str):
@@ -70,14 +70,49 @@ def read_reply(reply: Any) -> AnyCompletion:
     if hasattr(reply, "raise_for_status"):
         reply.raise_for_status()
         reply = read_answer(reply.content)
-    if hasattr(reply, "model_dump"):
-        reply = reply.model_dump()
     if not isinstance(reply, Completion | RemoteCompletion):
-        reply = read_completion(reply)
+        try:
+            reply = read_completion(reply.model_dump() if hasattr(reply, "model_dump") else reply)
+        except ServerError as error:
+            if error.status == 200 and error.temporary:
+                error.args = (f"the client returned {came}: {error}. {_TAKEN}",)
+            raise
     found: AnyCompletion = reply
     if len(found.text) > LONGEST_TEXT:
         return replace(found, text=found.text[:LONGEST_TEXT], finish_reason=FinishReason.LENGTH)
     return found
+
+
+_TAKEN = (
+    "Return text, text and whether it was cut off, a chat completion of the OpenAI SDK, of LiteLLM "
+    "or as a mapping, or an httpx response"
+)
+
+
+def refused(error: Exception) -> str | None:
+    """Why this one request was refused, if an error of any client says so by its HTTP status.
+
+    Another one may be answered: its prompt may be shorter, or pass a filter of content.
+    """
+    response = getattr(error, "response", None)
+    statuses = [getattr(error, name, None) for name in ("status", "status_code")]
+    statuses.append(getattr(response, "status_code", None))
+    if not any(status in (400, 413, 422) for status in statuses):
+        return None
+    message, _, _ = error_in(getattr(response, "content", b"") or str(error).encode())
+    return message or one_line(error)
+
+
+class Unused(NamedTuple):
+    """Calls that became no turn: cancelled once another one was accepted, or refused."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    """Of cancelled calls as many as the others took in the same time: no server says."""
+
+
+NOTHING = Unused()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +133,9 @@ class Result:
     """Why it ended, in a few words."""
     certificate: Certificate | None = None
     """The certificate that applies; None without one, or if a limit ended the trajectory."""
+    refusal: str | None = None
+    """What the model said instead of another turn, if it refused."""
+    unused: Unused = NOTHING
 
     @property
     def outcome(self) -> Literal["answered", "gave_up"]:
@@ -106,13 +144,14 @@ class Result:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all turns."""
-        return sum(turn.completion.prompt_tokens for turn in self.turns)
+        """Of all turns, and of calls that became none; 0 if it is not known."""
+        return self.unused.prompt_tokens + sum(t.completion.prompt_tokens for t in self.turns)
 
     @property
     def completion_tokens(self) -> int:
-        """Of all turns."""
-        return sum(turn.completion.completion_tokens for turn in self.turns)
+        """Likewise."""
+        own = sum(turn.completion.completion_tokens for turn in self.turns)
+        return self.unused.completion_tokens + own
 
 
 def scores_of_reply(completion: AnyCompletion, answer: str | None) -> TokenScores:
@@ -126,7 +165,8 @@ class Controller:
     """Adaptive inference over a chat client.
 
     A client's error, and a cancellation, are raised as they are. The exception has the turns so
-    far as its attribute ``turns``.
+    far as its attribute ``turns``. Where a server refuses a turn after the first (HTTP 400, 413,
+    422), or the model itself refuses, the trajectory ends there instead.
 
     Raises:
         ConfigError: if an option is out of range, or the certificate is for other settings.
@@ -155,18 +195,26 @@ class Controller:
     """If the rule accepts no turn: return the turn that the rule prefers, or none."""
     dialogue: Dialogue = field(default_factory=SelfVerifying)
     """The prompts; subclass :class:`~svr_lightning.recipes.dialogues.Dialogue` for your own."""
+    at_once: int = 1
+    """Calls that :meth:`solve_async` runs at the same time, of fresh turns alone. Turns are in the
+    order of their ends; once one is accepted, the other calls are cancelled."""
     certificate: Certificate | None = None
     scores_of: Callable[[AnyCompletion, str | None], TokenScores] = scores_of_reply
     """Computes token scores, which some rules read, from a completion and its answer."""
 
     def __post_init__(self) -> None:
-        positive = ("max_turns", "max_completion_tokens", "max_tokens", "seconds")
+        positive = ("max_turns", "max_completion_tokens", "max_tokens", "seconds", "at_once")
         for name in positive:
             value = getattr(self, name)
             require(value is None or value > 0, f"{name}={value} must be above 0")
         require(
             self.otherwise in ("answer", "give_up"),
             f"otherwise={self.otherwise!r} must be 'answer' or 'give_up'",
+        )
+        fresh = isinstance(self.dialogue, FreshTurns)
+        require(
+            self.at_once == 1 or (fresh and self.max_tokens is None),
+            f"at_once={self.at_once} needs the dialogue FreshTurns, and no max_tokens",
         )
         try:
             self.rule.check()
@@ -191,6 +239,8 @@ class Controller:
         }
         settings = (self.rule, self.max_turns, drawing, self.otherwise)
         limits = [] if self.max_tokens is None else [f"max_tokens={self.max_tokens}"]
+        if self.at_once > 1:  # short completions come first
+            limits.append(f"at_once={self.at_once}")
         return [*certificate.departures(*settings), *limits]
 
     @property
@@ -202,72 +252,46 @@ class Controller:
         """Of a turn, in tokens."""
         return self.max_completion_tokens or self._task.max_completion_tokens
 
-    def first_prompt(self, question: str) -> list[Message]:
+    def first_prompt(self, question: str, context: Sequence[Message] = ()) -> list[Message]:
         """The first prompt of a question."""
-        return self.dialogue.first(self._task.from_question(question))
+        return in_context(self.dialogue.first(self._task.from_question(question)), context)
 
     # --- two ways to call a client ---------------------------------------------------------------
 
-    def solve(self, question: str, on_turn: OnTurn | None = None) -> Result:
-        """Answer a question.
+    def solve(
+        self, question: str, on_turn: OnTurn | None = None, *, context: Sequence[Message] = ()
+    ) -> Result:
+        """Answer a question, one call after another.
 
         Args:
             question: as the policy sees it.
             on_turn: called with each turn as it ends.
+            context: messages before the question: of the system, or of an earlier conversation.
         """
-        turns: list[Turn] = []
-        with _turns_kept(turns):
-            run = self._run(question, turns, on_turn, self._deadline())
-            completion = None
-            while True:
-                try:
-                    prompt = run.send(completion)
-                except StopIteration as end:
-                    result: Result = end.value
-                    return result
-                reply = self.client(*prompt)
-                if inspect.isawaitable(reply):
-                    if inspect.iscoroutine(reply):
-                        reply.close()
-                    raise TypeError("the client is asynchronous; use solve_async")
-                completion = read_reply(reply)
-
-    async def solve_async(self, question: str, on_turn: OnTurn | None = None) -> Result:
-        """Answer a question with an asynchronous or synchronous client; see :meth:`solve`."""
-        turns: list[Turn] = []
-        with _turns_kept(turns):
-            deadline = self._deadline()
-            run = self._run(question, turns, on_turn, deadline)
-            completion = None
-            while True:
-                try:
-                    prompt = run.send(completion)
-                except StopIteration as end:
-                    result: Result = end.value
-                    return result
-                completion = await self._reply(prompt, deadline)
-
-    async def _reply(self, prompt: PromptRequest, deadline: float) -> AnyCompletion | None:
-        """A client's completion; None if there is none before the deadline."""
-        left = None if deadline == math.inf else deadline - time.monotonic()
+        work = self._solve(question, on_turn, context, _Now(self.client))
         try:
-            async with asyncio.timeout(left) as clock:
-                reply = self.client(*prompt)
-                return read_reply(await reply if inspect.isawaitable(reply) else reply)
-        except TimeoutError:
-            if not clock.expired():
-                raise
-            return None
+            work.send(None)  # in which nothing waits
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        raise AssertionError
+
+    async def solve_async(
+        self, question: str, on_turn: OnTurn | None = None, *, context: Sequence[Message] = ()
+    ) -> Result:
+        """Answer a question with an asynchronous or synchronous client; see :meth:`solve`."""
+        return await self._solve(question, on_turn, context, _Later(self.client, self.at_once))
 
     # --- what both share -------------------------------------------------------------------------
 
-    def _deadline(self) -> float:
-        return math.inf if self.seconds is None else time.monotonic() + self.seconds
-
-    def _run(
-        self, question: str, turns: list[Turn], on_turn: OnTurn | None, deadline: float
-    ) -> Generator[PromptRequest, AnyCompletion | None, Result]:
-        """Adds to ``turns``; yields prompts, receives completions, or None if one was too late."""
+    async def _solve(
+        self,
+        question: str,
+        on_turn: OnTurn | None,
+        context: Sequence[Message],
+        calls: "_Now | _Later",
+    ) -> Result:
+        turns: list[Turn] = []
 
         def keep(turn: Turn) -> None:
             turns.append(turn)
@@ -277,23 +301,57 @@ class Controller:
         problem = self._task.from_question(question)
         scores = self.scores_of if self.rule.needs_tokens else None
         program = chain(self.dialogue, problem, 0, self.max_turns, self.rule, keep, scores)
+        try:
+            end, limit, refusal = await self._turns(program, turns, context, calls)
+        except BaseException as error:
+            vars(error)["turns"] = tuple(turns)
+            raise
+        finally:
+            await calls.close()
+        unused = calls.unused(turns)
+        if refusal is not None:
+            spent = (unused.prompt_tokens, refusal.prompt_tokens)
+            completed = (unused.completion_tokens, refusal.completion_tokens)
+            unused = Unused(unused.calls + 1, sum(spent), sum(completed))
+        result = self._result(turns, end, limit)
+        return replace(result, refusal=refusal.text if refusal else None, unused=unused)
+
+    async def _turns(
+        self,
+        program: RolloutFn,
+        turns: Sequence[Turn],
+        context: Sequence[Message],
+        calls: "_Now | _Later",
+    ) -> tuple[Ending | None, str, RemoteCompletion | None]:
+        """Complete a program's prompts. Returns its ending, or what else ended it."""
+        deadline = math.inf if self.seconds is None else time.monotonic() + self.seconds
         (prompt,) = next(program)
         while True:
             used = sum(turn.completion.completion_tokens for turn in turns)
             left = math.inf if self.max_tokens is None else self.max_tokens - used
             if left <= 0:
-                return self._result(turns, limit=f"limit of {self.max_tokens} tokens")
-            completion = None
-            if time.monotonic() < deadline:
-                completion = yield limited(prompt, int(min(self.completion_limit, left)))
-            if completion is None:
-                return self._result(turns, limit=f"limit of {self.seconds:g} seconds")
-            if self.max_tokens is not None and completion.text and not completion.completion_tokens:
-                raise ValueError("max_tokens needs a client whose replies count their tokens")
+                return None, f"limit of {self.max_tokens} tokens", None
+            asked = limited(prompt, int(min(self.completion_limit, left)))
+            asked = asked._replace(messages=in_context(asked.messages, context))
+            try:
+                completion = await calls.next(asked, deadline, self.max_turns - len(turns))
+                if completion is None:
+                    return None, f"limit of {self.seconds:g} seconds", None
+                if left < math.inf and completion.text and not completion.completion_tokens:
+                    message = "max_tokens needs a client whose replies count their tokens"
+                    raise ServerError(message, status=400)
+            except Exception as error:
+                refusal = error.refusal if isinstance(error, ServerError) else None
+                if refusal is not None:
+                    return None, str(error), refusal
+                reason = refused(error)
+                if reason is None or not turns:
+                    raise
+                return None, f"turn {len(turns) + 1} was refused: {reason}", None
             try:
                 (prompt,) = program.send([completion])
             except StopIteration as end:
-                return self._result(turns, end.value.ending)
+                return end.value.ending, "", None
 
     def _result(self, turns: Sequence[Turn], end: Ending | None = None, limit: str = "") -> Result:
         """The result of turns that ended by themselves, or at a limit."""
@@ -317,11 +375,76 @@ class Controller:
         )
 
 
-@contextmanager
-def _turns_kept(turns: list[Turn]) -> Iterator[None]:
-    """Add the turns so far to every exception that passes, cancellations included."""
-    try:
-        yield
-    except BaseException as error:
-        vars(error)["turns"] = tuple(turns)
-        raise
+class _Now:
+    """Calls of a synchronous client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def next(self, prompt: PromptRequest, deadline: float, _: int) -> AnyCompletion | None:
+        """The client's completion; None if there is no time for it."""
+        if time.monotonic() >= deadline:
+            return None
+        reply = self._client(*prompt)
+        if inspect.isawaitable(reply):
+            if inspect.iscoroutine(reply):
+                reply.close()
+            raise TypeError("the client is asynchronous; use solve_async")
+        return read_reply(reply)
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+    def unused(self, turns: Sequence[Turn]) -> Unused:
+        """Nothing was cancelled."""
+        return NOTHING
+
+
+class _Later:
+    """Calls of an asynchronous client, up to ``at_once`` at the same time."""
+
+    def __init__(self, client: Client, at_once: int) -> None:
+        self._client, self._at_once = client, at_once
+        self._running: dict[asyncio.Task[AnyCompletion], float] = {}
+        """With the time of its start, in seconds."""
+        self._taken = 0.0
+        """Seconds of calls that were completed."""
+
+    async def next(self, prompt: PromptRequest, deadline: float, most: int) -> AnyCompletion | None:
+        """The completion that is there first; None if none is before the deadline.
+
+        Args:
+            prompt: the same for all that run at the same time.
+            deadline: of the clock ``time.monotonic``.
+            most: completions that may still be needed.
+        """
+        while len(self._running) < min(self._at_once, most):
+            self._running[asyncio.ensure_future(self._call(prompt))] = time.monotonic()
+        left = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
+        first = asyncio.FIRST_COMPLETED
+        await asyncio.wait(self._running, timeout=left, return_when=first)
+        for task, started in self._running.items():
+            if task.done():
+                del self._running[task]
+                self._taken += time.monotonic() - started
+                return task.result()
+        return None
+
+    async def _call(self, prompt: PromptRequest) -> AnyCompletion:
+        reply = self._client(*prompt)
+        return read_reply(await reply if inspect.isawaitable(reply) else reply)
+
+    async def close(self) -> None:
+        """Cancel what runs."""
+        for task in self._running:
+            task.cancel()
+        now = time.monotonic()
+        self._running = {task: now - started for task, started in self._running.items()}
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def unused(self, turns: Sequence[Turn]) -> Unused:
+        """What was cancelled, after :meth:`close`."""
+        tokens = sum(turn.completion.completion_tokens for turn in turns)
+        lost = sum(self._running.values()) * tokens / self._taken if self._taken else 0
+        prompts = len(self._running) * turns[0].completion.prompt_tokens if turns else 0
+        return Unused(len(self._running), prompts, round(lost))

@@ -11,7 +11,8 @@ from msgspec import Meta, Struct, ValidationError, convert
 from svr_lightning.control.controller import Client, Controller, Result
 from svr_lightning.core.seeds import derive_seed
 from svr_lightning.core.stopping import Confident
-from svr_lightning.core.types import Decoding, Turn
+from svr_lightning.core.types import Decoding, Message, Turn
+from svr_lightning.engines.server_error import ServerError
 from svr_lightning.errors import field_error, one_line
 
 LEAST_TEMPERATURE = 0.01
@@ -21,12 +22,19 @@ _REFUSED = ("tools", "functions", "response_format", "logprobs", "audio", "predi
 Tokens = Annotated[int, Meta(ge=1, le=2**31)]
 
 
-class ServingError(Exception):
-    """A refused request, with its HTTP status."""
+def refusal(
+    status: int, message: str, *, code: str | None = None, retry_after: str | None = None
+) -> ServerError:
+    """A request that this server refuses."""
+    code = code or {401: "invalid_api_key", 429: "rate_limit_exceeded"}.get(status)
+    return ServerError(message, status=status, code=code, retry_after=retry_after)
 
-    def __init__(self, status: int, message: str, retry_after: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.retry_after = status, retry_after
+
+def require_model(name: str, served: str) -> None:
+    """Refuse a request for another model than the one that is served."""
+    if name != served:
+        message = f"no model {one_line(name)!r}; this server has {served!r}"
+        raise refusal(404, message, code="model_not_found")
 
 
 class Controls(Struct, forbid_unknown_fields=True):
@@ -45,6 +53,7 @@ class _StreamOptions(Struct):
 class _Message(Struct):
     role: Any = None
     content: Any = None
+    tool_calls: Any = None
 
 
 class _Body(Struct):
@@ -69,7 +78,9 @@ class ChatRequest:
     """What a request asks for."""
 
     question: str
-    """The last message of the user."""
+    """The last message."""
+    context: tuple[Message, ...]
+    """The messages before it."""
     sampling: Decoding
     """Of every turn; each has a seed of its own."""
     seed: int | None
@@ -77,7 +88,7 @@ class ChatRequest:
     stream: bool
     include_usage: bool
     ignored: tuple[str, ...]
-    """Names of fields and messages without effect."""
+    """Names of fields without effect."""
 
 
 def read_request(body: bytes, model: str, max_tokens: int) -> ChatRequest:
@@ -89,40 +100,41 @@ def read_request(body: bytes, model: str, max_tokens: int) -> ChatRequest:
         max_tokens: completion limit of a turn, which a request may lower.
 
     Raises:
-        ServingError: naming the field that is wrong.
+        ServerError: naming the field that is wrong.
     """
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ServingError(400, f"the body is no JSON ({one_line(error)})") from error
+        raise refusal(400, f"the body is no JSON ({one_line(error)})") from error
     try:
         found = convert(fields, _Body)
     except ValidationError as error:
-        raise ServingError(400, field_error(error, "the body")) from error
-    if found.model is not None and found.model != model:
-        raise ServingError(404, f"no model {one_line(found.model)!r}; this server has {model!r}")
+        raise refusal(400, field_error(error, "the body")) from error
+    if found.model is not None:
+        require_model(found.model, model)
     if found.n not in (None, 1):
-        raise ServingError(400, "n must be 1")
+        raise refusal(400, "n must be 1")
     for name in _REFUSED:
         if fields.get(name) and fields[name] != {"type": "text"}:
-            raise ServingError(400, f"{name} is not supported; leave it out")
-    question, unread = _question(found.messages)
+            raise refusal(400, f"{name} is not supported; leave it out")
+    *context, question = _texts(found.messages)
     options = found.stream_options or _StreamOptions()
     return ChatRequest(
-        question=question,
+        question=question["content"],
+        context=tuple(context),
         sampling=_sampling(found, max_tokens),
         seed=found.seed,
         controls=found.svr or Controls(),
         stream=bool(found.stream),
         include_usage=bool(options.include_usage),
-        ignored=(*unread, *sorted(name[:40] for name in fields.keys() - _Body.__struct_fields__)),
+        ignored=tuple(sorted(name[:40] for name in fields.keys() - _Body.__struct_fields__)),
     )
 
 
 def _sampling(body: _Body, max_tokens: int) -> Decoding:
     temperature = body.temperature or 0.0
     if 0 < temperature < LEAST_TEMPERATURE:
-        raise ServingError(400, f"temperature must be 0 or at least {LEAST_TEMPERATURE}")
+        raise refusal(400, f"temperature must be 0 or at least {LEAST_TEMPERATURE}")
     limits = (max_tokens, body.max_tokens, body.max_completion_tokens)
     greedy = temperature == 0  # whatever the others say
     return Decoding(
@@ -133,24 +145,28 @@ def _sampling(body: _Body, max_tokens: int) -> Decoding:
     )
 
 
-def _question(messages: Sequence[_Message]) -> tuple[str, list[str]]:
-    """The text of the last user message, and the names of all other messages."""
-    asking = [index for index, message in enumerate(messages) if message.role == "user"]
-    if not asking:
-        raise ServingError(400, "messages: there is none with the role user")
-    content = messages[asking[-1]].content
-    if isinstance(content, list):
-        parts = [part.get("text") if isinstance(part, dict) else None for part in content]
-        texts = [part for part in parts if isinstance(part, str)]
-        content = "".join(texts) if len(texts) == len(parts) else None
-    if not isinstance(content, str) or not content.strip():
-        raise ServingError(400, "messages: the content of the last user message must be text")
-    try:
-        content.encode()
-    except UnicodeEncodeError as error:
-        raise ServingError(400, "messages: the content is no valid Unicode") from error
-    others = [index for index in range(len(messages)) if index != asking[-1]]
-    return content, [f"messages[{index}]" for index in others[:8]]
+def _texts(messages: Sequence[_Message]) -> list[Message]:
+    """The messages as texts, of which the last one is the user's question."""
+    if not messages or messages[-1].role != "user":
+        raise refusal(400, "messages: the last one must be the user's question")
+    found = []
+    for index, message in enumerate(messages):
+        at, content = f"messages[{index}]", message.content
+        role = "system" if message.role == "developer" else message.role
+        if role not in ("system", "user", "assistant") or message.tool_calls:
+            raise refusal(400, f"{at}: tools and other roles are not supported; leave it out")
+        if isinstance(content, list):
+            parts = [part.get("text") if isinstance(part, dict) else None for part in content]
+            texts = [part for part in parts if isinstance(part, str)]
+            content = "".join(texts) if len(texts) == len(parts) else None
+        if not isinstance(content, str) or not content.strip():
+            raise refusal(400, f"{at}.content: must be text")
+        try:
+            content.encode()
+        except UnicodeEncodeError as error:
+            raise refusal(400, f"{at}.content: is no valid Unicode") from error
+        found.append({"role": role, "content": content})
+    return found
 
 
 def controlled(
@@ -163,7 +179,7 @@ def controlled(
         settings that it does not cover.
 
     Raises:
-        ServingError: naming the control that is wrong.
+        ServerError: naming the control that is wrong.
     """
     given, rule = request.controls, base.rule
     turns = base.max_turns if given.max_turns is None else given.max_turns
@@ -184,11 +200,13 @@ def controlled(
             certificate=None,
         )
     except ValueError as error:
-        raise ServingError(400, str(error)) from error
+        raise refusal(400, str(error)) from error
     if base.certificate is None:
         return found, []
     drawn = {name: getattr(request.sampling, name) for name in ("temperature", "top_p", "top_k")}
     other = found.departures(base.certificate, **drawn)
+    if request.context:
+        other.append(f"{len(request.context)} messages before the question")
     return (found if other else replace(found, certificate=base.certificate)), other
 
 
@@ -211,8 +229,8 @@ def turn_json(turn: Turn) -> dict[str, Any]:
         "verdict": None if check is None else check.verdict.value,
         "confidence": None if check is None else check.confidence,
         "truncated": completion.truncated,
-        "prompt_tokens": completion.prompt_tokens,
-        "completion_tokens": completion.completion_tokens,
+        "prompt_tokens": completion.prompt_tokens or None,
+        "completion_tokens": completion.completion_tokens or None,
     }
 
 
@@ -232,47 +250,64 @@ def svr_json(result: Result, uncertified: list[str], ignored: tuple[str, ...]) -
         "turns": turns,
         "certificate": None if result.certificate is None else result.certificate.id,
         "uncertified": uncertified,
-        "ignored": list(ignored),
+        "unused": result.unused._asdict(),
+        "ignored": list(ignored[:32]),
     }
 
 
-def error_json(error: ServingError) -> dict[str, Any]:
+def error_json(error: ServerError) -> dict[str, Any]:
     """The body of an error answer, with the turns that ended before it."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
-    found: dict[str, Any] = {"error": {"message": str(error), "type": kind, "code": error.status}}
+    shown = {"message": str(error), "type": kind, "param": None, "code": error.code}
     turns = getattr(error, "turns", ())
-    return found | {"svr": {"turns": [turn_json(turn) for turn in turns]}} if turns else found
+    kept = {"svr": {"turns": [turn_json(turn) for turn in turns]}} if turns else {}
+    return {"error": shown, **kept}
 
 
 def answer_json(head: dict[str, Any], result: Result, svr: dict[str, Any]) -> dict[str, Any]:
     """The body of an answer. A question given up has a refusal instead of a text."""
     prompt, completion = result.prompt_tokens, result.completion_tokens
+    uncounted = any(t.completion.text and not t.completion.completion_tokens for t in result.turns)
     usage = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
     }
-    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": result.reason}
+    refused = result.refusal or result.reason
+    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": refused}
     finish = "stop"
     if result.returned is not None:
         message |= {"content": result.returned.completion.text, "refusal": None}
         finish = result.returned.completion.finish_reason.value
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-    return {**head, "object": "chat.completion", "choices": [choice], "usage": usage, "svr": svr}
+    own = {"choices": [choice], "usage": None if uncounted else usage, "svr": svr}
+    return {**head, "object": "chat.completion", **own}
 
 
 def events(answer: dict[str, Any], *, include_usage: bool) -> str:
-    """The same answer as server-sent events: its message, how it ended, and its usage if wanted."""
-    usage, svr, (choice,) = answer["usage"], answer["svr"], answer["choices"]
+    """The same answer as server-sent events: its message, how it ended, and its usage if wanted.
+
+    Some clients read lines of 64 KB at most: the text comes in pieces, and the turns without texts.
+    """
+    usage, (choice,) = answer["usage"], answer["choices"]
+    turns = [{n: v for n, v in turn.items() if n != "text"} for turn in answer["svr"]["turns"]]
     head = {name: answer[name] for name in ("id", "created", "model")}
     head["object"] = "chat.completion.chunk"
-    delta = {name: value for name, value in choice["message"].items() if value is not None}
-    pieces = [(delta, None), ({}, choice["finish_reason"])]
+    role, *said = ({n: v} for n, v in choice["message"].items() if v is not None)
+    texts = [
+        {name: text[start : start + _PIECE]}
+        for ((name, text),) in (one.items() for one in said)
+        for start in range(0, len(text), _PIECE)
+    ]
     chunks: list[dict[str, Any]] = [
         head | {"choices": [{"index": 0, "delta": d, "finish_reason": f, "logprobs": None}]}
-        for d, f in pieces
+        for d, f in [(role, None), *((text, None) for text in texts), ({}, choice["finish_reason"])]
     ]
-    chunks[-1]["svr"] = svr
+    chunks[-1]["svr"] = answer["svr"] | {"turns": turns}
     if include_usage:
         chunks.append(head | {"choices": [], "usage": usage})
     return "".join(f"data: {line}\n\n" for line in [*map(json.dumps, chunks), "[DONE]"])
+
+
+_PIECE = 5000
+"""Characters; one has up to twelve bytes in JSON."""

@@ -3,14 +3,16 @@
 import asyncio
 import contextlib
 import hmac
+import ipaddress
 import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -21,26 +23,31 @@ from prometheus_client import (
     generate_latest,
 )
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from svr_lightning.control.backends import Backend
-from svr_lightning.control.controller import Client, Controller
+from svr_lightning.control.controller import Client, Controller, Unused
 from svr_lightning.control.protocol import (
     ChatRequest,
-    ServingError,
     answer_json,
     controlled,
     error_json,
     events,
     read_request,
+    refusal,
+    require_model,
     svr_json,
     turn_seed,
 )
 from svr_lightning.core.types import AnyCompletion, Message, Turn
-from svr_lightning.errors import typed_line
+from svr_lightning.engines.server_error import ServerError
+from svr_lightning.errors import one_line, typed_line
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -48,16 +55,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of a server."""
+    """The limits of a server. Sizes are in bytes, times in seconds."""
 
     body: int = 2**20
-    """Bytes of a request."""
+    """Of a request."""
     requests: int = 256
-    """Requests in progress; further ones get 429."""
+    """In progress; further ones get 429."""
     seconds: float = 600.0
     """For a request with all its turns."""
     transfer_seconds: float = 30.0
     """For a request's body to arrive."""
+    comment_seconds: float = 15.0
+    """Between two comments in a stream whose question is not answered yet."""
+    connections: int = 512
+    """Open ones; for another one, the one that has waited longest for a request is closed."""
+    head: int = 2**15
+    """Of a request's header."""
+    head_seconds: float = 10.0
+    """For a request's header to arrive on a new connection."""
+    idle_seconds: float = 75.0
+    """Between two requests of a connection."""
 
 
 class Metrics:
@@ -79,6 +96,11 @@ class Metrics:
         self.tokens.labels("prompt").inc(turn.completion.prompt_tokens)
         self.tokens.labels("completion").inc(turn.completion.completion_tokens)
 
+    def count_unused(self, unused: Unused) -> None:
+        """Count the tokens of calls that became no turn."""
+        self.tokens.labels("prompt").inc(unused.prompt_tokens)
+        self.tokens.labels("completion").inc(unused.completion_tokens)
+
 
 class ChatServer:
     """The server's state and its endpoints.
@@ -89,7 +111,10 @@ class ChatServer:
         policy: completes the prompts.
         model: the policy's name for clients.
         limits: of requests.
-        key: clients have to send it; None asks for none.
+        key: clients have to send it. None asks for none: then only programs of this machine, and
+            pages of ``origins``, may ask.
+        hosts: names of this server beside those of loopback, if there is no key.
+        origins: web pages that may ask, such as ``https://example.org``.
     """
 
     def __init__(
@@ -100,7 +125,10 @@ class ChatServer:
         model: str,
         limits: Limits | None = None,
         key: str | None = None,
+        hosts: Collection[str] = (),
+        origins: Collection[str] = (),
     ) -> None:
+        self._hosts, self._origins = hosts, origins
         self._controller, self._policy = controller, policy
         self._model, self._limits, self._key = model, limits or Limits(), key
         self._metrics, self._numbers, self._running = Metrics(), count(), 0
@@ -109,12 +137,23 @@ class ChatServer:
         """The ASGI application."""
         routes = [
             Route("/v1/chat/completions", self, methods=["POST"]),
-            Route("/v1/models", self._models),
+            Route("/v1/models", self._list_models),
+            Route("/v1/models/{name:path}", self._show_model),
             Route("/health", self._health),
             Route("/metrics", self._show_metrics),
         ]
-        handlers: Any = {ServingError: lambda _, error: _refusal(error)}
-        return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
+        handlers: Any = {
+            ServerError: lambda _, error: _refusal(error),
+            HTTPException: _no_such_path,
+        }
+        own = list(self._origins)
+        pages = Middleware(CORSMiddleware, own, ["GET", "POST"], allow_headers=["*"])
+        return Starlette(
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers=handlers,
+            middleware=[pages] if self._origins else [],
+        )
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -126,10 +165,18 @@ class ChatServer:
 
     # --- small endpoints -------------------------------------------------------------------------
 
-    async def _models(self, request: Request) -> Response:
-        self._require_key(request)
-        listed = {"id": self._model, "object": "model", "created": 0, "owned_by": "svr_lightning"}
-        return _json({"object": "list", "data": [listed]})
+    @property
+    def _listed(self) -> dict[str, Any]:
+        return {"id": self._model, "object": "model", "created": 0, "owned_by": "svr_lightning"}
+
+    async def _list_models(self, request: Request) -> Response:
+        self._authorize(request)
+        return _json({"object": "list", "data": [self._listed]})
+
+    async def _show_model(self, request: Request) -> Response:
+        self._authorize(request)
+        require_model(request.path_params["name"], self._model)
+        return _json(self._listed)
 
     async def _health(self, request: Request) -> Response:
         fault = self._policy.fault()
@@ -137,14 +184,25 @@ class ChatServer:
         return _json(state, 200 if fault is None else 503)
 
     async def _show_metrics(self, request: Request) -> Response:
-        self._require_key(request)
+        self._authorize(request)
         shown = generate_latest(self._metrics.registry)
         return Response(shown, media_type=CONTENT_TYPE_LATEST)
 
-    def _require_key(self, request: Request) -> None:
-        given = request.headers.get("authorization", "").encode()
-        if self._key and not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
-            raise ServingError(401, "give the server's key as Authorization: Bearer KEY")
+    def _authorize(self, request: Request) -> None:
+        """Let in who has the key, or, if there is none, who is no web page of elsewhere."""
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if self._key:
+            same = hmac.compare_digest(given.strip().encode(), self._key.encode())
+            if not same or scheme.lower() != "bearer":
+                raise refusal(401, "give the server's key as Authorization: Bearer KEY")
+            return
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        name = _name_of(f"//{host}")
+        if not (is_loopback(name) or name in self._hosts):  # a page that calls itself by this name
+            raise refusal(403, f"Host {one_line(host)!r} is not allowed; see --allow-host")
+        own = origin is None or origin in self._origins or origin.partition("://")[2] == host
+        if not own:
+            raise refusal(403, f"Origin {one_line(origin)!r} is not allowed; see --allow-origin")
 
     # --- chat ------------------------------------------------------------------------------------
 
@@ -155,29 +213,37 @@ class ChatServer:
         sends something.
         """
         outcome, started = "disconnected", time.monotonic()
+        stream = _Stream(send)
         try:
-            response, outcome = await self._admit(Request(scope, receive))
+            response, outcome = await self._admit(Request(scope, receive), stream)
             self._metrics.seconds.observe(time.monotonic() - started)
         except ClientDisconnect:
             return
         except (Exception, asyncio.CancelledError) as error:
-            refusal = _as_refusal(error)
-            response, outcome = _refusal(refusal), f"error_{refusal.status}"
+            refused = _as_refusal(error)
+            response, outcome = _refusal(refused), f"error_{refused.status}"
         finally:
             self._metrics.requests.labels(outcome).inc()
-        await response(scope, receive, send)
+        if stream.begun:
+            await stream.end(response)
+        else:
+            await response(scope, receive, send)
 
-    async def _admit(self, request: Request) -> tuple[Response, str]:
+    async def _admit(self, request: Request, stream: "_Stream") -> tuple[Response, str]:
         """Answer a request if there is room for it; returns the answer and its outcome."""
-        self._require_key(request)
+        self._authorize(request)
         if self._running >= self._limits.requests:
-            raise ServingError(429, "too many requests in progress; retry later", "1")
+            raise refusal(429, "too many requests in progress; retry later", retry_after="1")
         self._running += 1
         self._metrics.running.inc()
         try:
             body = await self._body(request)
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":  # which no page of elsewhere can send unasked
+                raise refusal(415, "the header Content-Type must be application/json")
             chat = read_request(body, self._model, self._controller.completion_limit)
-            return await _while_connected(request.receive, self._answer(chat))
+            comment = stream.comment if chat.stream else None
+            return await self._while_connected(request.receive, self._answer(chat), comment)
         finally:
             self._running -= 1
             self._metrics.running.dec()
@@ -192,37 +258,102 @@ class ChatServer:
                     if size <= self._limits.body:
                         body += chunk
         except TimeoutError as error:
-            raise ServingError(408, "the body did not arrive in time") from error
+            raise refusal(408, "the body did not arrive in time") from error
         if size > self._limits.body:
-            raise ServingError(413, f"a body of {size} bytes; at most {self._limits.body} are read")
+            raise refusal(413, f"a body of {size} bytes; at most {self._limits.body} are read")
         return bytes(body)
 
     async def _answer(self, chat: ChatRequest) -> tuple[Response, str]:
         """Solve a question; returns the answer and its outcome."""
         client = _client(self._policy, chat, next(self._numbers))
         controller, other = controlled(self._controller, chat, client, self._limits.seconds)
-        if not self._policy.fits(controller.first_prompt(chat.question)):
-            raise ServingError(400, "the question is too long for the policy's prompt")
-        result = await controller.solve_async(chat.question, self._metrics.count_turn)
-        if not result.turns:
-            raise ServingError(504, f"no turn ended within the {result.reason}")
+        if not self._policy.fits(controller.first_prompt(chat.question, chat.context)):
+            raise refusal(400, "messages: too long for the policy's prompt")
+        if controller.at_once > 1 and chat.sampling.temperature == 0:
+            raise refusal(400, "temperature: must be above 0, or samples would all be the same")
+        result = await controller.solve_async(
+            chat.question, self._metrics.count_turn, context=chat.context
+        )
+        self._metrics.count_unused(result.unused)
+        if not (result.turns or result.refusal):
+            raise refusal(504, f"no turn ended within the {result.reason}")
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time())}
         head["model"] = self._model
         answer = answer_json(head, result, svr_json(result, other, chat.ignored))
         if not chat.stream:
             return _json(answer), result.outcome
         content = events(answer, include_usage=chat.include_usage)
-        no_store = {"cache-control": "no-store"}
-        return Response(content, headers=no_store, media_type="text/event-stream"), result.outcome
+        return Response(content, headers=_STREAMED, media_type=_EVENTS), result.outcome
+
+    async def _while_connected(
+        self,
+        receive: Receive,
+        work: Coroutine[Any, Any, T],
+        comment: Callable[[], Awaitable[None]] | None,
+    ) -> T:
+        """Do ``work``, but drop it, and raise ClientDisconnect, when the client disconnects.
+
+        Until then call ``comment`` from time to time.
+        """
+
+        async def disconnected() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
+        pause = self._limits.comment_seconds if comment else None
+        try:
+            while not (task.done() or gone.done()):
+                first = asyncio.FIRST_COMPLETED
+                ended, _ = await asyncio.wait({task, gone}, timeout=pause, return_when=first)
+                if comment and not ended:
+                    await comment()
+            if not task.done():
+                raise ClientDisconnect
+            return task.result()
+        finally:
+            task.cancel()
+            gone.cancel()
+            await asyncio.gather(task, gone, return_exceptions=True)
 
 
-def _as_refusal(error: BaseException) -> ServingError:
-    if isinstance(error, ServingError):
+_EVENTS = "text/event-stream"
+_STREAMED = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+class _Stream:
+    """An answer that begins before it is known, since some hops close a connection that is idle."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self.begun = send, False
+
+    async def comment(self) -> None:
+        """Send what clients skip. From the first on, an error has no status of its own."""
+        if not self.begun:
+            self.begun = True
+            headers = {"content-type": f"{_EVENTS}; charset=utf-8", **_STREAMED}
+            raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+            await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+        await self._send_body(b": working\n\n", more=True)
+
+    async def end(self, response: Response) -> None:
+        """Send the events of an answer, or an error as an event."""
+        body = bytes(response.body)
+        if response.media_type != _EVENTS:
+            body = b"data: " + body + b"\n\n"
+        await self._send_body(body, more=False)
+
+    async def _send_body(self, body: bytes, *, more: bool) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+def _as_refusal(error: BaseException) -> ServerError:
+    if isinstance(error, ServerError):
         return error
     if isinstance(error, asyncio.CancelledError):  # by uvicorn alone; the task does nothing else
-        return ServingError(503, "the server is shutting down")
+        return refusal(503, "the server is shutting down")
     _log.exception("a request failed")  # an error in this program ends one request
-    return ServingError(500, typed_line(error))
+    return refusal(500, typed_line(error))
 
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -231,9 +362,32 @@ def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None
     return Response(body, status, headers, media_type="application/json")
 
 
-def _refusal(error: ServingError) -> Response:
+def _refusal(error: ServerError) -> Response:
     headers = {"retry-after": error.retry_after} if error.retry_after else None
     return _json(error_json(error), error.status, headers)
+
+
+def _no_such_path(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{error.detail}: {request.method} {request.url.path}; the API is under /v1"
+    found = _refusal(refusal(error.status_code, one_line(message)))
+    found.headers.update(error.headers or {})
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or a name leads to this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _name_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _client(backend: Backend, chat: ChatRequest, number: int) -> Client:
@@ -246,22 +400,3 @@ def _client(backend: Backend, chat: ChatRequest, number: int) -> Client:
         return backend.complete(messages, sampling, seed)
 
     return complete
-
-
-async def _while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Do ``work``, but drop it, and raise ClientDisconnect, when the client disconnects."""
-
-    async def disconnected() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
-    finally:
-        task.cancel()
-        gone.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
 
-from svr_lightning.core.parsing import self_check_start, verdict_span
+from svr_lightning.core.parsing import plain_fields, self_check_start, verdict_span
 from svr_lightning.core.types import TokenScores
 
 DIGITS = 3
@@ -73,7 +73,7 @@ def scores_of_tokens(
     start = max(text.find(tokens[0][0]), 0) if tokens else 0
     ends = [start, *accumulate((len(piece) for piece, _ in tokens), initial=start)][1:]
     logprobs = [nats for _, nats in tokens]
-    scores = token_scores(text, answer, logprobs, lambda count: ends[count])
+    scores = token_scores(plain_fields(text), answer, logprobs, lambda count: ends[count])
     if spelt.startswith(text[start:]):
         return scores
     return TokenScores(completion_logprob=scores.completion_logprob)

@@ -45,6 +45,20 @@ _OTHER_NUMBER = re.compile(
     r"\w{0,64}\d|[eE][+\u2212-]\d|[.,]\d"
     r"|[ \t]{0,8}[/*^\u00d7\u00f7\u2044\u2215][ \t]{0,8}[+-]?\.?\d|[+\u2212\u2013-]\.?\d"
 )
+_MARKS = "*_`\"'\u201c\u201d\u2018\u2019|\\\u2013\u2014\u2212-"
+_OPENERS = ">[({$\u2192\uff1a\ufe55\ufe30\u2236\uff1d"
+"""What a chat model writes around or instead of the colon of a field: emphasis, the quotes of JSON,
+dashes; and only between a field and its value brackets, arrows and wide colons."""
+_RUN = rf"(?:[\s:={re.escape(_MARKS.removesuffix('-') + _OPENERS)}]|-(?!\.?[0-9]))*"
+_ADORNED = re.compile(
+    rf"(?<![^\W_])(?:_{{0,3}}(?ai:VERDICT){_RUN}"
+    rf"(?:(?:{_WORD}|(?ai:or|and|not))(?![^\W_])[\s,/&{re.escape(_MARKS)}]*)*"
+    rf"|_{{0,3}}(?ai:CONFIDENCE){_RUN}"
+    r"(?P<rated>[0-9][0-9.]*[^\w\n]{0,8}(?ai:/|(?:out\s{1,4})?of\b|on\s{1,4}a\s{1,4}scale\b)"
+    r"(?=[^\w\n]{0,8}(?ai:[0-9]|ten|a?\s?hundred|from|of)))?)"
+)
+_BLANK = {ord(c): " " for c in _MARKS + _OPENERS}
+_NO_NUMBER = {ord(c): "?" for c in "0123456789"}
 
 
 class _Fields(NamedTuple):
@@ -69,6 +83,24 @@ def parse_self_check(text: str, interface: SelfCheckFields = "joint") -> SelfChe
     verdict = fields.verdict or Verdict.UNSURE
     confidence = CONFIDENCE_PRIOR[verdict] if fields.confidence is None else fields.confidence
     return SelfCheck(verdict=verdict, confidence=confidence)
+
+
+def plain_fields(text: str) -> str:
+    """A chat model's text with its self-check in the form that :func:`parse_self_check` reads.
+
+    Models that were not trained for this form adorn it. All characters keep their places. A rating
+    such as ``9 out of 10`` is no number between 0 and 1.
+
+    Examples:
+        >>> plain_fields('**VERDICT:** "CORRECT" - CONFIDENCE: 9 out of 10')
+        '  VERDICT:    CORRECT    CONFIDENCE: ? out of 10'
+    """
+    return _ADORNED.sub(_plain, text)
+
+
+def _plain(field: re.Match[str]) -> str:
+    plain = field[0].translate(_BLANK)
+    return plain.translate(_NO_NUMBER) if field["rated"] else plain
 
 
 def self_check_format_score(text: str, interface: SelfCheckFields = "joint") -> float:

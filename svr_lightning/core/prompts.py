@@ -5,7 +5,10 @@ ones are built only from the question and a :class:`PolicyState`, which has no l
 score or reward. Privileged prompts of other methods take an :class:`OracleState`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import ClassVar, Protocol
 
 from svr_lightning.core.parsing import SelfCheckFields
@@ -149,6 +152,27 @@ def shorten_draft(completion: str, limit: int) -> str:
 def chat(system: str, user: str) -> list[Message]:
     """A prompt of two messages."""
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+
+def in_context(prompt: Sequence[Message], context: Sequence[Message]) -> list[Message]:
+    r"""A prompt after the messages of a conversation.
+
+    What the system says comes first, in one message, and so do successive messages of one role:
+    many chat templates take no others.
+
+    Examples:
+        >>> before = [{"role": "user", "content": "I am Ann."}, {"role": "system", "content": "Hi"}]
+        >>> [message["content"] for message in in_context(chat("Think.", "Who am I?"), before)]
+        ['Think.\n\nHi', 'I am Ann.\n\nWho am I?']
+    """
+    if not context:
+        return list(prompt)
+    head = [one for one in (*prompt[:-1], *context) if one["role"] == "system"]
+    talk = [one for one in (*context, *prompt) if one["role"] != "system"]
+    found: list[Message] = []
+    for role, group in groupby([*head, *talk], key=itemgetter("role")):
+        found.append({"role": role, "content": "\n\n".join(one["content"] for one in group)})
+    return found
 
 
 def _header(state: PolicyState, interface: SelfCheckFields) -> str:

@@ -8,19 +8,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-import httpx
-
 from svr_lightning.core.types import RemoteCompletion
-from svr_lightning.engines.chat_protocol import (
-    ChatError,
-    GoneError,
-    StatusError,
-    read_answer,
-    retry_delay,
-    server_message,
-)
+from svr_lightning.engines.chat_answers import read_answer
+from svr_lightning.engines.chat_protocol import retry_delay
 from svr_lightning.engines.connections import Connections
-from svr_lightning.errors import typed_line
+from svr_lightning.engines.server_error import ServerError
 
 _CONNECT_SECONDS = 10.0
 
@@ -55,57 +47,35 @@ class ChatClient:
         self._key, self._retries = key, retries
         self._http = Connections(concurrency, _CONNECT_SECONDS, key=key)
         self._slots = asyncio.Semaphore(concurrency)
-        self._tries: dict[object, int] = {}
-
-    @property
-    def highest_try(self) -> int:
-        """Of the requests in progress, the number of the latest try."""
-        return max(list(self._tries.values()), default=1)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
 
-    async def complete(self, body: Mapping[str, Any]) -> RemoteCompletion:
+    async def complete(self, body: Mapping[str, Any], seed: int = 0) -> RemoteCompletion:
         """Send a request until it is answered.
 
+        Args:
+            body: of the request.
+            seed: of the waits between tries.
+
         Raises:
-            ChatError: of the last try.
+            ServerError: of the last try.
         """
-        data, jitter = json.dumps(body).encode("ascii"), random.Random(body["seed"])  # noqa: S311
+        data, jitter = json.dumps(body).encode("ascii"), random.Random(seed)  # noqa: S311
         clock = asyncio.get_running_loop().time
-        task = asyncio.current_task()
         async with self._slots:
             deadline = clock() + self._retries.patience
-            try:
-                for tries in count(1):
-                    self._tries[task] = tries
-                    try:
-                        return await self._try(data)
-                    except ChatError as error:
-                        error.tries = tries
-                        first, draw = self._retries.first_delay, jitter.random()
-                        delay = retry_delay(tries, first, draw, error.retry_after)
-                        last = tries >= self._retries.tries or clock() + delay > deadline
-                        if last or not error.temporary:
-                            raise
-                    await asyncio.sleep(delay)
-            finally:
-                self._tries.pop(task, None)
+            for tries in count(1):
+                try:
+                    answer = await self._http.exchange(self._url, data, self._retries.timeout)
+                    return read_answer(answer, self._key)
+                except ServerError as error:
+                    error.tries = tries
+                    first, draw = self._retries.first_delay, jitter.random()
+                    delay = retry_delay(tries, first, draw, error.retry_after)
+                    last = tries >= self._retries.tries or clock() + delay > deadline
+                    if last or not error.temporary:
+                        raise
+                await asyncio.sleep(delay)
         raise AssertionError
-
-    async def _try(self, data: bytes) -> RemoteCompletion:
-        limit = self._retries.timeout
-        try:
-            async with asyncio.timeout(limit):
-                response, answer = await self._http.exchange(self._url, data)
-        except TimeoutError as error:
-            raise GoneError(f"no answer within {limit:.4g} seconds") from error
-        except httpx.RequestError as error:
-            raise GoneError(typed_line(error)) from error
-        if response.status_code == 200:
-            return read_answer(answer)
-        header = response.headers.get("retry-after", "")
-        readable = header and header.isascii() and header.isprintable()
-        message = server_message(answer, self._key)
-        raise StatusError(response.status_code, message, header if readable else None)

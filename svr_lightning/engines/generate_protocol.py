@@ -8,15 +8,12 @@ from msgspec import Meta, Struct, convert
 
 from svr_lightning.core.types import FinishReason
 from svr_lightning.engines.base import Request
+from svr_lightning.engines.server_error import ServerError
 from svr_lightning.errors import one_line
 
 LOGPROBS_MODE = "processed_logprobs"
 """The server's, so that log-probabilities are those at the sampling temperature."""
 _UNREADABLE = (ValueError, RecursionError)  # msgspec's errors are ValueErrors
-
-
-class ServerError(Exception):
-    """What is wrong with a server; others may do."""
 
 
 class Facts(NamedTuple):

@@ -5,6 +5,7 @@ evaluation does not ask for them again.
 """
 
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,14 +14,9 @@ from svr_lightning.core.types import RemoteCompletion
 from svr_lightning.engines.answers import AnswerJournal
 from svr_lightning.engines.base import Engine, Refusal, Request, TextOutput
 from svr_lightning.engines.chat_client import ChatClient, Retries
-from svr_lightning.engines.chat_protocol import (
-    ChatError,
-    MalformedError,
-    UnusableError,
-    request_body,
-    request_key,
-)
+from svr_lightning.engines.chat_protocol import Fields, check_fields, request_body, request_key
 from svr_lightning.engines.in_flight import InFlight
+from svr_lightning.engines.server_error import ServerError
 from svr_lightning.errors import ConfigError, require
 
 DEFAULT_KEY = "OPENAI_API_KEY"
@@ -42,6 +38,8 @@ class OpenAIEngine(Engine):
         patience: seconds after which a request is not sent again.
         first_delay: seconds before the second try; each further wait is twice as long.
         logprobs: ask for the log-probabilities of sampled tokens, which some stopping rules read.
+        fields: renames fields of a request, or leaves them out:
+            ``{max_tokens: max_completion_tokens, temperature: null}``.
 
     Raises:
         ConfigError: if an argument is out of range, or the key cannot be sent.
@@ -62,6 +60,7 @@ class OpenAIEngine(Engine):
         patience: float = 1800.0,
         first_delay: float = 1.0,
         logprobs: bool = False,
+        fields: dict[str, str | None] | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
         check_url(self.base_url, "model.engine.base_url")
@@ -79,6 +78,7 @@ class OpenAIEngine(Engine):
             tries=tries, first_delay=first_delay, timeout=timeout, patience=patience
         )
         self.logprobs = logprobs
+        self.fields: Fields = check_fields(fields or {}, "model.engine.fields")
         self.journal: AnswerJournal | None = None
         self.chat_template_kwargs: Mapping[str, Any] = {}
         self.api_key()  # a variable that is not set is reported before any data is read
@@ -124,8 +124,9 @@ class OpenAIEngine(Engine):
             request.seed,
             chat_template_kwargs=self.chat_template_kwargs,
             logprobs=self.logprobs,
+            fields=self.fields,
         )
-        key = request_key(body)
+        key = request_key(body, request.seed)
         known = None if self.journal is None else self.journal.entries.get(key)
         if known is not None:
             self._recalled.append(TextOutput(id=request.id, completion=known, recalled=True))
@@ -138,7 +139,7 @@ class OpenAIEngine(Engine):
                 retries=self.retries,
             )
             self._requests.open()
-        self._requests.start(request.id, self._complete, body, key)
+        self._requests.start(request.id, self._complete, body, request.seed, key)
 
     def step(self) -> list[TextOutput | Refusal]:
         """Wait until at least one request has ended.
@@ -160,14 +161,14 @@ class OpenAIEngine(Engine):
         """Close the connections; the next submit opens new ones."""
         self._requests.close(lambda: self._client.close())  # opened by the first submit
 
-    def describe_wait(self) -> str:
-        """The highest try among the requests in flight, such as ``try 2 of 6``."""
-        current = self._client.highest_try if self._requests.is_open else 1
-        return f"try {current} of {self.retries.tries}"
-
     def _result(self, number: int, answer: RemoteCompletion | str) -> TextOutput | Refusal:
         if isinstance(answer, RemoteCompletion):
             self._answered += 1
+            if answer.text and not answer.completion_tokens:
+                warnings.warn(
+                    f"{self.base_url} does not count tokens, so records have 0 of them",
+                    stacklevel=2,
+                )
             return TextOutput(id=number, completion=answer)
         self._refused += 1
         # One prompt may be too long. If all are refused, the requests are wrong.
@@ -179,26 +180,26 @@ class OpenAIEngine(Engine):
             )
         return Refusal(id=number, reason=answer)
 
-    async def _complete(self, body: Mapping[str, Any], key: str) -> RemoteCompletion | str:
+    async def _complete(
+        self, body: Mapping[str, Any], seed: int, key: str
+    ) -> RemoteCompletion | str:
         """The answer, kept in the journal, or the reason why this request cannot have one.
 
         Raises:
             ConfigError: if no request can have one.
         """
         try:
-            answer = await self._client.complete(body)
-        except ChatError as error:
+            answer = await self._client.complete(body, seed)
+        except ServerError as error:
             return self._reason(error)
         if self.journal is not None:
             self.journal.add(key, answer)
         return answer
 
-    def _reason(self, error: ChatError) -> str:
-        if isinstance(error, UnusableError):
-            return str(error)
+    def _reason(self, error: ServerError) -> str:
         tries = f"in {error.tries} tries, the last time: {error}"
-        if isinstance(error, MalformedError):
-            return f"no chat completion {tries}"
+        if error.status == 200:
+            return tries if error.temporary else str(error)
         if error.temporary:
             kept = ""
             if self.journal is not None:

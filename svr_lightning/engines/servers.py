@@ -16,18 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from svr_lightning.engines.base import Engine, Output, Request
-from svr_lightning.engines.chat_protocol import MalformedError, server_message
 from svr_lightning.engines.connections import Connections
 from svr_lightning.engines.generate_protocol import (
     Facts,
-    ServerError,
     generate_body,
     least_busy,
     read_facts,
@@ -36,9 +33,10 @@ from svr_lightning.engines.generate_protocol import (
 from svr_lightning.engines.in_flight import InFlight
 from svr_lightning.engines.lora import acting_weights
 from svr_lightning.engines.openai import check_url
+from svr_lightning.engines.server_error import TIMED_OUT, ServerError
 from svr_lightning.engines.vllm_process import processes
 from svr_lightning.engines.vllm_weights import is_tied, is_vision, wrap
-from svr_lightning.errors import ConfigError, one_line, require, typed_line
+from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.files import check_folder
 
 FILE_BYTES = 2**30
@@ -274,22 +272,12 @@ class ServersEngine(Engine):
         data = None if body is None else json.dumps(body).encode("ascii")
         for last in (False, True):
             try:
-                async with asyncio.timeout(self.timeout):
-                    response, answer = await self._http.exchange(url + path, data)
-                if response.status_code == 200:
-                    return answer
-                fault = f"HTTP {response.status_code} from {path}, {server_message(answer)}"
-                last = last or not response.is_server_error
-            except TimeoutError:
-                fault, last = f"no answer from {path} within {self.timeout:.4g} seconds", True
-            except httpx.RequestError as error:
-                fault = typed_line(error)
-            except MalformedError as error:
-                fault, last = str(error), True
-            if last:
-                break
+                return await self._http.exchange(url + path, data, self.timeout)
+            except ServerError as error:
+                if last or error.status in (200, TIMED_OUT) or not error.temporary:
+                    raise ServerError(f"{path}: {error}") from error
             await asyncio.sleep(_PAUSE)
-        raise ServerError(fault)
+        raise AssertionError
 
 
 def _warn(url: str, fault: str) -> None:

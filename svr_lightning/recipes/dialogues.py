@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from svr_lightning.core.parsing import (
     SelfCheckFields,
     parse_self_check,
+    plain_fields,
     self_check_format_score,
 )
 from svr_lightning.core.prompts import first_turn_messages, neutral, refinement_messages
@@ -24,6 +25,7 @@ from svr_lightning.core.types import (
     DraftState,
     Message,
     Problem,
+    RemoteCompletion,
     SelfCheck,
     TokenScores,
     Trajectory,
@@ -208,12 +210,18 @@ def ask(
         Turn(
             index=past[-1].index + 1 if past else 1,
             completion=completion,
-            check=dialogue.read(completion.text),
+            check=check_of(dialogue, completion),
             answer=(answer := task.extract_answer(completion.text)),
             scores=scores_of(completion, answer) if scores_of else NO_SCORES,
         )
         for past, completion in zip(pasts, completions, strict=True)
     ]
+
+
+def check_of(dialogue: Dialogue, completion: AnyCompletion) -> SelfCheck | None:
+    """The self-check of a completion. A chat server's model may adorn it, the policy never does."""
+    from_server = isinstance(completion, RemoteCompletion)
+    return dialogue.read(plain_fields(completion.text) if from_server else completion.text)
 
 
 def chain(

@@ -1,29 +1,28 @@
-"""What an answer of a server means, on plain values."""
+"""What is sent to a chat server, and what its answers mean, on plain values."""
 
 import json
 from typing import Any
 
 import pytest
 
+from svr_lightning.core.parsing import parse_self_check, plain_fields
 from svr_lightning.core.types import Decoding, FinishReason
+from svr_lightning.engines.chat_answers import read_answer
 from svr_lightning.engines.chat_protocol import (
-    MalformedError,
-    UnusableError,
-    is_temporary,
-    read_answer,
+    check_fields,
     request_body,
     request_key,
     retry_delay,
-    server_message,
 )
 from svr_lightning.engines.openai import OpenAIEngine
+from svr_lightning.engines.server_error import ServerError, error_in, is_temporary
 from svr_lightning.errors import ConfigError
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
 
 
-def answer(message: Any, finish_reason: Any = "stop", usage: Any = USAGE) -> bytes:
-    choice = {"message": message, "finish_reason": finish_reason}
+def answer(message: Any, finish_reason: Any = "stop", usage: Any = USAGE, **more: Any) -> bytes:
+    choice = {"message": message, "finish_reason": finish_reason, **more}
     return json.dumps({"choices": [choice], "usage": usage}).encode()
 
 
@@ -31,6 +30,10 @@ def test_an_answer_is_text_reason_and_counts() -> None:
     read = read_answer(answer({"content": "hi"}, "length"))
     assert (read.text, read.finish_reason, read.truncated) == ("hi", FinishReason.LENGTH, True)
     assert (read.prompt_tokens, read.completion_tokens) == (7, 3)
+
+
+def part(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"type": kind, **fields}
 
 
 @pytest.mark.parametrize(
@@ -41,11 +44,40 @@ def test_an_answer_is_text_reason_and_counts() -> None:
         # The template opened the block, so that the policy only closes it.
         ({"content": "a</think>b"}, "stop", "<think>\na</think>b"),
         ({"content": "a</think><think>b"}, "stop", "<think>\na</think><think>b"),
-        # The server split the reasoning off, under one of two names.
+        # The server split the reasoning off, under one of three names.
         ({"content": "b", "reasoning_content": "a\n"}, "stop", "<think>\na\n</think>\nb"),
         ({"content": "\nb", "reasoning": "\na\n"}, "stop", "<think>\na\n</think>\nb"),
+        ({"content": "b", "thinking": "a"}, "stop", "<think>\na</think>\nb"),
         ({"content": None, "reasoning": "a"}, "stop", "<think>\na</think>\n"),
         ({"content": None, "reasoning": "a"}, "length", "<think>\na"),
+        # Content in parts: OpenAI, Mistral, Claude, other clients.
+        ({"content": [part("text", text="b"), part("text", text="c")]}, "stop", "bc"),
+        ({"content": ["b", "c"]}, "stop", "bc"),
+        (
+            {
+                "content": [
+                    part("thinking", thinking=[part("text", text="a"), part("text", text="a")]),
+                    part("text", text="b"),
+                ]
+            },
+            "stop",
+            "<think>\naa</think>\nb",
+        ),
+        (
+            {"content": [part("thinking", thinking="a", signature="s"), part("text", text="b")]},
+            "stop",
+            "<think>\na</think>\nb",
+        ),
+        (
+            {"content": [part("reasoning", summary=[part("summary_text", text="a")]), "b"]},
+            "stop",
+            "<think>\na</think>\nb",
+        ),
+        (
+            {"content": [part("redacted_thinking", data="x"), part("output_text", text="b")]},
+            "stop",
+            "b",
+        ),
     ],
 )
 def test_reasoning_stands_before_the_content_as_the_policy_wrote_it(
@@ -55,40 +87,138 @@ def test_reasoning_stands_before_the_content_as_the_policy_wrote_it(
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("reason", "truncated"),
     [
-        b"",
-        b"<html>busy</html>",
-        b"[]",
-        b'{"choices": []}',
-        b"[" * 100_000,
-        b'{"choices": [{"message": null, "finish_reason": "stop"}]}',
-        answer({"content": [{"type": "text"}]}),
-        answer({"content": "b", "reasoning": 3}),
-        b"\xff\xfe",
+        *((one, False) for one in ("stop", "eos", "eos_token", "STOP", "end_turn", None, "else")),
+        *((one, True) for one in ("length", "max_tokens", "MAX_TOKENS", "model_length")),
     ],
 )
-def test_what_is_no_chat_completion_is_malformed(body: bytes) -> None:
-    with pytest.raises(MalformedError):
-        read_answer(body)
+def test_a_completion_ends_with_many_words_of_which_some_mean_a_limit(
+    reason: str | None, truncated: bool
+) -> None:
+    assert read_answer(answer({"content": "x"}, reason)).truncated == truncated
+
+
+def test_a_completion_may_say_nothing_of_its_end_and_its_size() -> None:
+    read = read_answer(b'{"choices": [{"message": {"content": "x"}}]}')
+    assert (read.text, read.truncated, read.completion_tokens) == ("x", False, 0)
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("usage", "counts"),
     [
-        (answer({"content": "x"}, "content_filter"), "content_filter"),
-        (answer({"content": "x"}, None), "none"),
-        (answer({"content": "x"}, ["stop"]), "none"),
-        (answer({"content": "x"}, usage=None), "no usage"),
-        (answer({"content": "x"}, usage={"prompt_tokens": 1}), "no usage"),
-        (answer({"content": "x"}, usage={**USAGE, "completion_tokens": -1}), "no usage"),
-        (answer({"content": "x"}, usage={**USAGE, "completion_tokens": True}), "no usage"),
-        (answer({"content": "x"}, usage={**USAGE, "prompt_tokens": 10**30}), "no usage"),
+        ({"prompt_tokens": 7.0, "completion_tokens": 3.0}, (7, 3)),
+        ({"input_tokens": 7, "output_tokens": 3}, (7, 3)),
+        ({"prompt_tokens": 7, "completion_tokens": None}, (7, 0)),
+        (None, (0, 0)),
+        ([], (0, 0)),
+        ({"prompt_tokens": True, "completion_tokens": -1}, (0, 0)),
+        ({"prompt_tokens": 10**30, "completion_tokens": float("nan")}, (0, 0)),
     ],
 )
-def test_an_answer_that_cannot_be_counted_says_what_it_lacks(body: bytes, said: str) -> None:
-    with pytest.raises(UnusableError, match=said):
+def test_a_usage_that_says_nothing_is_not_known(usage: Any, counts: tuple[int, int]) -> None:
+    read = read_answer(answer({"content": "x"}, usage=usage))
+    assert (read.prompt_tokens, read.completion_tokens) == counts
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (answer({"content": None, "refusal": "I cannot."}), "I cannot."),
+        (answer({"content": [part("refusal", refusal="I cannot.")]}), "I cannot."),
+        (answer({"content": "I cannot."}, "refusal"), "I cannot."),
+        (answer({"content": None}, "content_filter"), "the server ended it with 'content_filter'"),
+        (answer({"content": ""}, "SAFETY"), "the server ended it with 'safety'"),
+    ],
+)
+def test_a_refusal_keeps_its_words_and_its_tokens(body: bytes, words: str) -> None:
+    with pytest.raises(ServerError, match="the model refuses: ") as caught:
         read_answer(body)
+    refusal = caught.value.refusal
+    assert refusal is not None
+    assert (refusal.text, refusal.completion_tokens, caught.value.temporary) == (words, 3, False)
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "code", "status"),
+    [
+        ({"error": {"message": "no credit", "code": "quota"}}, "no credit (quota)", "quota", 200),
+        ({"error": {"message": "slow down", "code": 429}}, "slow down (429)", "429", 429),
+        ({"error": "model not found"}, "model not found", None, 200),
+        ({"object": "error", "message": "bad key", "code": 401}, "bad key (401)", "401", 401),
+        ([{"error": {"code": 400, "message": "no seed"}}], "no seed (400)", "400", 400),
+        ({"detail": "Not Found"}, "Not Found", None, 200),
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}},
+         "busy (overloaded_error)", "overloaded_error", 200),
+        ({"choices": [{"message": {"content": ""}, "finish_reason": "error",
+                       "error": {"code": 502, "message": "gone"}}]}, "gone (502)", "502", 502),
+        ({"choices": [], "error": {"message": "hm"}}, "hm", None, 200),
+    ],
+)  # fmt: skip
+def test_an_error_in_an_answer_is_the_servers_own_message_code_and_status(
+    body: Any, message: str, code: str | None, status: int
+) -> None:
+    with pytest.raises(ServerError) as caught:
+        read_answer(json.dumps(body).encode())
+    error = caught.value
+    assert (str(error), error.code, error.status) == (message, code, status)
+    assert error.temporary == (status in (200, 429, 502))
+
+
+@pytest.mark.parametrize(
+    ("body", "came"),
+    [
+        (b"", "nothing"),
+        (b"<html>busy</html>", "'<html>busy</html>'"),
+        (b"\xff\xfe", "'\ufffd\ufffd'"),
+        (b"[" * 100_000, "'" + "[" * 50),
+        (b"[]", "a list"),
+        (b"null", "null"),
+        (b'"text"', "text"),
+        (b'{"choices": []}', "an object with choices"),
+        (b'{"model": "m", "message": {"content": "x"}, "done": true}', "with model, message, done"),
+        (b'{"choices": [{"message": null}]}', "an object with choices"),
+        (answer({"content": [{"type": "text"}]}), "an object with choices"),
+        (answer({"content": 3}), "an object with choices"),
+        (answer({"content": "b", "reasoning": 3}), "an object with choices"),
+    ],
+)
+def test_what_is_no_chat_completion_is_described(body: bytes, came: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        read_answer(body)
+    assert str(caught.value).startswith("no chat completion but ")
+    assert came in str(caught.value)
+    assert caught.value.temporary
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "confidence"),
+    [
+        ("**VERDICT:** CORRECT; **CONFIDENCE:** 0.95", "CORRECT", 0.95),
+        ("__Verdict__: _correct_, __Confidence__: _95%_", "CORRECT", 0.95),
+        ('{"verdict": "CORRECT", "confidence": 0.95}', "CORRECT", 0.95),
+        ("VERDICT\uff1aCORRECT\nCONFIDENCE\uff1a0.95", "CORRECT", 0.95),
+        ("VERDICT - CORRECT; CONFIDENCE \u2013 0.95", "CORRECT", 0.95),
+        ("VERDICT -> `INCORRECT`", "INCORRECT", 0.2),
+        ("| VERDICT | CORRECT |\n| CONFIDENCE | 0.95 |", "CORRECT", 0.95),
+        # What is no verdict, or no confidence, stays none.
+        ("**VERDICT:** **CORRECT**, **INCORRECT**, or **UNSURE**", "UNSURE", 0.5),
+        ('"verdict": "CORRECT/INCORRECT"', "UNSURE", 0.5),
+        ("VERDICT: CORRECT; CONFIDENCE: 9 out of 10", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE: **9** / **10**", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE: 9 (of ten)", "CORRECT", 0.8),
+        ("VERDICT: CORRECT; CONFIDENCE: -0.95", "CORRECT", 0.0),
+        ("VERDICT: CORRECT; CONFIDENCE: 0.95 of course", "CORRECT", 0.95),
+    ],
+)
+def test_a_self_check_of_a_chat_model_is_read_through_its_adornment(
+    text: str, verdict: str, confidence: float
+) -> None:
+    for shown in (text, f"I am sure.\n<self_check>{text}</self_check>"):
+        plain = plain_fields(shown)
+        assert len(plain) == len(shown)  # places of tokens stay
+        check = parse_self_check(plain)
+        assert (check.verdict.value, check.confidence) == (verdict, confidence)
 
 
 def test_fields_that_only_some_servers_know_are_sent_where_they_say_something() -> None:
@@ -103,12 +233,25 @@ def test_fields_that_only_some_servers_know_are_sent_where_they_say_something() 
         "top_p": 1.0,
         "seed": 5,
     }
+    assert request_body("m", messages, greedy, 2**63 - 1, chat_template_kwargs={})["seed"] < 2**31
     drawn = Decoding(max_completion_tokens=9, temperature=0.6, top_p=0.9, top_k=20)
     full = request_body("m", messages, drawn, 5, chat_template_kwargs={"a": False})
     assert (full["top_k"], full["top_p"], full["chat_template_kwargs"]) == (20, 0.9, {"a": False})
-    assert request_key(plain) == request_key(dict(reversed(plain.items())))
-    changed = [{**plain, name: "other"} for name in plain]
-    assert len({request_key(body) for body in [plain, full, *changed]}) == 2 + len(plain)
+    assert request_key(plain, 5) == request_key(dict(reversed(plain.items())), 5)
+    changed = [{**plain, name: "other"} for name in plain if name != "seed"]
+    keys = {request_key(body, 5) for body in [plain, full, *changed]}
+    assert len({*keys, request_key(plain, 6)}) == 2 + len(plain)
+
+
+def test_a_field_is_sent_under_the_name_that_the_server_takes_or_not_at_all() -> None:
+    own = {"max_tokens": "max_completion_tokens", "temperature": None, "seed": "random_seed"}
+    sampling, messages = Decoding(max_completion_tokens=9, temperature=0.6), [{"role": "user"}]
+    body = request_body("m", messages, sampling, 5, chat_template_kwargs={}, fields=own)
+    assert (body["max_completion_tokens"], body["random_seed"]) == (9, 5)
+    assert body.keys() == {"model", "messages", "max_completion_tokens", "top_p", "random_seed"}
+    for wrong in ({"messages": None}, {"seed": 3}, []):
+        with pytest.raises(ConfigError, match="--x must map some of max_tokens, temperature"):
+            check_fields(wrong, "--x")
 
 
 def test_waits_double_lose_up_to_half_by_chance_and_have_an_end() -> None:
@@ -142,14 +285,16 @@ def test_what_may_pass_is_temporary_and_what_is_refused_is_not() -> None:
 
 
 def test_a_servers_message_becomes_one_short_line() -> None:
-    assert server_message(b'{"error": {"message": "too\\nlong", "code": 400}}') == "too long"
-    assert server_message(b'{"message": "older"}') == "older"
-    assert server_message(b'{"error": "plain"}') == "plain"
-    assert server_message(b"\x1b[2J<html>") == "?[2J<html>"
-    assert server_message(b"") == "no message"
-    assert len(server_message(b"x" * 10**6)) < 310
+    def line(body: bytes, key: str | None = None) -> str:
+        return error_in(body, key)[0]
+
+    assert line(b'{"error": {"message": "too\\nlong", "code": 400}}') == "too long"
+    assert line(b'{"message": "older"}') == "older"
+    assert line(b"\x1b[2J<html>") == "?[2J<html>"
+    assert line(b"") == ""
+    assert len(line(b"x" * 10**6)) < 310
     # Also of a key that the line would cut.
-    assert "secret" not in server_message(b"x" * 285 + b" my-secret-key", "my-secret-key")
+    assert "secret" not in line(b"x" * 285 + b" my-secret-key", "my-secret-key")
 
 
 @pytest.mark.parametrize(

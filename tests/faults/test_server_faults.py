@@ -58,16 +58,32 @@ def metrics(url: str) -> str:
     ("fault", "tries", "status", "words"),
     [
         (Reply(b"", drop=True), 3, 502, "the model's server: RemoteProtocolError"),
-        (Reply(b"\x00\xff garbage"), 3, 502, "no chat completion"),
+        (Reply(b"\x00\xff garbage"), 3, 502, "no chat completion but '?"),
         (Reply(b"[" * 50_000), 3, 502, "no chat completion"),
         (Reply(b'{"error": "over\\u001b[31m"}', 500), 3, 502, "HTTP 500, over?[31m"),
         (Reply(b"slow down", 429, {"Retry-After": "7"}), 1, 429, "HTTP 429, slow down"),
         (Reply(b"", 429, {"Retry-After": "\xe9"}), 3, 429, "HTTP 429, no message"),
-        (Reply(b'{"error": "prompt too long"}', 400), 1, 400, "HTTP 400, prompt too long"),
-        (Reply(b"key upstream-secret is wrong", 401), 1, 500, "HTTP 401, key [key] is wrong"),
-        (completion(SURE, usage=None), 1, 500, "no usage"),
+        (Reply(b"key upstream-secret is wrong", 401), 1, 401, "HTTP 401, key [key] is wrong"),
+        (Reply(b"not you", 403), 1, 403, "HTTP 403, not you"),
+        (Reply(b"no such model", 404), 1, 404, "HTTP 404, no such model"),
+        (Reply(b'{"error": "over"}'), 3, 502, "the model's server: over"),
+        (Reply(b"", 307, {"Location": "http://h/v1"}), 1, 502, "a redirect to http://h/v1; give"),
+        (Reply(b"x", headers={"Content-Encoding": "gzip"}), 1, 502, "its answer is compressed"),
     ],
-    ids=["dropped", "garbage", "deep", "500", "429", "429-odd", "400", "401", "no-usage"],
+    ids=[
+        "dropped",
+        "garbage",
+        "deep",
+        "500",
+        "429",
+        "429-odd",
+        "401",
+        "403",
+        "404",
+        "200",
+        "307",
+        "packed",
+    ],
 )
 def test_a_fault_of_the_models_server_is_reported_and_the_next_request_is_answered(
     fault: Reply, tries: int, status: int, words: str
@@ -142,8 +158,9 @@ def test_a_model_server_that_is_killed_is_reported_and_its_successor_is_used() -
 
 
 def test_a_fault_of_a_request_for_a_stream_has_its_status() -> None:
-    with behind(completion(DOUBT), Reply(b"", 400)) as (url, _):
+    with behind(Reply(b"", 400), Reply(b"", 429, {"Retry-After": "9"})) as (url, _):
         assert chat(url, stream=True).status_code == 400
+        assert chat(url, stream=True).headers["retry-after"] == "9"
 
 
 # --- clients -----------------------------------------------------------------------------------
@@ -231,6 +248,7 @@ def test_a_client_that_does_not_read_takes_no_place() -> None:
             connection.connect((host, int(port)))
             body = json.dumps({"messages": [USER], "stream": True}).encode()
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\n"
+            head += "Content-Type: application/json\r\n"
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             deadline = time.monotonic() + 30
             while 'outcome="answered"' not in metrics(url):
@@ -250,7 +268,10 @@ USER = {"role": "user", "content": QUESTION}
         (b"[" * 100_000, 400, "no JSON"),
         ([], 400, "the body: Expected `object`"),
         ({"messages": [1]}, 400, "messages[0]: Expected `object`"),
-        ({"messages": []}, 400, "none with the role user"),
+        ({"messages": []}, 400, "messages: the last one must be the user's"),
+        ({"messages": [USER, {"role": "assistant", "content": "x"}]}, 400, "must be the user's"),
+        ({"messages": [{"role": "tool", "content": "x"}, USER]}, 400, "messages[0]: tools and"),
+        ({"messages": [{"role": "system", "content": [{}]}, USER]}, 400, "messages[0].content: m"),
         ({"messages": [{"role": "user", "content": [{"image_url": ""}]}]}, 400, "must be text"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, "no valid Unicode"),
         ({"messages": [USER], "model": "other\x1b[31m"}, 404, "no model 'other?[31m'"),
@@ -277,7 +298,8 @@ def test_wrong_requests_are_refused_by_the_field(
     sound: str, body: Any, status: int, words: str
 ) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    said = httpx.post(f"{sound}/chat/completions", content=data)
+    json_alone = {"content-type": "application/json"}
+    said = httpx.post(f"{sound}/chat/completions", content=data, headers=json_alone)
     assert said.status_code == status
     assert words in message(said)
     assert said.content.isascii()

@@ -105,7 +105,7 @@ def test_a_request_is_what_an_engine_would_be_asked(tmp_path: Path) -> None:
     first, second = server.bodies
     assert first["messages"] == first_turn_messages(get_task("countdown"), PROBLEMS[0])
     assert says("8+4+2", "UNSURE", 0.1) in second["messages"][1]["content"]
-    seeds = [derive_seed(RUN_SEED, step=0, problem_id="a", turn=turn) for turn in (1, 2)]
+    seeds = [derive_seed(RUN_SEED, step=0, problem_id="a", turn=t) % 2**31 for t in (1, 2)]
     assert [first["seed"], second["seed"]] == seeds
     assert (first["max_tokens"], first["temperature"], "top_k" in first) == (30, 0.0, False)
     assert "Authorization" not in server.headers[0]
@@ -183,8 +183,8 @@ def test_a_server_that_lets_nobody_in_ends_the_run_at_once(
 
 UNUSABLE = {
     "too long": Reply(b'{"error": {"message": "maximum context length is 1024"}}', status=400),
-    "no usage": completion("x", usage=None),
-    "another end": completion("x", finish_reason="content_filter"),
+    "a refusal": completion(None, message={"content": None, "refusal": "I cannot."}),
+    "filtered": completion("", finish_reason="content_filter"),
     "never JSON": Reply(b"<html>"),
 }
 
@@ -195,10 +195,9 @@ UNUSABLE = {
         UNUSABLE.values(),
         [
             "turn 2: the server refuses it: HTTP 400, maximum context length is 1024",
-            "turn 2: the server's answer has no usage, so its tokens cannot be counted",
-            "turn 2: the server ended it with 'content_filter', neither 'stop' nor 'length'",
-            "turn 2: no chat completion in 6 tries, the last time: the answer is no chat "
-            "completion",
+            "turn 2: the model refuses: I cannot.",
+            "turn 2: the model refuses: the server ended it with 'content_filter'",
+            "turn 2: in 6 tries, the last time: no chat completion but '<html>'",
         ],
         strict=True,
     ),
@@ -261,15 +260,11 @@ def test_a_server_that_says_nothing_is_given_up_within_the_patience_for_one_requ
     began = time.monotonic()
     with ChatServer(silent) as server:
         asking = remote(server, tmp_path, concurrency=1, timeout=1.0, patience=2.5)
-        waits: list[str] = []
-        watcher = threading.Timer(1.5, lambda: waits.append(asking.engine.describe_wait()))
-        watcher.start()
         said = r"did not answer in 3 tries, the last time: no answer within 1 seconds"
         with pytest.raises(ConfigError, match=said):
             asking.solve(PROBLEMS, "toy")
         over.set()
     assert time.monotonic() - began < 15
-    assert waits == ["try 2 of 6"]
 
 
 def test_a_torn_line_of_the_answers_is_asked_for_again_and_a_foreign_one_is_named(

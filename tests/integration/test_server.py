@@ -135,10 +135,13 @@ def test_an_unmodified_client_gets_the_accepted_turn(proxy: str) -> None:
     )
     texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     assert "".join(texts) == SURE
-    assert [c.choices[0].finish_reason for c in chunks if c.choices] == [None, "stop"]
+    assert [c.choices[0].finish_reason for c in chunks if c.choices] == [None, None, "stop"]
     assert chunks[-1].usage == said.usage
+    for turn in found["turns"]:
+        del turn["text"]  # the texts are not repeated
     assert chunks[-2].model_dump()["svr"] == found
     assert [model.id for model in client.models.list()] == ["svr"]
+    assert client.models.retrieve("svr").id == "svr"
     client.close()
 
 
@@ -178,19 +181,31 @@ def test_an_answer_names_its_certificate_unless_the_request_departs(
             assert (other["certificate"], other["uncertified"]) == (None, [departure])
 
 
-def test_what_has_no_effect_is_named(proxy: str, upstream: Scripted) -> None:
+def test_a_conversation_stands_before_the_question_in_every_turn(
+    proxy: str, upstream: Scripted
+) -> None:
     said = chat(
         proxy,
         messages=[
-            {"role": "system", "content": "Be brief."},
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": "My name is Ann."},
+            {"role": "assistant", "content": "hi"},
             {"role": "user", "content": [{"type": "text", "text": QUESTION}]},
         ],
         stop=["\n"],
     )
-    assert said.json()["svr"]["ignored"] == ["messages[0]", "stop"]
+    assert said.json()["svr"]["ignored"] == ["stop"]
     task = svr.get_task("countdown")
-    first = svr.first_turn_messages(task, task.from_question(QUESTION))
-    assert upstream.bodies[-2]["messages"] == first
+    system, question = svr.first_turn_messages(task, task.from_question(QUESTION))
+    first, second = [body["messages"] for body in upstream.bodies[-2:]]
+    assert first == [
+        {"role": "system", "content": system["content"] + "\n\nBe brief."},
+        {"role": "user", "content": "My name is Ann."},
+        {"role": "assistant", "content": "hi"},
+        question,
+    ]
+    assert second[:3] == first[:3]
+    assert second[3]["content"].startswith("[T=2]")
 
 
 def test_metrics_count_requests_turns_and_tokens(upstream: Scripted) -> None:

@@ -1,0 +1,138 @@
+"""Connections of clients: not too many, none of them silent for long, headers of bounded size.
+
+uvicorn alone waits forever for the first request of a connection, and takes connections until the
+process has no file descriptor left. Its parser h11 bounds headers; another one would not.
+"""
+
+import asyncio
+import resource
+import socket
+from functools import partial
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from svr_lightning.control.server import Limits
+
+GRACE = 10
+"""Seconds for running requests after SIGTERM."""
+_OTHER_FILES = 64
+"""File descriptors beside those of connections."""
+_QUEUE = 1024
+"""Connections that the system holds until this process takes them."""
+
+
+class Listener(uvicorn.Server):
+    """Serves an application on a socket that is bound, within limits.
+
+    Args:
+        app: the application.
+        limits: on connections, headers and waits.
+        options: further ones of uvicorn.
+    """
+
+    def __init__(self, app: Any, limits: Limits, **options: Any) -> None:
+        self.most = most_connections(limits.connections)
+        self.waiting: dict[_Connection, None] = {}
+        """Connections without a request in progress, those that have waited longest first."""
+        self.open = 0
+        self.limits = limits
+        settings: dict[str, Any] = {
+            "http": partial(_Connection, self),
+            "ws": "none",
+            "access_log": False,
+            "server_header": False,
+            "h11_max_incomplete_event_size": limits.head,
+            "timeout_graceful_shutdown": GRACE,
+            # Clients close idle connections first (httpx after 5 seconds): a request that was on
+            # its way to a closed one would fail.
+            "timeout_keep_alive": limits.idle_seconds,
+            "backlog": min(self.most, 128),  # taken in one go, before one of them can be closed
+            **options,
+        }
+        super().__init__(uvicorn.Config(app, **settings))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, with a longer queue than is taken in one go."""
+        await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(_QUEUE)
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed if it waits too long for a request, or is in the way of one."""
+
+    def __init__(self, listener: Listener, **options: Any) -> None:
+        super().__init__(**options)
+        self._listener, self._timer = listener, None
+
+    _timer: asyncio.TimerHandle | None
+
+    @property
+    def _busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        listener = self._listener
+        listener.open += 1
+        if listener.open > listener.most:
+            oldest = next(iter(listener.waiting), self)
+            listener.waiting.pop(oldest, None)
+            oldest.transport.abort()
+        self._wait(listener.limits.head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._listener.open -= 1
+        self._stop_waiting()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._busy:
+            self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._busy:  # the next request may have come before the answer
+            limits, unread = self._listener.limits, self.conn.their_state is h11.SEND_BODY
+            self._wait(limits.head_seconds if unread else limits.idle_seconds)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for a request, however slowly its header arrives."""
+        self._stop_waiting()
+        if not self.transport.is_closing():
+            self._listener.waiting[self] = None
+        self._timer = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        self._listener.waiting.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket at the address, which does not accept connections yet.
+
+    Raises:
+        OSError: if there can be none.
+    """
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Its connections inherit this: clients that vanished without a word are noticed in the end.
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    try:
+        found.bind((host, port))
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def most_connections(wanted: int) -> int:
+    """As many as wanted, or as the process has file descriptors for."""
+    # Each may need another one upstream, and as many may be taken before one is closed.
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(min(wanted, (files - _OTHER_FILES) // 3), 1)

@@ -1,0 +1,192 @@
+"""What chat servers answer: the one description, for Controller, serve and the engine alike.
+
+Servers agree on the envelope and on little else. Content is text or a list of parts; reasoning has
+a field or a part of its own; a completion ends with a dozen words; usage may lack; and an error may
+come with status 200. docs/serving.md lists servers.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, ValidationError, convert
+
+from svr_lightning.core.types import FinishReason, RemoteCompletion
+from svr_lightning.engines.server_error import ServerError, error_in, is_temporary
+from svr_lightning.errors import one_line
+
+_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+_CUT = {"length", "max_tokens", "max_length", "max_output_tokens", "model_length", "token_limit"}
+"""Words for a completion that reached a limit, in small letters."""
+_REFUSED = {"content_filter", "refusal", "safety", "recitation", "prohibited_content", "blocklist"}
+_FAILED = {"error", "abort", "aborted", "cancelled", "insufficient_system_resource"}
+_SPOKEN = ("text", "content", "output_text")
+"""Fields of a part that hold text, or further parts."""
+_THOUGHT = ("thinking", "reasoning", "reasoning_content", "reasoning_text", "summary")
+"""Fields of a part, and types of parts, that hold reasoning."""
+
+
+class _Message(Struct):
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    thinking: Any = None
+    refusal: Any = None
+    tool_calls: Any = None
+
+
+class _Choice(Struct):
+    message: _Message
+    finish_reason: Any = None
+    logprobs: Any = None
+    error: Any = None
+
+
+class _Answer(Struct):
+    choices: Annotated[list[_Choice], Meta(min_length=1)]
+    usage: Any = None
+
+
+class _Token(Struct):
+    token: str
+    logprob: Annotated[float, Meta(gt=-(2.0**1000), le=0)]
+
+
+class _Logprobs(Struct):
+    content: list[_Token]
+
+
+def read_answer(body: bytes, key: str | None = None) -> RemoteCompletion:
+    """Read a server's answer of status 200; see :func:`read_completion`."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        shown, _, _ = error_in(body, key)
+        raise _unreadable(repr(shown) if shown else "nothing") from error
+    return read_completion(answer, key)
+
+
+def read_completion(answer: Any, key: str | None = None) -> RemoteCompletion:
+    """The completion in a server's answer, which may be any JSON value.
+
+    Args:
+        answer: the value.
+        key: kept out of messages.
+
+    Raises:
+        ServerError: if it is an error or no chat completion, or the model refused.
+    """
+    try:
+        found = convert(answer, _Answer)
+        choice, message = found.choices[0], found.choices[0].message
+        pieces = list(_pieces(message.content))
+        refusal = "".join(_refusals(message))
+        aside = message.reasoning_content or message.reasoning or message.thinking
+        thoughts = [(True, text) for _, text in _pieces(aside)]
+    except (ValidationError, RecursionError) as error:
+        raise _no_completion(answer, key) from error
+    reason = str(choice.finish_reason).casefold()
+    if choice.error or reason in _FAILED:
+        said, code, status = error_in({"error": choice.error or f"it ended with {reason}"}, key)
+        raise _of_answer(said, code, status)
+    if message.content and not (pieces or refusal or message.tool_calls):
+        raise _no_completion(answer, key)
+    content = "".join(text for thought, text in pieces if not thought)
+    completion = RemoteCompletion(
+        text=_whole("".join(t for thought, t in [*thoughts, *pieces] if thought), content, reason),
+        finish_reason=FinishReason.LENGTH if reason in _CUT else FinishReason.STOP,
+        prompt_tokens=_count(found.usage, "prompt_tokens", "input_tokens"),
+        completion_tokens=_count(found.usage, "completion_tokens", "output_tokens"),
+        tokens=_tokens(choice.logprobs),
+    )
+    if reason in _REFUSED or (refusal and not content):
+        words = refusal or content or f"the server ended it with {reason!r}"
+        refused = replace(completion, text=words)
+        raise ServerError(f"the model refuses: {one_line(words)}", status=200, refusal=refused)
+    if message.tool_calls and not completion.text:
+        raise ServerError("the model calls a tool, and none was offered", status=200)
+    return completion
+
+
+def _no_completion(answer: Any, key: str | None) -> ServerError:
+    """The error in the answer; if there is none, what came instead of a completion."""
+    said, code, status = error_in(answer, key)
+    if said:
+        return _of_answer(said, code, status)
+    kind = {dict: "an object", list: "a list", str: "text", type(None): "null"}
+    came = kind.get(type(answer), type(answer).__name__)
+    if isinstance(answer, dict) and answer:
+        came += " with " + ", ".join(map(str, answer))
+    return _unreadable(came)
+
+
+def _unreadable(came: str) -> ServerError:
+    message = f"no chat completion but {one_line(came)}"
+    return ServerError(message, status=200, temporary=True)
+
+
+def _of_answer(message: str, code: str | None, status: int) -> ServerError:
+    """An error within an answer of status 200; one that gives no status may pass."""
+    named = f"{message} ({code})" if code and code not in message else message
+    passes = is_temporary(status) if status else True
+    return ServerError(named, status=status or 200, code=code, temporary=passes)
+
+
+def _refusals(message: _Message) -> Iterator[str]:
+    """What a refusal says, in a field or in parts of its own."""
+    parts = message.content if isinstance(message.content, list) else []
+    for part in [{"refusal": message.refusal}, *parts]:
+        said = part.get("refusal") if isinstance(part, dict) else None
+        if isinstance(said, str):
+            yield said
+
+
+def _pieces(content: Any, thought: bool = False) -> Iterator[tuple[bool, str]]:
+    """The texts of a content, and whether each is reasoning; a part of another kind has none.
+
+    Raises:
+        ValidationError: if something stands where text should.
+    """
+    if isinstance(content, str):
+        yield thought, content
+    elif isinstance(content, list):
+        for part in content:
+            yield from _pieces(part, thought)
+    elif isinstance(content, dict):
+        thinks = thought or any(word in str(content.get("type")) for word in _THOUGHT)
+        for name in (*_THOUGHT, *_SPOKEN):
+            yield from _pieces(content.get(name), thinks or name in _THOUGHT)
+    elif content is not None:
+        raise ValidationError(f"a {type(content).__name__} instead of text")
+
+
+def _count(usage: Any, *names: str) -> int:
+    """A count of tokens under one of these names; 0 if it is not known."""
+    fields = usage if isinstance(usage, dict) else {}
+    counts: list[Any] = [fields.get(name) for name in names]
+    valid = (int(one) for one in counts if type(one) in (int, float) and 0 < one < 2**31)
+    return next(valid, 0)
+
+
+def _tokens(logprobs: Any) -> tuple[tuple[str, float], ...]:
+    """Each token's text and log-probability; none if one of them is anything else."""
+    try:
+        return tuple((one.token, one.logprob) for one in convert(logprobs, _Logprobs).content)
+    except ValidationError:
+        return ()
+
+
+def _whole(reasoning: str, content: str, reason: str) -> str:
+    """The completion as the policy wrote it, with reasoning that the server separated.
+
+    SPEC rule 1: a ``<think>`` that the template opened belongs to the text.
+    """
+    if not reasoning:
+        opens, closes = content.find(_THINK_OPEN), content.find(_THINK_CLOSE)
+        left_open = closes >= 0 and not 0 <= opens < closes
+        return f"{_THINK_OPEN}\n{content}" if left_open else content
+    thought = f"{_THINK_OPEN}\n" + reasoning.removeprefix("\n")
+    if not content and reason in _CUT:
+        return thought  # cut off in mid-thought
+    return f"{thought}{_THINK_CLOSE}\n" + content.removeprefix("\n")
