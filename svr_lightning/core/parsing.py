@@ -93,7 +93,7 @@ def plain_fields(text: str) -> str:
 
     Examples:
         >>> plain_fields('**VERDICT:** "CORRECT" - CONFIDENCE: 9 out of 10')
-        '  VERDICT:    CORRECT    CONFIDENCE: ? out of 10'
+        '**VERDICT:    CORRECT    CONFIDENCE: ? out of 10'
     """
     return _ADORNED.sub(_plain, text)
 
