@@ -126,14 +126,6 @@ def test_a_promise_is_about_all_data_sets_together(tmp_path: Path) -> None:
     assert found(samples)["data"]["datasets"] == {"bad": 100}
 
 
-def test_promises_that_only_the_middle_of_the_grid_can_keep_are_found_there(samples: Path) -> None:
-    # 1 stops nowhere and takes 630 tokens; .70 and below stop two in ten wrongly; between, 173.
-    between = ("--max-tokens", "220", "--token-bound", "2000")
-    assert certify(samples, *between, max_pse="0.05") == 0
-    certified = [row["threshold"] for row in found(samples)["candidates"] if row["certified"]]
-    assert certified == [0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75]
-
-
 def with_rule(folder: Path, rows: list[dict[str, Any]], rule: StopRule, turns: int) -> Path:
     """An evaluation of every turn, whose results quote a stopping rule."""
     evaluation = {"model": {"evaluation": {"stop": rule_as_config(rule)}}}
@@ -156,18 +148,6 @@ def test_a_policy_that_states_no_verdict_is_certified_with_its_own_rule(tmp_path
     paper = with_rule(tmp_path / "paper", rows, Confident(), 3)
     assert certify(paper, "--write", str(policy)) == 2  # no threshold stops where none is CORRECT
     assert (policy / "operating_point.json").read_bytes() == before
-
-
-def test_a_threshold_that_accepts_no_answer_is_never_written(
-    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    policy = tmp_path / "policy"
-    policy.mkdir()
-    grid = ("--thresholds", "0.55", "1.0", "--write", str(policy))
-    assert certify(samples, *grid, max_pse="0.03") == 1
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "only thresholds that accept no answer keep the promise: pse at most 0.03" in shown
-    assert read_operating_point(policy) is None
 
 
 def test_a_rule_on_log_probabilities_is_certified_and_one_without_threshold_is_refused(
@@ -232,15 +212,6 @@ def test_variants_of_one_problem_are_one_observation_on_one_side(
     assert certify(samples, "--thresholds", "0.99", "--calibrate-on", "0.5", max_pse="0.2") == 0
     assert found(samples)["data"]["datasets"] == {"toy": 100}
     assert found(samples)["data"]["clusters"] == 50
-
-
-def test_thresholds_that_return_the_same_are_one_row(
-    samples: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert certify(samples) == 0
-    shown = capsys.readouterr().out
-    assert "0.75-0.99" in shown
-    assert "0.85" not in shown
 
 
 def test_a_certificate_is_checked_on_new_problems(

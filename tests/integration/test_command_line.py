@@ -19,7 +19,7 @@ from svr_lightning.cli.inputs import read_questions
 from svr_lightning.cli.main import READING
 from svr_lightning.cli.messages import explain
 from svr_lightning.cli.training import best_checkpoint
-from svr_lightning.errors import ConfigError, did_you_mean
+from svr_lightning.errors import ConfigError
 from svr_lightning.files import config_file
 from svr_lightning.training.module import SVRModule
 
@@ -114,15 +114,6 @@ def test_a_configuration_is_found_by_name_or_path(
     (tmp_path / "gsm8k.yaml").touch()
     assert config_file("gsm8k.yaml") == Path("gsm8k.yaml")
     assert config_file("gsm8k") == ROOT / "configs" / "gsm8k.yaml"
-
-
-def test_a_name_is_compared_within_its_section() -> None:
-    known = ["model.sampling.top_p", "model.evaluation.top_p", "trainer.max_steps"]
-    assert (
-        did_you_mean("model.evaluation.topp", known) == "; did you mean 'model.evaluation.top_p'?"
-    )
-    assert did_you_mean("max_step", known) == "; did you mean 'trainer.max_steps'?"
-    assert did_you_mean("speed", known) == ""
 
 
 # --- what the parser refuses --------------------------------------------------------------------
@@ -363,10 +354,3 @@ def test_the_best_checkpoint_of_shards_is_a_folder(tmp_path: Path) -> None:
 def test_a_run_without_a_best_checkpoint_is_named(tmp_path: Path, saved: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"--ckpt_path best: .* give last or a file"):
         best_checkpoint(monitored(tmp_path, **saved))
-
-
-def test_a_damaged_checkpoint_cannot_say_which_one_is_best(tmp_path: Path) -> None:
-    trainer = monitored(tmp_path)
-    (tmp_path / "last.ckpt").write_bytes(b"no checkpoint")
-    with pytest.raises(ConfigError, match="does not name the best one of 'accuracy'"):
-        best_checkpoint(trainer)

@@ -59,16 +59,6 @@ def test_the_order_follows_from_seed_and_epoch_alone() -> None:
     assert first[0] == [f"made/{number}" for number in (27, 18, 26, 5, 4, 23, 36, 7)]
 
 
-def test_reading_data_leaves_the_global_generator_alone() -> None:
-    data = module(val=[made("held-out", 9)])
-    before = torch.get_rng_state()
-    epoch(data)
-    for loader in data.val_dataloader():
-        list(loader)
-    data.fresh_problems(0, 5)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_an_epoch_drops_the_last_incomplete_batch_and_repeats_nothing() -> None:
     batches = epoch(module())
     assert [len(batch) for batch in batches] == [8, 8, 8, 8]  # 37 = 4 * 8 + 5
@@ -90,14 +80,6 @@ def test_ranks_cut_every_global_batch_into_contiguous_slices(ranks: int) -> None
     shares = [epoch(module(rank, ranks), number=3) for rank in range(ranks)]
     joined = [[id_ for share in shares for id_ in share[step]] for step in range(len(whole))]
     assert joined == whole
-
-
-def test_the_loaders_batches_are_lists_of_problems_read_in_this_process() -> None:
-    loader = module().train_dataloader()
-    batch = next(iter(loader))
-    assert isinstance(batch, list)
-    assert all(isinstance(problem, Problem) for problem in batch)
-    assert loader.num_workers == 0
 
 
 def test_a_batch_that_does_not_divide_among_the_processes_is_refused() -> None:
@@ -179,13 +161,6 @@ def test_lightning_will_not_replace_these_samplers() -> None:
         assert isinstance(loader.sampler, DistributedSampler)
 
 
-def test_validation_and_test_sets_may_be_absent() -> None:
-    data = module()
-    data.setup("fit")
-    assert data.val_dataloader() == []
-    assert data.test_dataloader() == []
-
-
 @pytest.mark.parametrize(
     ("stage", "key"), [("validate", "data.val"), ("test", "data.test"), ("predict", "data.pred")]
 )
@@ -203,12 +178,6 @@ def test_a_set_beside_others_may_not_be_named_like_their_average() -> None:
     with pytest.raises(ConfigError, match=r"data\.test: \['math'\] are the names of averages"):
         SVRDataModule(test=[made("math"), made("x")])
     SVRDataModule(train=made("math"), val=[made("all")])
-
-
-@pytest.mark.parametrize("name", ["problems_per_step", "eval_batch_size"])
-def test_sizes_must_be_positive(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"data.{name}=0 must be at least 1"):
-        SVRDataModule(**{name: 0})
 
 
 def test_setup_reads_what_its_stage_needs_and_logs_a_fingerprint(
@@ -327,14 +296,6 @@ def test_lightning_runs_every_stage_in_these_orders(tmp_path: Path) -> None:
     assert model.seen["val"] == held_out
     trainer(tmp_path).predict(model, datamodule=data)
     assert model.seen["predict"] == [f"p/{i}" for i in range(9)]
-
-
-def test_lightning_trains_without_validation_data(tmp_path: Path) -> None:
-    model = Recorder()
-    data = SVRDataModule(train=made(), problems_per_step=8)
-    trainer(tmp_path, max_epochs=1).fit(model, datamodule=data)
-    assert len(model.seen["train"]) == 32
-    assert model.seen["val"] == []
 
 
 def test_validation_data_is_not_read_by_a_training_that_does_not_validate(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Adaptive inference against a real HTTP server, healthy and faulty."""
 
-import json
 import threading
 import time
 from collections.abc import Sequence
@@ -133,11 +132,8 @@ def test_turns_follow_at_once_and_requests_in_flight_are_bounded(tmp_path: Path)
 
 FAULTS = {
     "too many requests": Reply(b"{}", status=429, headers={"Retry-After": "0"}),
-    "server error": Reply(b"oops", status=500),
-    "no gateway": Reply(b"<html>", status=502),
     "dropped connection": Reply(b"", drop=True),
     "half an answer": Reply(b'{"choices', headers={"Content-Length": "900"}, drop=False),
-    "no JSON": Reply(b"<html>"),
     "ten megabytes": Reply(b" " * 10 * 2**20 + completion("x").body),
     "slow": Reply(b"{}", delay=4.5),
 }
@@ -307,14 +303,3 @@ def test_a_server_that_tells_log_probabilities_can_be_stopped_by_them(
     (record,) = records
     assert len(record["turns"]) == (1 if known else 2)
     assert record["turns"][0].get("completion_logprob") == (-0.5 if known else None)
-
-
-def test_model_text_of_any_kind_survives_the_wire_and_the_disk(tmp_path: Path) -> None:
-    hostile = "\x1b[2J[bold]\u2028\x00\ud800 \U0001f600</think>"
-    with ChatServer(lambda *_: completion(hostile)) as server:
-        first = evaluate(server, tmp_path, PROBLEMS[:1])
-        assert evaluate(server, tmp_path, PROBLEMS[:1]) == first
-        assert len(server.bodies) == 2
-    assert [turn["text"] for turn in first[0]["turns"]] == ["<think>\n" + hostile] * 2
-    assert len((answers(tmp_path)).read_text(encoding="ascii").splitlines()) == 2
-    assert json.loads((answers(tmp_path)).read_text().splitlines()[0])["text"].endswith(hostile)

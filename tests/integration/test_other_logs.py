@@ -192,9 +192,3 @@ def test_a_promise_on_early_stops_is_refused_of_a_log_with_one_turn_each(
     (line,) = capsys.readouterr().err.splitlines()
     assert "no answer could break the promise pse at most 0.05 with T_max = 1" in line
     assert "promise --max-wrong-accepted instead" in line
-
-
-def test_a_confidence_that_rounding_puts_above_one_is_one(tmp_path: Path) -> None:
-    log = tmp_path / "log.csv"
-    log.write_text(f"id,confidence,correct,note\na,1.0000000000000002,1,{'x' * 200_000}\n")
-    assert load_log(log).confidence.tolist() == [[1.0]]

@@ -1,6 +1,5 @@
 """What showed labels in its prompts is marked wherever a report names it, whatever it is called."""
 
-import json
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,9 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.types import Verdict
-from svr_lightning.report.drawing import shown
 from svr_lightning.report.figures import all_figures
-from svr_lightning.report.numbers import PRIVILEGED
-from svr_lightning.report.runs import Method, read_methods
+from svr_lightning.report.runs import read_methods
 from tests.trajectories import save, uncensored
-
-LONG = "a name that is longer than figures, lists and terminals have room for, by quite a bit"
 
 
 def protocol(*, uses_labels: Any) -> dict[str, Any]:
@@ -72,28 +67,3 @@ def test_one_privileged_seed_or_data_set_marks_the_method(runs: Path, tmp_path: 
     sets = read_methods([f"m={runs / 'plain'}", f"m={tmp_path / 'other'}"])
     assert [(method.name, len(method.runs)) for method in seeds] == [("m (privileged)", 2)]
     assert [(method.name, len(method.runs)) for method in sets] == [("m (privileged)", 1)]
-
-
-@pytest.mark.parametrize("value", [None, "false", {"a": 1}, 0])
-def test_what_is_not_true_marks_nothing(tmp_path: Path, value: Any) -> None:
-    save(tmp_path / "a", uncensored(), protocol(uses_labels=value))
-    save(tmp_path / "b", uncensored(), {"protocol": value})
-    save(tmp_path / "c", uncensored())
-    methods: list[Method] = read_methods([str(tmp_path / name) for name in "abc"])
-    assert [method.name for method in methods] == ["a", "b", "c"]
-
-
-def test_where_a_name_is_cut_its_mark_stays(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert shown("x" * 50 + PRIVILEGED, 20) == "x" * 19 + "\u2026" + PRIVILEGED
-    arguments = [f"{LONG}={runs / 'labels'}", f"SVR={runs / 'plain'}"]
-    assert main(["report", *arguments, "--out", str(tmp_path)]) == 0
-    page = (tmp_path / "index.html").read_text(encoding="ascii")
-    assert f"{LONG[:80]} (privileged) <small>6</small>" in page
-    assert f'<span class="grey">{LONG[:80]} (privileged)</span>' in page
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 80
-    assert f"{LONG} (privileged)" in " ".join(out.split())
-    names = [one["name"] for one in json.loads((tmp_path / "report.json").read_text())["methods"]]
-    assert names == [f"{LONG} (privileged)", "SVR"]

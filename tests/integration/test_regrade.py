@@ -11,9 +11,7 @@ from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.results import RESULTS, SAMPLES, read_samples
 from svr_lightning.cli.main import read_files as run
 from svr_lightning.cli.regrade import regrade
-from svr_lightning.core.types import Problem
-from svr_lightning.tasks.base import GradingError, Task
-from svr_lightning.tasks.grading import Grader, get_grader
+from svr_lightning.tasks.grading import get_grader
 from tests.trajectories import records_of, turn, write_results
 
 
@@ -85,18 +83,6 @@ def test_labels_by_the_paper_are_given_back_by_the_papers_grader() -> None:
     assert regrade(graded, get_grader("paper")) == graded
 
 
-def test_a_turn_that_cannot_be_graded_counts_as_wrong_and_says_why() -> None:
-    class Broken(Grader):
-        name = "broken"
-
-        def grade(self, task: Task, completion: str, problem: Problem) -> bool:
-            raise GradingError("gone")
-
-    graded = regrade(records_of(RECORDS[-1:]), Broken())
-    assert graded[0].turns[0].correct is False
-    assert graded[0].turns[0].grading_error == "gone"
-
-
 @pytest.mark.parametrize(
     ("changes", "arguments", "message"),
     [
@@ -149,14 +135,3 @@ def test_a_task_that_only_the_file_names_is_not_imported(
     assert not mark.exists()
     run("regrade", [*arguments, "--task", "evil_task.Task"])
     assert mark.exists()
-
-
-def test_a_fault_in_a_file_does_not_colour_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / SAMPLES
-    path.write_text(json.dumps(record("\x1b[31mred\x07", "1", "5", True, task="?")) + "\n")
-    assert run("regrade", [str(path), "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert "[31mred" in said
-    assert said.rstrip("\n").isprintable()

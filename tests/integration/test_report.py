@@ -18,10 +18,10 @@ from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import all_figures, rule_numbers
 from svr_lightning.report.numbers import text_of
 from svr_lightning.report.page import POLICY, page
-from svr_lightning.report.runs import Method, compare_rules, heading, read_methods
+from svr_lightning.report.runs import compare_rules, read_methods
 from svr_lightning.report.tables import all_tables, headline
 from svr_lightning.report.text import tables_tex, visible
-from svr_lightning.report.trajectories import CLASSES, classes, trajectories
+from svr_lightning.report.trajectories import classes, trajectories
 from tests.hostile_text import EVIL
 from tests.synthetic import recording
 from tests.trajectories import pool, record, records_of, save, turn, turn_tables, uncensored
@@ -61,12 +61,6 @@ def test_the_same_name_is_another_data_set_or_another_seed(tmp_path: Path) -> No
     (table,) = [t for t in all_tables([method]) if t.name == "main_results"]
     assert table.rows[0] == ["SVR", *["0.500 \u00b1 0.000"] * 3]
     assert table.head == ("Method", "GSM8K", "MATH500", "All-2")
-
-
-def test_a_heading_names_a_few_methods_and_counts_many() -> None:
-    methods = [Method(given=name, runs=[]) for name in ("GRPO", "SVR", "a", "b", "c", "d", "e")]
-    assert heading(methods[:2]) == "GRPO, SVR"
-    assert heading(methods) == "7 methods"
 
 
 def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Path) -> None:
@@ -417,7 +411,3 @@ def test_a_fault_of_the_command_line_is_one_line(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert words in error
-
-
-def test_the_kinds_of_trajectories_have_a_name_each() -> None:
-    assert len(set(CLASSES.values())) == len(CLASSES) == 5

@@ -108,13 +108,6 @@ def test_csv_rows_are_under_a_header_and_faults_name_their_line(tmp_path: Path) 
     assert (one.payload["nums"], one.reference) == ([3, 5, 8], "16")
 
 
-def test_an_interval_in_a_csv_cell_stays_text_and_a_list_of_texts_does_not(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text('problem,answer\nWhich interval?,"[1, 2]"\nWhich two?,"[""3"", ""4""]"\n')
-    problems = load_problems(DataSource(name="own", task="math", path=str(path)))
-    assert [problem.reference for problem in problems] == ["[1, 2]", "3,4"]
-
-
 def test_a_mapped_column_is_read_before_others_that_the_task_knows(tmp_path: Path) -> None:
     row = {"problem": "old", "question": "older", "mine": "new", "answer": "1", "fixed": "2"}
     path = write_lines(tmp_path / "rows.jsonl", [row])
@@ -153,12 +146,6 @@ def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path:
     assert 'Unknown split "dev". Should be one of ' in error_of(gsm8k(tmp_path, split="dev"))
 
 
-def test_a_folder_whose_files_name_no_split_is_read_whole(tmp_path: Path) -> None:
-    write_lines(tmp_path / "b.jsonl", ROWS[1:2])
-    write_lines(tmp_path / "a.jsonl", ROWS[:1])
-    assert [problem.id for problem in load_problems(gsm8k(tmp_path))] == ["a", "toy/1"]
-
-
 def test_subset_is_a_sub_folder_of_a_folder(tmp_path: Path) -> None:
     write_lines(tmp_path / "main" / "train.jsonl", ROWS[:1])
     write_lines(tmp_path / "socratic" / "train.jsonl", ROWS)
@@ -166,12 +153,6 @@ def test_subset_is_a_sub_folder_of_a_folder(tmp_path: Path) -> None:
     assert "/other doesn't contain any data files. Check the files" in error_of(
         gsm8k(tmp_path, subset="other")
     )
-
-
-def test_limit_takes_the_first_rows(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "rows.jsonl", ROWS)
-    assert [problem.id for problem in load_problems(gsm8k(path, limit=2))] == ["a", "toy/1"]
-    assert len(load_problems(gsm8k(path, limit=99))) == 3
 
 
 def test_the_embedded_problems_load_by_split() -> None:
@@ -273,12 +254,6 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     assert "/empty doesn't contain any data files" in error_of(gsm8k(tmp_path / "empty"))
 
 
-def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    (tmp_path / "rows.parquet").write_bytes(b"plain text")
-    assert "cannot read rows.parquet: " in error_of(gsm8k(tmp_path / "rows.parquet"))
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -370,12 +345,6 @@ def test_a_source_without_usable_rows_is_an_error(tmp_path: Path) -> None:
     assert "No row is left: check the task and the columns" in error_of(bad, "skip")
 
 
-def test_an_unknown_task_names_the_known_ones(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "rows.jsonl", ROWS)
-    source = DataSource(name="toy", task="chess", path=str(path))
-    assert "unknown task 'chess'; known: countdown, gsm8k, math" in error_of(source)
-
-
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
@@ -459,16 +428,3 @@ def test_real_benchmark_files_load_whole(
 ) -> None:
     source = DataSource(name=file, task=task, path=str(shared_data / f"{file}.jsonl"))
     assert len(load_problems(source)) == rows
-
-
-def test_the_two_empty_golds_of_math_train_are_found(
-    shared_data: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = shared_data / "math_train.jsonl"
-    source = DataSource(name="math", task="math", path=str(path))
-    assert "2 of 7500 rows cannot be used: math_train.jsonl:5342: the gold" in error_of(source)
-    with caplog.at_level(logging.WARNING):
-        problems = load_problems(source, "skip")
-    assert len(problems) == 7_498
-    assert "math_train.jsonl:5342" in caplog.text
-    assert "math_train.jsonl:5344" in caplog.text
