@@ -25,7 +25,7 @@ def module(**changes: Any) -> SVRModule:
     settings: dict[str, Any] = {
         "policy": PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
         "recipe": SVR(group_size=4, horizon=2, length_scale=92, loss=LossSpec(beta=0.1)),
-        "sampling": Decoding(max_completion_tokens=64),
+        "sampling": Decoding(max_completion_tokens=32),
         "optimizer": OptimizerConfig(lr=1e-3),
         "reference": ReferenceConfig(every=2),
         "evaluation": EvaluationConfig(max_turns=2, max_completion_tokens=64),

@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback
 
 from svr_lightning.callbacks import RolloutLog
 from svr_lightning.core.losses import LossSpec
+from svr_lightning.core.types import Decoding
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.grpo_mt import GRPOMT
@@ -61,6 +62,7 @@ def fit(recipe: Recipe, folder: Path, *callbacks: Callback) -> SVRModule:
     module = small_fit.module(
         policy=PolicyConfig(max_prompt_tokens=640, max_model_len=800),
         recipe=recipe,
+        sampling=Decoding(max_completion_tokens=64),
         evaluation=EvaluationConfig(max_turns=2, adaptive=False, max_completion_tokens=24),
     )
     trainer = small_fit.trainer(
