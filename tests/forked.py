@@ -9,6 +9,7 @@ new interpreter.
 import multiprocessing
 import os
 import runpy
+import socket
 import sys
 from collections.abc import Mapping
 from multiprocessing.process import BaseProcess
@@ -41,6 +42,26 @@ def wait(process: BaseProcess, timeout: float = 600) -> int:
     process.join(timeout)
     assert process.exitcode is not None, f"process {process.pid} still runs"
     return process.exitcode
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def finish_ranks(folder: Path, *arguments: str, module: str) -> None:
+    """Run a module as two processes that torch joins; both have to succeed."""
+    shared = {"WORLD_SIZE": "2", "NODE_RANK": "0"}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    logs = [folder / f"{rank}.log" for rank in range(2)]
+    processes = [
+        start(log, *arguments, module=module, **shared, RANK=str(rank), LOCAL_RANK=str(rank))
+        for rank, log in enumerate(logs)
+    ]
+    codes = [wait(process) for process in processes]
+    assert codes == [0, 0], [log.read_text()[-2000:] for log in logs]
 
 
 def _run(module: str, arguments: tuple[str, ...], log: Path, variables: Mapping[str, str]) -> None:

@@ -199,6 +199,7 @@ def everything(trainer: Any, module: SVRModule) -> Seen:
 
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+LAUNCHERS = (*VARIABLES, "NODE_RANK")
 SECOND_GPU = 2
 """The first one that ``trainer.devices: [2, 3]`` uses."""
 
@@ -219,8 +220,8 @@ class Placed(TransformersEngine):
 
 def ddp_under_slurm(folder: Path) -> Seen:
     """DDP as tasks of one SLURM node, which sets none of the variables of other launchers."""
-    ours = {name: os.environ.pop(name) for name in ("LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")}
-    rank = ours["LOCAL_RANK"]
+    ours = {name: os.environ.pop(name) for name in LAUNCHERS}
+    rank = ours["RANK"]
     slurm = {
         **{"SLURM_JOB_NAME": "svr", "SLURM_JOB_ID": "4711", "SLURM_NTASKS": "2"},
         **{"SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1", "SLURM_NODEID": "0"},

@@ -1,6 +1,5 @@
 """Countdown: rows, equations evaluated exactly, output convention."""
 
-import json
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.arithmetic import MAX_DEPTH, MAX_LENGTH, ExpressionError, evaluate
 from svr_lightning.tasks.countdown import Countdown
+from tests.commands import jsonl
 from tests.limits import bounded_processor_time
 
 TASK = Countdown()
@@ -287,8 +287,7 @@ def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> 
 
 @pytest.mark.parametrize("name", ["countdown", "countdown_extra1024"])
 def test_every_real_problem_is_solved_by_its_solution_alone(shared_data: Path, name: str) -> None:
-    for line in (shared_data / f"{name}.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    for row in jsonl(shared_data / f"{name}.jsonl"):
         problem = TASK.from_row(row)
         assert problem.id == row["id"]
         assert problem.question == TASK.from_row({k: row[k] for k in ("nums", "target")}).question

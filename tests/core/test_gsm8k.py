@@ -1,6 +1,5 @@
 """GSM8K: rows, extraction, numeric comparison, output convention."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.gsm8k import GSM8K
+from tests.commands import jsonl
 from tests.limits import bounded_processor_time
 
 TASK = GSM8K()
@@ -236,8 +236,7 @@ def test_a_megabyte_of_anything_is_graded_in_bounded_time(hostile_text: str) -> 
 
 @pytest.mark.parametrize("name", ["gsm8k_train", "gsm8k_test"])
 def test_every_real_problem_accepts_its_gold_alone(shared_data: Path, name: str) -> None:
-    for line in (shared_data / f"{name}.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    for row in jsonl(shared_data / f"{name}.jsonl"):
         hub = TASK.from_row({"question": row["question"], "answer": row["solution"]})
         assert hub == replace(TASK.from_row(row), id="")
         assert TASK.grade(f"<answer>{row['solution']}</answer>", hub)

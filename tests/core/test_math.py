@@ -1,6 +1,5 @@
 """MATH family: rows, boxed extraction, the paper's equivalence, output convention."""
 
-import json
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from svr_lightning.tasks.latex import (
     read_number,
 )
 from svr_lightning.tasks.math import Math
+from tests.commands import jsonl
 from tests.limits import bounded_processor_time
 from tests.math_answers import EQUAL
 
@@ -299,8 +299,7 @@ WITHOUT_GOLD = {"math/train/5341", "math/train/5343"}  # \boxed{} in the origina
     "name", ["math_train", "math500", "aime26", "amc23", "olympiadbench", "minerva_math"]
 )
 def test_every_real_problem_accepts_its_gold_alone(shared_data: Path, name: str) -> None:
-    for line in (shared_data / f"{name}.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    for row in jsonl(shared_data / f"{name}.jsonl"):
         if row["id"] in WITHOUT_GOLD:
             with pytest.raises(ValueError, match="empty"):
                 TASK.from_row(row)
@@ -313,8 +312,7 @@ def test_every_real_problem_accepts_its_gold_alone(shared_data: Path, name: str)
 
 @pytest.mark.parametrize("name", ["math_train", "math500", "minerva_math"])
 def test_the_box_of_a_real_solution_is_the_gold(shared_data: Path, name: str) -> None:
-    for line in (shared_data / f"{name}.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    for row in jsonl(shared_data / f"{name}.jsonl"):
         if row["id"] not in WITHOUT_GOLD:
             hub = TASK.from_row({"problem": row["question"], "solution": row["solution"]})
             assert hub.reference == TASK.from_row(row).reference

@@ -1,6 +1,5 @@
 """Two processes train what one does: under DDP, under ZeRO-2, through accumulation and resuming."""
 
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,26 +23,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
     """What each of two processes saw in the trainings of ``tests.rank_trainings``."""
     pytest.importorskip("deepspeed")
     folder = tmp_path_factory.mktemp("ranks")
-    codes = run_two(folder)
-    logs = [(folder / f"{rank}.log").read_text()[-2000:] for rank in range(2)]
-    assert codes == [0, 0], logs
+    forked.finish_ranks(folder, str(folder), module="tests.rank_trainings")
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
-
-
-def run_two(folder: Path) -> list[int]:
-    """Exit codes of two processes of ``tests.rank_trainings``."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = []
-    for rank in range(2):
-        environment = {
-            **{"LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "NODE_RANK": "0"},
-            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-        }
-        log, program = folder / f"{rank}.log", "tests.rank_trainings"
-        processes.append(forked.start(log, str(folder), module=program, **environment))
-    return [forked.wait(process) for process in processes]
 
 
 @pytest.fixture(scope="module")

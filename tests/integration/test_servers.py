@@ -1,6 +1,5 @@
 """An engine made of several servers, each of them a real HTTP server, healthy and faulty."""
 
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -284,22 +283,8 @@ def test_a_request_can_be_dropped_and_none_is_taken_without_weights(
 def test_two_processes_push_once_and_share_the_slots(
     servers: list[TokenServer], tmp_path: Path
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     urls = ",".join(server.url for server in servers)
-    processes = [
-        forked.start(
-            tmp_path / f"{rank}.log",
-            *(str(tmp_path / "weights"), urls),
-            module="tests.servers_rank",
-            **{"RANK": str(rank), "WORLD_SIZE": "2"},
-            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-        )
-        for rank in range(2)
-    ]
-    codes = [forked.wait(process) for process in processes]
-    assert codes == [0, 0], [(tmp_path / f"{rank}.log").read_text()[-2000:] for rank in range(2)]
+    forked.finish_ranks(tmp_path, str(tmp_path / "weights"), urls, module="tests.servers_rank")
     state = dict(tiny_qwen3(tie_word_embeddings=False).named_parameters())
     for server in servers:
         assert server.pushes == 1

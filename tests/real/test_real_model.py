@@ -24,11 +24,11 @@ from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import get_task
 from svr_lightning.training.policy import stop_token_ids
 from tests import tolerance
+from tests.commands import ROOT, jsonl
 from tests.requests import finish, plain_scores
 from tests.vllm.serving import served_at
 
 pytestmark = pytest.mark.real
-ROOT = Path(__file__).resolve().parents[2]
 END = 2
 """The id of ``<|im_end|>``."""
 
@@ -126,8 +126,7 @@ def test_predict_answers_a_question(
     assert main(command) == 0
     shown = capsys.readouterr().out
     assert "turn 1" in shown
-    (line,) = (tmp_path / "eval" / "predict" / "samples.jsonl").read_text().splitlines()
-    record = json.loads(line)
+    (record,) = jsonl(tmp_path / "eval" / "predict" / "samples.jsonl")
     assert record["question"] == "How many legs do three cats have?"
     assert len(record["turns"]) == 2
     for turn in record["turns"]:
@@ -164,8 +163,7 @@ def recorded(
 
 def records(folder: Path) -> list[dict[str, Any]]:
     """The engines' scores differ by rounding."""
-    lines = (folder / "eval" / "test" / "samples.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines]
+    found = jsonl(folder / "eval" / "test" / "samples.jsonl")
     for record in found:
         for turn in record["turns"]:
             for name in ("verdict_probability", "answer_logprob", "completion_logprob"):

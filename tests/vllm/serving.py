@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -24,9 +23,7 @@ class VLLMServer:
     """
 
     def __init__(self, model: Path, name: str, log: Path, *options: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = forked.free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._log = log
         self._options = [

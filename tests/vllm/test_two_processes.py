@@ -4,9 +4,7 @@ The training is done once without an interruption and once by tasks of SLURM tha
 back into the queue.
 """
 
-import json
 import signal
-import socket
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests import forked
+from tests.commands import jsonl, logged
 from tests.faults.runs import differences, wait_for
 from tests.models import tiny_qwen3
 from tests.scripted import TOKENIZER
@@ -65,16 +64,13 @@ def start(
         *("--data.problems_per_step", "4", "--data.train", SOURCE),
         *("--data.val", DEV, "--data.test", "[]", *extra),
     ]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     log = folder.with_suffix(".log")
     if not tasks:
         return [forked.start(log, *command)]
     job = {
         **{"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "svr", "SLURM_NODELIST": "127.0.0.1"},
         **{"SLURM_NTASKS": str(tasks), "SLURM_NTASKS_PER_NODE": str(tasks), "SLURM_NNODES": "1"},
-        **{"SLURM_NODEID": "0", "MASTER_PORT": str(port)},
+        **{"SLURM_NODEID": "0", "MASTER_PORT": str(forked.free_port())},
     }
     return [
         forked.start(log, *command, **job, SLURM_PROCID=str(task), SLURM_LOCALID=str(task))
@@ -105,20 +101,11 @@ def whole(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sampled(folder: Path, step: int, key: str = "text") -> dict[tuple[str, int], list[Any]]:
     """The texts of a step's trajectories, by problem and sample."""
-    lines = [json.loads(line) for line in (folder / "rollouts.jsonl").open()]
     return {
         (line["id"], line["sample"]): [turn[key] for turn in line["turns"]]
-        for line in lines
+        for line in jsonl(folder / "rollouts.jsonl")
         if line["step"] == step
     }
-
-
-def logged(folder: Path, key: str) -> list[float]:
-    """The values of a key, one for each step."""
-    lines = (folder / "metrics.csv").read_text().splitlines()
-    found = [float(line.split(",")[2]) for line in lines if f",{key}," in line]
-    assert len(found) == STEPS
-    return found
 
 
 def test_two_processes_roll_out_and_evaluate_what_one_would(alone: Path, whole: Path) -> None:
@@ -129,10 +116,12 @@ def test_two_processes_roll_out_and_evaluate_what_one_would(alone: Path, whole: 
     assert sampled(whole, 1, "correct") != sampled(alone, 1, "correct")
     assert sampled(whole, STEPS) != first
     for step in (2, STEPS):
-        records = whole / "eval" / f"step-{step:06d}" / "samples.jsonl"
-        assert len(records.read_text().splitlines()) == HELD_OUT
-    assert all(share > 0.5 for share in logged(whole, "engine/changed_frac"))
-    assert max(logged(whole, GAP)) < rounding(whole)
+        records = jsonl(whole / "eval" / f"step-{step:06d}" / "samples.jsonl")
+        assert len(records) == HELD_OUT
+    values = logged(whole)
+    assert len(values[GAP]) == STEPS
+    assert all(share > 0.5 for share in values["engine/changed_frac"].values())
+    assert max(values[GAP].values()) < rounding(whole)
 
 
 def test_tasks_of_slurm_that_are_killed_and_queued_again_end_like_an_uninterrupted_training(
@@ -147,4 +136,4 @@ def test_tasks_of_slurm_that_are_killed_and_queued_again_end_like_an_uninterrupt
     assert not (folder / "policy").exists()
     finish(start(policy, folder, *ZERO2, "--ckpt_path", "last", tasks=2), folder)
     assert differences(whole, folder, rounded=(GAP,)) == []
-    assert max(logged(folder, GAP)) < rounding(folder)
+    assert max(logged(folder)[GAP].values()) < rounding(folder)

@@ -1,10 +1,10 @@
 """A training, whole, on vLLM."""
 
-import csv
 import json
 from pathlib import Path
 
 from tests import forked
+from tests.commands import TINY, logged
 from tests.vllm.conftest import rounding
 
 STEPS = 3
@@ -15,7 +15,7 @@ HELD_OUT = (
 
 def test_the_embedded_policy_trains_on_vllm(tmp_path: Path) -> None:
     command = [
-        *("fit", "--config", "configs/countdown_tiny.yaml"),
+        *("fit", *TINY),
         *("--trainer.default_root_dir", str(tmp_path), "--model.micro_batch_size", "48"),
         *("--model.engine", "svr_lightning.engines.vllm.VLLMEngine"),
         *("--trainer.enable_progress_bar", "false", "--trainer.max_steps", str(STEPS)),
@@ -26,9 +26,8 @@ def test_the_embedded_policy_trains_on_vllm(tmp_path: Path) -> None:
     for name in ("before", "after"):
         results = json.loads((tmp_path / "eval" / name / "results.json").read_text())
         assert results["datasets"]["held_out"]["n"] == 12
-    with (tmp_path / "metrics.csv").open(newline="") as stream:
-        values = {(row["key"], int(row["step"])): row["value"] for row in csv.DictReader(stream)}
+    values = logged(tmp_path)
     # Every step was sampled by the very weights that it trained.
-    steps = range(1, STEPS + 1)
-    assert max(float(values["engine/logprob_diff", step]) for step in steps) < rounding(tmp_path)
-    assert all(float(values["engine/changed_frac", step]) > 0.5 for step in steps)
+    assert len(values["engine/logprob_diff"]) == STEPS
+    assert max(values["engine/logprob_diff"].values()) < rounding(tmp_path)
+    assert all(share > 0.5 for share in values["engine/changed_frac"].values())

@@ -13,6 +13,7 @@ from svr_lightning.engines.openai import OpenAIEngine
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.dialogues import SelfVerifying, chain
 from svr_lightning.rollout.driver import Driver, Job
+from tests.commands import jsonl
 from tests.scripted import DECODING, PROBLEMS, TOKENIZER, evaluator
 from tests.served import chat, in_front_of, serving
 from tests.vllm.serving import served_at
@@ -28,8 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "eval" / "test" / "samples.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return jsonl(folder / "eval" / "test" / "samples.jsonl")
 
 
 def test_greedy_inference_through_a_server_equals_that_in_this_process(
