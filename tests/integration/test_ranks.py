@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from svr_lightning.errors import ConfigError
-from svr_lightning.training.distributed import SVRDeepSpeedStrategy, own_strategy
+from svr_lightning.training.distributed import SVRDeepSpeedStrategy, check_precision, own_strategy
 from tests import forked
 from tests.commands import TINY, refused
 from tests.faults.runs import MEASURED
@@ -190,3 +190,24 @@ def test_without_deepspeed_its_strategy_is_one_line_that_says_what_to_install(
     line = refused(capsys, "fit", *TINY, *options)
     assert line.startswith("trainer.strategy: DeepSpeed is not installed")
     assert "pip install 'svr-lightning[deepspeed]'" in line
+
+
+# What loses updates
+
+
+@pytest.mark.parametrize(
+    ("precision", "said"),
+    [
+        ("bf16-true", "keeps no fp32 masters"),
+        ("16-true", "keeps no fp32 masters"),
+        ("16-mixed", "leaves updates out until its loss scale fits"),
+    ],
+)
+def test_what_loses_updates_is_refused(precision: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"trainer.precision={precision} {said}"):
+        check_precision(precision, 1e-3)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
+def test_weights_of_32_bits_and_more_train(precision: str) -> None:
+    check_precision(precision, 1e-3)
