@@ -263,17 +263,7 @@ def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(
     ("rule", "turns", "why"),
     [
         (Confident(), [("8*4", "CORRECT", 0.95)], "CORRECT at confidence 0.95 >= 0.85"),
-        (
-            Confident(threshold=0.8437),
-            [("8*4", "CORRECT", 0.95)],
-            "CORRECT at confidence 0.95 >= 0.8437",
-        ),
         (Confident(threshold=0.0), [("8*4", "CORRECT", 0.1)], "stopped: CORRECT)"),
-        (
-            Confident(needs_correct=False),
-            [("8*4", "INCORRECT", 0.9)],
-            "stopped: confidence 0.9 >= 0.85",
-        ),
         (
             Confident(score="verdict_probability", threshold=0.3),
             [("8*4", "CORRECT", 0.1)],
@@ -289,7 +279,6 @@ def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(
             [("8*4", "UNSURE", 0.5), ("4 * 8", "CORRECT", 0.7)],
             "(turn 1; stopped: the majority is settled)",
         ),
-        (Confident(), [("8*4", "UNSURE", 0.9)] * 3, "(turn 3; stopped: no turns were left)"),
         (
             Confident(fallback="most_confident"),
             [("8*4", "UNSURE", 0.4), ("8+4-2", "UNSURE", 0.9), ("8*4", "UNSURE", 0.5)],

@@ -1,7 +1,6 @@
 """Metrics over two real processes: what a rank did not see, saw twice, or saw alone."""
 
 import json
-import warnings
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from svr_lightning.metrics import BrierScore, ConfidenceAUROC, FinalAccuracy
+from svr_lightning.metrics import ConfidenceAUROC, FinalAccuracy
 from svr_lightning.training.gathering import combined, gather_lists
 from svr_lightning.training.logs import MAXIMA
 from tests import forked
@@ -53,18 +52,6 @@ def _shared(rank: int) -> list[float]:
     return [auroc.compute().item(), accuracy.compute().item()]
 
 
-def _without_ids(rank: int) -> list[float]:
-    """Rank 0 saw 1, 1, 0 and rank 1 saw 1: without ids all four rows count."""
-    accuracy = FinalAccuracy()
-    accuracy.update(torch.tensor([[1, 1, 0], [1]][rank]))
-    never_updated = BrierScore()
-    if rank == 1:
-        never_updated.update(torch.tensor([0.5], dtype=torch.float64), torch.tensor([1]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torchmetrics: compute before update
-        return [accuracy.compute().item(), never_updated.compute().item()]
-
-
 def _step_values(rank: int) -> dict[str, float]:
     """What each rank notes of a step; rank 1 has no tokens to compare with the engine."""
     own: dict[str, float] = {
@@ -80,7 +67,6 @@ def _step_values(rank: int) -> dict[str, float]:
 _SCENARIOS = {
     "step_values": _step_values,
     "shared": _shared,
-    "without_ids": _without_ids,
 }
 
 
@@ -97,7 +83,3 @@ def test_a_steps_values_are_means_over_the_ranks_that_have_them_and_maxima(
         **{"memory/peak": 7.0, "engine/logprob_diff": 0.01},
     }
     assert by_rank[0]["step_values"] == by_rank[1]["step_values"] == expected
-
-
-def test_rows_without_ids_all_count_over_ranks(by_rank: list[dict[str, Any]]) -> None:
-    assert by_rank[0]["without_ids"] == by_rank[1]["without_ids"] == [0.75, 0.25]

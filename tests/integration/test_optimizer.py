@@ -55,18 +55,6 @@ def test_every_parameter_is_trained_once_and_norms_and_biases_do_not_decay(name:
     assert "model.embed_tokens.weight" in groups[0.1]
 
 
-def test_the_gates_of_linear_attention_do_not_decay_and_its_convolution_does() -> None:
-    groups = names_by_decay(tiny_hybrid())
-    assert "model.layers.0.linear_attn.A_log" in groups[0.0]
-    assert "model.layers.0.linear_attn.dt_bias" in groups[0.0]
-    assert "model.layers.0.linear_attn.conv1d.weight" in groups[0.1]
-
-
-def test_biases_of_attention_do_not_decay() -> None:
-    groups = names_by_decay(tiny_qwen3(attention_bias=True))
-    assert "model.layers.0.self_attn.q_proj.bias" in groups[0.0]
-
-
 def test_what_is_frozen_is_not_trained() -> None:
     model = nn.ModuleDict(
         {"visual": nn.Linear(2, 2), "aligner": nn.Linear(2, 2), "language_model": nn.Linear(2, 2)}

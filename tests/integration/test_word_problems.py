@@ -15,7 +15,6 @@ from svr_lightning.tiny.word_problems import (
     SIZES,
     STORIES,
     Split,
-    WordProblem,
     generate,
     solve,
     universe,
@@ -106,28 +105,6 @@ def test_gsm8k_reads_and_grades_the_rows() -> None:
         assert 0 < value <= LARGEST_VALUE
         assert GSM8K.grade(rf"<answer>\boxed{{{value}}}</answer>", problem)
         assert not GSM8K.grade(rf"<answer>\boxed{{{value + 1}}}</answer>", problem)
-
-
-def test_a_distractor_stands_before_the_story_or_the_question_or_nowhere() -> None:
-    story = next(story for story in STORIES if story.name == "pens")
-    texts = [
-        WordProblem(
-            story=story,
-            quantities={"a": 2, "b": 9, "c": 5, "d": 7},
-            people=("A", "B"),
-            distracted=place,
-        ).question
-        for place in range(3)
-    ]
-    body, question = (
-        "A buys 2 boxes of 9 pens and gives 5 pens to B.",
-        "How many pens does A have left?",
-    )
-    assert texts == [
-        f"{body} {question}",
-        f"A owns 7 rulers. {body} {question}",
-        f"{body} A owns 7 rulers. {question}",
-    ]
 
 
 def test_a_step_whose_value_is_no_small_positive_integer_is_refused() -> None:
