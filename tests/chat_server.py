@@ -37,6 +37,17 @@ def completion(text: str | None, **changes: Any) -> Reply:
     return Reply(json.dumps(answer).encode())
 
 
+QUESTION = "10 4 5 = 8"
+
+
+def says(answer: str, verdict: str, confidence: float) -> str:
+    """A completion with a self-check."""
+    check = f"<self_check>VERDICT: {verdict}; CONFIDENCE: {confidence}</self_check>"
+    return f"<answer>{answer}</answer>\n{check}"
+
+
+DOUBT, SURE = says("10-4", "INCORRECT", 0.4), says("(10/5)*4", "CORRECT", 0.95)
+
 Answer = Callable[[dict[str, Any], int], Reply]
 """From a request's body and its number, from 1, to the answer."""
 

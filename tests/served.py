@@ -24,17 +24,7 @@ from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy, stop_token_ids
 from svr_lightning.training.serving import PolicyEngine
 from svr_lightning.training.sources import DataSource, load_problems
-
-QUESTION = "10 4 5 = 8"
-
-
-def says(answer: str, verdict: str, confidence: float) -> str:
-    """A completion in the method's form."""
-    check = f"<self_check>VERDICT: {verdict}; CONFIDENCE: {confidence}</self_check>"
-    return f"<answer>{answer}</answer>\n{check}"
-
-
-DOUBT, SURE = says("10-4", "INCORRECT", 0.4), says("(10/5)*4", "CORRECT", 0.95)
+from tests.chat_server import QUESTION
 
 
 def unused(*_: Any) -> Any:

@@ -19,18 +19,9 @@ from svr_lightning.core.stopping import Confident, FixedTurns, Majority, Repeate
 from svr_lightning.core.types import FinishReason
 from svr_lightning.errors import ConfigError
 from svr_lightning.recipes.dialogues import FreshTurns, Neutral, SelfVerifying
-from tests.chat_server import ChatServer, completion
+from tests.chat_server import DOUBT, QUESTION, SURE, ChatServer, completion, says
 
-QUESTION = "10 4 5 = 8"
 Messages = list[dict[str, str]]
-
-
-def says(answer: str, verdict: str, confidence: float) -> str:
-    check = f"<self_check>VERDICT: {verdict}; CONFIDENCE: {confidence}</self_check>"
-    return f"<answer>{answer}</answer>\n{check}"
-
-
-DOUBT, SURE = says("10-4", "INCORRECT", 0.4), says("(10/5)*4", "CORRECT", 0.95)
 
 
 @dataclass

@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,10 +16,10 @@ import httpx
 import pytest
 
 from svr_lightning.cli.main import main
+from tests.chat_server import DOUBT, QUESTION, SURE, Reply, completion
 from tests.chat_server import ChatServer as Scripted
-from tests.chat_server import Reply, completion
 from tests.core.test_controller import certificate
-from tests.served import DOUBT, QUESTION, SURE, chat, in_front_of, serving, started
+from tests.served import chat, in_front_of, serving, started
 
 SOUND = completion(SURE)
 
@@ -119,42 +117,6 @@ def test_a_hung_server_is_given_up_at_the_limit_of_time() -> None:
             "no turn ended within the limit of 0.3 seconds",
         )
         assert gone.wait(1)
-
-
-@contextmanager
-def doomed() -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
-    """A model's server in a process of its own: it answers once, then hangs. Its port."""
-    code = (
-        "from tests.chat_server import *\n"
-        f"first = completion({DOUBT!r})\n"
-        "server = ChatServer(lambda _, number: first if number == 1 else Reply(b'', delay=99))\n"
-        "print(server.port, flush=True)\nserver.__enter__()"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            yield int(process.stdout.readline()), process
-        finally:
-            process.kill()
-
-
-def test_a_model_server_that_is_killed_is_reported_and_its_successor_is_used() -> None:
-    with (
-        doomed() as (port, process),
-        serving(in_front_of(f"http://127.0.0.1:{port}/v1")) as url,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        asking = pool.submit(chat, url)
-        while "svr_turns_total 1.0" not in metrics(url):
-            pass  # the second turn is asked for next
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-        said = asking.result()
-        assert said.status_code == 502
-        assert "the model's server: " in message(said)
-        assert [turn["text"] for turn in said.json()["svr"]["turns"]] == [DOUBT]
-        with Scripted(lambda body, number: SOUND, port=port):
-            assert chat(url).status_code == 200
 
 
 def test_a_fault_of_a_request_for_a_stream_has_its_status() -> None:

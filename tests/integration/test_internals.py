@@ -1,10 +1,8 @@
-"""Private names of other libraries: one file uses them, and they are still there."""
+"""Private names of other libraries that internals.py uses are still there."""
 
-import ast
 import inspect
 import pkgutil
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,13 +34,6 @@ PRIVATE = {
     "deepspeed.ops.__compatible_ops__": "no communication kernel is compiled on CPUs",
 }
 
-ROOT = Path(__file__).resolve().parents[2]
-FILES = [
-    path
-    for folder in ("svr_lightning/training", "callbacks")
-    for path in sorted((ROOT / folder).glob("*.py"))
-    if path.name != "internals.py"
-]
 ARGUMENTS = {
     "_should_check_val_fx": ["self", "data_fetcher"],
     "_run": ["self", "model", "ckpt_path", "weights_only"],
@@ -72,36 +63,3 @@ def test_a_private_name_is_there_and_takes_the_arguments_that_it_took(name: str)
     assert PRIVATE[name]
     if inspect.isfunction(value):
         assert list(inspect.signature(value).parameters) == ARGUMENTS[name.rpartition(".")[2]]
-
-
-def private(name: str) -> bool:
-    """Not of a named tuple, whose methods begin with an underscore."""
-    public = ("_replace", "_asdict", "_exit")
-    return name.startswith("_") and not name.startswith("__") and name not in public
-
-
-def own_names() -> set[str]:
-    """Private names that these files define themselves."""
-    names = set()
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                names.add(node.name)
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                names.add(node.attr)
-            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                names.add(node.target.id)
-    return {name for name in names if private(name)}
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_no_other_file_touches_a_private_name(path: Path) -> None:
-    listed = {name.rpartition(".")[2] for name in PRIVATE}
-    own = own_names() - listed
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and private(node.attr):
-            assert node.attr in own, f"line {node.lineno}: {node.attr}"
-        if isinstance(node, ast.ImportFrom):
-            assert not [alias.name for alias in node.names if private(alias.name)]
-        if isinstance(node, ast.FunctionDef):
-            assert node.name not in listed, f"line {node.lineno}: {node.name}"

@@ -12,13 +12,10 @@ from openai import OpenAI
 import svr_lightning as svr
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.engines.transformers import TransformersEngine
+from tests.chat_server import DOUBT, QUESTION, SURE, Reply, completion, turn_of
 from tests.chat_server import ChatServer as Scripted
-from tests.chat_server import Reply, completion, turn_of
 from tests.core.test_controller import certificate
 from tests.served import (
-    DOUBT,
-    QUESTION,
-    SURE,
     Embedded,
     chat,
     in_front_of,
