@@ -125,17 +125,6 @@ def test_random_exchanges_and_regroupings_keep_the_spelling(
     assert canonical(written(tree)) == canonical(written(other))
 
 
-@settings(max_examples=150, deadline=None)
-@given(TREES)
-def test_a_spelling_reads_back_to_its_own_value_and_spelling(tree: object) -> None:
-    exact = value(tree)
-    assume(exact is not None)
-    spelling = canonical(written(tree))
-    assume(len(spelling) <= 200)
-    assert evaluate(spelling)[0] == exact
-    assert canonical(spelling) == spelling
-
-
 def test_expressions_of_different_values_never_share_a_spelling() -> None:
     values: dict[str, Fraction] = {}
     forms = ("{0}{3}{1}{4}{2}", "({0}{3}{1}){4}{2}", "{0}{3}({1}{4}{2})", "-({0}{3}{1}){4}{2}")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from svr_lightning.analysis.intervals import (
-    cluster_sums,
     effective_size,
     mean_variance,
     percentile_interval,
@@ -58,9 +57,3 @@ def test_intervals_over_clusters_cover_the_truth_and_those_over_problems_do_not(
             hits[name] += low <= 0.3 <= high
     assert hits["clusters"] >= 180
     assert hits["problems"] < 150
-
-
-def test_values_are_summed_within_clusters() -> None:
-    ours, theirs = np.array([1, 1, 1, 1, 0, 1]), np.array([0, 0, 0, 1, 0, 1])
-    cluster = np.array([0, 0, 1, 1, 2, 2])
-    assert cluster_sums(ours - theirs, cluster).tolist() == [2.0, 1.0, 0.0]

@@ -11,10 +11,9 @@ from svr_lightning.core.prompts import neutral as neutral_prompt
 from svr_lightning.core.types import Decoding, DraftState, Message, Problem
 from svr_lightning.recipes.base import Group, Recipe
 from svr_lightning.recipes.dialogues import chain
-from svr_lightning.recipes.igrpo import IGRPO
 from svr_lightning.rollout.driver import Job
 from svr_lightning.tasks import get_task
-from tests.recipes import RECIPES, RIGHT, Actors, Write, each_recipe, mixed, play, scripts, ten
+from tests.recipes import RECIPES, Actors, Write, each_recipe, mixed, play
 from tests.scripted import ORDERS, exam
 
 PRIVILEGED = {"murphy_binary", "scrpo_labels", "oracle"}
@@ -90,11 +89,6 @@ def test_a_draft_that_a_label_chose_is_followed_by_the_neutral_prompt(name: str)
         allowed = [prompt for group in groups for prompt in neutral_prompts(group)]
         assert len(later) >= 24
         assert all(prompt in allowed for prompt in later)
-
-
-def test_igrpo_says_nothing_of_its_draft_but_what_it_says() -> None:
-    _, actors = play(IGRPO(drafts=3, group_size=2), scripts("WRW" + "WW"))
-    assert actors.prompts[3:] == [neutral(ten(), RIGHT, 2)] * 2
 
 
 def test_only_the_named_recipes_can_know_a_label_before_a_rollout_ends() -> None:

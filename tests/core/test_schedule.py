@@ -17,22 +17,6 @@ PAPER = [
 ]
 
 
-@pytest.mark.parametrize(("total", "warmup", "decay"), PAPER)
-def test_the_papers_runs_warm_up_for_a_twentieth_and_decay_for_a_fifth(
-    total: int, warmup: int, decay: int
-) -> None:
-    factors = [warmup_stable_decay(step, total) for step in range(total + 1)]
-    assert factors[0] == 0.05
-    # Warm-up climbs by 0.95 / warmup a step; its first full step has the number `warmup`.
-    assert factors[1] == pytest.approx(0.05 + 0.95 / warmup)
-    assert factors[warmup - 1] == pytest.approx(1.0 - 0.95 / warmup)
-    assert set(factors[warmup : total - decay + 1]) == {1.0}
-    # Decay falls by 0.95 / decay a step; the last step of the run is one above the floor.
-    assert factors[total - decay + 1] == pytest.approx(1.0 - 0.95 / decay)
-    assert factors[total - 1] == pytest.approx(0.05 + 0.95 / decay)
-    assert factors[total] == 0.05
-
-
 @pytest.mark.parametrize(("total", "warmup", "decay"), [*PAPER, (120, 6, 24), (20, 1, 4)])
 def test_every_step_equals_the_schedule_of_transformers(
     total: int, warmup: int, decay: int

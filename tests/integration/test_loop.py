@@ -301,16 +301,6 @@ def test_the_last_checkpoint_is_the_end_of_the_run(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("*.ckpt")] == ["last.ckpt"]
 
 
-def test_callbacks_that_only_watch_change_no_number(tmp_path: Path) -> None:
-    from svr_lightning.callbacks import HFExport, RolloutLog
-
-    bare, watched = module(), module()
-    trainer(tmp_path / "bare", max_steps=2).fit(bare, data())
-    callbacks = (RolloutLog(every=1), HFExport())
-    trainer(tmp_path / "watched", *callbacks, max_steps=2, logger=True).fit(watched, data())
-    assert same(weights(bare), weights(watched))
-
-
 def test_the_reference_follows_after_every_second_step(tmp_path: Path) -> None:
     model = module()
     history: list[torch.Tensor] = []
@@ -334,29 +324,6 @@ def test_a_forgotten_sync_is_noticed(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="weights of step 0 at step 1"):
         trainer(tmp_path).fit(module(engine=Stale()), data())
-
-
-def test_a_resumed_run_trains_with_the_rate_that_it_is_given(tmp_path: Path) -> None:
-    run = trainer(tmp_path, max_steps=1)
-    run.fit(module(), data())
-    run.save_checkpoint(tmp_path / "end.ckpt")
-    resumed = trainer(tmp_path, max_steps=2)
-    slower = module(optimizer=OptimizerConfig(lr=1e-7))
-    resumed.fit(slower, data(), ckpt_path=tmp_path / "end.ckpt")
-    (group, *_) = resumed.optimizers[0].param_groups
-    assert group["initial_lr"] == 1e-7
-    assert group["lr"] <= 1e-7
-
-
-def test_a_checkpoint_of_training_can_be_evaluated(tmp_path: Path) -> None:
-    run = trainer(tmp_path, max_steps=2)
-    run.fit(module(), data())
-    run.save_checkpoint(tmp_path / "end.ckpt")
-    tested = data(val=[], test=data().sources["val"])
-    trainer(tmp_path, limit_test_batches=1.0).test(
-        module(), tested, ckpt_path=tmp_path / "end.ckpt"
-    )
-    assert (tmp_path / "eval" / "test" / "results.json").is_file()
 
 
 def test_a_run_without_an_end_is_refused(tmp_path: Path) -> None:

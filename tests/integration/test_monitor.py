@@ -8,7 +8,7 @@ import pytest
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from svr_lightning.callbacks import Monitor
+from svr_lightning.callbacks import HFExport, Monitor, RolloutLog
 from svr_lightning.callbacks.monitor import show_texts, trajectory_text
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.grpo import GRPO
@@ -36,7 +36,7 @@ def fit(folder: Path, *callbacks: Any, recipe: Recipe = METHOD, **settings: Any)
 def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     folder = tmp_path_factory.mktemp("watched")
     logger = TensorBoardLogger(folder, name="logs", version="", default_hp_metric=False)
-    return folder, fit(folder, Monitor(), logger=logger)
+    return folder, fit(folder, Monitor(), RolloutLog(every=1), HFExport(), logger=logger)
 
 
 def test_tensorboard_gets_pictures_texts_and_hyperparameters_of_each_validation(
