@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from jsonargparse import ArgumentParser
-from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DistributedSampler
 
 from svr_lightning.core.types import Problem
@@ -236,76 +235,7 @@ def test_questions_and_a_data_set_at_once_are_refused() -> None:
         SVRDataModule(predict=made(), questions=["x"])
 
 
-# Within Lightning, and within a configuration
-
-
-class Recorder(LightningModule):
-    """Writes down the ids it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.seen: dict[str, list[str]] = {"train": [], "val": [], "predict": []}
-
-    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
-        return batch  # Lightning's own way assigns to fields, and a problem's are frozen.
-
-    def training_step(self, batch: list[Problem], batch_idx: int) -> torch.Tensor:
-        self.seen["train"] += [problem.id for problem in batch]
-        return self.weight * 1.0
-
-    def validation_step(
-        self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self.seen["val"] += [f"{dataloader_idx}:{problem.id}" for problem in batch]
-
-    def predict_step(self, batch: list[Problem], batch_idx: int) -> list[str]:
-        self.seen["predict"] += [problem.id for problem in batch]
-        return [problem.id for problem in batch]
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.0)
-
-
-def trainer(tmp_path: Path, **settings: Any) -> Trainer:
-    return Trainer(
-        accelerator="cpu",
-        logger=False,
-        default_root_dir=tmp_path,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **{"enable_checkpointing": False, **settings},
-    )
-
-
-def test_lightning_runs_every_stage_in_these_orders(tmp_path: Path) -> None:
-    data = SVRDataModule(
-        train=made(),
-        val=[made("v1", 5), made("v2", 3)],
-        predict=made("p", 9),
-        problems_per_step=8,
-        eval_batch_size=4,
-    )
-    model = Recorder()
-    trainer(tmp_path, max_epochs=2, num_sanity_val_steps=0, check_val_every_n_epoch=2).fit(
-        model, datamodule=data
-    )
-    flat = [id_ for number in (0, 1) for batch in epoch(module(), number) for id_ in batch]
-    assert model.seen["train"] == flat
-    held_out = [f"0:v1/{i}" for i in range(5)] + [f"1:v2/{i}" for i in range(3)]
-    assert model.seen["val"] == held_out
-    trainer(tmp_path).predict(model, datamodule=data)
-    assert model.seen["predict"] == [f"p/{i}" for i in range(9)]
-
-
-def test_validation_data_is_not_read_by_a_training_that_does_not_validate(tmp_path: Path) -> None:
-    gone = DataSource(name="gone", task="math", path=str(tmp_path / "gone.jsonl"))
-    data = SVRDataModule(train=made(), val=[gone], problems_per_step=8)
-    with pytest.raises(ConfigError, match="gone"):
-        trainer(tmp_path, max_steps=1).fit(Recorder(), datamodule=data)
-    model = Recorder()
-    trainer(tmp_path, max_steps=1, limit_val_batches=0).fit(model, datamodule=data)
-    assert len(model.seen["train"]) == 8
+# Within a configuration
 
 
 def test_the_data_module_is_configured_from_plain_values() -> None:

@@ -274,6 +274,11 @@ def test_a_run_goes_on_with_the_next_problems_in_other_micro_batches(tmp_path: P
         assert run.global_step == (4 if ends else 6)
     whole, cut, resumed = (list(dict(zip(w.steps, w.problems, strict=True)).items()) for w in seen)
     assert cut + resumed == whole
+    first, second = (
+        [name for _, names in part for name in names] for part in (whole[:3], whole[3:])
+    )
+    assert sorted(first) == sorted(second)
+    assert first != second  # Lightning tells the sampler of the second epoch
     assert seen[2].versions == seen[2].steps
 
 
@@ -345,6 +350,13 @@ def test_a_stock_trainer_is_refused_in_one_line(tmp_path: Path) -> None:
     stock = Trainer(default_root_dir=tmp_path, accelerator="cpu", max_steps=1, logger=False)
     with pytest.raises(ConfigError, match=r"stock lightning Trainer .* svr_lightning.SVRTrainer"):
         stock.fit(module(), datamodule=data())
+
+
+def test_validation_data_is_not_read_by_a_training_that_does_not_validate(tmp_path: Path) -> None:
+    gone = DataSource(name="gone", task="math", path=str(tmp_path / "gone.jsonl"))
+    with pytest.raises(ConfigError, match="gone"):
+        trainer(tmp_path, max_steps=1, limit_val_batches=1).fit(module(), data(val=[gone]))
+    trainer(tmp_path, max_steps=1).fit(module(), data(val=[gone]))
 
 
 def test_problems_without_a_data_module_are_refused_in_one_line(tmp_path: Path) -> None:
