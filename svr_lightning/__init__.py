@@ -7,7 +7,7 @@
        |                    '---- PolicyState(draft, v, c, q) <--------'   (no label enters here)
        '--graders--> y_t --rewards--> R --credit--> Sample(advantage) --losses--> loss --> logs
 
-Layers, which import only from those to their right (docs/architecture.md has all): ``cli`` -
+Layers, which import only from those to their right (CONTRIBUTING.md has all): ``cli`` -
 ``training`` - ``rollout``, ``evaluation`` - ``engines``, ``tasks``, ``recipes`` - ``core``.
 The names below are the stable public surface; importing them needs no torch, GPU or network.
 """

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: equations become MathML, which needs no script, and llms.txt is served."""
+"""A hook of mkdocs: equations become MathML, the API page is generated, and llms.txt is served."""
 
 import re
 from html import unescape
@@ -6,9 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
+from mkdocs.structure.files import File, Files
+
+from svr_lightning import _HOME, __all__
 
 _EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 """What pymdownx.arithmatex, with its option generic, makes of ``$...$`` and ``$$...$$``."""
+_API = """# Python API
+
+Everything here is imported from the package root: `import svr_lightning as svr`. The trainer's
+classes import torch when they are first used.
+
+"""
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """The pages of ``docs``, and one of every public name with its signature and docstring."""
+    entries = [f"::: svr_lightning.{_HOME[name]}.{name}\n" for name in __all__]
+    files.append(File.generated(config, "api.md", content=_API + "\n".join(entries)))
+    return files
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -9,7 +9,7 @@ from experiments.miniature.rows import TEMPERATURE
 Entry = Mapping[str, Any]
 
 _NOTES = """\
-What the rows are: docs/recipes.md. How they were trained, and what came out: docs/miniature.md.
+What the rows are: docs/train.md. How they were trained, and what came out: docs/miniature.md.
 
 Every training takes as many optimizer steps, problems and generations (Murphy's tree may make
 fewer); learning rates were tuned on other problems, and SVR+ was chosen there among six. The warm

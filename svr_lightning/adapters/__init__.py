@@ -1,4 +1,4 @@
 """Ways to use this package from other libraries, one file each, which alone imports the library.
 
-docs/adapters.md shows each of them at work.
+docs/extending.md shows each of them at work.
 """

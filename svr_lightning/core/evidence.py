@@ -11,7 +11,7 @@ from svr_lightning.core.types import TokenScores
 
 DIGITS = 3
 """Decimals that are kept of a probability, one more of a mean log-probability. Who shares a batch
-changes the seventh (docs/numerics.md), and a number that is read again after a restart, or
+changes the seventh (docs/scaling.md), and a number that is read again after a restart, or
 replayed, has to be the same."""
 
 

@@ -51,7 +51,7 @@ class SVR(SelfChecked):
 
     proper: bool = False
     """Use a proper score: overconfidence and readiness then depend on the verdict alone, and
-    the best confidence is the probability of being correct (docs/recipes.md), not 2.1 p - 0.8."""
+    the best confidence is the probability of being correct (docs/method.md), not 2.1 p - 0.8."""
 
     def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
         """Equation svr-reward, term by term, or its proper form."""

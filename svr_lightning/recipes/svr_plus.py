@@ -3,7 +3,7 @@
 Differs from GRPO in: as SVR, but with reward-to-go instead of one return per
 trajectory; one drawn turn per trajectory is optimised, or every turn; solution and self-check can
 be credited separately, each with its own rewards. The defaults are the best combination that was
-found on the embedded tasks (docs/recipes.md).
+found on the embedded tasks (docs/method.md).
 """
 
 from collections.abc import Iterator, Sequence

@@ -190,7 +190,7 @@ ADVICE = (
     "confidence (spread {now.spread:.2f}) does not tell right from wrong (AUROC {now.auroc:.2f}). "
     "A lower Brier score is no success here. Try a lower model.optimizer.lr, the recipe SVRPlus "
     "(credit for each section), easier problems, or a supervised warm start whose self-checks say "
-    "something; see docs/collapse.md"
+    "something; see docs/results.md"
 )
 
 
@@ -234,7 +234,7 @@ class CollapseWatch:
 
     A policy that is wrong more often than correct, and whose self-check is uninformative, is
     rewarded for uniform doubt. It then never stops and has no reason to say CORRECT again,
-    while its falling Brier score looks like success. See docs/collapse.md.
+    while its falling Brier score looks like success. See docs/results.md.
     """
 
     def __init__(self) -> None:

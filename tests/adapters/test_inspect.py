@@ -125,7 +125,7 @@ def test_a_log_needs_samples_of_one_data_set_and_a_known_suffix(tmp_path: Path) 
 def test_the_guide_solves_samples_of_the_readers_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     namespace: dict[str, Any] = {}
     code = re.search(r"^```python\n(from inspect_ai import Task.*?)^```", page, re.DOTALL | re.M)
     assert code is not None

@@ -19,7 +19,7 @@ def _stats(seen: SelfVerification) -> dict[str, float]:
 
 def test_uniform_doubt_after_overconfidence_is_a_collapse() -> None:
     assert has_collapsed(START, DOUBT)
-    # As SVR does within fifty steps of the study in docs/collapse.md.
+    # As SVR does within fifty steps of the study in docs/results.md.
     assert has_collapsed(START, DOUBT._replace(says_correct=0.25, would_stop=0.15))
 
 
@@ -47,7 +47,7 @@ def test_a_collapse_is_named_once_with_what_to_try() -> None:
     (warning,) = filter(None, said)
     assert said.index(warning) == 2 * WINDOW - 1  # as soon as a whole window is seen
     assert "of 10% of the turns (90% at the start)" in warning
-    for advice in ("model.optimizer.lr", "SVRPlus", "warm start", "docs/collapse.md"):
+    for advice in ("model.optimizer.lr", "SVRPlus", "warm start", "docs/results.md"):
         assert advice in warning
 
 

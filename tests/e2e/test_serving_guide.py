@@ -15,7 +15,8 @@ from tests.commands import ROOT
 from tests.pages import blocks, page
 from tests.served import started
 
-PAGE = page("docs/serving.md").partition("## Fields of a request")[0]
+GUIDE = page("docs/serving.md").partition("## Ten minutes")[2]
+PAGE = GUIDE.partition("## Fields of a request")[0]
 UPSTREAM, OWN = "http://127.0.0.1:8000/v1", "http://127.0.0.1:8080/v1"
 QUESTIONS = 60
 
@@ -34,9 +35,9 @@ def model(body: dict[str, Any], _: int) -> Reply:
 
 
 def commands() -> list[list[str]]:
-    """What the guide's shell commands say after ``python -m svr_lightning``."""
+    """What the guide's shell commands say after ``svr``."""
     lines = [line for block in blocks(PAGE, "bash") for line in block.splitlines()]
-    return [shlex.split(line)[3:] for line in lines if line.startswith("python -m svr_lightning")]
+    return [shlex.split(line)[1:] for line in lines if line.startswith("svr ")]
 
 
 def test_sixty_labelled_questions_make_a_certified_proxy(

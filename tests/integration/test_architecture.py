@@ -1,4 +1,4 @@
-"""The walks of docs/architecture.md: a traced run calls their functions in their order."""
+"""The walks of docs/extending.md: a traced run calls their functions in their order."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ from tests.commands import ROOT
 from tests.pages import page, section
 from tests.small_fit import data, module, trainer
 
-PAGE = page("docs/architecture.md")
+PAGE = page("docs/extending.md")
 
 
 def walk(heading: str) -> list[tuple[str, str]]:

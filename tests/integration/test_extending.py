@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md: one file each, outside the package, that trains."""
+"""The files of docs/extending.md, written from the page's own text, train and evaluate."""
 
 import json
 import re
@@ -8,35 +8,41 @@ from typing import Any
 import pytest
 
 from svr_lightning.__main__ import main
+from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.engines.transformers import TransformersEngine
-from tests.commands import ROOT, SMALL, jsonl, logged
+from tests.commands import ROOT, SMALL, TINY, jsonl, logged
 from tests.models import tiny_qwen3
 from tests.pages import page
 from tests.requests import ask, finish, plain_scores
 from tests.small_fit import data, module, trainer
 from tests.tolerance import of_logprobs
 
-EXTEND = ROOT / "examples" / "extend"
-PAGE = page("docs/extending.md")
+SHOWN = dict(
+    re.findall(
+        r"^```\w+\n# (\w+\.(?:py|yaml))\n(.*?)^```",
+        page("docs/extending.md"),
+        re.DOTALL | re.MULTILINE,
+    )
+)
+"""Text of each file by its name, which is the first line of its block."""
 
 
 @pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(EXTEND)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the page's files, from which modules are imported."""
+    for name, text in SHOWN.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples" / "extend")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def test_the_page_shows_the_files_that_are_run() -> None:
-    shown = re.findall(r'^--8<-- "(\S+)"$', PAGE, re.MULTILINE)
-    others = [ROOT / "examples" / name for name in ("minimal_svr.py", "sorting_task.py")]
-    files = [*EXTEND.glob("*.py"), *others]  # the others run in tests of their own
-    assert sorted(shown) == sorted(str(file.relative_to(ROOT)) for file in files)
-
-
-def fit(folder: Path, **model: Any) -> list[dict[str, Any]]:
+def fit(folder: Path, *more: str, **model: Any) -> list[dict[str, Any]]:
     """Two optimizer steps on the command line; the rollouts' lines."""
     arguments = [
         *("fit", *SMALL, "--trainer.default_root_dir", str(folder), "--trainer.max_steps", "2"),
-        *("--model.updates_per_rollout", "1", "--trainer.limit_val_batches", "0"),
+        *("--model.updates_per_rollout", "1", "--trainer.limit_val_batches", "0", *more),
     ]
     for key, value in model.items():
         arguments += [f"--model.{key}", value if isinstance(value, str) else json.dumps(value)]
@@ -44,36 +50,74 @@ def fit(folder: Path, **model: Any) -> list[dict[str, Any]]:
     return jsonl(folder / "rollouts.jsonl")
 
 
-def test_a_recipe_of_ones_own_trains(tmp_path: Path) -> None:
-    recipe = {
-        "class_path": "last_turn_reward.LastTurnReward",
-        "init_args": {"group_size": 4, "horizon": 2},
+def recipe(path: str, **options: Any) -> dict[str, Any]:
+    return {"class_path": path, "init_args": {"group_size": 4, "horizon": 2, **options}}
+
+
+def test_a_task_of_ones_own_reads_asks_and_grades(here: Path) -> None:
+    rows = [{"word": word} for word in ("cat", "level")]
+    (here / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = fit(here / "run", "--config", "backwards.yaml")
+    assert {line["question"] for line in lines} <= {
+        "Spell cat backwards.",
+        "Spell level backwards.",
     }
-    lines = fit(tmp_path, recipe=recipe)
+    from backwards import Backwards
+
+    task = Backwards()
+    problem = task.from_row(rows[0])
+    assert task.grade("<answer>tac</answer>", problem)
+    assert not task.grade("<answer>cat</answer>", problem)
+    with pytest.raises(ValueError, match="word"):
+        task.from_row({"word": "4"})
+
+
+def test_a_recipe_of_ones_own_trains(here: Path) -> None:
+    lines = fit(here / "run", recipe=recipe("last_turn_reward.LastTurnReward"))
     assert len(lines) == 2 * 4  # one problem a step
     assert all(line["return"] == line["turns"][-1]["reward"] for line in lines)
 
 
-def test_a_reward_term_of_ones_own_is_paid_and_logged(tmp_path: Path) -> None:
-    init = {"group_size": 4, "horizon": 2, "custom_reward": "short_answers.short_answers"}
-    lines = fit(tmp_path, recipe={"class_path": "svr_lightning.recipes.svr.SVR", "init_args": init})
-    assert {"train/reward/correct", "train/reward/brevity"} <= logged(tmp_path).keys()
-    assert "train/reward/cal" not in logged(tmp_path)
-    turns = [turn for line in lines for turn in line["turns"]]
-    assert {turn["reward"] for turn in turns} <= {0.0, 1.0}  # nothing is longer than 200 tokens
-    assert all(turn["reward"] == turn["correct"] for turn in turns)
-
-
-def test_prompts_of_ones_own_are_asked(tmp_path: Path) -> None:
-    recipe = {
-        "class_path": "second_opinion.SecondOpinionMT",
-        "init_args": {"group_size": 4, "horizon": 2},
-    }
-    lines = fit(tmp_path, recipe=recipe)
+def test_prompts_of_ones_own_are_asked(here: Path) -> None:
+    lines = fit(here / "run", recipe=recipe("second_opinion.SecondOpinionMT"))
     assert {len(line["turns"]) for line in lines} == {2}
 
 
-def test_an_engine_of_ones_own_agrees_with_the_packages_and_trains(tmp_path: Path) -> None:
+def test_a_reward_term_of_ones_own_is_paid_and_logged(here: Path) -> None:
+    own = recipe("svr_lightning.recipes.svr.SVR", custom_reward="short_answers.short_answers")
+    lines = fit(here / "run", recipe=own)
+    assert {"train/reward/correct", "train/reward/brevity"} <= logged(here / "run").keys()
+    assert "train/reward/cal" not in logged(here / "run")
+    turns = [turn for line in lines for turn in line["turns"]]
+    assert all(turn["reward"] == turn["correct"] for turn in turns)  # none is above 200 tokens
+
+
+def evaluated(here: Path, command: Any, *more: str) -> dict[str, Any]:
+    """The results of a test of four problems."""
+    sets = "[{name: few, task: countdown, path: 'embedded:countdown-tiny', split: test, limit: 4}]"
+    out = ("--trainer.default_root_dir", str(here / "run"), "--data.test", sets)
+    assert command(["test", *TINY, *out, *more]) == 0
+    return json.loads((here / "run" / "eval" / "test" / "results.json").read_text())
+
+
+def test_a_stopping_rule_of_ones_own_stops(here: Path) -> None:
+    results = evaluated(here, main, "--model.evaluation.stop", "settled.Settled")
+    # The shipped policy repeats its greedy answer: the third turn has nothing new.
+    assert 3 <= results["datasets"]["few"]["turns"] <= 10
+    assert results["config"]["model"]["evaluation"]["stop"]["class_path"] == "settled.Settled"
+
+
+def test_a_metric_of_ones_own_is_in_the_results(here: Path) -> None:
+    try:
+        namespace: dict[str, Any] = {"__name__": "turn_length"}
+        exec(SHOWN["turn_length.py"], namespace)
+        found = evaluated(here, namespace["main"])["datasets"]["few"]
+    finally:
+        DEFINITIONS.pop("turn_length", None)
+    assert found["turn_length"] == pytest.approx(found["avg_completion_tokens"] / found["turns"])
+
+
+def test_an_engine_of_ones_own_agrees_with_the_packages_and_trains(here: Path) -> None:
     from plain_engine import PlainEngine
 
     model = tiny_qwen3()
@@ -90,7 +134,7 @@ def test_an_engine_of_ones_own_agrees_with_the_packages_and_trains(tmp_path: Pat
         allowed = of_logprobs(model, plain_scores(model, ask(index), ours.token_ids))
         assert ours.logprobs == pytest.approx(theirs.logprobs, abs=allowed, rel=0)
     fitted = module(engine=PlainEngine())
-    trainer(tmp_path, max_steps=1).fit(fitted, data())
+    trainer(here, max_steps=1).fit(fitted, data())
     assert fitted.trainer.global_step == 1
     versions = {
         t.completion.policy_version for g in fitted.groups for x in g.trajectories for t in x.turns
