@@ -1,0 +1,200 @@
+"""Numbers in tables of README, results and the miniature are those of published files."""
+
+import json
+import re
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.report.check_value import draw_check_value
+from svr_lightning.report.drawing import svg
+from tests.commands import ROOT
+from tests.pages import blocks, page, tables
+
+SEEDS = ("42", "43", "44")
+
+
+def published(path: str) -> Any:
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))
+
+
+MAIN_JOB = published("tools/results/main_job.json")
+EMBEDDED = published("tools/results/embedded.json")["runs"]
+CLAIMS, RESULTS = (
+    {
+        task: published(f"experiments/miniature/results/{task}/{name}.json")
+        for task in ("countdown", "arithmetic")
+    }
+    for name in ("claims", "results")
+)
+
+
+def table(name: str, corner: str) -> dict[str, list[str]]:
+    """The rows of the one table of a page with this first cell, by their own first cell."""
+    (found,) = (rows for rows in tables(page(name)) if rows[0][0] == corner)
+    return {row[0]: row[1:] for row in found[1:]}
+
+
+def interval(low: float, high: float, form: str = ".3f") -> str:
+    return f"[{low:{form}}, {high:{form}}]"
+
+
+def gap(value: Any, name: str = "difference") -> str:
+    """A difference with its interval, as the pages write it."""
+    return f"{value[name]:+.3f} {interval(*value['ci95'], '+.3f')}"
+
+
+def main_gap(seed: str) -> str:
+    worth = MAIN_JOB[seed]["check_value"]
+    return f"{worth['gap']:+.3f} {interval(*worth['gap_ci95'], '+.3f')}"
+
+
+def ways(seed: str) -> list[tuple[str, str, str]]:
+    """Accuracy, interval and tokens of each way of the main job."""
+    rows = MAIN_JOB[seed]["check_value"]["rows"]
+    return [(f"{r['accuracy']:.3f}", interval(*r["ci95"]), f"{r['tokens']:.0f}") for r in rows]
+
+
+def test_the_first_screen_has_the_numbers_of_the_main_job() -> None:
+    rows = table("README.md", "within 198 tokens per problem, seed 42")
+    assert [tuple(row) for row in rows.values()] == ways("42")
+    text = page("README.md")
+    assert all(main_gap(seed) in text.replace("\n", " ") for seed in SEEDS)
+    (best, free) = (ways("42")[i][0] for i in (4, 2))
+    assert f"**{float(best):.2f} instead of {float(free):.2f}**" in text
+    (shown,) = (block for block in blocks(page("docs/index.md"), "text"))
+    assert all(" ".join(way) in " ".join(shown.split()) for way in ways("42"))
+    assert main_gap("42") in shown
+
+
+def test_the_picture_is_drawn_from_them() -> None:
+    drawn = svg(draw_check_value, MAIN_JOB["42"]["check_value"])
+    assert (ROOT / "docs" / "check-value.svg").read_text(encoding="utf-8") == drawn
+
+
+def test_the_page_of_results_has_them_for_each_seed() -> None:
+    rows = list(table("docs/results.md", "accuracy, 95 % interval, tokens").values())
+    columns = [map(" ".join, ways(seed)) for seed in SEEDS]
+    expected = [list(row) for row in zip(*columns, strict=True)]
+    assert rows == [*expected, [main_gap(seed) for seed in SEEDS]]
+
+
+KEYS = ("accuracy", "avg_total_tokens", "pse", "auroc", "brier", "overconfidence")
+
+
+def shown(runs: list[Any]) -> list[str]:
+    means = [fmean(run[key] for run in runs) for key in KEYS]
+    return [f"{mean:.0f}" if mean > 1 else f"{mean:.3f}" for mean in means]
+
+
+def embedded(task: str, method: str, when: str) -> list[Any]:
+    return [r[when][task] for r in EMBEDDED if (r["task"], r["method"]) == (task, method)]
+
+
+def test_the_embedded_tasks_are_means_of_published_runs() -> None:
+    (found,) = (rows for rows in tables(page("docs/results.md")) if "Brier" in rows[0])
+    main_job = [MAIN_JOB[seed] for seed in SEEDS]
+    tasks = ("countdown_tiny", "arithmetic_tiny")
+    plus = [shown(embedded(task, "svr_plus, every turn", "after")) for task in tasks]
+    assert [row[1:] for row in found[1:]] == [
+        shown([run["before"] for run in main_job]),
+        shown([run["after"] for run in main_job]),
+        plus[0],
+        shown(embedded(tasks[1], "svr", "before")),
+        shown(embedded(tasks[1], "svr", "after")),
+        plus[1],
+    ]
+    once = [
+        f"{fmean(run['after'][key] for run in main_job):.3f}"
+        for key in ("auroc_first_turn", "auroc_returned")
+    ]
+    text = " ".join(page("docs/results.md").split())
+    assert f"is {once[0]} at first turns and {once[1]} at returned turns" in text
+
+
+FREE = "the best pair of a method without self-check and a free stop"
+
+
+def pair(task: str, name: str, against: str, budget: int) -> Any:
+    (found,) = (
+        point["gap"]
+        for one in RESULTS[task]["budgets"]["pairs"]
+        if (one["name"], one["against"]) == (name, against)
+        for point in one["points"]
+        if point["budget"] == budget
+    )
+    return found
+
+
+def test_gaps_within_equal_tokens_are_the_published_ones() -> None:
+    (found,) = (r for r in tables(page("docs/miniature.md")) if r[0][1] == "Countdown, 140")
+    names = ("svr", "svr_plus", "rlcr_fresh", "svr_fresh", "svr_plus_fresh")
+    where = [("countdown", b) for b in (140, 400, 800)] + [("arithmetic", b) for b in (140, 800)]
+    expected = [[gap(pair(task, name, FREE, b)) for task, b in where] for name in names]
+    assert [row[1:] for row in found[1:]] == expected
+
+
+def test_each_claim_says_where_its_interval_lies() -> None:
+    cells = [cell for row in table("docs/miniature.md", "claim").values() for cell in row]
+
+    def ablation(task: str, name: str) -> Any:
+        return next(r for r in RESULTS[task]["rows"] if r["name"] == name)["versus_svr"]["accuracy"]
+
+    def claim(task: str, name: str, kind: str, what: str = "adaptive_minus_fixed") -> Any:
+        value = CLAIMS[task][name][kind][what]
+        return {"difference": value.get("minus_start", value.get("difference")), **value}
+
+    auroc = "auroc_first_turn"
+    both = ("countdown", "arithmetic")
+    expected = [
+        *(claim(task, "svr", "greedy") for task in both),
+        *(claim(task, "svr_plus", "greedy") for task in both),
+        *(claim(task, "svr_plus", "sampled") for task in both),
+        *(claim(task, "svr", "sampled", auroc) for task in both),
+        *(claim(task, "svr_plus", "sampled", auroc) for task in both),
+        *(ablation(task, "without_verify") for task in both),
+        *(ablation("countdown", n) for n in ("single_turn", "verdict_only", "confidence_only")),
+        *(pair(task, "svr_plus", "SVR", 400) for task in both),
+    ]
+    said = [cell for cell in cells if cell != "not run"]
+    for cell, value in zip(said, expected, strict=True):
+        low, high = value["ci95"]
+        label = "above" if low > 0 else "below" if high < 0 else "not decided"
+        assert cell == f"{label}: {gap(value)}"
+
+
+def test_every_table_of_results_is_checked_here() -> None:
+    numbers = {
+        name: sum(bool(re.search(r"\d\.\d{3}", str(rows))) for rows in tables(page(name)))
+        for name in ("README.md", "docs/results.md", "docs/miniature.md")
+    }
+    # The miniature's table of budgets: tests/tools/test_miniature_published.py.
+    assert numbers == {"README.md": 1, "docs/results.md": 2, "docs/miniature.md": 3}
+
+
+def test_adapters_are_compared_as_published() -> None:
+    runs = [run["after"] for run in published("tools/results/lora.json")["runs"]]
+    full = embedded("countdown_tiny", "svr", "after")
+    text = " ".join(page("docs/train.md").split())
+    for group in (runs, full):
+        accuracy, auroc = (
+            f"{fmean(run[key] for run in group):.3f}" for key in ("accuracy", "auroc")
+        )
+        assert accuracy in text
+        assert auroc in text
+
+
+def test_the_shipped_policy_answers_the_question_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    command = 'svr predict --config countdown_tiny --question "9 2 6 = 5"'
+    assert command in page("README.md")
+    assert main(["predict", "--config", "countdown_tiny", "--question", "9 2 6 = 5"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    (answer,) = blocks(page("README.md"), "text")
+    assert " ".join(answer.split()) in printed
