@@ -58,7 +58,7 @@ pytest: $(VENV)/.test
 
 # In full size where torch sees a GPU; the environment is the user's, since a GPU needs other packages than the tests.
 gpu:
-	$(PYTHON) -m pytest -m gpu tests/gpu --gpu-report gpu.json $(ARGS)
+	PYTORCH_ALLOC_CONF=expandable_segments:True $(PYTHON) -m pytest -m gpu tests/gpu --gpu-report gpu.json $(ARGS)
 
 # The fast part, on one core in two minutes.
 quick: $(VENV)/.test

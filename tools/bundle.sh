@@ -2,15 +2,17 @@
 # Packs what the tests of a GPU need for a CUDA machine without network, which holds Python 3.12, torch 2.11 (CUDA 13) and the
 # packages named under "held" already. The checkout travels by itself, and nothing is compiled there.
 #
-#   tools/bundle.sh DIR      makes DIR/install.sh, DIR/base.00, base.01 ... and DIR/vllm.00 ..., each of 42 MiB at most
+#   tools/bundle.sh DIR      makes DIR/install.sh, DIR/base.00 to 06 and DIR/vllm.00 to 33, each of 42 MiB at most
 #
-# Bring them into one folder of that machine, one by one if need be, and run there, in two commands from the checkout:
+# Bring the parts into one folder of that machine, one by one if need be, then run each of these as two commands of at most ten
+# minutes, from the checkout; FILE is one that survives a machine that goes away:
 #
-#   bash FOLDER/install.sh base          # or, later: bash FOLDER/install.sh vllm
-#   PYTHONPATH=FOLDER/site:. python3 -m pytest -p no:cacheprovider -m gpu tests/gpu -k update --gpu-report gpu.json
+#   A, without vLLM: bash FOLDER/install.sh base
+#     PYTHONPATH=FOLDER/site:. python3 -m pytest -p no:cacheprovider -m gpu tests/gpu -k "update or resumes" --gpu-report FILE
+#   B: bash FOLDER/install.sh vllm, then the same with -k parity
+#   C: the same with -k "full_depth or card or server"
 #
-# Without vLLM: -k "update or resume". With it: -k parity, then the rest. The list is complete by the packages' own requirements, which is
-# checked here. It has not run on a GPU.
+# The lists are complete by the packages' own requirements, which is checked here. No part of it has run on a GPU.
 set -euo pipefail
 out=$(mkdir -p "${1:?usage: tools/bundle.sh DIR}" && cd "$1" && pwd)
 python=${PYTHON:-python3}
@@ -18,33 +20,32 @@ all=$(mktemp -d)
 trap 'rm -rf "$all"' EXIT
 
 base=(
-  'datasets>=5.2,<6' dill multiprocess 'jsonargparse>=4.53,<5' docstring-parser typeshed-client importlib-resources
+  'datasets>=5.2,<6' dill multiprocess 'jsonargparse>=4.53,<5' docstring-parser typeshed-client
   'math-verify>=0.9,<0.10' 'latex2sympy2_extended>=1.11,<1.12' antlr4-python3-runtime==4.13.2 hjson 'starlette>=1,<2' 'uvicorn>=0.35,<1'
+  'msgspec>=0.19,<1'
   # Kernels of the update. Triton, since torch 2.11's computes wrong gradients of linear attention on Hopper; TileLang beside it.
   'liger-kernel>=0.8.5,<0.9' 'flash-linear-attention>=0.6,<0.7' 'fla-core>=0.6,<0.7' triton==3.7.1
-  tilelang==0.1.12 apache-tvm-ffi==0.1.9 z3-solver torch-c-dlpack-ext
+  tilelang==0.1.12 apache-tvm-ffi==0.1.11 z3-solver torch-c-dlpack-ext
 )
-# The last minor release but one that takes torch 2.11: those that are tested pin 2.13, which with its CUDA libraries is several times
-# the size of all this. The report names the releases.
+# The release that the engine takes, with its torch and the CUDA libraries whose minor release that raises; the others are the machine's.
 vllm=(
-  vllm==0.25.1 cachetools blake3 'fastapi>=0.133,<0.137' 'openai>=2,<3' pydantic==2.14.3 pydantic-core==2.50.4
-  prometheus-fastapi-instrumentator lm-format-enforcer==0.11.3 'llguidance>=1.7,<1.8' outlines_core==0.2.14
-  diskcache==5.6.3 lark==1.2.2 xgrammar==0.2.1 partial-json-parser 'jsonschema>=4.23'
-  jsonschema-specifications referencing rpds-py pyzmq msgspec 'mistral_common>=1.11.5' compressed-tensors==0.17.0 depyf==0.20.0
-  astor watchfiles python-json-logger pybase64 cbor2 ijson setproctitle openai-harmony model-hosting-container-standards jiter
-  distro sniffio annotated-types typing-inspection interegular loguru pydantic-extra-types pycountry jmespath nvtx==0.2.15
+  vllm==0.32.0 torch==2.13.0 torchvision==0.28.0 nvidia-cudnn-cu13==9.20.0.48 nvidia-nccl-cu13==2.29.7 cachetools blake3 'fastapi>=0.133,<0.137' 'openai>=3,<4' pydantic==2.14.4
+  pydantic-core==2.50.5 'prometheus-fastapi-instrumentator>=8' lm-format-enforcer==0.11.3 'llguidance>=1.7,<1.8' outlines_core==0.2.14
+  lark==1.2.2 xgrammar==0.2.8 partial-json-parser 'jsonschema>=4.23' jsonschema-specifications referencing rpds-py pyzmq
+  'mistral_common>=1.11.6' compressed-tensors==0.17.0 depyf==0.20.0 astor watchfiles python-json-logger pybase64 cbor2 ijson setproctitle
+  'oss-harmony>=0.0.11' 'model-hosting-container-standards<1' jiter sniffio annotated-types typing-inspection interegular loguru
+  pydantic-extra-types pycountry jmespath nvtx==0.2.15 httpx2 httpcore2 truststore
 )
-held="torch torchvision torchaudio transformers lightning pytorch-lightning lightning-utilities torchmetrics accelerate tensorboard
+held="torchaudio transformers lightning pytorch-lightning lightning-utilities torchmetrics accelerate tensorboard
   numpy sympy mpmath safetensors tokenizers huggingface-hub filelock fsspec packaging pyyaml requests urllib3 charset-normalizer
   tqdm regex jinja2 markupsafe typing-extensions psutil pillow protobuf networkx setuptools aiohttp attrs click ninja pip
   anyio annotated-doc certifi cloudpickle contourpy cycler einops fonttools h11 httpcore httpx idna kiwisolver markdown-it-py matplotlib
   mdurl ml-dtypes msgpack numba pandas peft prometheus-client py-cpuinfo pyarrow pygments pyparsing python-dateutil rich scipy
-  sentencepiece six tiktoken uvloop wheel xxhash"
+  sentencepiece six tiktoken uvloop wheel xxhash cuda-toolkit nvidia-cusparselt-cu13 nvidia-nvshmem-cu13 nvidia-cublas cuda-bindings"
 # Parts of vLLM that the engine of a text model never imports.
-left_out="flashinfer-python flashinfer-cubin opencv-python-headless gguf anthropic mcp ray
-  quack-kernels nvidia-cutlass-dsl nvidia-cudnn-frontend fastsafetensors humming-kernels tokenspeed-mla
-  pynvvideocodec torchcodec supervisor opentelemetry-api opentelemetry-sdk opentelemetry-exporter-otlp
-  opentelemetry-semantic-conventions-ai"
+left_out="flashinfer-python opencv-python-headless anthropic mcp quack-kernels nvidia-cutlass-dsl nvidia-cudnn-frontend
+  fastsafetensors humming-kernels tokenspeed-mla pynvvideocodec torchcodec instanttensor opentelemetry-api opentelemetry-sdk
+  opentelemetry-exporter-otlp opentelemetry-semantic-conventions-ai supervisor"
 
 platforms=()
 for p in 2_34 2_31 2_28 2_27 2_26 2_24 2_17; do platforms+=(--platform "manylinux_${p}_x86_64"); done

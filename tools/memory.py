@@ -134,7 +134,6 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
     """
     trainer, model, data = (resolved[name] for name in ("trainer", "model", "data"))
     policy, recipe, devices = model["policy"], model["recipe"]["init_args"], trainer["devices"]
-    device = "cpu" if trainer["accelerator"] == "cpu" else "cuda"
     require(
         isinstance(devices, int | list),
         f"trainer.devices={devices} depends on the machine; give a number",
@@ -142,23 +141,26 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
     ranks = (devices if isinstance(devices, int) else len(devices)) * trainer["num_nodes"]
     sequences = data["problems_per_step"] // ranks * recipe["group_size"]
     micro_batches = ceil(sequences / model["micro_batch_size"])
-    prompt, adapters = policy["max_prompt_tokens"], policy["lora"]
+    prompt, longest = policy["max_prompt_tokens"], policy["max_model_len"]
+    device = "cpu" if trainer["accelerator"] == "cpu" else "cuda"
     engine = model.get("engine") or {"class_path": "VLLMEngine"}
     settings = _defaults(VLLMEngine) | engine.get("init_args", {})
     shares = device == "cuda" and engine["class_path"].endswith("VLLMEngine")
+    adapters = policy["lora"]
+    if adapters:
+        names = adapters["target_modules"]
+        adapters = adapters["r"], names if isinstance(names, str) else tuple(names)
     return Plan(
         policy=policy["path"],
         device=device,
         precision=str(trainer["precision"]),
         ranks=ranks,
         zero=_zero(trainer["strategy"]),
-        lora=adapters and (adapters["r"], _hashable(adapters["target_modules"])),
+        lora=adapters,
         checkpointing=policy["gradient_checkpointing"],
         sequences=ceil(sequences / micro_batches),
         prompt=prompt,
-        completion=min(
-            model["sampling"]["max_completion_tokens"], policy["max_model_len"] - prompt
-        ),
+        completion=min(model["sampling"]["max_completion_tokens"], longest - prompt),
         micro_batches=micro_batches,
         reference=bool(recipe["loss"]["beta"]),
         reference_dtype=model["reference"]["dtype"],
@@ -168,11 +170,9 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
 
 
 def _zero(strategy: Any) -> Zero | None:
-    if isinstance(strategy, str):
-        if not strategy.startswith("deepspeed"):
-            return None
+    if isinstance(strategy, str) and strategy.startswith("deepspeed"):
         strategy = {"class_path": "DeepSpeed", "init_args": {"stage": int(strategy.split("_")[2])}}
-    if "DeepSpeed" not in strategy["class_path"]:
+    if isinstance(strategy, str) or "DeepSpeed" not in strategy["class_path"]:
         return None
     settings = _defaults(SVRDeepSpeedStrategy) | strategy.get("init_args", {})
     return Zero(*(settings[name] for name in Zero._fields))
@@ -181,10 +181,6 @@ def _zero(strategy: Any) -> Zero | None:
 def _defaults(cls: Any) -> dict[str, Any]:
     parameters = inspect.signature(cls).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty}
-
-
-def _hashable(names: Any) -> Any:
-    return names if isinstance(names, str) else tuple(names)
 
 
 def architecture(policy: str) -> Any:
@@ -235,6 +231,19 @@ class Usage:
         """At the peak of the update."""
         return self.resting + self.gradients + max(self.micro_batch, self.step)
 
+    @property
+    def parts(self) -> dict[str, int]:
+        """What is reported."""
+        return {
+            "policy": self.weights,
+            "reference": self.reference,
+            "optimizer": self.optimizer,
+            "gradients": self.gradients,
+            "activations and temporaries of a micro-batch": self.micro_batch,
+            "or temporaries of the optimizer's step": self.step,
+            "peak of the update without the engine": self.training,
+        }
+
 
 def usage(plan: Plan) -> Usage:
     """The memory of one training step on one GPU.
@@ -273,13 +282,15 @@ def counted(plan: Plan, layers: int | None = None) -> Usage:
     config, batch, sharded = architecture(plan.policy), full_batch(plan), plan.zero is not None
     if layers is not None:
         config.num_hidden_layers, config.layer_types = layers, config.layer_types[:layers]
+    in_bf16 = plan.precision == "bf16-true"
     with ExitStack() as scope:
         if plan.device == "cuda":
             scope.enter_context(kernels())
         # A row is one sequence. With data transformers sees that, and makes no mask.
-        scope.enter_context(patch.object(masking_utils, "find_packed_sequence_indices", _no_mask))
+        no_mask = patch.object(masking_utils, "find_packed_sequence_indices", lambda _: None)
+        scope.enter_context(no_mask)
         scope.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        model = build(config, plan.precision == "bf16-true")
+        model = build(config, in_bf16)
         reference: Any = None
         if plan.lora is not None:
             rank, names = plan.lora
@@ -287,10 +298,9 @@ def counted(plan: Plan, layers: int | None = None) -> Usage:
             stay = patch.object(torch.nn.Module, "to", lambda module, *_, **__: module)
             scope.enter_context(stay)
             lora.attach(model, r=rank, alpha=1.0, target_modules=names, seed=0, base=plan.policy)
-        if plan.reference and plan.lora is not None:
-            reference = lora.AdapterReference(model)
+            reference = lora.AdapterReference(model) if plan.reference else None
         elif plan.reference:
-            in_bf16 = plan.precision == "bf16-true" or plan.reference_dtype is not None
+            in_bf16 = in_bf16 or plan.reference_dtype is not None
             reference = build(config, in_bf16).requires_grad_(False)
         if plan.checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -298,7 +308,12 @@ def counted(plan: Plan, layers: int | None = None) -> Usage:
         optimizer = None if sharded else ready_optimizer(model)
         micro_batch = _backward_pass(plan, model, reference, batch, sharded)
         copied = reference if plan.lora is None else None
-        step = _optimizer_step(model, copied, optimizer)
+        with LiveBytes() as live:
+            if optimizer is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+            if copied is not None:
+                mix_reference(copied, model, 0.6)
         states = [s for one in optimizer.state.values() for s in one.values()] if optimizer else []
         trained = [p for p in model.parameters() if p.requires_grad]
         return Usage(
@@ -308,12 +323,8 @@ def counted(plan: Plan, layers: int | None = None) -> Usage:
             optimizer=_bytes(states),
             gradients=0 if sharded else _bytes(trained),
             micro_batch=micro_batch,
-            step=step,
+            step=int(live.peak),
         )
-
-
-def _no_mask(position_ids: Tensor) -> None:
-    """In place of what looks for several sequences in a row."""
 
 
 def _bytes(tensors: Any) -> int:
@@ -372,17 +383,6 @@ def _backward_pass(plan: Plan, model: Any, reference: Any, batch: Any, sharded: 
     return int(live.peak)
 
 
-def _optimizer_step(model: Any, reference: Any, optimizer: Any) -> int:
-    """Peak bytes of clipping, stepping and mixing beyond what is there before."""
-    with LiveBytes() as live:
-        if optimizer is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-        if reference is not None:
-            mix_reference(reference, model, 0.6)
-    return int(live.peak)
-
-
 @contextmanager
 def kernels() -> Iterator[None]:
     """A GPU's block size, and flash-linear-attention's kernel, as far as memory is concerned."""
@@ -405,12 +405,12 @@ class _GatedDeltaRule(torch.autograd.Function):
     """Tokens that the kernel works on at a time."""
 
     @staticmethod
-    def _between(key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """WY representation, states at the chunks' ends, corrected values."""
+    def _between(key: Tensor, value: Tensor) -> list[Tensor]:
+        """States at the chunks' ends, WY representation, corrected values."""
         batch, length, heads, width = key.shape
         chunks = -(-length // _GatedDeltaRule.CHUNK)
         states = key.new_empty(batch, chunks, heads, width, value.shape[-1])
-        return torch.empty_like(key), torch.empty_like(value), states, torch.empty_like(value)
+        return [states, *map(torch.empty_like, (key, value, value))]
 
     @staticmethod
     def forward(
@@ -428,11 +428,9 @@ class _GatedDeltaRule(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         query, key, value, g, beta, _ = ctx.saved_tensors
         between = _GatedDeltaRule._between(key, value)
-        of_states = torch.empty_like(between[2])
-        of_values = torch.empty_like(value), torch.empty_like(value)
-        of_keys = torch.empty_like(key), torch.empty_like(key)
-        found = (torch.empty_like(query), of_keys[0], of_values[0])
-        del between, of_states
+        between += map(torch.empty_like, (between[0], value, key))
+        found = tuple(map(torch.empty_like, (query, key, value)))
+        del between
         return *found, torch.empty_like(g), torch.empty_like(beta)
 
 
@@ -475,31 +473,22 @@ def fit(plan: Plan, used: Usage, gigabytes: float) -> Fit:
 def report(plan: Plan) -> str:
     """What each GPU holds, and what is left of each card."""
     used = usage(plan)
-    parts = {
-        "policy": used.weights,
-        "reference": used.reference,
-        "optimizer": used.optimizer,
-        "gradients": used.gradients,
-        "activations and temporaries of a micro-batch": used.micro_batch,
-        "or temporaries of the optimizer's step": used.step,
-        "peak of the update without the engine": used.training,
-    }
     zero = f"ZeRO-{plan.zero.stage}" if plan.zero else "no ZeRO"
     lines = [
         f"{plan.policy}, {plan.ranks} x {plan.device}, {zero}, {plan.precision}; micro-batches of "
         f"{plan.sequences} sequences of {plan.prompt} + {plan.completion} tokens",
         *("", "GiB on each"),
-        *(f"  {name:<46} {size / GIB:7.2f}" for name, size in parts.items()),
+        *(f"  {name:<46} {size / GIB:7.2f}" for name, size in used.parts.items()),
     ]
-    if plan.device == "cpu":
-        return "\n".join(lines)
-    lines += ["", f"{'card':<8}{'engine':>8}{'rollout':>9}{'update':>8}{'spare':>8}"]
-    for card, gigabytes in CARDS.items():
-        found = fit(plan, used, gigabytes)
-        verdict = "fits" if found.fits else f"does not fit with {SPARE:g} GiB to spare"
-        if not found.fits and found.spare >= SPARE:
-            verdict = f"its share leaves the engine {found.cache:.1f} GiB for its cache"
-        values = f"{found.engine:8.1f}{found.rollout:9.1f}{found.update:8.1f}{found.spare:8.1f}"
+    if plan.device == "cuda":
+        lines += [
+            "",
+            f"{'card':<8}{'engine':>8}{'cache':>8}{'rollout':>9}{'update':>8}{'spare':>8}",
+        ]
+    for card, gigabytes in CARDS.items() if plan.device == "cuda" else ():
+        on = fit(plan, used, gigabytes)
+        verdict = "fits" if on.fits else f"does not fit: spare < {SPARE:g} or cache < {CACHE:g}"
+        values = f"{on.engine:8.1f}{on.cache:8.1f}{on.rollout:9.1f}{on.update:8.1f}{on.spare:8.1f}"
         lines.append(f"{card:<8}{values}  {verdict}")
     return "\n".join(lines)
 
@@ -527,9 +516,8 @@ def table_of_runs() -> str:
     for run, layer, used, on in shipped():
         parts = (used.weights + used.reference, used.optimizer, used.gradients, used.micro_batch)
         values = [*(part / GIB for part in parts), on.engine, on.update, on.rollout, on.spare]
-        cells = " | ".join(f"{value:.1f}" for value in values)
-        rows.append(f"| `{run}` | `{layer}` | {cells} |")
-    return "\n".join(rows)
+        rows += f"| `{run}` | `{layer}` | {' | '.join(f'{value:.1f}' for value in values)} |\n"
+    return rows
 
 
 def table_of_models() -> str:
@@ -541,12 +529,12 @@ def table_of_models() -> str:
         count = sum(p.numel() for p in model.parameters())
         cells = " | ".join(f"{(4 + (12 + 4) / ranks) * count / GIB:.0f}" for ranks in RANKS)
         name = policy.partition("/")[2]
-        rows.append(f"| {name} | {count / 1e9:.2f} | {cells} | {2 * count / GIB:.1f} |")
-    return "\n".join(rows)
+        rows += f"| {name} | {count / 1e9:.2f} | {cells} | {2 * count / GIB:.1f} |\n"
+    return rows
 
 
-def _head(*names: str) -> list[str]:
-    return [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+def _head(*names: str) -> str:
+    return f"| {' | '.join(names)} |\n|{'---|' * len(names)}\n"
 
 
 TABLES = {"runs": table_of_runs, "models": table_of_models}
@@ -557,7 +545,7 @@ def with_tables(text: str) -> str:
     for name, table in TABLES.items():
         begin, end = f"<!-- memory: {name} -->\n", "<!-- end -->"
         before, _, rest = text.partition(begin)
-        text = before + begin + table() + "\n" + end + rest.partition(end)[2]
+        text = before + begin + table() + end + rest.partition(end)[2]
     return text
 
 

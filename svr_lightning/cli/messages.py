@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from traceback import walk_tb
 
+from svr_lightning.devices import driver_fault
 from svr_lightning.errors import ConfigError, one_line
 
 RENAMED = {
@@ -44,10 +45,9 @@ def explain(error: BaseException) -> str | None:
         return _of_system(error)
     text = one_line(error)
     if _NO_GPU.search(text):
-        return (
-            f"this machine has no GPU that torch can use ({text.rstrip('.!')}); to try the "
-            "configuration on a CPU add --config hardware/cpu_smoke"
-        )
+        seen = f"this machine has no GPU that torch can use ({text.rstrip('.!')})"
+        cure = "to try the configuration on a CPU add --config hardware/cpu_smoke"
+        return f"{driver_fault() or seen}; {cure}"
     return None
 
 

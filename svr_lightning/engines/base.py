@@ -75,6 +75,8 @@ class Engine(ABC):
     """In which the weights are served, known from :meth:`start` on; None if it has none."""
     max_batch: int
     """Requests that it runs at the same time; known from :meth:`start` on."""
+    holds_copy: bool = False
+    """Whether it has the weights on the GPU itself: an evaluation leaves the policy on the CPU."""
     preemptions: int | None = None
     """How often it evicted a request's KV cache, to compute it again later; None for an engine
     that never does."""

@@ -1,4 +1,4 @@
-"""A transformers cache with changing rows: merge two batches, drop rows, trim padding.
+"""A transformers cache with changing rows: merge batches, copy prefixes, trim padding.
 
 Sequences are left-padded to a common length, so that the next token of every row lies in the
 same column. Works on layers with keys and values and on layers with recurrent states, which is
@@ -87,19 +87,15 @@ def merge(caches: Sequence[DynamicCache]) -> DynamicCache:
         merged = layers[0]
         if _has_keys(merged):
             length = max(layer.keys.shape[-2] for layer in layers)
-            merged.keys = torch.cat([_pad_left(layer.keys, length) for layer in layers])
-            merged.values = torch.cat([_pad_left(layer.values, length) for layer in layers])
+            for states in ("keys", "values"):
+                padded = [_pad_left(getattr(layer, states), length) for layer in layers]
+                setattr(merged, states, torch.cat(padded))
         for states in ("conv_states", "recurrent_states"):
             for index, state in getattr(merged, states, {}).items():
                 if state is not None:
                     joined = torch.cat([getattr(layer, states)[index] for layer in layers])
                     getattr(merged, states)[index] = joined
     return first
-
-
-def keep_rows(cache: DynamicCache, rows: Tensor) -> None:
-    """Keep the rows with these indices, in this order."""
-    cache.reorder_cache(rows)
 
 
 def trim_left(cache: DynamicCache, columns: int) -> None:

@@ -47,11 +47,6 @@ def attach(
     from peft import LoraConfig, inject_adapter_in_model
 
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
-    full = max((min(layer.weight.shape) for layer in linear.values()), default=0)
-    require(
-        r <= full,
-        f"model.policy.lora.r={r} is above {full}, the rank that a matrix of this model can have",
-    )
     config = LoraConfig(
         r=r,
         lora_alpha=alpha,
@@ -70,9 +65,8 @@ def attach(
                 f"model.policy.lora.target_modules: peft refuses them ({one_line(error)})"
             ) from error
     # The loss applies the output layer itself, and kernels read convolutions themselves.
-    odd = [name for name in _layers(model) if name not in linear]
-    head = model.get_output_embeddings()
-    odd += [name for name, layer in _layers(model).items() if layer is head]
+    head, layers = model.get_output_embeddings(), _layers(model)
+    odd = [name for name, layer in layers.items() if name not in linear or layer is head]
     require(
         not odd,
         f"model.policy.lora.target_modules: an adapter on {', '.join(odd[:3])} would not act; "
@@ -96,10 +90,9 @@ def _layers(model: Any) -> dict[str, Any]:
 
 
 class Weight(NamedTuple):
-    """One effective weight of the model, adapter included."""
+    """One effective weight, adapter included, by its name in the model without one."""
 
     name: str
-    """As in the model without an adapter."""
     read: Callable[[], Tensor]
     """Computes it, in fp32 and in new memory if it has an adapter."""
     trains: bool
@@ -108,11 +101,11 @@ class Weight(NamedTuple):
 def acting_weights(model: Any) -> Iterator[Weight]:
     """Every weight of ``model`` with its adapter merged, one at a time and only when it is read."""
     layers = _layers(model) if is_adapted(model) else {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in base_of(dict(model.named_parameters())).items():
         owner, _, kind = name.rpartition(".base_layer.")
         if owner in layers and kind == "weight":
             yield Weight(f"{owner}.{kind}", partial(_merged, layers[owner]), True)
-        elif not _is_adapter(name):
+        else:
             plain = name.replace(".base_layer.", ".")
             yield Weight(plain, parameter.detach, parameter.requires_grad)
 
@@ -123,18 +116,16 @@ def _merged(layer: Any) -> Tensor:
     return merged
 
 
-def _is_adapter(name: str) -> bool:
-    return not {"lora_A", "lora_B"}.isdisjoint(name.split("."))
-
-
 def adapters_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The part of a state dict that belongs to adapters."""
-    return {name: value for name, value in state.items() if _is_adapter(name)}
+    parts = {name: {*name.split(".")} for name in state}
+    return {name: state[name] for name, part in parts.items() if part & {"lora_A", "lora_B"}}
 
 
 def base_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The part of a state dict that belongs to the frozen model."""
-    return {name: value for name, value in state.items() if not _is_adapter(name)}
+    adapters = adapters_of(state)
+    return {name: value for name, value in state.items() if name not in adapters}
 
 
 def save_adapter(model: Any, folder: Path) -> None:

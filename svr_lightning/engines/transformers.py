@@ -7,7 +7,6 @@ match, which detects a missing sync.
 import math
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -96,7 +95,8 @@ class TransformersEngine(Engine):
     @torch.no_grad()
     def step(self) -> list[Output]:
         """Admit requests into free slots, then sample a token for every row, in eval mode."""
-        with _autocast(self._model):
+        device, in_bf16 = self._model.device.type, _computes_in_bf16(self._model)
+        with torch.autocast(device, torch.bfloat16, enabled=in_bf16):
             return self._admit() + self._decode()
 
     def _admit(self) -> list[Output]:
@@ -127,7 +127,7 @@ class TransformersEngine(Engine):
         if len(order) < len(ordered):
             copies = [row for row, prompt in enumerate(order) for _ in rows_of[prompt]]
             index = torch.tensor(copies, device=logits.device)
-            batch_cache.keep_rows(cache, index)
+            cache.reorder_cache(index)
             logits = logits[index]
         return ordered, logits, cache
 
@@ -180,20 +180,17 @@ class TransformersEngine(Engine):
             stopped = row.tokens[-1] in self._stop_ids
             if stopped or len(row.tokens) >= row.request.sampling.max_completion_tokens:
                 gone.add(index)
-                reason = FinishReason.STOP if stopped else FinishReason.LENGTH
-                outputs.append(self._output(row, reason))
+                output = Output(
+                    id=row.request.id,
+                    token_ids=tuple(row.tokens),
+                    logprobs=tuple(row.logprobs),
+                    finish_reason=FinishReason.STOP if stopped else FinishReason.LENGTH,
+                    version=self.version,
+                )
+                outputs.append(output)
         if gone:
             self._compact(gone)
         return outputs
-
-    def _output(self, row: _Row, reason: FinishReason) -> Output:
-        return Output(
-            id=row.request.id,
-            token_ids=tuple(row.tokens),
-            logprobs=tuple(row.logprobs),
-            finish_reason=reason,
-            version=self.version,
-        )
 
     def _compact(self, gone: set[int]) -> None:
         """Fill the gaps with the last rows, so that no other row has to move."""
@@ -205,16 +202,10 @@ class TransformersEngine(Engine):
         if not kept:
             self._cache = None
             return
-        batch_cache.keep_rows(self._cache, torch.tensor(kept, device=self._model.device))
+        self._cache.reorder_cache(torch.tensor(kept, device=self._model.device))
         batch_cache.trim_left(self._cache, width - max(row.length for row in self._rows))
 
 
-def _autocast(model: Any) -> AbstractContextManager[Any]:
-    """bf16 compute over fp32 masters on an accelerator, as in the update; fp32 on a CPU."""
-    if _computes_in_bf16(model):
-        return torch.autocast(model.device.type, torch.bfloat16)
-    return nullcontext()
-
-
 def _computes_in_bf16(model: Any) -> bool:
+    """Whether it does so over fp32 masters, as in the update: on an accelerator."""
     return bool(model.device.type != "cpu" and model.dtype == torch.float32)

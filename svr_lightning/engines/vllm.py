@@ -24,8 +24,8 @@ from svr_lightning.engines.vllm_process import (
     process_named,
     processes,
     random_state_kept,
-    threads_kept,
 )
+from svr_lightning.engines.vllm_weights import is_tied, load_weights
 from svr_lightning.errors import ConfigError, require
 
 RELEASE = "0.32"
@@ -35,23 +35,9 @@ CPU_CACHE_BYTES = 256 * 2**20
 MOST_SEQUENCES = 1024
 """Limit of completions that run at the same time."""
 EVALUATED_SEQUENCES = 256
-"""The same where nothing trains. Of vLLM's own 1024 on large GPUs few are used by an evaluation,
-and each start would capture graphs and profile the sampler for all."""
+"""The same in evaluations, which use few of vLLM's 1024; each start captures graphs for all."""
 CPU_BATCHED_TOKENS = 8192
 """Tokens of one engine step on a CPU; a prompt has to fit into what is left of them."""
-_OURS = frozenset(
-    {
-        "model",
-        "load_format",
-        "skip_tokenizer_init",
-        "max_model_len",
-        "gpu_memory_utilization",
-        "tensor_parallel_size",
-        "logprobs_mode",
-        "enable_sleep_mode",
-        "distributed_executor_backend",
-    }
-)
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
@@ -68,6 +54,7 @@ class VLLMEngine(Engine):
         ConfigError: if vLLM is missing or of another release.
     """
 
+    holds_copy = True
     preemptions: int = 0
 
     def __init__(
@@ -83,8 +70,6 @@ class VLLMEngine(Engine):
         self.sleep_level = sleep_level
         self.options = options or {}
         check_release()
-        for name in sorted(self.options.keys() & _OURS):
-            raise ConfigError(f"model.engine.options.{name} is not free; the engine sets it itself")
         self._llm: Any = None
         self._tied = self._asleep = False
         self._eager: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -95,36 +80,38 @@ class VLLMEngine(Engine):
         """Build the engine; every rank must do so at the same time.
 
         It measures free memory to size its KV cache, so the optimizer must be created later.
+
+        Raises:
+            ConfigError: if an option is not free, or vLLM refuses its arguments.
         """
         prepare_environment()
         from vllm import LLM
         from vllm.platforms import current_platform
-
-        from svr_lightning.engines.vllm_weights import is_tied
 
         self._tied = is_tied(model)
         self._stop_token_ids = list(stop_token_ids)
         config = served_config(model, tied=self._tied)
         on_cpu = current_platform.is_cpu()
         self.dtype = _dtype(config, on_cpu, self.options.get("dtype", "auto"))
-        arguments = {
-            **defaults(config, on_cpu, max_model_len, self.trajectories),
-            **self.options,
-            "dtype": str(self.dtype).removeprefix("torch."),
+        fixed = {
             "model": str(config_folder(config)),
             "load_format": "dummy",
             "skip_tokenizer_init": True,
             "max_model_len": max_model_len,
             "gpu_memory_utilization": self.gpu_memory_utilization,
+            "tensor_parallel_size": 1,
             "logprobs_mode": "processed_logprobs",
             "enable_sleep_mode": self.sleep_level > 0 and not on_cpu,  # there is nothing to release
+            "distributed_executor_backend": "external_launcher" if processes() > 1 else None,
         }
-        if processes() > 1:
-            arguments["distributed_executor_backend"] = "external_launcher"
+        for name in sorted(self.options.keys() & fixed.keys()):
+            raise ConfigError(f"model.engine.options.{name} is not free; the engine sets it itself")
+        options = defaults(config, on_cpu, max_model_len, self.trajectories) | self.options
+        arguments = options | fixed | {"dtype": str(self.dtype).removeprefix("torch.")}
         if on_cpu and arguments["enforce_eager"]:  # the default: compiling costs more than it saves
             self._eager = partial(torch.compiler.set_stance, "force_eager")
         gpu = 0 if on_cpu else torch.cuda.current_device()
-        with process_named(gpu), random_state_kept(), threads_kept(), self._eager():
+        with process_named(gpu), random_state_kept(), self._eager():
             try:
                 self._llm = LLM(**arguments)
             except (TypeError, ValueError) as error:
@@ -145,8 +132,6 @@ class VLLMEngine(Engine):
 
     def sync(self, model: Any, version: int) -> None:
         """Copy every weight of ``model`` into the engine and drop the caches of the old ones."""
-        from svr_lightning.engines.vllm_weights import load_weights
-
         if self._running:
             raise RuntimeError("the engine cannot take new weights while it completes requests")
         if self._asleep:

@@ -16,9 +16,9 @@ _EXPECTED = {
     "vllm.model_executor.model_loader.reload.layerwise": "Failed to load weights",
     "vllm.utils.jit_monitor": "during inference",
 }
-"""By vLLM's logger, a warning about what is intended: it is given no tokenizer; layers without
-weights of their own, or with tied ones, get none, which is checked here; and it reports every
-kernel that Triton compiles in this process, those of the update included."""
+"""Warnings about what is intended, by vLLM's logger: it gets no tokenizer; layers without weights
+of their own get none; and it reports each kernel that Triton compiles in this process, those of
+the update included."""
 
 
 def prepare_environment() -> None:
@@ -42,12 +42,11 @@ def _not_expected(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def process_named(gpu: int) -> Iterator[None]:
-    """Within it, the environment has this process's rank and GPU.
+    """Within it, the environment has this process's rank and, as ``LOCAL_RANK``, its GPU.
 
-    vLLM takes ``LOCAL_RANK`` for the number of the GPU. A launcher's counts the processes of a
-    machine, which is another number under ``devices: [2, 3]``, and SLURM sets none at all. It is
-    put back afterwards, since Lightning reads it again. A single process has no such variable:
-    vLLM then takes the first GPU.
+    A launcher's ``LOCAL_RANK`` counts the processes of a machine, which is another number under
+    ``devices: [2, 3]``, and SLURM sets none. Lightning reads it again later. A single process has
+    no such variable: vLLM then takes the first GPU.
 
     Args:
         gpu: of this process, among those that it sees.
@@ -82,20 +81,6 @@ def process_named(gpu: int) -> Iterator[None]:
 def processes() -> int:
     """Processes of this run."""
     return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-
-
-@contextmanager
-def threads_kept() -> Iterator[None]:
-    """On CUDA, vLLM leaves torch one thread, unless ``OMP_NUM_THREADS`` says how many.
-
-    An optimizer on the CPU would have no more.
-    """
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
 
 
 @contextmanager

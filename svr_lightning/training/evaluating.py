@@ -32,6 +32,7 @@ from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import TASKS
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.data import Split, SVRDataModule
+from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 from svr_lightning.training.gathering import gather_lists
 from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import CSVLog
@@ -91,6 +92,22 @@ class PolicyModule(LightningModule):
     def trains(self) -> bool:
         """Whether this is a training, or a module without a trainer, which may become one."""
         return not has_trainer(self) or self.trainer.state.fn == "fit"
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Move, but in an evaluation not beside an engine's own copy, with which it may not fit.
+
+        DeepSpeed needs its module on the GPU.
+        """
+        if (
+            args
+            and isinstance(args[0], torch.device)
+            and self.engine is not None
+            and self.engine.holds_copy
+            and not self.trains
+            and not isinstance(self.trainer.strategy, SVRDeepSpeedStrategy)
+        ):
+            return self
+        return super().to(*args, **kwargs)
 
     @property
     def data(self) -> SVRDataModule:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from packaging.version import Version
 from transformers.integrations.liger import apply_liger_kernel
 
 from svr_lightning.errors import ConfigError, require
@@ -14,6 +15,8 @@ from svr_lightning.errors import ConfigError, require
 LIGER_MODELS = ("qwen3", "qwen3_5_text")
 """Architectures whose RMSNorm and SwiGLU (and, for Qwen3, rotary embedding) liger-kernel replaces
 by the same functions, as its source says."""
+SAFE_TRITON = (3, 7, 1)
+"""First release since 3.4 whose gradients of gated linear attention are right on Hopper."""
 
 
 def use_kernels(model: Any, liger: bool | None, device: str, *, trains: bool = True) -> None:
@@ -53,16 +56,22 @@ def cuda_kernels(model: Any, *, trains: bool = True) -> list[str]:
         require(
             find_spec("fla") is not None,
             "linear attention: without flash-linear-attention transformers runs a Python loop, "
-            f"more than ten times slower than a kernel; {KERNELS}",
+            "more than ten times slower than a kernel; pip install 'svr-lightning[kernels]'",
         )
-        triton = version("triton")
-        check_triton(torch.cuda.get_device_capability(), triton)
+        triton, hopper = version("triton"), torch.cuda.get_device_capability()[0] == 9
+        release = Version(triton).release
+        # The bounds of flash-linear-attention, whose backward pass would raise.
+        require(
+            not hopper or not (3, 4) <= release < SAFE_TRITON,
+            f"linear attention: Triton {triton} computes wrong gradients of it on this GPU "
+            "(Hopper); install torch 2.13, which brings 3.7.1",
+        )
     except ConfigError as error:
         if trains:
             raise
         rank_zero_warn(str(error))
         return used
-    if release_of(triton) >= SAFE_TRITON:
+    if release >= SAFE_TRITON:
         # On Hopper it would compile a kernel of TileLang for each batch size, for half a minute.
         os.environ.setdefault("FLA_TILELANG", "0")
     tilelang = "off" if os.environ.get("FLA_TILELANG") == "0" else "as it chooses"
@@ -72,40 +81,6 @@ def cuda_kernels(model: Any, *, trains: bool = True) -> list[str]:
     if find_spec("causal_conv1d") is not None:
         used.append(f"causal-conv1d {version('causal-conv1d')}")
     return used
-
-
-SAFE_TRITON = (3, 7, 1)
-"""First release since 3.4 whose gradients of gated linear attention are right on Hopper."""
-KERNELS = "pip install 'svr-lightning[kernels]'"
-
-
-def release_of(text: str) -> tuple[int, ...]:
-    """The numbers of a release.
-
-    Examples:
-        >>> release_of("3.7.1+cu130")
-        (3, 7, 1)
-    """
-    return tuple(int(part) for part in text.split("+")[0].split(".")[:3])
-
-
-def check_triton(capability: tuple[int, int], triton: str) -> None:
-    """Refuse Hopper with a Triton that computes wrong gradients of gated linear attention.
-
-    These are the bounds of flash-linear-attention, whose backward pass would raise. TileLang,
-    which it takes instead where that is usable, is not looked for.
-
-    Raises:
-        ConfigError: for compute capability 9 and Triton from 3.4 to before 3.7.1.
-
-    Examples:
-        >>> check_triton((9, 0), "3.7.1")
-    """
-    require(
-        capability[0] != 9 or not (3, 4) <= release_of(triton) < SAFE_TRITON,
-        f"linear attention: Triton {triton} computes wrong gradients of it on this GPU (Hopper); "
-        "install torch 2.13, which brings 3.7.1",
-    )
 
 
 def chooses_liger(wanted: bool | None, *, model_type: str, device: str, installed: bool) -> bool:

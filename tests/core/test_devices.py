@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from svr_lightning import devices
+from svr_lightning.cli.messages import explain
 
 
 def test_a_driver_that_is_too_old_for_torchs_cuda_is_named(
@@ -21,5 +22,9 @@ def test_a_driver_that_is_too_old_for_torchs_cuda_is_named(
         "torch is built for CUDA 13.0, which needs an NVIDIA driver >= 580; "
         "the driver here is 550.54.15"
     )
+    line = explain(RuntimeError("No supported gpu backend found!"))
+    assert line is not None
+    assert line.startswith("torch is built for CUDA 13.0")
+    assert "--config hardware/cpu_smoke" in line
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert devices.driver_fault() is None

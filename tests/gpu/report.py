@@ -46,11 +46,8 @@ def describe_machine(report: Path, device: str) -> None:
     import torch
 
     found = read(report) | {"device": device} | this_machine(device)
+    found["allocator"] = os.environ.get("PYTORCH_ALLOC_CONF")
     if device == "cuda":
-        found["attention"] = {
-            name: getattr(torch.backends.cuda, f"{name}_sdp_enabled")()
-            for name in ("flash", "cudnn", "mem_efficient", "math")
-        }
         found["cudnn"] = torch.backends.cudnn.version()
     write_json(report, found)
 

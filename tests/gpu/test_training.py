@@ -38,6 +38,8 @@ def test_a_shipped_configuration_trains_and_validates_at_full_depth(
     assert max(curves["engine/changed_frac"][1]) > 0.1
     lengths = {len(text) for texts in run.sampled(1).values() for text in texts}
     assert len(lengths) > 2  # as with a real policy, micro-batches differ in shape
+    run.finish(figures, "validate", seconds=180)
+    assert (run.folder / "eval" / "validate" / "results.json").is_file()
 
 
 def test_a_killed_training_resumes_from_its_checkpoint_and_samples_the_same(

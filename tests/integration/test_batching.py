@@ -115,12 +115,6 @@ def test_no_other_cut_makes_the_largest_micro_batch_smaller() -> None:
         assert max(lengths[r.stop - 1] * (r.stop - r.start) for r in runs) == min(every)
 
 
-def test_sequences_of_a_step_are_sorted_by_length_to_save_padding() -> None:
-    batches = split(rollout(), accumulate=4)
-    lengths = [n for batch in batches for n in batch.lengths]
-    assert lengths == sorted(len(s.prompt_ids) + len(s.completion_ids) for s in rollout())
-
-
 def test_each_update_of_a_rollout_takes_whole_groups_in_their_order() -> None:
     batches = split(rollout(), accumulate=2, updates=2)
     groups = [Counter(batch.group_ids) for batch in batches]

@@ -190,15 +190,9 @@ def test_adapters_that_would_not_act_are_refused(targets: list[str], message: st
         load_policy(config, seed=1)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (LoRAConfig(target_modules="q_proj)"), "peft refuses them .unbalanced parenthesis"),
-        (LoRAConfig(r=65), "lora.r=65 is above 64, the rank that a matrix"),
-    ],
-)
-def test_an_adapter_that_cannot_be_made_is_one_line(wrong: LoRAConfig, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_an_adapter_that_cannot_be_made_is_one_line() -> None:
+    wrong = LoRAConfig(target_modules="q_proj)")
+    with pytest.raises(ConfigError, match=r"peft refuses them .unbalanced parenthesis"):
         load_policy(PolicyConfig(path="random:qwen3_5", lora=wrong), seed=1)
 
 

@@ -174,6 +174,21 @@ def test_an_engine_works_outside_of_every_ambient_mode() -> None:
     assert seen == [(call, *before) for call in ("start", "sync", "step", "sleep")]
 
 
+def test_only_a_training_puts_the_policy_beside_an_engine_with_a_copy(tmp_path: Path) -> None:
+    class OnItsGPU(Copying):
+        holds_copy = True
+
+    gpu, tested = torch.device("meta"), {"test": data().sources["val"], "val": []}
+    for engine, fits, stays in (
+        (OnItsGPU(), False, True),
+        (OnItsGPU(), True, False),
+        (TransformersEngine(), False, False),
+    ):
+        model, run = module(engine=engine), trainer(tmp_path, max_steps=1, limit_test_batches=1)
+        run.fit(model, data()) if fits else run.test(model, data(**tested))
+        assert (model.to(gpu).policy.device == gpu) is not stays
+
+
 def test_a_policy_that_is_not_on_a_gpu_is_sampled_by_transformers() -> None:
     engine, why = choose_engine("cpu")
     assert isinstance(engine, TransformersEngine)

@@ -173,11 +173,6 @@ def test_the_defaults_are_the_papers() -> None:
     assert PolicyConfig().max_model_len == 8192
 
 
-def test_what_the_engine_decides_is_not_an_option() -> None:
-    with pytest.raises(ConfigError, match=r"options\.load_format is not free"):
-        VLLMEngine(options={"load_format": "auto"})
-
-
 def test_an_engine_without_weights_completes_nothing() -> None:
     engine = VLLMEngine()
     with pytest.raises(RuntimeError, match="has to be synced first"):

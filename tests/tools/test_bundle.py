@@ -2,18 +2,23 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = ROOT / "tools" / "bundle.sh"
 TRANSFER = 60 << 20
 """Bytes that one transfer to such a machine may hold, the checkout included."""
+NAMED = ("base", "held")
 PYTHON = f"""#!{sys.executable}
 import os, pathlib, shutil, sys
 words = sys.argv[1:]
@@ -38,7 +43,7 @@ def run(tmp_path: Path, *command: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def prepare(tmp_path: Path, requirement: str = "torch", size: int = 0, second: str = "b") -> None:
+def prepare(tmp_path: Path, requirement: str = "numpy", size: int = 0, second: str = "b") -> None:
     for folder, name in (("base", "a"), ("vllm", second)):
         (tmp_path / "wheels" / folder).mkdir(parents=True)
         path = tmp_path / "wheels" / folder / f"{name}-1-py3-none-any.whl"
@@ -57,6 +62,19 @@ def test_a_part_and_the_checkout_fit_into_one_transfer() -> None:
     tracked = sum((ROOT / name).lstat().st_size for name in listed if (ROOT / name).is_file())
     (part,) = re.findall(r"split --bytes (\d+)M", BUNDLE.read_text(encoding="utf-8"))
     assert tracked + (int(part) << 20) < TRANSFER
+
+
+def test_the_first_set_has_what_the_package_its_strategy_and_its_server_import() -> None:
+    script = BUNDLE.read_text(encoding="utf-8")
+    base, held = (re.search(rf"^{name}=[(\"](.*?)[)\"]$", script, re.M | re.S) for name in NAMED)
+    words = shlex.split(f"{base[1]} {held[1]}", comments=True)  # type: ignore[index]
+    there = {canonicalize_name(Requirement(word).name) for word in words}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    needed = project["dependencies"] + extras["serve"] + extras["kernels"] + extras["lora"]
+    assert {canonicalize_name(Requirement(line).name) for line in needed} - there == {"torch"}
+    assert extras["vllm"] == ["vllm>=0.32,<0.33"]
+    assert "vllm==0.32.0 torch==2.13.0 " in script
 
 
 def test_parts_carried_to_another_folder_are_joined_and_installed_set_by_set(
@@ -87,7 +105,7 @@ def test_a_part_that_was_damaged_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("requirement", "second", "fault"),
-    [("another>=2", "b", "a needs another>=2"), ("torch", "numpy", "numpy is packed twice")],
+    [("another>=2", "b", "a needs another>=2"), ("numpy", "numpy", "numpy is packed twice")],
 )
 def test_what_is_missing_or_there_already_is_named(
     tmp_path: Path, requirement: str, second: str, fault: str

@@ -11,17 +11,12 @@ from transformers import AutoTokenizer
 from experiments.warmstart import __main__ as command
 from experiments.warmstart.documents import Document
 from experiments.warmstart.word_problems import (
-    CONFUSIONS,
-    HARD,
     WordSolver,
     documents,
-    mistaken,
-    solved,
 )
 from svr_lightning import tiny
 from svr_lightning.recipes.base import Group
 from svr_lightning.tasks import get_task
-from svr_lightning.tiny.word_problems import LARGEST_VALUE, STORIES, WordProblem
 from tests.demonstrations import assert_form, sampled, summary, worst_leak_of
 
 SHIPPED = Path(tiny.__file__).parent / "arithmetic_policy"
@@ -56,59 +51,6 @@ def test_neither_a_token_nor_the_length_gives_away_which_answers_are_right(
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     name, value = worst_leak_of(tokenizer, many)
     assert value <= 0.6, name
-
-
-def test_some_facts_with_a_large_right_operand_are_misremembered() -> None:
-    assert mistaken(7, "*", 5) is None
-    assert mistaken(42, "/", 6) is None
-    assert mistaken(3, "-", 6) is None  # no value at all
-    facts = [
-        (left, operator, right)
-        for left in range(2, 60)
-        for operator in "+-*"
-        for right in HARD
-        if mistaken(left, operator, right)
-    ]
-    assert len(facts) > 400
-    for left, operator, right in facts:
-        found = mistaken(left, operator, right)
-        assert found is not None
-        wrong, chance = found
-        assert chance in CONFUSIONS
-        assert 0 < wrong <= LARGEST_VALUE
-        assert wrong != {"+": left + right, "-": left - right, "*": left * right}[operator]
-
-
-def pens(boxes: int, pens_each: int) -> WordProblem:
-    """Of which three are given away."""
-    story = next(story for story in STORIES if story.name == "pens")
-    quantities = {"a": boxes, "b": pens_each, "c": 3, "d": 2}
-    return WordProblem(story=story, quantities=quantities, people=("Ada", "Ben"), distracted=0)
-
-
-def test_a_misremembered_value_is_carried_through_the_later_steps() -> None:
-    problem = next(pens(a, b) for a in range(2, 11) for b in HARD if mistaken(a, "*", b))
-    texts = {
-        tuple(step.value for step in solved(random.Random(seed), problem, careful=False))
-        for seed in range(200)
-    }
-    a, b = problem.quantities["a"], problem.quantities["b"]
-    fact = mistaken(a, "*", b)
-    assert fact is not None
-    assert texts == {(a * b, a * b - 3), (fact[0], fact[0] - 3)}
-
-
-def test_solving_again_is_right_more_often() -> None:
-    rng, solver = random.Random(0), WordSolver()
-    first, again = [], []
-    for _ in range(1500):
-        problem = solver.problem(rng)
-        attempt = solver.first(rng, problem)
-        first.append(attempt.correct)
-        if not attempt.correct:
-            again.append(solver.another(rng, problem, attempt).correct)
-    assert 0.55 <= fmean(first) <= 0.7
-    assert fmean(again) >= 0.7
 
 
 @pytest.fixture(scope="module")

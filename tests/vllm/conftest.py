@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.engine_contract import STOP
 from tests.models import tiny_hybrid, tiny_qwen3
 from tests.tolerance import of_logprobs
 
@@ -19,7 +20,6 @@ from svr_lightning.engines.vllm import VLLMEngine
 from svr_lightning.engines.vllm_process import prepare_environment
 from tests.vllm.inspecting import inspect_here
 
-STOP = 7
 HYBRID = {"hidden_size": 64, "head_dim": 32, "linear_key_head_dim": 64, "linear_value_head_dim": 64}
 
 

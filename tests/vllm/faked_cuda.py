@@ -19,7 +19,6 @@ from tests.vllm.inspecting import inspect_here
 
 CARDS = {"A100 of 80 GB": ((8, 0), 80), "H100 of 80 GB": ((9, 0), 80), "H200": ((9, 0), 141)}
 TRAJECTORIES = 128
-THREADS = 2
 SECOND_GPU = "what is said of a policy on the second GPU"
 THEIR_OWN = "what vLLM chooses on an H200"
 
@@ -116,7 +115,7 @@ def found(**options: Any) -> dict[str, Any]:
 if __name__ == "__main__":
     on_gpu(0)
     os.environ.pop("OMP_NUM_THREADS", None)
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(2)
     card = fake_cuda()
     import vllm
 

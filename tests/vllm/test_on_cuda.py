@@ -67,8 +67,8 @@ def test_what_vllm_would_choose_is_what_its_sources_say(starts: list[dict[str, A
     assert (found["prefill"], found["sequences"]) == ("flashinfer", 1024)
 
 
-def test_torch_keeps_its_threads(starts: list[dict[str, Any]]) -> None:
-    assert starts[0]["H200"]["threads"] == faked_cuda.THREADS
+def test_no_threads_spin_beside_an_engine(starts: list[dict[str, Any]]) -> None:
+    assert starts[0]["H200"]["threads"] == 1
 
 
 def test_a_policy_on_another_gpu_than_vllms_is_refused(starts: list[dict[str, Any]]) -> None:

@@ -10,20 +10,28 @@ import pytest
 import torch
 from transformers import Qwen3_5Config
 
-from svr_lightning.core.types import Decoding, FinishReason
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.vllm import VLLMEngine, served_config
 from svr_lightning.errors import ConfigError
+from tests.engine_contract import (  # noqa: F401
+    run,
+    test_a_completion_depends_on_its_own_seed_and_not_on_its_batch_mates,
+    test_a_dropped_request_leaves_the_others_alone,
+    test_a_stop_token_ends_a_completion_and_belongs_to_it_also_in_the_last_place_allowed,
+    test_cancelling_drops_what_is_queued_and_what_runs,
+    test_equal_seeds_give_equal_tokens_and_different_seeds_do_not,
+    test_only_the_likeliest_token_left_is_greedy_decoding,
+    test_requests_may_arrive_between_steps,
+)
 from tests.models import with_adapter
-from tests.requests import ask, finish, mixed, plain_scores, prompt
+from tests.requests import ask, finish, mixed, plain_scores
 from tests.tolerance import of_logprobs
-from tests.vllm.conftest import STOP, Served, served_model, started
+from tests.vllm.conftest import Served, served_model, started
 
 
-def run(engine: Engine, requests: Sequence[Request]) -> dict[int, Output]:
-    for request in requests:
-        engine.submit(request)
-    return finish(engine, len(requests))
+@pytest.fixture
+def engine(plain: Served) -> Engine:
+    return plain.engine
 
 
 def logprobs(model: Any, request: Request, tokens: Sequence[int]) -> torch.Tensor:
@@ -147,40 +155,6 @@ def test_it_serves_an_adapter_merged_into_the_policy(served: Served) -> None:
 # --- sampling ---------------------------------------------------------------------------------
 
 
-def test_a_completion_depends_on_its_own_seed_and_not_on_its_batch_mates(plain: Served) -> None:
-    together = run(plain.engine, mixed())
-    for request in mixed():
-        assert run(plain.engine, [request])[request.id].token_ids == together[request.id].token_ids
-    backwards = run(plain.engine, mixed()[::-1])
-    assert {i: o.token_ids for i, o in backwards.items()} == {
-        i: o.token_ids for i, o in together.items()
-    }
-
-
-def test_equal_seeds_give_equal_tokens_and_different_seeds_do_not(plain: Served) -> None:
-    seeds = [1, 1, 2, 2**63 - 1]
-    requests = [
-        Request(
-            id=index,
-            prompt_ids=prompt(9),
-            sampling=Decoding(max_completion_tokens=12, temperature=1.0),
-            seed=seed,
-        )
-        for index, seed in enumerate(seeds)
-    ]
-    one, again, two, large = (run(plain.engine, requests)[i].token_ids for i in range(4))
-    assert one == again
-    assert len({one, two, large}) == 3
-
-
-def test_only_the_likeliest_token_left_is_greedy_decoding(plain: Served) -> None:
-    greedy = run(plain.engine, [ask(i, temperature=0.0) for i in range(4)])
-    narrow = run(plain.engine, [ask(i, temperature=1.4, top_k=1) for i in range(4)])
-    assert {i: o.token_ids for i, o in narrow.items()} == {
-        i: o.token_ids for i, o in greedy.items()
-    }
-
-
 def test_more_prompts_than_one_step_can_read_are_sampled_alike(plain: Served) -> None:
     many = [ask(i, length=400, max_tokens=3) for i in range(30)]  # 12,000 tokens
     together = run(plain.engine, many)
@@ -191,17 +165,6 @@ def test_more_prompts_than_one_step_can_read_are_sampled_alike(plain: Served) ->
 # --- why a completion ends --------------------------------------------------------------------
 
 
-def test_a_sampled_stop_token_belongs_to_the_completion(plain: Served) -> None:
-    outputs = run(plain.engine, [ask(i, max_tokens=60, temperature=1.5) for i in range(12)])
-    stopped = [o for o in outputs.values() if o.finish_reason is FinishReason.STOP]
-    cut = [o for o in outputs.values() if o.finish_reason is FinishReason.LENGTH]
-    assert stopped
-    assert cut
-    assert all(o.token_ids[-1] == STOP and o.token_ids.count(STOP) == 1 for o in stopped)
-    assert all(len(o.token_ids) == 60 and STOP not in o.token_ids for o in cut)
-    assert all(len(o.logprobs) == len(o.token_ids) for o in outputs.values())
-
-
 def test_only_the_stop_tokens_it_was_started_with_end_a_completion() -> None:
     model = served_model("qwen3")
     model.config.eos_token_id = model.generation_config.eos_token_id = 3
@@ -209,57 +172,7 @@ def test_only_the_stop_tokens_it_was_started_with_end_a_completion() -> None:
     assert any(3 in output.token_ids[:-1] for output in outputs.values())
 
 
-def test_a_stop_token_in_the_last_place_allowed_is_still_a_stop(plain: Served) -> None:
-    outputs = run(plain.engine, [ask(i, max_tokens=60, temperature=1.5) for i in range(12)])
-    index, output = next((i, o) for i, o in outputs.items() if o.finish_reason is FinishReason.STOP)
-    length = len(output.token_ids)
-    exact, short = (
-        run(plain.engine, [ask(index, max_tokens=limit, temperature=1.5)])[index]
-        for limit in (length, length - 1)
-    )
-    assert exact.finish_reason is FinishReason.STOP
-    assert (short.finish_reason, short.token_ids) == (FinishReason.LENGTH, output.token_ids[:-1])
-
-
 # --- driving it -------------------------------------------------------------------------------
-
-
-def test_requests_may_arrive_between_steps(plain: Served) -> None:
-    outputs: dict[int, Output] = {}
-    for request in mixed():
-        plain.engine.submit(request)
-        outputs |= {output.id: output for output in plain.engine.step()}
-    outputs |= finish(plain.engine, 14 - len(outputs))
-    expected = run(plain.engine, mixed())
-    assert {i: o.token_ids for i, o in outputs.items()} == {
-        i: o.token_ids for i, o in expected.items()
-    }
-
-
-def test_cancelling_drops_what_is_queued_and_what_runs(plain: Served) -> None:
-    expected = run(plain.engine, [ask(3)])[3]
-    for request in mixed():
-        plain.engine.submit(request)
-    plain.engine.step()
-    plain.engine.cancel()
-    assert plain.engine.step() == []
-    assert run(plain.engine, [ask(3)])[3] == expected
-
-
-def test_a_dropped_request_leaves_the_others_alone(plain: Served) -> None:
-    requests = mixed()
-    expected = run(plain.engine, requests)
-    for request in requests:
-        plain.engine.submit(request)
-    plain.engine.step()
-    ended = {output.id: output for output in plain.engine.step()}
-    gone = max(requests, key=lambda request: request.sampling.max_completion_tokens).id
-    plain.engine.drop(gone)
-    rest = finish(plain.engine, len(requests) - 1 - len(ended)) | ended
-    assert plain.engine.step() == []
-    assert {i: o.token_ids for i, o in rest.items()} == {
-        i: o.token_ids for i, o in expected.items() if i != gone
-    }
 
 
 def test_weights_cannot_change_under_a_running_request(plain: Served) -> None:
@@ -276,6 +189,9 @@ def test_it_wakes_with_the_present_weights_and_never_with_older_ones(level: int)
     calls: list[str] = []
     for name in ("sleep", "wake_up", "collective_rpc", "reset_prefix_cache"):
         _record(engine._llm, name, calls)
+    engine.sync(model, 0)
+    assert calls == ["collective_rpc reload_weights", "reset_prefix_cache"]  # it is awake
+    calls.clear()
     engine.sleep()
     assert engine.version == -1  # nothing to serve, so that the next use has to sync
     with torch.no_grad():
@@ -337,7 +253,7 @@ def test_a_weight_of_the_engine_that_gets_none_is_named() -> None:
 
 def test_an_untied_policy_is_not_served_by_a_tied_engine() -> None:
     engine = started(served_model("qwen3"))
-    with pytest.raises(ConfigError, match="embeddings were tied or untied after it started"):
+    with pytest.raises(ConfigError, match="embeddings were tied or untied later"):
         engine.sync(served_model("qwen3", tied=False), 1)
     assert engine.version == -1
 
@@ -346,9 +262,10 @@ def test_a_model_that_vllm_cannot_run_is_one_line() -> None:
     engine = VLLMEngine(options={"kv_cache_dtype": "fp99"})
     with pytest.raises(ConfigError, match=r"model\.engine: vLLM cannot start .*cache_dtype"):
         engine.start(served_model("qwen3"), (), 512)
-    engine = VLLMEngine(options={"no_such_argument": 1})
-    with pytest.raises(ConfigError, match="no_such_argument"):
-        engine.start(served_model("qwen3"), (), 512)
+    for option, fault in (("no_such_argument", "no_such_argument"), ("load_format", "is not free")):
+        engine = VLLMEngine(options={option: "auto"})
+        with pytest.raises(ConfigError, match=fault):
+            engine.start(served_model("qwen3"), (), 512)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -3,10 +3,10 @@
     python -m tools.bench update --out tools/bench/results/update.json
 
 "Plain" is ``token_logprobs(hidden @ weight.T)``, "blocks" is ``linear_logprobs``; both forward and
-backward, gradients of hidden states and weight included. On a GPU memory is measured. On a CPU the
-plain path needs more memory than most machines have: its live bytes are counted exactly, tensor by
-tensor, on tensors without data. Temporaries inside one operation do not count, which favours the
-plain path.
+backward, gradients of hidden states and weight included, on a CPU (tests/gpu/test_update.py is for
+a GPU). The plain path needs more memory than most machines have: live bytes are counted exactly,
+tensor by tensor, on tensors without data. Temporaries inside one operation do not count, which
+favours the plain path.
 
 The backward pass reuses what the forward pass computed as far as a GiB holds it, and computes the
 rest again. Both ends are timed: everything kept, and nothing kept.
@@ -28,11 +28,13 @@ from torch.utils._pytree import tree_leaves
 from svr_lightning.core import linear_logprobs as blockwise
 from svr_lightning.core.linear_logprobs import linear_logprobs
 from svr_lightning.core.losses import token_logprobs
-from tools.bench.workloads import GIB, TEMPERATURE, this_machine, wait_for
+from tools.bench.workloads import GIB, TEMPERATURE, this_machine
 
 VOCABULARY = 248_320
 TOKENS = 8 * 2048
 FEATURES = 2048
+TIMED = (1024, 32_768)
+"""Tokens and vocabulary of the timed sizes, in about the same proportion."""
 MOST_MEMORY, MOST_TIME, LARGEST_ERROR = 1 / 8, 1.15, 1e-5
 """Limits of blocks / plain, and of the differences; the benchmark fails beyond them."""
 Sizes = tuple[int, int, int]
@@ -51,20 +53,20 @@ PATHS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-def inputs(sizes: Sizes, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+def inputs(sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states, weight, token ids."""
     tokens, vocabulary, features = sizes
     torch.manual_seed(0)
-    hidden = torch.randn(tokens, features, device=device, requires_grad=True)
-    weight = torch.randn(vocabulary, features, device=device).mul_(features**-0.5).requires_grad_()
-    return hidden, weight, torch.randint(vocabulary, (tokens,), device=device)
+    hidden = torch.randn(tokens, features, requires_grad=True)
+    weight = torch.randn(vocabulary, features).mul_(features**-0.5).requires_grad_()
+    return hidden, weight, torch.randint(vocabulary, (tokens,))
 
 
 def update(path: str, hidden: Tensor, weight: Tensor, token_ids: Tensor) -> Tensor:
     """Forward and backward, with another incoming gradient for every token."""
     hidden.grad = weight.grad = None
     values = PATHS[path](hidden, weight, token_ids)
-    values.backward(torch.linspace(-1.0, 1.0, len(values), device=values.device))
+    values.backward(torch.linspace(-1.0, 1.0, len(values)))
     return values.detach()
 
 
@@ -101,15 +103,8 @@ class LiveBytes(TorchDispatchMode):
         self.peak = max(self.peak, self.now)
 
 
-def peak_gib(path: str, sizes: Sizes, device: str) -> float:
-    """Peak GiB beyond the inputs: measured on a GPU, counted on tensors without data on a CPU."""
-    if device == "cuda":
-        given = inputs(sizes, device)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        update(path, *given)
-        torch.cuda.synchronize()
-        return (torch.cuda.max_memory_allocated() - before) / GIB
+def peak_gib(path: str, sizes: Sizes) -> float:
+    """Peak GiB beyond the inputs, counted on tensors without data."""
     with FakeTensorMode():
         given = inputs(sizes)
         with LiveBytes() as live:
@@ -117,9 +112,9 @@ def peak_gib(path: str, sizes: Sizes, device: str) -> float:
     return float(live.peak / GIB)
 
 
-def agreement(sizes: Sizes, device: str) -> dict[str, float]:
+def agreement(sizes: Sizes) -> dict[str, float]:
     """Largest differences of values, and of gradients relative to the largest gradient."""
-    given = inputs(sizes, device)
+    given = inputs(sizes)
     found = {}
     for path in PATHS:
         values = update(path, *given)
@@ -130,16 +125,15 @@ def agreement(sizes: Sizes, device: str) -> dict[str, float]:
     return {n: float(g / top) for n, g, top in zip(names, gaps, largest, strict=True)}
 
 
-def timing(device: str, sizes: Sizes, repeats: int) -> dict[str, Any]:
+def timing(sizes: Sizes, repeats: int) -> dict[str, Any]:
     """Median seconds of both paths, taken in turns, after one that does not count."""
-    given = inputs(sizes, device)
+    given = inputs(sizes)
     clocks = {"wall": time.perf_counter, "cpu": time.process_time}
     taken: dict[str, dict[str, list[float]]] = {c: {path: [] for path in PATHS} for c in clocks}
     for _ in range(repeats + 1):
         for path in PATHS:
             began = {name: clock() for name, clock in clocks.items()}
             update(path, *given)
-            wait_for(device)
             for name, clock in clocks.items():
                 taken[name][path].append(clock() - began[name])
     result: dict[str, Any] = dict(zip(("tokens", "vocabulary", "features"), sizes, strict=True))
@@ -156,23 +150,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Memory, differences and time, and whether all of them are within their limits."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    peaks = {path: peak_gib(path, (TOKENS, VOCABULARY, FEATURES), device) for path in PATHS}
+    peaks = {path: peak_gib(path, (TOKENS, VOCABULARY, FEATURES)) for path in PATHS}
     share = peaks["blocks"] / peaks["plain"]
     print(f"peak GiB beyond the inputs: {peaks}, blocks / plain {share:.4f} (limit {MOST_MEMORY})")
-    gaps = agreement((256, VOCABULARY, 256), device)
+    gaps = agreement((256, VOCABULARY, 256))
     print(f"differences (limit {LARGEST_ERROR}): {gaps}")
-    # A GPU takes the real size, as far as the plain path fits; a CPU one of the same proportions.
-    tokens, vocabulary = (4096, VOCABULARY) if device == "cuda" else (1024, 32_768)
     rows = []
     for kept in (blockwise.KEPT_BYTES, 0):
         blockwise.KEPT_BYTES = kept
         for features in (1024, FEATURES):
-            row = timing(device, (tokens, vocabulary, features), options.repeats)
+            row = timing((*TIMED, features), options.repeats)
             rows.append({"kept_bytes": kept, **row})
-            print(f"{tokens} tokens, {features} features, at most {kept / GIB:g} GiB kept: {row}")
-    clock = "wall" if device == "cuda" else "cpu"  # of shared cores the processor time is ours
-    in_time = all(row[clock]["ratio"] <= MOST_TIME for row in rows if row["kept_bytes"])
+            print(f"{TIMED[0]} tokens, {features} features, at most {kept / GIB:g} GiB kept: {row}")
+    # Of shared cores the processor time is ours.
+    in_time = all(row["cpu"]["ratio"] <= MOST_TIME for row in rows if row["kept_bytes"])
     within = share <= MOST_MEMORY and max(gaps.values()) <= LARGEST_ERROR and in_time
     found = {"peak_gib": peaks, "differences": gaps, "timing": rows, "within_limits": within}
-    return {**found, **this_machine(device)}
+    return {**found, **this_machine()}
