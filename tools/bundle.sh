@@ -48,7 +48,7 @@ left_out="flashinfer-python opencv-python-headless anthropic mcp quack-kernels n
   opentelemetry-exporter-otlp opentelemetry-semantic-conventions-ai supervisor"
 
 platforms=()
-for p in 2_34 2_31 2_28 2_27 2_26 2_24 2_17; do platforms+=(--platform "manylinux_${p}_x86_64"); done
+for p in 2_34 2_31 2_28 2_27 2_26 2_24 2_18 2_17; do platforms+=(--platform "manylinux_${p}_x86_64"); done
 for set in base vllm; do
   declare -n packages=$set
   mkdir "$all/$set"

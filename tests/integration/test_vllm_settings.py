@@ -28,22 +28,12 @@ from tests.small_fit import data, module, trainer
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_an_equal_model_has_an_equal_folder_so_that_compiled_code_is_found_again(
+def test_a_model_has_one_folder_in_vllms_cache_wherever_it_was_read_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
-    first, again = (config_folder(tiny_qwen3().config) for _ in range(2))
-    assert first == again
-    assert first.is_relative_to(tmp_path)
-    assert config_folder(tiny_qwen3(tie_word_embeddings=False).config) != first
-    assert [path.name for path in first.iterdir()] == ["config.json"]
-    assert PretrainedConfig.from_pretrained(first).hidden_size == tiny_qwen3().config.hidden_size
-
-
-def test_a_model_has_an_equal_folder_wherever_it_was_read_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "vllm"))
+    """So that compiled code, which is kept under its path, is found again."""
+    monkeypatch.delenv("VLLM_CACHE_ROOT", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tiny_hybrid().save_pretrained(tmp_path / "fit")
     folders = []
     for source, saved in (("fit", "run"), ("run", "again")):
@@ -51,27 +41,27 @@ def test_a_model_has_an_equal_folder_wherever_it_was_read_from(
         assert model.config.name_or_path == str(tmp_path / source)
         model.save_pretrained(tmp_path / saved)
         folders.append(config_folder(served_config(model, tied=True)))
-    assert folders[0] == folders[1]
+    assert folders[0] == folders[1] != config_folder(tiny_qwen3().config)
+    assert folders[0].is_relative_to(tmp_path / "cache" / "vllm")
+    assert [path.name for path in folders[0].iterdir()] == ["config.json"]
+    found = PretrainedConfig.from_pretrained(folders[0])
+    assert found.hidden_size == tiny_hybrid().config.hidden_size
 
 
-def test_the_folder_is_in_the_cache_that_vllm_uses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("VLLM_CACHE_ROOT", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert config_folder(tiny_qwen3().config).is_relative_to(tmp_path / "vllm")
-
-
-def test_warnings_of_vllm_are_shown_unless_the_user_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs"),
+    [("VLLM_LOGGING_LEVEL", "WARNING", "DEBUG"), ("TRITON_PRINT_AUTOTUNING", "0", "1")],
+)
+def test_vllm_shows_warnings_and_not_how_kernels_are_tuned_unless_the_user_says_otherwise(
+    name: str, ours: str, theirs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment: dict[str, str] = {}
     monkeypatch.setattr("os.environ", environment)
     prepare_environment()
-    assert environment["VLLM_LOGGING_LEVEL"] == "WARNING"
-    environment["VLLM_LOGGING_LEVEL"] = "DEBUG"
+    assert environment[name] == ours
+    environment[name] = theirs
     prepare_environment()
-    assert environment["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert environment[name] == theirs
 
 
 def test_a_page_of_warnings_about_what_is_meant_is_left_out_and_others_are_not(
@@ -91,18 +81,6 @@ def test_a_page_of_warnings_about_what_is_meant_is_left_out_and_others_are_not(
     assert shown(reload, "%s: out of memory", "RotaryEmbedding")
     monitor = "Triton JIT compilation during inference: %s"
     assert not shown("vllm.utils.jit_monitor", monitor, "chunk_bwd_kernel")
-
-
-def test_vllm_does_not_print_how_the_trainers_kernels_are_tuned_unless_the_user_wants_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    environment: dict[str, str] = {}
-    monkeypatch.setattr("os.environ", environment)
-    prepare_environment()
-    assert environment["TRITON_PRINT_AUTOTUNING"] == "0"
-    environment["TRITON_PRINT_AUTOTUNING"] = "1"
-    prepare_environment()
-    assert environment["TRITON_PRINT_AUTOTUNING"] == "1"
 
 
 @pytest.mark.parametrize(("visible", "name"), [(None, "2"), ("4,5,7", "7")])
