@@ -14,15 +14,8 @@ def expected_reward(rewards: object, p: float, verdict: Verdict, confidence: flo
     """Mean verification reward of a turn that is correct with probability p."""
     total = 0.0
     for correct, share in ((True, p), (False, 1 - p)):
-        turn = ScoredTurn(
-            correct=correct,
-            truncated=False,
-            verdict=verdict,
-            confidence=confidence,
-            completion_tokens=1,
-            task_format=0.0,
-            self_check_format=0.0,
-        )
+        said = {"verdict": verdict, "confidence": confidence, "task_format": 0.0}
+        turn = ScoredTurn(correct=correct, truncated=False, completion_tokens=1, **said)
         total += share * rewards([turn])[0].verify  # type: ignore[operator]
     return total
 

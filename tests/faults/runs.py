@@ -98,7 +98,7 @@ def _evaluation(path: Path) -> Any:
 def compare(name: str, left: Any, right: Any, found: list[str]) -> None:
     """Add to ``found`` where two values of a checkpoint differ."""
     if isinstance(left, torch.Tensor):
-        if not torch.equal(left, right):
+        if not torch.equal(left.nan_to_num(7.0), right.nan_to_num(7.0)):
             found.append(name)
     elif isinstance(left, dict):
         if left.keys() != right.keys():

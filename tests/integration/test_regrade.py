@@ -12,24 +12,14 @@ from svr_lightning.analysis.results import RESULTS, SAMPLES, read_samples
 from svr_lightning.cli.main import read_files as run
 from svr_lightning.cli.regrade import regrade
 from svr_lightning.tasks.grading import get_grader
+from tests.trajectories import record as one_turn
 from tests.trajectories import records_of, turn, write_results
 
 
 def record(dataset: str, name: str, text: str, correct: bool, **changes: Any) -> dict[str, Any]:
-    one = {**turn(1, correct, "C", 0.9, 10), "text": text, "answer": text}
-    return {
-        "schema_version": 2,
-        "dataset": dataset,
-        "task": "math",
-        "payload": {},
-        "id": name,
-        "question": "?",
-        "reference": r"2\sqrt{3}",
-        "returned_turn": 1,
-        "stopped_early": True,
-        "turns": [one],
-        **changes,
-    }
+    one = one_turn(name, (correct, "C", 0.9, 10), dataset=dataset, early=True)
+    one["turns"][0] |= {"text": text, "answer": text}
+    return {**one, "task": "math", "reference": r"2\sqrt{3}", **changes}
 
 
 ANSWERED = {**turn(1, True, "C", 0.9, 10), "text": "<answer>3+5</answer>", "answer": "3+5"}
