@@ -45,7 +45,7 @@ def test_an_exported_policy_loads_and_decodes_greedily(tmp_path: Path) -> None:
         assert torch.equal(weight, loaded.state_dict()[name])
     generation = GenerationConfig.from_pretrained(tmp_path / "policy")
     assert (generation.eos_token_id, generation.do_sample) == ([3, 7], False)
-    assert generation.max_new_tokens == 64
+    assert generation.max_new_tokens == 32
 
 
 def test_an_exported_policy_says_where_it_stops(tmp_path: Path) -> None:
