@@ -24,11 +24,9 @@ from svr_lightning.core.types import (
     Problem,
     RemoteCompletion,
     Trajectory,
-    Turn,
 )
 from svr_lightning.evaluation.adaptive import trajectory_record
-from svr_lightning.recipes.dialogues import SelfVerifying, check_of
-from svr_lightning.tasks import get_task
+from svr_lightning.recipes.dialogues import SelfVerifying, turn_of
 from svr_lightning.training.sources import DataSource, load_problems
 
 FOLDER = str(Path(__file__).parent)
@@ -76,9 +74,7 @@ def process_results(document: dict[str, Any], results: Sequence[str | None]) -> 
         prompt_tokens=0,
         completion_tokens=0,
     )
-    answer = get_task(problem.task).extract_answer(completion.text)
-    check = check_of(SelfVerifying(), completion)
-    turn = Turn(index=1, completion=completion, check=check, answer=answer)
+    turn = turn_of(SelfVerifying(), problem, 1, completion)
     end = Ending(observed=1, returned=1, stopped_early=False)
     trajectory = Trajectory(problem=problem, sample=0, turns=(turn,), ending=end)
     return dict.fromkeys(METRICS, trajectory_record(trajectory, problem.task).to_json())

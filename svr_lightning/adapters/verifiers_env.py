@@ -19,8 +19,8 @@ import verifiers.v1 as vf
 
 from svr_lightning.control.controller import Controller
 from svr_lightning.core.stopping import Confident, FixedTurns, StopRule
-from svr_lightning.core.types import Message, Problem, RemoteCompletion, ScoredTurn, Turn
-from svr_lightning.recipes.dialogues import check_of
+from svr_lightning.core.types import Message, Problem, RemoteCompletion, ScoredTurn
+from svr_lightning.recipes.dialogues import turn_of
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.tasks.grading import score_turns
 from svr_lightning.training.sources import DataSource, load_problems
@@ -148,10 +148,7 @@ class SVRHarness(vf.Harness[SVRHarnessConfig]):
 
 def _scored(trace: vf.Trace) -> list[ScoredTurn]:
     """The graded turns of a trace."""
-    dialogue = SVR().dialogue
+    dialogue, problem = SVR().dialogue, Problem(**trace.task.data.problem)
     completions = [RemoteCompletion(**kept) for kept in trace.info.get(TURNS, ())]
-    turns = [
-        Turn(index=t, completion=one, check=check_of(dialogue, one))
-        for t, one in enumerate(completions, start=1)
-    ]
-    return score_turns(Problem(**trace.task.data.problem), turns, dialogue.formats)
+    turns = [turn_of(dialogue, problem, t, one) for t, one in enumerate(completions, start=1)]
+    return score_turns(problem, turns, dialogue.formats)

@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any
 
 from svr_lightning.control.controller import scores_of_reply
+from svr_lightning.core.parsing import Reading
 from svr_lightning.core.types import AnyCompletion, Decoding, Message, TokenScores
 from svr_lightning.engines.base import Engine, Output, Request
 from svr_lightning.engines.chat_client import ChatClient, Retries
@@ -49,9 +50,9 @@ class Backend(ABC):
         """Whether a prompt fits without cutting, as far as it is known."""
         return True
 
-    def scores_of(self, completion: Any, answer: str | None) -> TokenScores:
+    def scores_of(self, completion: Any, reading: Reading) -> TokenScores:
         """The scores that some stopping rules read."""
-        return scores_of_reply(completion, answer)
+        return scores_of_reply(completion, reading)
 
     @abstractmethod
     async def complete(
@@ -162,9 +163,9 @@ class EngineBackend(Backend):
         """Whether it fits without cutting."""
         return self._renderer.fits(messages)
 
-    def scores_of(self, completion: Any, answer: str | None) -> TokenScores:
+    def scores_of(self, completion: Any, reading: Reading) -> TokenScores:
         """The scores that some stopping rules read."""
-        return self._renderer.token_scores(completion, answer)
+        return self._renderer.token_scores(completion, reading)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Decoding, seed: int

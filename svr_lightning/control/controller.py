@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from svr_lightning.analysis.operating_point import Certificate
 from svr_lightning.core.evidence import scores_of_tokens
+from svr_lightning.core.parsing import Reading
 from svr_lightning.core.prompts import in_context
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.core.types import (
@@ -35,6 +36,7 @@ from svr_lightning.recipes.dialogues import (
     FreshTurns,
     PromptRequest,
     RolloutFn,
+    ScoresOf,
     SelfVerifying,
     chain,
     limited,
@@ -154,10 +156,10 @@ class Result:
         return self.unused.completion_tokens + own
 
 
-def scores_of_reply(completion: AnyCompletion, answer: str | None) -> TokenScores:
+def scores_of_reply(completion: AnyCompletion, reading: Reading) -> TokenScores:
     """The scores of a server's completion, if it has log-probabilities."""
     assert isinstance(completion, RemoteCompletion)
-    return scores_of_tokens(completion.text, answer, completion.tokens)
+    return scores_of_tokens(completion.text, reading, completion.tokens)
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ class Controller:
     """Calls that :meth:`solve_async` runs at the same time, of fresh turns alone. Turns are in the
     order of their ends; once one is accepted, the other calls are cancelled."""
     certificate: Certificate | None = None
-    scores_of: Callable[[AnyCompletion, str | None], TokenScores] = scores_of_reply
+    scores_of: ScoresOf = scores_of_reply
     """Computes token scores, which some rules read, from a completion and its answer."""
 
     def __post_init__(self) -> None:

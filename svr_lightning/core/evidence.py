@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
 
-from svr_lightning.core.parsing import plain_fields, self_check_start, verdict_span
+from svr_lightning.core.parsing import Reading, plain_fields, self_check_start, verdict_span
 from svr_lightning.core.types import TokenScores
 
 DIGITS = 3
@@ -16,7 +16,7 @@ replayed, has to be the same."""
 
 
 def token_scores(
-    text: str, answer: str | None, logprobs: Sequence[float], characters: Callable[[int], int]
+    text: str, reading: Reading, logprobs: Sequence[float], characters: Callable[[int], int]
 ) -> TokenScores:
     """The policy's probabilities of its verdict, its answer and its completion.
 
@@ -27,7 +27,7 @@ def token_scores(
 
     Args:
         text: the completion, as parsers see it.
-        answer: as the task extracts it.
+        reading: its answer, and where its parts begin.
         logprobs: [L] nats of the sampled tokens: at the sampling temperature, at 1 when greedy.
         characters: from k in 1 ... L to how many characters of ``text`` the first k tokens make
             up; does not fall with k.
@@ -36,7 +36,7 @@ def token_scores(
         >>> pieces = ["VERDICT:", " IN", "CORRECT", "."]
         >>> token_scores(
         ...     "".join(pieces),
-        ...     None,
+        ...     Reading(answer=None),
         ...     [-0.1, math.log(0.5), math.log(0.8), -3.0],
         ...     lambda k: len("".join(pieces[:k])),
         ... )
@@ -51,18 +51,18 @@ def token_scores(
             return ()
         return logprobs[slice(*token_span(span, len(logprobs), characters))]
 
-    verdict = tokens_of(verdict_span(text))
+    verdict = tokens_of(verdict_span(text, reading.check))
     return TokenScores(
         verdict_probability=round(min(math.exp(math.fsum(verdict)), 1.0), DIGITS)
         if verdict
         else None,
-        answer_logprob=_mean(tokens_of(_answer_span(text, answer))),
+        answer_logprob=_mean(tokens_of(_answer_span(text, reading))),
         completion_logprob=_mean(logprobs),
     )
 
 
 def scores_of_tokens(
-    text: str, answer: str | None, tokens: Sequence[tuple[str, float]]
+    text: str, reading: Reading, tokens: Sequence[tuple[str, float]]
 ) -> TokenScores:
     """:func:`token_scores` of a server's completion, whose tokens are texts.
 
@@ -73,17 +73,17 @@ def scores_of_tokens(
     start = max(text.find(tokens[0][0]), 0) if tokens else 0
     ends = [start, *accumulate((len(piece) for piece, _ in tokens), initial=start)][1:]
     logprobs = [nats for _, nats in tokens]
-    scores = token_scores(plain_fields(text), answer, logprobs, lambda count: ends[count])
+    scores = token_scores(plain_fields(text), reading, logprobs, lambda count: ends[count])
     if spelt.startswith(text[start:]):
         return scores
     return TokenScores(completion_logprob=scores.completion_logprob)
 
 
-def _answer_span(text: str, answer: str | None) -> tuple[int, int] | None:
-    if not answer:
+def _answer_span(text: str, reading: Reading) -> tuple[int, int] | None:
+    if not reading.answer:
         return None
-    start = text.rfind(answer, 0, self_check_start(text))
-    return None if start < 0 else (start, start + len(answer))
+    start = text.rfind(reading.answer, reading.start, self_check_start(text, reading.check))
+    return None if start < 0 else (start, start + len(reading.answer))
 
 
 def _mean(logprobs: Sequence[float]) -> float | None:

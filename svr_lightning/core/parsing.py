@@ -2,10 +2,12 @@
 
 There are two readers. :func:`parse_self_check` serves the controller: it is tolerant and always
 returns a verdict and a confidence. :func:`self_check_format_score` serves the reward: it accepts
-only the exact form. Both take time linear in the length of the text.
+only the exact form. Both read the text that they are given; :func:`read_completion` decides which
+part of a completion that is. All take time linear in the length of the text.
 """
 
 import re
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from svr_lightning.core.types import SelfCheck, Verdict
@@ -16,6 +18,9 @@ controller-interface ablations)."""
 
 OPEN_TAG = "<self_check>"
 CLOSE_TAG = "</self_check>"
+THINK_CLOSE = "</think>"
+ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
+"""Around an answer, in lower case, as prompts ask."""
 
 CONFIDENCE_PRIOR = {Verdict.CORRECT: 0.8, Verdict.INCORRECT: 0.2, Verdict.UNSURE: 0.5}
 """Replaces a missing or malformed confidence. All values lie below the threshold 0.85."""
@@ -64,6 +69,72 @@ _NO_NUMBER = {ord(c): "?" for c in "0123456789"}
 class _Fields(NamedTuple):
     verdict: Verdict | None
     confidence: float | None
+
+
+class Reading(NamedTuple):
+    """The answer of a completion, and where its parts begin."""
+
+    answer: str | None
+    start: int = 0
+    """Of the final part: what follows the last ``</think>``, or the whole completion."""
+    check: int = 0
+    """From here on the self-check is read."""
+
+
+def final_part(text: str) -> str:
+    """What follows the last ``</think>``; the whole text without one.
+
+    Examples:
+        >>> final_part("<think>VERDICT: CORRECT?</think>5")
+        '5'
+    """
+    return text.rpartition(THINK_CLOSE)[2]
+
+
+def read_completion(
+    text: str, extract: Callable[[str], str | None], *, first: bool = False
+) -> Reading:
+    """Which parts of a completion count, in training, in evaluation and behind servers.
+
+    Answer and self-check are read from the final part, since reasoning may quote either. If the
+    part has several answers with self-checks between them, the one behind the answer taken counts.
+
+    Args:
+        text: the completion.
+        extract: the task's :meth:`~svr_lightning.tasks.Task.extract_answer`.
+        first: whether that takes the first of several answers rather than the last.
+    """
+    part = final_part(text)
+    start, answer = len(text) - len(part), extract(part)
+    return Reading(answer, start, start + _check_start(part, answer, extract, first))
+
+
+def _check_start(
+    part: str, answer: str | None, extract: Callable[[str], str | None], first: bool
+) -> int:
+    """Where the self-check of ``answer`` may begin; the end of ``part`` if none follows it."""
+    blocks = list(_self_checks(part))
+    bounds = [0, *(place for block in blocks for place in block), len(part)]
+    pieces = [part[a:b] for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
+    if answer is None or sum(not piece.isspace() for piece in pieces if piece) < 2:
+        return 0
+    tagged = any(ANSWER_CLOSE in piece for piece in pieces)
+    answers = [extract(p) if ANSWER_CLOSE in p or not tagged else None for p in pieces]
+    taken = [place for place, found in enumerate(answers) if found == answer]
+    if not taken or sum(found is not None for found in answers) < 2:
+        return 0
+    return bounds[2 * taken[0 if first else -1] + 1]
+
+
+def _self_checks(part: str) -> Iterator[tuple[int, int]]:
+    """Every complete block; without one, the name of every verdict, or of every confidence."""
+    end, found = 0, False
+    while bounds := _span_bounds(part, OPEN_TAG, CLOSE_TAG, end):
+        found, end = True, bounds[1] + len(CLOSE_TAG)
+        yield bounds[0] - len(OPEN_TAG), end
+    if not found:
+        fields = list(_VERDICT_FIELD.finditer(part)) or _CONFIDENCE_FIELD.finditer(part)
+        yield from (field.span() for field in fields)
 
 
 def parse_self_check(text: str, interface: SelfCheckFields = "joint") -> SelfCheck:
@@ -119,20 +190,24 @@ def self_check_format_score(text: str, interface: SelfCheckFields = "joint") -> 
     return 1.0 if verdict and confidence else 0.0
 
 
-def verdict_span(text: str) -> tuple[int, int] | None:
+def verdict_span(text: str, start: int = 0) -> tuple[int, int] | None:
     """The position of the word from which :func:`parse_self_check` read the verdict.
+
+    Args:
+        text: the completion.
+        start: where the part begins that was read; see :attr:`Reading.check`.
 
     Returns:
         Its first character and the one after its last; None where no valid word was found.
     """
-    start, end = _span_bounds(text, OPEN_TAG, CLOSE_TAG) or (0, len(text))
+    start, end = _span_bounds(text, OPEN_TAG, CLOSE_TAG, start) or (start, len(text))
     word = _verdict_word(text[start:end])
     return None if word is None else (start + word.start(), start + word.end())
 
 
-def self_check_start(text: str) -> int:
-    """Where the first self-check begins, closed or not; the length of the text if there is none."""
-    opening = _tag(OPEN_TAG).search(text)
+def self_check_start(text: str, start: int = 0) -> int:
+    """Where the first self-check from ``start`` on begins, closed or not; else the text's end."""
+    opening = _tag(OPEN_TAG).search(text, start)
     return len(text) if opening is None else opening.start()
 
 
@@ -159,8 +234,10 @@ def without_spans(text: str, open_tag: str, close_tag: str) -> str:
     return "".join(kept)
 
 
-def _span_bounds(text: str, open_tag: str, close_tag: str) -> tuple[int, int] | None:
-    opening = _tag(open_tag).search(text)
+def _span_bounds(
+    text: str, open_tag: str, close_tag: str, start: int = 0
+) -> tuple[int, int] | None:
+    opening = _tag(open_tag).search(text, start)
     if opening is None:
         return None
     closing = _tag(close_tag).search(text, opening.end())

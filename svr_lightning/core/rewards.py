@@ -50,21 +50,22 @@ class Reward:
     """
 
     terms: Mapping[str, float]
+    subtotals: Mapping[str, float] = field(default_factory=dict)
+    """Sums of some terms, logged in addition to them."""
 
     @classmethod
     def of(cls, **terms: float) -> "Reward":
         """The reward with these terms."""
         return Reward(terms=terms)
 
+    def plus(self, **terms: float) -> "Reward":
+        """This reward with further terms, or with other values of its own."""
+        return Reward(terms={**self.terms, **terms}, subtotals=self.subtotals)
+
     @property
     def total(self) -> float:
         """The sum of all terms, in their order."""
         return sum(self.terms.values(), start=0.0)
-
-    @property
-    def subtotals(self) -> dict[str, float]:
-        """Sums of some terms, logged in addition to them."""
-        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +82,13 @@ class TurnReward(Reward):
     task_format: float
     self_check_format: float
     terms: Mapping[str, float] = field(init=False)
+    subtotals: Mapping[str, float] = field(init=False)
 
     def __post_init__(self) -> None:
         names = [field.name for field in fields(self) if field.init]
+        sums = {"solve": self.solve, "verify": self.verify, "format": self.format}
         object.__setattr__(self, "terms", {name: getattr(self, name) for name in names})
+        object.__setattr__(self, "subtotals", sums)
 
     @property
     def total(self) -> float:
@@ -105,11 +109,6 @@ class TurnReward(Reward):
     def format(self) -> float:
         """lambda_fmt * r_fmt."""
         return self.task_format + self.self_check_format
-
-    @property
-    def subtotals(self) -> dict[str, float]:
-        """r_solve, r_verify and the weighted format reward."""
-        return {"solve": self.solve, "verify": self.verify, "format": self.format}
 
 
 CHECK_TERMS = frozenset({"cal", "over", "detect", "ready", "self_check_format"})

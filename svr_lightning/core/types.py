@@ -277,6 +277,10 @@ class ScoredTurn:
     """r_taskfmt, in [0, 1]."""
     self_check_format: float = 0.0
     """r_scfmt, one of 1, 0, -1; 0 for a method without a self-check."""
+    text: str = field(default="", compare=False, repr=False)
+    """The completion."""
+    problem: Problem | None = field(default=None, compare=False, repr=False)
+    """What it answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from svr_lightning.analysis.results import (
     write_samples,
 )
 from svr_lightning.core.evidence import scores_of_tokens
-from svr_lightning.core.parsing import self_check_format_score
+from svr_lightning.core.parsing import Reading, self_check_format_score
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import (
     NO_SCORES,
@@ -245,15 +245,15 @@ class Evaluator:
             every_turn=self._every_turn,
         )
 
-    def _scores(self, completion: AnyCompletion, answer: str | None) -> TokenScores:
+    def _scores(self, completion: AnyCompletion, reading: Reading) -> TokenScores:
         """The policy's probabilities of its text, known only if its sampled tokens are."""
         if self.config.restricted:
             return NO_SCORES
         if isinstance(completion, RemoteCompletion):
-            return scores_of_tokens(completion.text, answer, completion.tokens)
+            return scores_of_tokens(completion.text, reading, completion.tokens)
         if self.renderer is None:
             return NO_SCORES
-        return self.renderer.token_scores(completion, answer)
+        return self.renderer.token_scores(completion, reading)
 
     def _kept(self, record: SampleRecord) -> SampleRecord:
         if isinstance(self._journal, Journal):

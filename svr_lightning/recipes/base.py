@@ -4,6 +4,7 @@ Everything else is shared. To add a method, write one file with one dataclass; n
 file needs to know its name, since a configuration names its class.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -15,13 +16,14 @@ from svr_lightning.core.rewards import BaselineReward, Reward, RewardWeights, ba
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Sample, ScoredTurn, Trajectory, Turn
-from svr_lightning.errors import require
+from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.recipes.dialogues import Dialogue, Neutral, RolloutFn, chain
 
 PLACE = "model.recipe.init_args"
 
-RewardFunction = Callable[[Sequence[ScoredTurn]], Sequence[Reward]]
-"""From the [T] scored turns of one trajectory to a reward for each."""
+RewardFunction = Callable[[Sequence[ScoredTurn]], Sequence[Reward | float]]
+"""From the [T] scored turns of one trajectory, with their texts and their problem, to a reward for
+each: named terms, or a number."""
 
 LossTurns = Literal["final", "all"]
 """Which completions of a trajectory are optimised."""
@@ -60,7 +62,8 @@ class Recipe(ABC):
     """Ratio level, clip range and KL coefficient."""
     custom_reward: RewardFunction | None = field(default=None, repr=False)
     """Dotted path of your own function, used instead of the method's reward: it takes the
-    scored turns of one trajectory and returns one :class:`~svr_lightning.Reward` for each."""
+    scored turns of one trajectory and returns one :class:`~svr_lightning.Reward`, or a number, for
+    each. To change the method's reward, subclass the recipe."""
 
     def check(self) -> None:
         """Refuse options that are out of range.
@@ -200,17 +203,27 @@ def rewards_of(recipe: Recipe, scored: Sequence[ScoredTurn]) -> Sequence[Reward]
     """[T] the rewards of the turns of one trajectory: the recipe's, or its ``custom_reward``'s.
 
     Raises:
-        ConfigError: if ``custom_reward`` returns another number of rewards.
+        ConfigError: if they are not one finite reward for each turn.
     """
-    if recipe.custom_reward is None:
-        return recipe.reward(scored)
-    rewards = recipe.custom_reward(scored)
-    require(
-        len(rewards) == len(scored),
-        f"{PLACE}.custom_reward returned {len(rewards)} rewards for {len(scored)} turns; "
-        "return one for each",
-    )
+    place, reward = f"{type(recipe).__name__}.reward", recipe.reward
+    if recipe.custom_reward is not None:
+        place, reward = f"{PLACE}.custom_reward", recipe.custom_reward
+    found = reward(scored)
+    if not isinstance(found, Sequence) or len(found) != len(scored):
+        returned = f"{len(found)} rewards" if isinstance(found, Sequence) else type(found).__name__
+        raise ConfigError(f"{place} returned {returned} for {len(scored)} turns; return one each")
+    rewards = [Reward.of(reward=r) if isinstance(r, int | float) else r for r in found]
+    for t, one in enumerate(rewards, start=1):
+        message = f"{place} returned {one!r:.80} for turn {t}; return a finite number or a Reward"
+        require(isinstance(one, Reward) and _is_finite(one), one_line(message))
     return rewards
+
+
+def _is_finite(reward: Reward) -> bool:
+    try:
+        return math.isfinite(reward.total)
+    except (TypeError, OverflowError):  # a term is no number, or one too large for a float
+        return False
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

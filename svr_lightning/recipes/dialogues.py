@@ -2,7 +2,8 @@
 
 A rollout is a generator that yields prompts and receives their completions. It knows nothing of
 engines, so a test can drive it with a list of texts. :func:`ask` is the only place where a prompt
-is asked for and a completion becomes a turn; :func:`chain` and :func:`tree` repeat it.
+is asked for, and :func:`turn_of` where a completion becomes a turn; :func:`chain` and :func:`tree`
+repeat them.
 """
 
 from abc import ABC, abstractmethod
@@ -12,6 +13,7 @@ from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from svr_lightning.core.parsing import (
+    Reading,
     SelfCheckFields,
     parse_self_check,
     plain_fields,
@@ -50,8 +52,8 @@ RolloutFn = Generator[PromptRequests, Sequence[AnyCompletion], Any]
 """A running rollout: yields prompts, receives their completions in order, and returns a
 :class:`Trajectory` or a list of them."""
 
-ScoresOf = Callable[[AnyCompletion, str | None], TokenScores]
-"""From a completion and its answer to the policy's probabilities of them."""
+ScoresOf = Callable[[AnyCompletion, Reading], TokenScores]
+"""From a completion and what is read of it to the policy's probabilities of them."""
 
 
 def limited(prompt: Prompt, limit: int) -> PromptRequest:
@@ -85,7 +87,7 @@ class Dialogue(ABC):
         """The prompt that follows ``turns``, of which there is at least one."""
 
     def read(self, text: str) -> SelfCheck | None:
-        """The self-check of a completion; None for a method that asks for none."""
+        """The self-check in the part of a completion that counts; None if none is asked for."""
         return None
 
     def formats(self, task: Task, text: str) -> tuple[float, float]:
@@ -117,8 +119,8 @@ class SelfVerifying(Dialogue):
 
     def later(self, problem: Problem, turns: Sequence[Turn]) -> Prompt:
         """The question, the draft, its self-check and an instruction."""
-        completion = turns[-1].completion
-        check = turns[-1].check or self.read(completion.text)
+        completion, check = turns[-1].completion, turns[-1].check
+        assert check is not None, "this dialogue reads a self-check of every turn"
         return refinement_messages(
             get_task(problem.task),
             problem,
@@ -136,7 +138,8 @@ class SelfVerifying(Dialogue):
 
     def formats(self, task: Task, text: str) -> tuple[float, float]:
         """The format scores of the answer and of the self-check for this ``interface``."""
-        return task.format_score(text), self_check_format_score(text, self.interface)
+        check = text[task.read(text).check :]
+        return task.format_score(text), self_check_format_score(check, self.interface)
 
     def stop_policy(self, max_turns: int, rule: StopRule | None) -> tuple[int, StopRule | None]:
         """Adaptive stopping; with one field, that field alone stops."""
@@ -202,26 +205,37 @@ def ask(
 
     ``scores_of`` fills in :attr:`Turn.scores`, which training does not need.
     """
-    task = get_task(problem.task)
     completions = yield [
         dialogue.later(problem, past) if past else dialogue.first(problem) for past in pasts
     ]
     return [
-        Turn(
-            index=past[-1].index + 1 if past else 1,
-            completion=completion,
-            check=check_of(dialogue, completion),
-            answer=(answer := task.extract_answer(completion.text)),
-            scores=scores_of(completion, answer) if scores_of else NO_SCORES,
-        )
+        turn_of(dialogue, problem, past[-1].index + 1 if past else 1, completion, scores_of)
         for past, completion in zip(pasts, completions, strict=True)
     ]
 
 
-def check_of(dialogue: Dialogue, completion: AnyCompletion) -> SelfCheck | None:
-    """The self-check of a completion. A chat server's model may adorn it, the policy never does."""
-    from_server = isinstance(completion, RemoteCompletion)
-    return dialogue.read(plain_fields(completion.text) if from_server else completion.text)
+def turn_of(
+    dialogue: Dialogue,
+    problem: Problem,
+    index: int,
+    completion: AnyCompletion,
+    scores_of: ScoresOf | None = None,
+) -> Turn:
+    """A completion with what is read of it; ``index`` counts from 1.
+
+    A chat server's model may adorn its self-check, the policy never does.
+    """
+    text = completion.text
+    reading = get_task(problem.task).read(text)
+    if isinstance(completion, RemoteCompletion):
+        text = plain_fields(text)
+    return Turn(
+        index=index,
+        completion=completion,
+        check=dialogue.read(text[reading.check :]),
+        answer=reading.answer,
+        scores=scores_of(completion, reading) if scores_of else NO_SCORES,
+    )
 
 
 def chain(

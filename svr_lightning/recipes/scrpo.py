@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from svr_lightning.core.credit import group_advantages
-from svr_lightning.core.parsing import without_spans
+from svr_lightning.core.parsing import ANSWER_OPEN, without_spans
 from svr_lightning.core.prompts import doubtful_draft, wrong_draft
 from svr_lightning.core.types import (
     Problem,
@@ -26,7 +26,6 @@ from svr_lightning.recipes.dialogues import (
 )
 from svr_lightning.recipes.labels import oracle_state
 from svr_lightning.tasks import get_task
-from svr_lightning.tasks.base import OPEN_TAG as ANSWER_OPEN
 from svr_lightning.tasks.base import Task
 
 ANALYSIS_OPEN, ANALYSIS_CLOSE = "<analysis>", "</analysis>"

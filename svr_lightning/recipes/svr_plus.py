@@ -16,6 +16,7 @@ from svr_lightning.core.rewards import sections
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group, drawn_samples, sample_of
 from svr_lightning.recipes.svr import SVR
+from svr_lightning.tasks import get_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +75,13 @@ class SVRPlus(SVR):
     def _samples(
         self, group: Group, i: int, t: int, advantages: Sequence[float]
     ) -> Iterator[Sample]:
-        turn = group.trajectories[i].turns[t]
+        turn, problem = group.trajectories[i].turns[t], group.problem
         if not self.sections:
-            yield sample_of(turn, group.problem, advantages[0])
+            yield sample_of(turn, problem, advantages[0])
             return
-        end = len(turn.completion.text)
-        check = self_check_start(turn.completion.text)
+        text = turn.completion.text
+        check = self_check_start(text, get_task(problem.task).read(text).check)
         if check > 0:
-            yield sample_of(turn, group.problem, advantages[0], (0, check))
+            yield sample_of(turn, problem, advantages[0], (0, check))
         # Without a self-check, its advantage goes to the turn's last token.
-        yield sample_of(turn, group.problem, advantages[1], (check, end + 1))
+        yield sample_of(turn, problem, advantages[1], (check, len(text) + 1))

@@ -6,22 +6,24 @@ A message's content is only text. If it spells a control token, as a draft with 
 
 import hashlib
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
 from svr_lightning.core.evidence import token_scores, token_span
-from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG
+from svr_lightning.core.parsing import CLOSE_TAG, OPEN_TAG, THINK_CLOSE, Reading
 from svr_lightning.core.types import Completion, Message, Sample, TokenScores
 from svr_lightning.errors import ConfigError
 
-THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+THINK_OPEN = "<think>"
 _METHOD_TAGS = {THINK_OPEN, THINK_CLOSE, "<answer>", "</answer>", OPEN_TAG, CLOSE_TAG}
 """Tags of completions, which are text even if a tokenizer calls them special."""
 CACHED_CHARACTERS = 2**16
 """Longest prompt whose tokens are kept."""
 _PRIVATE_USE = "\U000f0000"
+_PROBE = "Probe."
 
 
 class Renderer:
@@ -54,6 +56,8 @@ class Renderer:
         self.max_prompt_tokens = max_prompt_tokens
         self.max_model_len = max_model_len
         self._kwargs = chat_template_kwargs or {}
+        self._folds_system = False
+        self._folds_system = not self._shows_system()
         control = _control_tokens(tokenizer)
         self._control_ids = frozenset(control.values())
         self._spelt_out = _at_any_of(control)
@@ -105,11 +109,11 @@ class Renderer:
         written = [token for token in token_ids if token not in self._control_ids]
         return self.text_prefix + self._decode(written)
 
-    def token_scores(self, completion: Completion, answer: str | None) -> TokenScores:
+    def token_scores(self, completion: Completion, reading: Reading) -> TokenScores:
         """See :func:`svr_lightning.core.evidence.token_scores`."""
         return token_scores(
             completion.text,
-            answer,
+            reading,
             completion.logprobs,
             lambda count: len(self.completion_text(completion.token_ids[:count])),
         )
@@ -153,7 +157,7 @@ class Renderer:
 
     def _template(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         rendered = self.tokenizer.apply_chat_template(
-            list(messages),
+            _system_in_user(messages) if self._folds_system else list(messages),
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
             **self._kwargs,
@@ -168,6 +172,22 @@ class Renderer:
         kept = min(len(self._decode(ids[overshoot:])), len(content) - 1)
         return content[len(content) - kept :]
 
+    def _shows_system(self) -> bool:
+        """Whether the template takes a system message; says so if not."""
+        messages = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "x"}]
+        try:
+            if _PROBE in self.text(messages):
+                return True
+        except Exception:  # the template raises what it likes
+            self._folds_system = True
+            self.text(messages)  # what this raises has another cause
+        warnings.warn(
+            f"the chat template of {self.tokenizer.name_or_path!r} takes no system message; it is "
+            "put before the user's message",
+            stacklevel=3,
+        )
+        return False
+
     def _open_think(self) -> str:
         """``<think>`` and a newline if the template leaves one open before the completion."""
         probe = [{"role": "user", "content": "x"}]
@@ -177,10 +197,42 @@ class Renderer:
         return f"{THINK_OPEN}\n" if is_open else ""
 
 
+def end_of_turn(tokenizer: Any) -> dict[str, int]:
+    """The token that the chat template puts after an assistant message, by its text; or nothing.
+
+    It need not be the tokenizer's declared end.
+    """
+    chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE}]
+    try:
+        rendered = str(tokenizer.apply_chat_template(chat, tokenize=False))
+    except Exception:  # the template raises what it likes; prompts will say so
+        return {}
+    _, _, behind = rendered.partition(_PROBE)
+    ids = tokenizer.encode(behind.strip(), add_special_tokens=False)
+    ends = [token for token in ids if token in tokenizer.added_tokens_decoder]
+    texts = {tokenizer.convert_ids_to_tokens(token): token for token in ends[:1]}
+    return {text: i for text, i in texts.items() if text not in _METHOD_TAGS}
+
+
+def _system_in_user(messages: Sequence[Message]) -> list[Message]:
+    """Messages with each system message put before the next user message."""
+    kept, system = [], ""
+    for message in messages:
+        if message["role"] == "system":
+            system += message["content"] + "\n\n"
+        elif message["role"] == "user":
+            kept.append({**message, "content": system + message["content"]})
+            system = ""
+        else:
+            kept.append(message)
+    return kept
+
+
 def _control_tokens(tokenizer: Any) -> dict[str, int]:
     """The tokens that structure a chat, by the text that stands for them."""
     special = {t.content: i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
     special |= dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+    special |= end_of_turn(tokenizer)
     return {text: token for text, token in special.items() if text not in _METHOD_TAGS}
 
 

@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
+from svr_lightning.core.parsing import (
+    ANSWER_CLOSE,
+    ANSWER_OPEN,
+    Reading,
+    final_part,
+    read_completion,
+)
 from svr_lightning.core.prompts import AnswerStyle, system_prompt
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.latex import close
 
 Row = Mapping[str, Any]
 """One record of a data set, by column name."""
-
-
-OPEN_TAG = "<answer>"
-CLOSE_TAG = "</answer>"
-"""Around an answer, in lower case, as prompts ask."""
 
 
 class GradingError(RuntimeError):
@@ -97,6 +99,8 @@ class Task(ABC):
     """L_gen: completion limit of an evaluation whose configuration sets none."""
     grader: str = "paper"
     """The name of :meth:`grade`'s rule in results."""
+    takes_first: bool = False
+    """Whether :meth:`extract_answer` takes the first of several answers rather than the last."""
     mathematical: bool = False
     """Whether answers and references are LaTeX, which the grader ``symbolic`` can compare."""
 
@@ -122,9 +126,17 @@ class Task(ABC):
         """A problem from a user's question. It has no reference, so it is not graded."""
         return Problem(id="", task=self.name, question=question, reference="")
 
+    def read(self, completion: str) -> Reading:
+        """The answer of a completion, and which parts of it count."""
+        return read_completion(completion, self.extract_answer, first=self.takes_first)
+
     @abstractmethod
     def extract_answer(self, completion: str) -> str | None:
-        """The answer as written, or None if none can be read."""
+        """The answer as written, or None if none can be read.
+
+        Both this and :meth:`grade` are called with the final part of a completion, what follows
+        its last ``</think>``.
+        """
 
     def answer_form(self, answer: str) -> AnswerForm | None:
         """The extracted answer in the form that the evaluator compares; None if it has none.
@@ -144,21 +156,23 @@ class Task(ABC):
         """
 
     def format_score(self, completion: str) -> float:
-        """r_taskfmt in [0, 1]: whether the answer follows the task's output convention.
+        """r_taskfmt in [0, 1]: whether the whole completion follows the task's output convention.
 
         By default 1.0 if :meth:`extract_answer` finds an answer, else 0.0.
         """
-        return 0.0 if self.extract_answer(completion) is None else 1.0
+        return 0.0 if self.extract_answer(final_part(completion)) is None else 1.0
 
 
-def first_answer(text: str) -> str | None:
-    """The text between the first opening tag and the next closing tag, or None."""
-    start = text.find(OPEN_TAG)
-    end = text.find(CLOSE_TAG, start + len(OPEN_TAG))
-    return None if start < 0 or end < 0 else text[start + len(OPEN_TAG) : end]
+def first_answer(completion: str) -> str | None:
+    """The text between the final part's first opening tag and the next closing tag, or None."""
+    text = final_part(completion)
+    start = text.find(ANSWER_OPEN)
+    end = text.find(ANSWER_CLOSE, start + len(ANSWER_OPEN))
+    return None if start < 0 or end < 0 else text[start + len(ANSWER_OPEN) : end]
 
 
-def last_answer(text: str) -> str | None:
-    """The text between the last opening tag that is closed and its closing tag, or None."""
-    start = text.rfind(OPEN_TAG, 0, max(text.rfind(CLOSE_TAG), 0))
-    return None if start < 0 else text[start + len(OPEN_TAG) : text.find(CLOSE_TAG, start)]
+def last_answer(completion: str) -> str | None:
+    """The text in the final part's last tags that are closed, or None."""
+    text = final_part(completion)
+    start = text.rfind(ANSWER_OPEN, 0, max(text.rfind(ANSWER_CLOSE), 0))
+    return None if start < 0 else text[start + len(ANSWER_OPEN) : text.find(ANSWER_CLOSE, start)]

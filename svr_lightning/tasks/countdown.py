@@ -46,6 +46,7 @@ class Countdown(Task):
         ID_COLUMN,
     )
     max_completion_tokens = 800
+    takes_first = True
 
     def from_row(self, row: Row) -> Problem:
         """Read ``nums`` and ``target``, and ``question`` if the row has one.

@@ -8,10 +8,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from svr_lightning.core.parsing import final_part
 from svr_lightning.core.types import Problem, ScoredTurn, Turn
 from svr_lightning.errors import one_line
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError, Task
+from svr_lightning.tasks.fields import shown
 from svr_lightning.tasks.latex import MAX_ANSWER, normalise, read_number
 from svr_lightning.tasks.symbolic import equal_answers_apart
 
@@ -90,13 +92,33 @@ class Label:
 
 
 def label(task: Task, completion: str, problem: Problem, grader: Grader | None = None) -> Label:
-    """Grade one completion; an answer that cannot be graded is wrong, and the label says why."""
+    """Grade a completion by its final part; what cannot be graded is wrong, and says why."""
     try:
-        return Label((grader or GRADERS["paper"]).grade(task, completion, problem))
+        grade = (grader or GRADERS["paper"]).grade
+        return Label(grade(task, final_part(completion), problem))
     except GradingError as error:
         message = one_line(f"problem {problem.id}: counted as wrong, not graded: {error}")
         log.warning("%s", message)
         return Label(correct=False, error=str(error))
+
+
+def check_reference(problem: Problem) -> None:
+    r"""Grade a reference against itself, where answers are written like references.
+
+    That is so for :attr:`Task.mathematical` tasks, whose answers are boxed.
+
+    Raises:
+        ValueError: if no answer could equal it.
+    """
+    task = get_task(problem.task)
+    if not task.mathematical or not problem.has_reference:
+        return
+    answer = f"<answer>\\boxed{{{problem.reference}}}</answer>"
+    if not label(task, answer, problem).correct:
+        raise ValueError(
+            f"the reference {shown(problem.reference)} does not equal itself, so no answer could "
+            "be correct; it must be the answer alone"
+        )
 
 
 Formats = Callable[[Task, str], tuple[float, float]]
@@ -119,6 +141,8 @@ def score_turns(problem: Problem, turns: Sequence[Turn], formats: Formats) -> li
                 completion_tokens=turn.completion.completion_tokens,
                 task_format=task_format,
                 self_check_format=self_check_format,
+                text=text,
+                problem=problem,
             )
         )
     return scored

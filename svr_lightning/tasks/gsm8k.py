@@ -8,15 +8,23 @@ A row of the hub's data set::
 import re
 from fractions import Fraction
 
+from svr_lightning.core.parsing import final_part
 from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, last_answer
 from svr_lightning.tasks.fields import ID_COLUMN, answer_text, present, row_id, shown, text_field
-from svr_lightning.tasks.latex import MAX_ANSWER, close, last_boxed, normalise, read_number
+from svr_lightning.tasks.latex import (
+    MAX_ANSWER,
+    close,
+    gold_answer,
+    last_boxed,
+    normalise,
+    read_number,
+)
 
 _FALLBACK_CHARACTERS = 500
 _MARKED_NUMBER = re.compile(
-    r"####[\s$\\*:]*([+-]?[$\\]{0,2}(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?)"
+    r"####[\s$\\*:]*([+-]?[$\\]{0,2}(?:[0-9]+(?:,[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?)"
 )
 _CURRENCY = re.compile(r"[€£*]")
 # Text that begins with a digit, an operator or a conjunction is not a unit.
@@ -43,17 +51,21 @@ class GSM8K(Task):
     max_completion_tokens = 1200
 
     def from_row(self, row: Row) -> Problem:
-        """Read ``question`` and ``answer``, of which what follows the last ``####`` counts."""
+        """Read ``question``, and of ``answer`` the box, what follows ``####``, or the number."""
         question = text_field(row, "question")
-        reference = answer_text(row, present(row, "answer")).rpartition("####")[2].strip()
+        text = answer_text(row, present(row, "answer"))
+        reference = gold_answer(text) or ""
         if _value(reference) is None:
-            raise ValueError(f"field 'answer' must end with a number, not {shown(reference)}")
+            raise ValueError(
+                "field 'answer' must be a number, or mark one with #### or \\boxed{...}, not "
+                f"{shown(reference or text)}"
+            )
         return Problem(id=row_id(row), task=self.name, question=question, reference=reference)
 
     def extract_answer(self, completion: str) -> str | None:
         """The number as written in the last block, else in the final 500 characters."""
         answer = _candidate(last_answer(completion) or "")
-        return answer if answer else _candidate(completion[-_FALLBACK_CHARACTERS:])
+        return answer if answer else _candidate(final_part(completion)[-_FALLBACK_CHARACTERS:])
 
     def answer_form(self, answer: str) -> AnswerForm | None:
         """The number, None where there is none."""

@@ -12,11 +12,14 @@ from functools import lru_cache
 
 MAX_ANSWER = 2000
 """Characters of an answer; a longer one is never correct."""
+MAX_WORDS = 3
+"""Words beside the numbers of an answer; a text with more is a solution."""
 TOLERANCE = Fraction(1, 10**5)
 """Absolute, between two numbers (the paper's 1e-5), however small the reference is."""
 
 # A doubled backslash before "boxed" is an over-escaped command, not a line break.
 _BRACES = re.compile(r"\\boxed\s*(\{)|\\\\(?!boxed)|\\[{}]|[{}]")
+_WORD = re.compile(r"(?<![\\\w])[A-Za-z]{2,}(?!\w)")
 _BARE_BOXED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
 
 _SPACING = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~|\{,\}")
@@ -60,6 +63,7 @@ _DECIMAL = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+(?:\.[0-9]*)?|\.[0-9
 _SLASH = re.compile(rf"(?:(?<=[,(\[+\-=;{{])|^)({_DECIMAL})/({_DECIMAL})(?=[,)\]+\-=;}}]|$)")
 _CHOICE = re.compile(r"\(([A-Z])\)")
 
+_TAKES_BRACES = re.compile(r"[\^_}\]]|\\[a-zA-Z]+")
 _LATEX_TOKEN = re.compile(r"\\sqrt\[[^\[\]]*\]|\\frac|\\sqrt|\\[a-zA-Z]+|\\.|.", re.DOTALL)
 
 _PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
@@ -97,14 +101,28 @@ def last_boxed(text: str) -> str | None:
     return last
 
 
-def boxed_gold(solution: str) -> str | None:
-    r"""The last boxed expression of a reference solution, ``\boxed 5`` without braces included.
+def gold_answer(text: str) -> str | None:
+    r"""The answer that a reference states: its last box, what follows its last ``####``, or all.
 
-    Blank content counts as no answer here: None.
+    ``\boxed 5`` without braces is read too. None if there is none: a blank box, a blank text, or
+    lines or a sentence of reasoning that mark no answer.
+
+    Examples:
+        >>> gold_answer("So it is 5.\n#### 5"), gold_answer("It is 2 + 3, which makes 5.")
+        ('5', None)
     """
-    start = solution.rfind("\\boxed")
-    bare = _BARE_BOXED.match(solution, max(start, 0))
-    return bare.group(1).rstrip(".,") if bare else last_boxed(solution[max(start, 0) :])
+    _, marked, answer = text.rpartition("####")
+    start = answer.rfind("\\boxed")
+    if start >= 0:
+        bare = _BARE_BOXED.match(answer, start)
+        return bare.group(1).rstrip(".,") if bare else last_boxed(answer[start:])
+    answer = answer.strip()
+    if not marked:
+        words = _WORD.findall(_TEXT_COMMAND.sub("", answer))
+        several_lines = "\n" in answer and "\\begin" not in answer
+        if several_lines or (len(words) > MAX_WORDS and re.search("[0-9]", answer)):
+            return None
+    return answer or None
 
 
 def equivalent(prediction: str, reference: str) -> bool:
@@ -136,16 +154,17 @@ def normalise(answer: str) -> str:
     r"""Remove what does not change an answer's meaning, and give the rest one spelling.
 
     Gone are spaces and spacing commands, ``\left`` and ``\right``, dollar, percent and degree
-    signs, trailing units and the final period, and a leading ``x =``. Rewritten are synonymous
-    commands, ``\frac12`` and ``1/2`` to ``\frac{1}{2}``, ``\sqrt3`` to ``\sqrt{3}``, ``.5`` to
-    ``0.5``, ``x^{2}`` to ``x^2``, lists with "and" to lists with commas, ``(C)`` to ``C``.
+    signs, braces that only group, trailing units and the final period, and a leading ``x =``.
+    Rewritten are synonymous commands, ``\frac12`` and ``1/2`` to ``\frac{1}{2}``, ``\sqrt3`` to
+    ``\sqrt{3}``, ``.5`` to ``0.5``, ``x^{2}`` to ``x^2``, lists with "and" to lists with commas,
+    ``(C)`` to ``C``.
     """
     if _PLAIN.fullmatch(answer):
         return answer
     text = "".join(spell(answer).split()).removesuffix(".")
     if text.count("=") + text.count("\\in") - text.count("\\infty") <= 1:
         text = _NAMED.sub("", text, count=1) if _NAMED.match(text) else text
-    text = _SCRIPT.sub(r"\1\2", _with_braces(text))
+    text = _SCRIPT.sub(r"\1\2", _with_braces(text).removesuffix("."))
     text = _SLASH.sub(r"\\frac{\1}{\2}", _POINT.sub("0.", text))
     choice = _CHOICE.fullmatch(text)
     return choice.group(1) if choice else text
@@ -222,27 +241,33 @@ def _without_text_commands(text: str) -> str:
 def _with_braces(text: str) -> str:
     r"""Put braces round the arguments of ``\frac`` and ``\sqrt`` that go without them.
 
-    One pass: ``due`` counts the arguments still to come, and a stack keeps the count of each
-    group that is open, so nesting costs no recursion.
+    Braces that are no argument's, as in ``{7}``, are left out. One pass: ``due`` counts the
+    arguments still to come, and a stack keeps the count and the closing brace of each group that is
+    open, so nesting costs no recursion.
     """
     written: list[str] = []
     due = 0
-    suspended: list[int] = []
+    suspended: list[tuple[int, str]] = []
+    before = ""
     for piece in _LATEX_TOKEN.findall(text):
         if piece == "\\frac" or piece.startswith("\\sqrt"):
             due = 2 if piece == "\\frac" else 1
             written.append(piece)
         elif piece == "{":
-            suspended.append(max(due - 1, 0))
+            plain = not due and not _TAKES_BRACES.fullmatch(before)
+            suspended.append((max(due - 1, 0), "" if plain else "}"))
             due = 0
-            written.append(piece)
+            written.append("" if plain else piece)
         elif piece == "}":
-            due = suspended.pop() if suspended else 0
-            written.append(piece)
+            due, closing = suspended.pop() if suspended else (0, piece)
+            written.append(closing)
         elif due and (piece.isalnum() or piece.startswith("\\")):
             due -= 1
             written.append(f"{{{piece}}}")
         else:
             due = 0
             written.append(piece)
+        before = piece
+    if any(closing == "" for _, closing in suspended):  # a group that never ends stays as it is
+        return text
     return "".join(written)

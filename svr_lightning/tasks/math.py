@@ -5,14 +5,15 @@ A row of the hub's data set::
     {"problem": "What is $\\frac{1}{2}$ of 7?", "solution": "... so $\\boxed{\\frac{7}{2}}$."}
 """
 
+from svr_lightning.core.parsing import final_part
 from svr_lightning.core.prompts import MATH_ROLE, AnswerStyle
 from svr_lightning.core.types import Problem
 from svr_lightning.tasks.base import AnswerForm, Column, Row, Task, last_answer
-from svr_lightning.tasks.fields import ID_COLUMN, answer_text, present, row_id, text_field
+from svr_lightning.tasks.fields import ID_COLUMN, answer_text, present, row_id, shown, text_field
 from svr_lightning.tasks.latex import (
     MAX_ANSWER,
-    boxed_gold,
     equivalent,
+    gold_answer,
     last_boxed,
     normalise,
     read_number,
@@ -49,7 +50,7 @@ class Math(Task):
 
     def extract_answer(self, completion: str) -> str | None:
         """The content of the box as written, or None."""
-        return last_boxed(last_answer(completion) or "") or last_boxed(completion)
+        return last_boxed(last_answer(completion) or "") or last_boxed(final_part(completion))
 
     def answer_form(self, answer: str) -> AnswerForm | None:
         """Normalised, with its number if it is one: two are the same if :func:`equivalent`."""
@@ -70,9 +71,18 @@ class Math(Task):
 
 
 def _gold(row: Row) -> str:
-    present(row, "answer", "final_answer", "solution")
-    gold = answer_text(row, "answer") or answer_text(row, "final_answer")
-    gold = gold or boxed_gold(answer_text(row, "solution")) or ""
-    if not gold:
-        raise ValueError("the gold answer is empty: no 'answer', and no boxed text in 'solution'")
-    return gold
+    """The answer of the first field that is not blank; a solution has to mark it."""
+    names = ("answer", "final_answer", "solution")
+    present(row, *names)
+    name = next((name for name in names if answer_text(row, name)), "answer")
+    value = row.get(name)
+    several = value if isinstance(value, list | tuple) else [value]
+    texts = [answer_text({name: text}, name) for text in several]
+    golds = [gold_answer(text) for text in texts]
+    marked = name != "solution" or all("\\boxed" in t or "####" in t for t in texts)
+    if None in golds or not marked:
+        raise ValueError(
+            f"field {name!r} states no answer: {shown(value)}; it must be one alone, or mark it "
+            "with \\boxed{...} or ####"
+        )
+    return ",".join(filter(None, golds))

@@ -11,13 +11,32 @@ import re
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 import sympy.physics.units  # noqa: F401 - its import needs the parser that is replaced here
 from latex2sympy2_extended import is_expr_of_only_symbols
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import And, Basic, Eq, Float, I, Integer, N, simplify, solve
+from sympy import (
+    And,
+    Basic,
+    Eq,
+    Expr,
+    FiniteSet,
+    Float,
+    I,
+    Integer,
+    Interval,
+    MatrixBase,
+    N,
+    Rational,
+    Tuple,
+    Union,
+    simplify,
+    solve,
+)
+from sympy.core.relational import Relational
 from sympy.parsing import sympy_parser
 
 from svr_lightning.tasks.latex import normalise, without_delimiters
@@ -56,13 +75,13 @@ def equal_answers(answer: str, reference: str) -> bool:
     words = _words(answer), _words(reference)
     if all(words):
         return words[0] == words[1]
-    if _marks(answer) != _marks(reference):
+    if not _same_marks(answer, reference):
         return False
     gold, found = read(reference), read(answer)
     if not gold or not found:
         return False
     equal = verify(gold, found, allow_set_relation_comp=True, timeout_seconds=None)
-    return bool(equal) and _same_size(gold[0], found[0]) and _all_sides(gold[0], found[0])
+    return bool(equal) and _all_sides(gold[0], found[0]) and _same_values(gold[0], found[0])
 
 
 def read(text: str) -> list[Any]:
@@ -104,9 +123,15 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def _marks(text: str) -> list[str]:
-    r"""What the reader leaves out: bases as in ``1101_2``, and primes as in ``f'``."""
-    return [base or "'" for base, _ in _MARKS.findall(text)]
+def _same_marks(answer: str, reference: str) -> bool:
+    r"""Whether what the reader leaves out agrees: bases as in ``1101_2``, primes as in ``f'``.
+
+    A base that only one of the two states is understood.
+    """
+    marks = [_MARKS.findall(text) for text in (answer, reference)]
+    bases = [[base for base, _ in found if base] for found in marks]
+    primes = [sum(not base for base, _ in found) for found in marks]
+    return primes[0] == primes[1] and (bases[0] == bases[1] or not all(bases))
 
 
 def _words(text: str) -> list[str]:
@@ -141,28 +166,91 @@ def _all_sides(gold: Any, found: Any) -> bool:
 
 
 def _same_equations(gold: Any, found: Any) -> bool:
-    """Whether two equations have the same variables, and a constant ratio if without solutions.
+    """Whether two equations have the same variables, and the same solutions or a constant ratio.
 
     Math-Verify compares solutions, so that all equations without any were equal.
     """
     if not gold.free_symbols or gold.free_symbols != found.free_symbols:
         return False
-    if not isinstance(gold, Eq) or not isinstance(found, Eq) or solve(gold, gold.free_symbols):
+    if not isinstance(gold, Eq) or not isinstance(found, Eq):
         return True
-    return bool(simplify((gold.lhs - gold.rhs) / (found.lhs - found.rhs)).is_number)
+    if _ratio(gold, found).is_number:
+        return True
+    variable = min(gold.free_symbols, key=str)
+    ours, theirs = solve(gold, variable), solve(found, variable)
+    return bool(ours) and len(ours) == len(theirs) and _all_in(ours, theirs)
 
 
-def _same_size(gold: Any, found: Any) -> bool:
-    """Whether two numbers, one of them a decimal, also agree within the relative tolerance."""
-    if not (isinstance(gold, Basic) and isinstance(found, Basic)):
+def _ratio(one: Any, other: Any) -> Any:
+    ours, theirs = _differences(one, other)
+    return simplify(ours / theirs)
+
+
+def _differences(*relations: Any) -> list[Expr]:
+    """Between the two sides of each."""
+    return [relation.lhs - relation.rhs for relation in relations]
+
+
+def _same_values(gold: Any, found: Any) -> bool:
+    """Whether what Math-Verify takes for equal is so in every number, however small.
+
+    It drops factors below 1e-15 and rounds to six decimals.
+    """
+    if isinstance(gold, Eq | And) != isinstance(found, Eq | And):
+        gold, found = _value(gold), _value(found)
+    if isinstance(gold, Eq) and isinstance(found, Eq):
+        return _same_equations(gold, found)
+    if isinstance(gold, Relational) and isinstance(found, Relational):
+        found = found if gold.rel_op == found.rel_op else found.reversed
+        return _ratio(gold, found).is_positive or _same_expression(*_differences(gold, found))
+    if isinstance(gold, Expr) and isinstance(found, Expr):
+        return _same_expression(gold, found)
+    items, others = _items(gold), _items(found)
+    if len(items) != len(others):
+        return True  # another notation, which Math-Verify has compared
+    if isinstance(gold, FiniteSet | Union):
+        return _all_in(items, others)
+    return all(map(_same_values, items, others))
+
+
+def _value(term: Any) -> Any:
+    """A set for inequalities, the last side of equations; else the term itself."""
+    if isinstance(term, And | Relational) and not term.atoms(Eq):
+        return term.as_set()
+    while isinstance(term, And):
+        term = term._unsorted_args[-1]
+    return term.rhs if isinstance(term, Eq) else term
+
+
+def _items(term: Any) -> list[Any]:
+    if isinstance(term, Interval):
+        return [term.start, term.end]
+    kept = isinstance(term, And | FiniteSet | Union | Tuple)
+    return list(term) if isinstance(term, MatrixBase) else list(term.args) if kept else []
+
+
+def _all_in(items: Sequence[Any], others: Sequence[Any]) -> bool:
+    return all(any(_same_values(one, other) for other in others) for one in items)
+
+
+def _same_expression(gold: Expr, found: Expr) -> bool:
+    """Whether two terms are equal: exactly, or relative to their size if a decimal is in one.
+
+    Terms with variables are compared at some place of them.
+    """
+    places = {
+        s: Rational(7 + 2 * k, 5) for k, s in enumerate(gold.free_symbols | found.free_symbols)
+    }
+    one, other = (term.doit().subs(places) for term in (gold, found))
+    if not (one.is_number and other.is_number) or one == other:
         return True
-    if not (gold.is_number and found.is_number and (gold.has(Float) or found.has(Float))):
-        return True
-    one, other = complex(N(gold.doit(), 15)), complex(N(found.doit(), 15))
-    percent = {abs(one), abs(other), 100 * abs(one), 100 * abs(other)}
-    if len(percent) < 4 and abs(one) != abs(other):  # a share and the same number of percent
-        return True
-    return abs(one - other) <= RELATIVE * max(abs(one), abs(other))
+    if not gold.has(Float) and not found.has(Float):
+        return (one - other).equals(0) is not False
+    one, other = N(one, 15), N(other, 15)
+    return any(
+        abs(one - scaled) <= RELATIVE * max(abs(one), abs(scaled))
+        for scaled in (other, 100 * other, other / 100)  # a share, and the same number of percent
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM
 from svr_lightning.engines import lora
 from svr_lightning.engines.vllm_weights import VISION
 from svr_lightning.errors import ConfigError, require
+from svr_lightning.rollout.rendering import end_of_turn
 from svr_lightning.training.config import LoRAConfig, PolicyConfig
 from svr_lightning.training.kernels import use_kernels
 
@@ -80,11 +81,11 @@ def load_tokenizer(config: PolicyConfig) -> Any:
 
 
 def stop_token_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Every token that ends a turn: the model's, the tokenizer's and the chat template's."""
+    """Every token that ends a turn: what model and tokenizer declare, and the template's own."""
     declared = getattr(model, "generation_config", None)
     eos = getattr(declared, "eos_token_id", None)
     ids = {*(eos if isinstance(eos, list | tuple) else [eos])}
-    ids |= {tokenizer.eos_token_id, tokenizer.get_vocab().get("<|im_end|>")}
+    ids |= {tokenizer.eos_token_id, *end_of_turn(tokenizer).values()}
     return tuple(sorted(i for i in ids if i is not None))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from svr_lightning.core.evidence import scores_of_tokens, token_scores
-from svr_lightning.core.parsing import parse_self_check, verdict_span
+from svr_lightning.core.parsing import Reading, parse_self_check, verdict_span
 from svr_lightning.core.types import Completion, FinishReason, TokenScores
 from tests.scripted import RENDERER, TOKENIZER, says
 
@@ -15,7 +15,9 @@ def probability(pieces: Sequence[str], *probabilities: float) -> float | None:
     """Of tokens with these texts, each drawn with its probability."""
     logs = [math.log(p) for p in probabilities]
     text = "".join(pieces)
-    return token_scores(text, None, logs, lambda k: len("".join(pieces[:k]))).verdict_probability
+    return token_scores(
+        text, Reading(None), logs, lambda k: len("".join(pieces[:k]))
+    ).verdict_probability
 
 
 def test_it_is_the_product_over_the_tokens_that_the_word_lies_in() -> None:
@@ -53,9 +55,9 @@ def test_without_a_verdict_there_is_none(text: str) -> None:
 
 
 def test_tokens_that_do_not_reach_the_word_give_none() -> None:
-    scores = token_scores("VERDICT: CORRECT", "CORRECT", [-1.0], lambda k: k)
+    scores = token_scores("VERDICT: CORRECT", Reading("CORRECT"), [-1.0], lambda k: k)
     assert scores == TokenScores(completion_logprob=-1.0)
-    assert token_scores("VERDICT: CORRECT", None, [], lambda k: k) == TokenScores()
+    assert token_scores("x", Reading(None), [], lambda k: k) == TokenScores()
 
 
 def test_log_probabilities_are_means_over_the_answers_tokens_and_over_all() -> None:
@@ -63,14 +65,15 @@ def test_log_probabilities_are_means_over_the_answers_tokens_and_over_all() -> N
     logs = [-1.0, -2.0, -0.5, -0.25, -3.0, -4.0]
 
     def of(answer: str | None) -> TokenScores:
-        return token_scores("".join(pieces), answer, logs, lambda k: len("".join(pieces[:k])))
+        text, reading = "".join(pieces), Reading(answer)
+        return token_scores(text, reading, logs, lambda k: len("".join(pieces[:k])))
 
     assert of("17").answer_logprob == -0.375  # its two tokens, before the self-check
     assert of("7").answer_logprob == -0.25  # the last place before the self-check
     assert of("<answer> 17").answer_logprob == -0.9167
     assert of(None).answer_logprob is of("").answer_logprob is of("18").answer_logprob is None
     assert of(None).completion_logprob == -1.7917  # -10.75 / 6
-    assert token_scores("x", None, [-1e-9], lambda k: k).completion_logprob == 0.0
+    assert token_scores("x", Reading(None), [-1e-9], lambda k: k).completion_logprob == 0.0
 
 
 @pytest.mark.parametrize("word", ["correct", "INCORRECT", "Unsure", "RIGHT", "wrong"])
@@ -96,7 +99,7 @@ def test_a_tokenizers_own_tokens_are_found_by_what_they_decode_to() -> None:
         finish_reason=FinishReason.STOP,
         policy_version=0,
     )
-    assert RENDERER.token_scores(completion, None).verdict_probability == 0.625
+    assert RENDERER.token_scores(completion, Reading(None)).verdict_probability == 0.625
 
 
 def test_a_servers_tokens_give_the_same_scores_where_they_spell_the_text() -> None:
@@ -104,7 +107,9 @@ def test_a_servers_tokens_give_the_same_scores_where_they_spell_the_text() -> No
     pieces += ["; CONFIDENCE: 0.9</self_check>", "<|im_end|>"]
     tokens = [(piece, -0.5 * place) for place, piece in enumerate(pieces)]
     text = "<think>\n" + "".join(pieces[:-1])  # as the template opened it, without the last token
-    scores = scores_of_tokens(text, "1+2", tokens)
+    scores = scores_of_tokens(text, Reading("1+2"), tokens)
     assert scores == TokenScores(round(math.exp(-3), 3), -1.25, -2.0)
-    assert scores_of_tokens(text + "x", "1+2", tokens) == TokenScores(completion_logprob=-2.0)
-    assert scores_of_tokens(text, "1+2", []) == TokenScores()
+    assert scores_of_tokens(text + "x", Reading("1+2"), tokens) == TokenScores(
+        completion_logprob=-2.0
+    )
+    assert scores_of_tokens(text, Reading("1+2"), []) == TokenScores()

@@ -131,6 +131,10 @@ def test_the_fallback_sees_the_final_500_characters_and_no_more() -> None:
         r"1234 \, \mathrm{km}",
         r"1234\text{ cm}^2",
         "**1234**",
+        "{1234}",
+        "{{1,234}}",
+        "{1234} dollars",
+        r"{1234}\text{ dollars}",
         "x = 1234",
         "1234.000009",  # 9e-6 away
         "1233.999991",
@@ -171,10 +175,18 @@ def test_another_number_or_none_is_incorrect(answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["#### -5", "#### $-5", "####-5.0", "#### **-5**", "#### -5 degrees", "####\n-5"]
+    "text",
+    [f"####{n}" for n in (" -5", " $-5", "-5.0", " **-5**", " -5 degrees", "\n-5")]
+    + [f"#### -5{end}" for end in (", in total", ",", ".", "; so", ",in all")],
 )
 def test_a_marked_number_is_read(text: str) -> None:
     assert TASK.grade(f"<answer>{text}</answer>", problem("-5"))
+
+
+def test_a_mark_with_a_comma_between_digits_is_one_number_or_none() -> None:
+    assert TASK.extract_answer("#### 1,234, in total") == "1,234"
+    assert TASK.grade("#### 1,234,567.5, in total", problem("1234567.5"))
+    assert not TASK.grade("#### 72,5", problem("72"))
 
 
 def test_a_reference_that_is_no_number_matches_nothing() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svr_lightning.core.types import Problem
+from svr_lightning.tasks.grading import check_reference
 from svr_lightning.tasks.latex import (
     MAX_ANSWER,
     equivalent,
@@ -44,6 +45,17 @@ def boxed(answer: str) -> str:
         ({"question": "?", "answer": 27.0}, "27"),
         ({"question": "?", "answer": 277}, "277"),
         ({"question": "?", "answer": 0.5}, "0.5"),
+        ({"question": "?", "answer": r"\boxed{5}"}, "5"),
+        ({"question": "?", "answer": "We add 2 and 3.\nSo it is $\\boxed{5}$."}, "5"),
+        ({"question": "?", "answer": "2 + 3 = 5\n#### 5"}, "5"),
+        ({"question": "?", "solution": "2 + 3 = 5\n#### 5"}, "5"),
+        ({"question": "?", "answer": r"#### \boxed{5}"}, "5"),
+        ({"question": "?", "answer": [r"\boxed{1}", r"\boxed{2}"]}, "1,2"),
+        (
+            {"question": "?", "answer": "all real numbers except zero"},
+            "all real numbers except zero",
+        ),
+        ({"question": "?", "solution": r"\boxed{{7}}"}, "{7}"),
         ({"question": "?", "final_answer": ["$1$", "$2$"], "solution": ["a", "b"]}, "$1$,$2$"),
     ],
 )
@@ -73,10 +85,12 @@ def test_the_id_is_the_rows_own_if_it_has_one(row: dict[str, object], identifier
         ({"problem": 1, "answer": "1"}, "'problem'"),
         ({"question": "", "answer": "1"}, "'question'"),
         ({"problem": "?"}, "'answer' or 'final_answer' or 'solution'"),
-        ({"problem": "?", "answer": ""}, "empty"),
-        ({"problem": "?", "answer": "  ", "solution": r"\boxed{}"}, "empty"),
-        ({"problem": "?", "solution": r"\boxed{1}, so \boxed{ }"}, "empty"),
-        ({"problem": "?", "solution": "no box\nat all"}, "empty"),
+        ({"problem": "?", "answer": ""}, "states no answer"),
+        ({"problem": "?", "answer": "  ", "solution": r"\boxed{}"}, "'solution' states no answer"),
+        ({"problem": "?", "solution": r"\boxed{1}, so \boxed{ }"}, "states no answer"),
+        ({"problem": "?", "solution": "no box\nat all"}, "states no answer"),
+        ({"problem": "?", "answer": "We add 2 and 3 to get 5."}, "'answer' states no answer"),
+        ({"problem": "?", "answer": "2 + 3 = 5\nx = 5"}, "'answer' states no answer"),
         ({"problem": "?", "answer": True}, "'answer'"),
         ({"problem": "?", "answer": {"a": 1}}, "'answer'"),
         ({"problem": "?", "answer": [["1"]]}, "'answer'"),
@@ -89,6 +103,18 @@ def test_a_malformed_row_is_refused_in_one_line_that_says_why(
     with pytest.raises(ValueError, match=message) as caught:
         TASK.from_row(row)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("reference", [r"\frac{1", "}{", "$", r"\text{}", "x" * 2001])
+def test_a_reference_that_no_answer_equals_does_not_equal_itself(reference: str) -> None:
+    with pytest.raises(ValueError, match="does not equal itself") as caught:
+        check_reference(problem(reference))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("reference", ["5", r"\frac12", "{7}", "(1, 2]", r"\text{no}", ""])
+def test_a_reference_that_an_answer_can_equal_passes(reference: str) -> None:
+    check_reference(problem(reference))
 
 
 # --- extraction ----------------------------------------------------------------------------
@@ -301,7 +327,7 @@ WITHOUT_GOLD = {"math/train/5341", "math/train/5343"}  # \boxed{} in the origina
 def test_every_real_problem_accepts_its_gold_alone(shared_data: Path, name: str) -> None:
     for row in jsonl(shared_data / f"{name}.jsonl"):
         if row["id"] in WITHOUT_GOLD:
-            with pytest.raises(ValueError, match="empty"):
+            with pytest.raises(ValueError, match="states no answer"):
                 TASK.from_row(row)
             continue
         real = TASK.from_row(row)

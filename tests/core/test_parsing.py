@@ -10,6 +10,7 @@ from svr_lightning.core.parsing import (
     OPEN_TAG,
     first_span,
     parse_self_check,
+    read_completion,
     self_check_format_score,
     without_spans,
 )
@@ -319,4 +320,5 @@ def test_a_megabyte_of_anything_is_read_in_bounded_time(hostile_text: str, prefi
         parsed = parse_self_check(text)
         self_check_format_score(text)
         without_spans(text, OPEN_TAG, CLOSE_TAG)
+        read_completion(text, lambda part: part or None)
     assert 0.0 <= parsed.confidence <= 1.0

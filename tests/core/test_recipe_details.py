@@ -1,5 +1,6 @@
 """Details of rewards, credit and prompts that only late turns or rare options show, by hand."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
@@ -491,10 +492,56 @@ def test_every_recipe_takes_a_reward_of_ones_own(name: str) -> None:
     }
 
 
-def test_a_reward_of_ones_own_has_one_entry_per_turn() -> None:
-    recipe = GRPOMT(group_size=2, custom_reward=lambda turns: paid_for_length(turns[:1]))
-    with pytest.raises(ConfigError, match=r"custom_reward returned 1 rewards for 3 turns"):
-        play(recipe, scripts("RRR", "RRR"))
+class ShortThoughts(SVR):
+    def reward(self, scored: Sequence[ScoredTurn]) -> Sequence[Reward]:
+        rewards = zip(super().reward(scored), scored, strict=True)
+        return [reward.plus(short=-len(turn.text) / 1000) for reward, turn in rewards]
+
+
+def test_a_term_is_added_to_svrs_reward_by_a_subclass_of_four_lines() -> None:
+    ((plain,), _) = play(SVR(group_size=2), lambda i, n, _: WRITTEN[i][n])
+    ((group,), _) = play(ShortThoughts(group_size=2), lambda i, n, _: WRITTEN[i][n])
+    for i, (ours, before) in enumerate(zip(group.rewards, plain.rewards, strict=True)):
+        for t, (reward, svr) in enumerate(zip(ours, before, strict=True)):
+            short = -len(group.trajectories[i].turns[t].completion.text) / 1000
+            assert reward.terms == {**svr.terms, "short": short}
+            assert reward.total == pytest.approx(svr.total + short)
+            assert reward.subtotals == svr.subtotals
+    assert group.returns == pytest.approx([sum(r.total for r in one) / 3 for one in group.rewards])
+
+
+def test_a_reward_of_ones_own_may_be_a_number_made_of_text_and_problem() -> None:
+    def echoes(turns: Sequence[ScoredTurn]) -> list[float]:
+        return [turn.text.count(str(turn.problem and turn.problem.reference)) for turn in turns]
+
+    ((group,), _) = play(GRPOMT(group_size=2, custom_reward=echoes), scripts("RRR", "WWW"))
+    for rewards, trajectory in zip(group.rewards, group.trajectories, strict=True):
+        texts = [turn.completion.text for turn in trajectory.turns]
+        expected = [{"reward": text.count(group.problem.reference)} for text in texts]
+        assert [reward.terms for reward in rewards] == expected
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda turns: [1.0], "returned 1 rewards for 3 turns; return one each"),
+        (lambda turns: None, "returned NoneType for 3 turns; return one each"),
+        (lambda turns: 1.0, "returned float for 3 turns; return one each"),
+        (
+            lambda turns: [1.0, math.nan, 1.0],
+            r"returned Reward\(.*nan.*\) for turn 2; return a fin",
+        ),
+        (lambda turns: [math.inf] * 3, "for turn 1; return a finite number or a Reward"),
+        (lambda turns: [10**400] * 3, "for turn 1; return a finite number or a Reward"),
+        (lambda turns: [0.0, 0.0, None], "returned None for turn 3; return a finite"),
+        (lambda turns: [Reward.of(x=None)] * 3, "for turn 1; return a finite"),  # type: ignore[arg-type]
+        (lambda turns: ["1"] * 3, "returned '1' for turn 1; return a finite"),
+    ],
+)
+def test_a_reward_that_is_none_is_refused_in_one_line(returned: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"custom_reward .*{message}") as caught:
+        play(GRPOMT(group_size=2, custom_reward=returned), scripts("RRR", "RRR"))
+    assert "\n" not in str(caught.value)
 
 
 # --- methods without a self-check -------------------------------------------------------------

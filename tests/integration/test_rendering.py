@@ -18,8 +18,9 @@ from svr_lightning import tiny
 from svr_lightning.core.prompts import first_turn_messages, refinement_messages
 from svr_lightning.core.types import Message, Verdict
 from svr_lightning.errors import ConfigError
-from svr_lightning.rollout.rendering import Renderer
+from svr_lightning.rollout.rendering import Renderer, end_of_turn
 from svr_lightning.tasks import get_task
+from svr_lightning.training.policy import stop_token_ids
 
 COUNTDOWN = get_task("countdown")
 PROBLEM = COUNTDOWN.from_row({"id": "p", "nums": [8, 4, 2], "target": 10})
@@ -41,6 +42,11 @@ FOLDED = (  # the system message becomes part of the user's, and roles have othe
     "{% set system = '' %}{% set rest = messages %}{% endif %}"
     "{% for m in rest %}<start_of_turn>{{ m.role }}\n{% if loop.first %}{{ system }}{% endif %}"
     "{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+NO_SYSTEM = (  # written like those of models that were trained without a system message
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}"
+    "{% endif %}<start_of_turn>{{ m.role }}\n{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
     "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
 )
 FAMILIES: dict[str, tuple[str | None, list[str]]] = {
@@ -296,3 +302,52 @@ def test_private_characters_in_a_text_are_left_as_they_are() -> None:
         long = renderer(max_prompt_tokens=10**6, max_model_len=2 * 10**6)
         ids = long.prompt_ids(chat(content))
         assert long.tokenizer.decode(ids) == long.text(chat(content))
+
+
+# --- templates that are unlike what is declared ---------------------------------------------------
+
+DROPPED = NO_SYSTEM.replace("{{ raise_exception('no system role') }}", "{% continue %}")
+
+
+@pytest.mark.parametrize("template", [NO_SYSTEM, DROPPED])
+def test_a_template_without_a_system_role_shows_the_system_message_in_the_users(
+    template: str,
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    tokenizer.chat_template = template
+    with pytest.warns(UserWarning, match="takes no system message; it is put before") as caught:
+        render = Renderer(tokenizer, max_prompt_tokens=60)
+    assert len(caught) == 1
+    expected = "<start_of_turn>user\nBe brief.\n\n1+1?<end_of_turn>\n<start_of_turn>model\n"
+    assert render.text(chat("1+1?")) == expected
+    # Cutting a long question spares it.
+    cut = tokenizer.decode(render.prompt_ids(chat("1+1? " * 200)))
+    assert cut.startswith("<start_of_turn>user\nBe brief.\n\n")
+    assert len(render.prompt_ids(chat("1+1? " * 200))) <= 60
+
+
+def test_what_a_template_raises_for_any_prompt_is_raised() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    tokenizer.chat_template = "{{ raise_exception('never') }}"
+    with pytest.raises(Exception, match="never"):
+        Renderer(tokenizer)
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_what_the_template_puts_behind_an_assistants_message_ends_a_turn(special: bool) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    tokenizer.add_tokens([AddedToken("<|end|>", special=special)])
+    tokenizer.chat_template = CHATML.replace("<|im_end|>", "<|end|>")
+    end = tokenizer.convert_tokens_to_ids("<|end|>")
+    assert end_of_turn(tokenizer) == {"<|end|>": end}
+    assert stop_token_ids(None, tokenizer) == tuple(sorted([tokenizer.eos_token_id, end]))
+    ids = [*tokenizer.encode("5", add_special_tokens=False), end]
+    assert Renderer(tokenizer).completion_text(ids) == "5"
+
+
+def test_a_template_that_ends_a_turn_with_plain_text_declares_no_token() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    tokenizer.chat_template = CHATML.replace("<|im_end|>", "\nUSER SPEAKS")
+    assert end_of_turn(tokenizer) == {}
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    assert end_of_turn(tokenizer) == {}

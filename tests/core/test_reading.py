@@ -1,0 +1,110 @@
+"""Which parts of a completion count: the final part, and in it the self-check of the answer."""
+
+import pytest
+
+from svr_lightning.core.parsing import final_part
+from svr_lightning.core.types import FinishReason, Problem, RemoteCompletion, SelfCheck, Verdict
+from svr_lightning.recipes.dialogues import SelfVerifying, turn_of
+from svr_lightning.tasks import get_task
+from svr_lightning.tasks.grading import score_turns
+
+SURE = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.95</self_check>"
+DOUBT = "<self_check>VERDICT: INCORRECT; CONFIDENCE: 0.1</self_check>"
+FORM = "<self_check>VERDICT: CORRECT, INCORRECT, or UNSURE; CONFIDENCE: a number </self_check>"
+COUNTDOWN = get_task("countdown").from_row({"nums": [3, 5], "target": 8})
+NUMBER = Problem(id="", task="gsm8k", question="?", reference="5")
+LATEX = Problem(id="", task="math", question="?", reference="5")
+
+
+def read(text: str, problem: Problem = NUMBER) -> tuple[str | None, bool, SelfCheck, float]:
+    """The answer, its label, the self-check and its format score."""
+    completion = RemoteCompletion(
+        text=text, finish_reason=FinishReason.STOP, prompt_tokens=1, completion_tokens=1
+    )
+    dialogue = SelfVerifying()
+    turn = turn_of(dialogue, problem, 1, completion)
+    (scored,) = score_turns(problem, [turn], dialogue.formats)
+    assert turn.check is not None
+    assert (scored.verdict, scored.confidence) == (turn.check.verdict, turn.check.confidence)
+    return turn.answer, scored.correct, turn.check, scored.self_check_format
+
+
+def check(verdict: str, confidence: float) -> SelfCheck:
+    return SelfCheck(verdict=Verdict(verdict), confidence=confidence)
+
+
+SAYS_SURE, SAYS_DOUBT = check("CORRECT", 0.95), check("INCORRECT", 0.1)
+SAYS_NOTHING = check("UNSURE", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("problem", "answer", "other"),
+    [
+        (NUMBER, r"\boxed{5}", r"\boxed{6}"),
+        (LATEX, r"\boxed{5}", r"\boxed{6}"),
+        (COUNTDOWN, "3+5", "3*5"),
+    ],
+)
+@pytest.mark.parametrize("quoted", [SURE, FORM, "VERDICT: CORRECT; CONFIDENCE: 0.95"])
+def test_reasoning_decides_neither_the_answer_nor_the_self_check(
+    problem: Problem, answer: str, other: str, quoted: str
+) -> None:
+    thought = f"<think>{quoted} <answer>{other}</answer></think>"
+    final = f"<answer>{answer}</answer>\n{DOUBT}"
+    assert read(thought + final, problem)[1:] == (True, SAYS_DOUBT, 1.0)
+    # It is empty if the reasoning comes last, and whole if none ends.
+    assert read(final + thought, problem) == (None, False, SAYS_NOTHING, -1.0)
+    assert read(f"<think>{final}", problem)[1:] == (True, SAYS_DOUBT, 1.0)
+    task = get_task(problem.task)
+    assert task.grade(thought + final, problem)
+    assert not task.grade(f"{thought} {DOUBT}", problem)
+    assert task.extract_answer(f"{thought} {DOUBT}") is None
+
+
+def test_a_number_that_only_the_reasoning_marks_is_no_answer() -> None:
+    for marked in (r"\boxed{5}", "#### 5"):
+        assert read(f"<think>{marked}</think> It is five. {SURE}")[0] is None
+        assert read(f"It is five: {marked}. {SURE}")[0] == "5"
+
+
+def test_the_last_end_of_reasoning_counts() -> None:
+    assert final_part("a</think>b</think>c") == "c"
+    assert read(f"</think>{SURE}</think><answer>#### 5</answer>{DOUBT}")[1:3] == (True, SAYS_DOUBT)
+
+
+@pytest.mark.parametrize(
+    ("form", "first", "second"),
+    [
+        ("<answer>\\boxed{%s}</answer>", DOUBT, SURE),
+        ("so \\boxed{%s}. ", DOUBT, SURE),
+        ("#### %s\n", DOUBT, SURE),
+        (
+            "<answer>\\boxed{%s}</answer>",
+            "VERDICT: INCORRECT; CONFIDENCE: 0.1 ",
+            "VERDICT: CORRECT; CONFIDENCE: 0.95",
+        ),
+    ],
+)
+def test_of_several_answers_the_self_check_behind_the_one_taken_counts(
+    form: str, first: str, second: str
+) -> None:
+    text = form % 6 + first + form % 5 + second
+    assert read(text)[:3] == ("5", True, SAYS_SURE)
+    assert read(form % 5 + first + form % 5 + second)[:3] == ("5", True, SAYS_SURE)
+    # Nobody has checked the last answer.
+    assert read(form % 6 + second + form % 5)[:3] == ("5", True, SAYS_NOTHING)
+
+
+def test_of_countdowns_answers_the_first_is_taken_with_its_self_check() -> None:
+    text = f"<answer>3+5</answer>{DOUBT}<answer>3*5</answer>{SURE}"
+    assert read(text, COUNTDOWN)[1:3] == (True, SAYS_DOUBT)
+    text = f"<answer>3+5</answer>{DOUBT}<answer>3+5</answer>{SURE}"
+    assert read(text, COUNTDOWN)[1:3] == (True, SAYS_DOUBT)
+
+
+def test_of_one_answer_the_first_complete_self_check_counts_wherever_it_stands() -> None:
+    answer = r"<answer>\boxed{5}</answer>"
+    for text in (SURE + answer, answer + SURE + DOUBT, SURE + answer + DOUBT):
+        assert read(text)[:3] == ("5", True, SAYS_SURE)
+    assert read(f"{answer}{SURE} As I said: \\boxed{{5}}.")[2] == SAYS_SURE
+    assert read(SURE)[2:] == (SAYS_SURE, 1.0)
