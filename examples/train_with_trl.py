@@ -1,7 +1,7 @@
 """SVR with TRL's GRPOTrainer, on the policy that ships with this package.
 
     pip install -e ".[trl]"
-    python examples/train_with_trl.py --steps 20 [--turn random]
+    python examples/train_with_trl.py --steps 20
 
 Replace the policy by any chat model and the problems by your own: docs/adapters.md.
 """
@@ -63,11 +63,10 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20, help="optimizer steps")
-    parser.add_argument("--turn", choices=("last", "random"), default="last", help="what learns")
     options = parser.parse_args()
     source = DataSource(name="train", task="countdown", path="embedded:countdown-tiny")
     problems = load_problems(source)[: 2 * options.steps]
-    rollouts = SVRRollouts(problems, SVR(horizon=3, length_scale=256), turn=options.turn)
+    rollouts = SVRRollouts(problems, SVR(horizon=3, length_scale=256))
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(rollouts, folder, max_steps=options.steps)
         trainer.train()

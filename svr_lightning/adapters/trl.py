@@ -13,11 +13,10 @@
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from datasets import Dataset
 
-from svr_lightning.core.credit import reward_to_go
 from svr_lightning.core.seeds import SeedContext
 from svr_lightning.core.types import Decoding, FinishReason, Message, Problem, Trajectory
 from svr_lightning.engines.base import Engine, Output, Request
@@ -37,18 +36,17 @@ PromptKey = tuple[tuple[str, str], ...]
 class SVRRollouts:
     """TRL's ``rollout_func``, with the matching reward functions and data set.
 
-    A trajectory has ``recipe.horizon`` turns. TRL trains on one of them and compares its reward
-    with those of the problem's other trajectories. The rest of ``recipe`` that counts here are its
-    prompts and rewards; loss, group size, sampling and optimizer are those of TRL's arguments,
-    where the paper's are ``loss_type="grpo"`` and ``scale_rewards="group"``. Degenerate groups are
-    not replaced.
+    A trajectory has ``recipe.horizon`` turns. As in SVR, the last one is trained, with the mean
+    reward of all turns, which TRL compares with those of the problem's other trajectories. TRL
+    takes one sequence per trajectory, and each turn has a prompt of its own.
+
+    The rest of ``recipe`` that counts here are its prompts and rewards; loss, group size, sampling
+    and optimizer are those of TRL's arguments, where the paper's are ``loss_type="grpo"`` and
+    ``scale_rewards="group"``. Degenerate groups are not replaced.
 
     Args:
         problems: to train on; their prompts differ.
         recipe: horizon, prompts and rewards.
-        turn: ``last`` is SVR: the last turn learns, from the mean reward of all turns. ``random``:
-            a turn that is drawn for each problem and step, from the rewards of this turn and those
-            after it, so that first turns learn too.
         max_prompt_tokens: longest prompt; longer ones are cut as in this package's own training.
         engine: samples instead of TRL, from the model that trains, with a seed for each draw.
 
@@ -64,13 +62,10 @@ class SVRRollouts:
         problems: Sequence[Problem],
         recipe: SVR | None = None,
         *,
-        turn: Literal["last", "random"] = "last",
         max_prompt_tokens: int = 4096,
         engine: Engine | None = None,
     ) -> None:
-        require(turn in ("last", "random"), f"turn={turn!r} must be 'last' or 'random'")
         self.recipe = recipe or SVR()
-        self._turn = turn
         self._max_prompt_tokens = max_prompt_tokens
         self._engine = engine
         self._trainer: Any = None
@@ -112,7 +107,7 @@ class SVRRollouts:
         with serving.sampling(seeds.step):
             driver = Driver(serving.engine, renderer, run_seed=seeds.run_seed, step=seeds.step)
             trajectories = driver.run(jobs)
-        return self._answer(trajectories, seeds, with_logprobs=trainer.use_vllm)
+        return self._answer(trajectories, with_logprobs=trainer.use_vllm)
 
     def _jobs(self, prompts: list[list[Message]], trainer: Any) -> list[Job]:
         first = trainer.accelerator.process_index * len(prompts)
@@ -145,20 +140,14 @@ class SVRRollouts:
             )
         return self._serving
 
-    def _answer(
-        self, trajectories: list[Trajectory], seeds: SeedContext, with_logprobs: bool
-    ) -> dict[str, Any]:
+    def _answer(self, trajectories: list[Trajectory], with_logprobs: bool) -> dict[str, Any]:
         """What TRL expects, with a column for each reward function."""
         trained, rewards, correct = [], [], []
         for one in trajectories:
             scored = score_turns(one.problem, one.turns, self.recipe.dialogue.formats)
             earned = rewards_of(self.recipe, scored)
-            t, reward = len(earned) - 1, self.recipe.returns([earned])[0]
-            if self._turn == "random":  # the same for all trajectories of the problem
-                t = seeds.generator(one.problem.id, "turn").randrange(len(earned))
-                reward = reward_to_go([turn.total for turn in earned])[t]
-            trained.append(one.turns[t].sampled)
-            rewards.append(reward)
+            trained.append(one.turns[-1].sampled)
+            rewards += self.recipe.returns([earned])
             correct.append(float(scored[-1].correct))
         return {
             "prompt_ids": [list(completion.prompt_ids) for completion in trained],

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from examples import train_with_trl
+from examples import calibrate_with_trl, train_with_trl
+from svr_lightning.adapters import trl_rewards
 from svr_lightning.adapters.trl import SVRRollouts
+from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Decoding, Problem
 from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.errors import ConfigError
-from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.recipes.svr_plus import SVRPlus
+from svr_lightning.tasks import get_task
 from svr_lightning.training.config import (
     OptimizerConfig,
     PolicyConfig,
@@ -31,24 +32,10 @@ GROUP, PROBLEMS, SEED, LR = 8, 2, 42, 1e-4
 SETTINGS = {"group_size": GROUP, "horizon": 3, "length_scale": 256}
 
 
-class TurnOfTheProblem(SVRPlus):
-    """The random-turn variant with one draw for all trajectories of a problem, as TRL needs it."""
-
-    def drawn(self, group: Group, i: int) -> int:
-        turns = len(group.trajectories[i].turns)
-        return group.seeds.generator(group.problem.id, "turn").randrange(turns)
-
-
-RECIPES = {
-    "last": SVR(**SETTINGS),
-    "random": TurnOfTheProblem(**SETTINGS, sections=False, proper=False),
-}
-
-
-def our_step(recipe: SVR, folder: Path) -> tuple[SVRModule, list[Problem]]:
+def our_step(folder: Path) -> tuple[SVRModule, list[Problem]]:
     module = SVRModule(
         policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024),
-        recipe=replace(recipe, loss=replace(recipe.loss, beta=0.1)),
+        recipe=SVR(**SETTINGS, loss=LossSpec(beta=0.1)),
         sampling=Decoding(temperature=0.9, max_completion_tokens=96),
         # A schedule of one step starts at the floor.
         optimizer=OptimizerConfig(lr=LR, weight_decay=0.1, betas=(0.9, 0.95), floor=1.0),
@@ -74,11 +61,10 @@ def trl_step(problems: Sequence[Problem], folder: Path, **changes: Any) -> Any:
     return trainer
 
 
-@pytest.mark.parametrize("turn", ["last", "random"])
-def test_the_first_optimizer_step_is_ours(turn: str, tmp_path: Path) -> None:
-    module, problems = our_step(RECIPES[turn], tmp_path)
+def test_the_first_optimizer_step_is_ours(tmp_path: Path) -> None:
+    module, problems = our_step(tmp_path)
     assert any(sample.advantage for group in module.groups for sample in group.samples)
-    trainer = trl_step(problems, tmp_path, turn=turn, engine=TransformersEngine(max_batch=64))
+    trainer = trl_step(problems, tmp_path, engine=TransformersEngine(max_batch=64))
     length = 512 + 96
     assert_same_first_step(trainer.model, module, LR, length, PROBLEMS * GROUP * length)
 
@@ -86,7 +72,7 @@ def test_the_first_optimizer_step_is_ours(turn: str, tmp_path: Path) -> None:
 def test_the_documented_example_trains_with_trls_own_generation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["train_with_trl.py", "--steps", "2", "--turn", "random"])
+    monkeypatch.setattr(sys, "argv", ["train_with_trl.py", "--steps", "2"])
     train_with_trl.main()
     lines = [one for one in capsys.readouterr().out.splitlines() if one.startswith("step ")]
     assert [line.split("  reward")[0] for line in lines] == ["step 1", "step 2"]
@@ -96,3 +82,41 @@ def test_problems_that_trl_could_not_tell_apart_are_refused() -> None:
     twin = Problem(id="a", task="gsm8k", question="1 + 1 = ?", reference="2")
     with pytest.raises(ConfigError, match="'a' and 'b' have the same prompt"):
         SVRRollouts([twin, replace(twin, id="b", reference="3")])
+
+
+# --- rewards for TRL's own rollouts ---------------------------------------------------------------
+
+SURE = "<answer>3+5</answer><self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
+WRONG = "<think><answer>3+5</answer></think>" + SURE.replace("3+5", "3*5")
+UNSURE = SURE.replace("CORRECT", "UNSURE")
+
+
+@pytest.mark.parametrize(
+    ("reward", "earned"),
+    [
+        ("correct", [1, 0, 1, 1]),
+        ("brier", [0.99, 0.19, 0.99, 0]),  # 1 - .01, 1 - .81
+        ("log_score", [0.985, 2 / 3, 0.985, 0]),  # 1 + ln .9 / ln 1000, 1 + ln .1 / ln 1000
+        ("verdict", [1, -1, 0, 0]),
+    ],
+)
+def test_a_calibration_reward_scores_each_completion_by_hand(
+    reward: str, earned: list[float]
+) -> None:
+    problem = get_task("countdown").from_row({"id": "a", "nums": [3, 5], "target": 8})
+    rows = trl_rewards.dataset([problem] * 4)
+    texts = [SURE, WRONG, UNSURE, "<answer>3+5</answer>"]
+    chats = [[{"role": "assistant", "content": text}] for text in texts]
+    score = getattr(trl_rewards, reward)
+    for completions in (texts, chats):
+        assert score(completions, **rows[:]) == pytest.approx(earned, abs=1e-3)
+
+
+def test_the_documented_example_trains_with_calibration_rewards(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["calibrate_with_trl.py", "--steps", "2"])
+    calibrate_with_trl.main()
+    lines = [one for one in capsys.readouterr().out.splitlines() if one.startswith("step ")]
+    assert [line.split("  correct")[0] for line in lines] == ["step 1", "step 2"]
+    assert all("brier" in line for line in lines)
