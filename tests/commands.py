@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from svr_lightning.__main__ import main
 from svr_lightning.cli.main import READING
@@ -23,6 +24,14 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     assert line.startswith("svr: error: ")
     assert words[0] not in READING or before == []
     return line.removeprefix("svr: error: ")
+
+
+def resolved(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    """What a command prints with ``--print_config``, read back."""
+    with pytest.raises(SystemExit) as end:
+        main([*map(str, words), "--print_config"])
+    assert end.value.code in (0, None), capsys.readouterr().err
+    return dict(yaml.safe_load(capsys.readouterr().out))
 
 
 def jsonl(path: Path) -> list[dict[str, Any]]:

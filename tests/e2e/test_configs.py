@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from svr_lightning.__main__ import main
+from svr_lightning.core.rewards import RewardWeights
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.sources import DataSource
-from tests.commands import ROOT
+from tests.commands import ROOT, resolved
 
 RUNS = sorted((ROOT / "configs").glob("*.yaml"))
 OVERLAYS = sorted(
@@ -23,12 +23,8 @@ OVERLAYS = sorted(
 
 
 def resolve(capsys: pytest.CaptureFixture[str], *configs: Path) -> dict[str, Any]:
-    """What ``fit --print_config`` prints, read back."""
-    layers = [part for path in configs for part in ("--config", str(path))]
-    with pytest.raises(SystemExit) as end:
-        main(["fit", *layers, "--print_config"])
-    assert end.value.code in (0, None)
-    return dict(yaml.safe_load(capsys.readouterr().out))
+    """What a training of these layers is configured with."""
+    return resolved(capsys, "fit", *(part for path in configs for part in ("--config", path)))
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda p: p.stem)
@@ -111,20 +107,7 @@ def test_the_real_configurations_carry_the_papers_hyperparameters(
     assert (recipe["group_size"], recipe["horizon"]) == (8, 3)
     assert recipe["length_scale"] == scale
     assert (recipe["loss"]["clip_eps"], recipe["loss"]["beta"]) == (0.2, 0.08)
-    assert recipe["weights"] == {
-        "abs": 1.0,
-        "delta": 0.3,
-        "alpha": 0.5,
-        "keep": 0.3,
-        "reg": 0.5,
-        "fail": 0.3,
-        "trunc": 0.5,
-        "cal": 0.5,
-        "over": 0.8,
-        "detect": 0.2,
-        "ready": 0.3,
-        "fmt": 0.4,
-    }
+    assert recipe["weights"] == vars(RewardWeights())  # see core/test_rewards.py
     sampling = model["sampling"]
     assert (sampling["temperature"], sampling["top_p"]) == (0.9, 1.0)
     assert sampling["max_completion_tokens"] == generation

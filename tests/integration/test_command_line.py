@@ -22,25 +22,9 @@ from svr_lightning.cli.training import best_checkpoint
 from svr_lightning.errors import ConfigError
 from svr_lightning.files import config_file
 from svr_lightning.training.module import SVRModule
+from tests.commands import ROOT, SMALL, refused, resolved
 
-ROOT = Path(__file__).resolve().parents[2]
-SMALL = str(ROOT / "tests" / "faults" / "small_run.yaml")
 CALLBACK = "svr_lightning.callbacks.Monitor"
-
-
-def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(list(arguments)) == 2
-    *_, line = capsys.readouterr().err.splitlines()
-    assert line.startswith("svr: error: ")
-    return line.removeprefix("svr: error: ")
-
-
-def resolved(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """What ``--print_config`` prints, read back."""
-    with pytest.raises(SystemExit) as end:
-        main([*arguments, "--print_config"])
-    assert end.value.code in (0, None), capsys.readouterr().err
-    return dict(yaml.safe_load(capsys.readouterr().out))
 
 
 # --- before anything is imported ----------------------------------------------------------------
@@ -134,7 +118,7 @@ def test_a_fault_of_a_configuration_is_named_with_its_file(
 ) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(layer)
-    error = error_of(capsys, "fit", "--config", str(file))
+    error = refused(capsys, "fit", "--config", str(file))
     assert error.startswith(f"{file}: ")
     assert message in error
 
@@ -165,7 +149,7 @@ def test_a_fault_in_code_that_is_named_is_said_with_its_line(
     monkeypatch.delitem(sys.modules, "broken", raising=False)
     file = tmp_path / "broken.py"
     file.write_text(code)
-    error = error_of(
+    error = refused(
         capsys, "fit", "--config", "countdown_tiny", "--model.recipe", "broken.Mine",
         "--trainer.default_root_dir", str(tmp_path / "run"),
     )  # fmt: skip
@@ -173,9 +157,9 @@ def test_a_fault_in_code_that_is_named_is_said_with_its_line(
 
 
 def test_no_command_takes_an_abbreviated_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    error = error_of(capsys, "replay", "x", "--max-turn", "3")
+    error = refused(capsys, "replay", "x", "--max-turn", "3")
     assert "unrecognized arguments: --max-turn 3; did you mean '--max-turns'?" in error
-    error = error_of(capsys, "fit", "--config", "countdown_tiny", "--trainer.max_step", "1")
+    error = refused(capsys, "fit", "--config", "countdown_tiny", "--trainer.max_step", "1")
     assert error.endswith("--trainer.max_step 1; did you mean 'trainer.max_steps'?")
 
 
@@ -287,7 +271,7 @@ def test_a_file_holds_a_question_per_line_or_per_row(tmp_path: Path) -> None:
 def test_a_policy_for_one_task_is_not_asked_about_another(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    error = error_of(capsys, "predict", "--question", "What is 1 + 1?")
+    error = refused(capsys, "predict", "--question", "What is 1 + 1?")
     assert error.startswith("model.policy.path=embedded:countdown-tiny answers countdown, and ")
     assert "give the --config of your policy" in error
 
@@ -305,7 +289,7 @@ def test_a_command_leaves_no_model_in_memory(tmp_path: Path) -> None:
     before = modules()
     folder = ("--trainer.default_root_dir", str(tmp_path))
     steps = ("--trainer.max_steps", "1", "--data.val", "[]", "--data.test", "[]")
-    assert main(["fit", "--config", "countdown_tiny", "--config", SMALL, *folder, *steps]) == 0
+    assert main(["fit", *SMALL, *folder, *steps]) == 0
     assert modules() == before
 
 
@@ -319,7 +303,7 @@ def test_export_writes_the_policy_of_the_best_checkpoint(tmp_path: Path) -> None
     }
     layer = tmp_path / "layer.yaml"
     layer.write_text(yaml.safe_dump({"trainer": settings}))
-    layers = ("--config", "countdown_tiny", "--config", SMALL, "--config", str(layer))
+    layers = (*SMALL, "--config", str(layer))
     assert main(["fit", *layers]) == 0
     assert main(["export", *layers, "--ckpt_path", "best"]) == 0
     saved = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
