@@ -60,9 +60,13 @@ def serving(server: ChatServer, limits: Limits | None = None) -> Iterator[str]:
 
 
 @contextmanager
-def started(*options: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """``serve`` in a process of its own, on a free port: its base URL, and the process."""
-    command = [sys.executable, "-m", "svr_lightning", "serve", *options, "--port", "0"]
+def started(*options: str, files: int = 4096) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """``serve`` in a process of its own, on a free port: its base URL, and the process.
+
+    It has at most so many file descriptors.
+    """
+    command = ["sh", "-c", f'ulimit -n {files}; exec "$0" "$@"']
+    command += [sys.executable, "-m", "svr_lightning", "serve", *options, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

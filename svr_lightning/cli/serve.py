@@ -90,7 +90,7 @@ def _bound(host: str, port: int) -> socket.socket:
 def _listen(options: argparse.Namespace, listening: socket.socket, server: Any) -> None:
     from svr_lightning.control.listening import Listener
 
-    running = Listener(server.app(), _limits(options), log_level="warning")
+    running = Listener(server.app(), _limits(options), log_level="error")
     listening.listen()
     # uvicorn raises the signal again once it has shut down, which would look like a crash.
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -20,6 +20,8 @@ GRACE = 10
 """Seconds for running requests after SIGTERM."""
 _OTHER_FILES = 64
 """File descriptors beside those of connections."""
+_LINGER = 1.0
+"""Seconds for a client to read why its request was refused before it was sent."""
 _QUEUE = 1024
 """Connections that the system holds until this process takes them."""
 
@@ -97,8 +99,10 @@ class _Connection(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self._busy:  # the next request may have come before the answer
-            limits, unread = self._listener.limits, self.conn.their_state is h11.SEND_BODY
-            self._wait(limits.head_seconds if unread else limits.idle_seconds)
+            unread = self.conn.their_state is h11.SEND_BODY
+            if unread:  # of a refused request: no more of it is read, and the client reads why
+                self.flow.pause_reading()
+            self._wait(_LINGER if unread else self._listener.limits.idle_seconds)
 
     def _wait(self, seconds: float) -> None:
         """Wait for a request, however slowly its header arrives."""

@@ -1,0 +1,242 @@
+"""What connections without a key can do to the server: nothing that others would notice."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from svr_lightning.__main__ import main
+from svr_lightning.control.listening import most_connections
+from svr_lightning.control.server import Limits
+from tests.chat_server import ChatServer as Scripted
+from tests.chat_server import Reply, completion
+from tests.served import QUESTION, SURE, chat, in_front_of, serving, started
+
+BODY = {"messages": [{"role": "user", "content": QUESTION}]}
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Scripted]:
+    with Scripted(lambda *_: completion(SURE)) as server:
+        yield server
+
+
+def connected(url: str) -> socket.socket:
+    host, port = url.split("/")[2].split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def post(url: str, **headers: str) -> int:
+    headers = {"content-type": "application/json", **headers}
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.post(f"{url}/chat/completions", json=BODY, headers=named).status_code
+
+
+# --- who may ask ---------------------------------------------------------------------------------
+
+
+def test_without_a_key_no_page_of_elsewhere_may_ask(upstream: Scripted) -> None:
+    with serving(in_front_of(upstream.url, origins=["https://ok.example"], hosts=["me"])) as url:
+        own = url.removesuffix("/v1")
+        assert post(url, content_type="text/plain", origin="http://evil.example") == 403
+        for status, headers in (
+            (403, {"host": "evil.example"}),  # whose name leads to 127.0.0.1 now
+            (403, {"host": "127.0.0.1.evil.example:80"}),
+            (403, {"host": "["}),
+            (403, {"origin": "null"}),
+            (403, {"origin": "http://127.0.0.1:1"}),
+            (415, {"content_type": "text/plain"}),
+            (415, {"content_type": ""}),
+            (200, {"origin": own}),
+            (200, {"origin": "https://ok.example"}),
+            (200, {"host": "me:8080"}),
+            (200, {"host": "localhost"}),
+            (200, {"content_type": "application/json; charset=utf-8"}),
+        ):
+            assert (post(url, **headers), headers) == (status, headers)
+        for path in (f"{url}/models", f"{own}/metrics"):
+            assert httpx.get(path, headers={"host": "evil.example"}).status_code == 403
+
+
+def test_a_browser_is_told_which_pages_may_ask(upstream: Scripted) -> None:
+    asking = {"access-control-request-method": "POST", "access-control-request-headers": "x-a"}
+    with serving(in_front_of(upstream.url, origins=["https://ok.example"], key="k")) as url:
+        for origin, allowed in (("https://ok.example", True), ("https://evil.example", False)):
+            said = httpx.options(f"{url}/chat/completions", headers={**asking, "origin": origin})
+            assert ("access-control-allow-origin" in said.headers) == allowed
+            assert said.is_success == allowed
+
+
+def test_with_a_key_nothing_else_is_asked_for(upstream: Scripted) -> None:
+    with serving(in_front_of(upstream.url, key="secret")) as url:
+        for status, headers in (
+            (200, {"authorization": "bearer  secret", "host": "evil.example"}),
+            (200, {"authorization": "Bearer secret", "origin": "http://elsewhere"}),
+            (401, {"authorization": "Bearer secre"}),
+            (401, {"authorization": "Basic secret"}),
+            (401, {"authorization": "secret"}),
+        ):
+            assert (post(url, **headers), headers) == (status, headers)
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+def closes_within(connection: socket.socket, seconds: float) -> bool:
+    connection.settimeout(seconds)
+    with contextlib.suppress(ConnectionResetError):
+        return connection.recv(2**16) == b""
+    return True
+
+
+def test_a_silent_or_half_open_connection_is_closed(upstream: Scripted) -> None:
+    limits = Limits(head_seconds=0.3, idle_seconds=0.6)
+    with serving(in_front_of(upstream.url), limits) as url:
+        for sent in (b"", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-A: "):
+            with connected(url) as connection:
+                connection.sendall(sent)
+                assert closes_within(connection, 10)
+        with connected(url) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(2**16).startswith(b"HTTP/1.1 200")
+            begun = time.monotonic()
+            with contextlib.suppress(OSError):  # a byte at a time does not keep it open
+                while time.monotonic() < begun + 10:
+                    connection.sendall(b"G")
+                    time.sleep(0.05)
+            assert time.monotonic() < begun + 9
+        assert chat(url).status_code == 200
+
+
+def test_the_connection_that_has_waited_longest_makes_room_for_another(upstream: Scripted) -> None:
+    with serving(in_front_of(upstream.url), Limits(connections=3)) as url:
+        silent = [connected(url) for _ in range(3)]
+        assert chat(url).status_code == 200
+        assert closes_within(silent[0], 10)
+        with pytest.raises(TimeoutError):
+            closes_within(silent[2], 0.2)
+        for one in silent:
+            one.close()
+    assert most_connections(10**6) < 10**6  # file descriptors are for other things too
+
+
+@pytest.mark.parametrize("size", [2**15, 2**22])
+def test_a_header_that_is_too_long_is_refused(upstream: Scripted, size: int) -> None:
+    with serving(in_front_of(upstream.url)) as url:
+        with connected(url) as connection, contextlib.suppress(OSError):
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: " + b"x" * size)
+            assert connection.recv(2**16).startswith(b"HTTP/1.1 400")
+        assert chat(url).status_code == 200
+
+
+FLOOD = """
+import contextlib, socket, sys, threading, time
+address = ("127.0.0.1", int(sys.argv[1]))
+silent = [socket.create_connection(address) for _ in range(300)]
+head = b"POST /v1/chat/completions HTTP/1.1\\r\\nHost: x\\r\\n"
+length = b"Content-Length: 104857600\\r\\n\\r\\n"
+
+def send(head, piece):
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(address) as connection:
+            connection.sendall(head)
+            while True:
+                connection.sendall(piece)
+
+for what in [(head, b"X-A: b\\r\\n" * 1000), (head + length, b"x" * 2**16)] * 4:
+    threading.Thread(target=send, args=what, daemon=True).start()
+print(flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_request_with_the_key_is_answered_through_floods_without_one(
+    upstream: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVE_KEY", "secret")
+    own = ["--task", "countdown", "--upstream", upstream.url, "--model", "tiny"]
+    times = []
+    with started(*own, "--key-env", "SERVE_KEY", files=256) as (url, process):
+        command = [sys.executable, "-c", FLOOD, url.split(":")[2].split("/")[0]]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as flood:
+            assert flood.stdout is not None
+            flood.stdout.readline()
+            for _ in range(5):
+                begun = time.monotonic()
+                assert post(url, authorization="Bearer secret") == 200
+                times.append(time.monotonic() - begun)
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            flood.kill()
+    print("seconds:", *(f"{one:.2f}" for one in times))
+    assert max(times) < 4  # below 1 on two processors that others use as well
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    assert int(peak.split()[1]) < 200_000  # kB
+
+
+# --- the way to the model's server ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "gopher://127.0.0.1:9"])
+def test_a_proxy_that_cannot_be_used_is_one_line(
+    proxy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    upstream = ["--upstream", "http://127.0.0.1:1/v1", "--model", "m", "--port", "0"]
+    assert main(["serve", "--task", "countdown", *upstream]) == 2
+    said = capsys.readouterr()
+    assert "serving" not in said.out
+    assert "proxies or certificates cannot be used" in said.err.splitlines()[-1]
+    assert "unset ALL_PROXY" in said.err
+
+
+def test_a_proxy_in_the_way_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scripted(lambda *_: Reply(b"<html>blocked", 403)) as between:
+        proxy = f"http://me:hunter2@127.0.0.1:{between.port}"
+        server = None
+        with monkeypatch.context() as patched:
+            patched.setenv("HTTP_PROXY", proxy)
+            patched.setenv("http_proxy", proxy)
+            patched.delenv("NO_PROXY", raising=False)
+            patched.delenv("no_proxy", raising=False)
+            server = in_front_of("http://127.0.0.1:1/v1")
+            with serving(server) as url, httpx.Client(trust_env=False) as http:
+                said = http.post(f"{url}/chat/completions", json=BODY, timeout=60)
+    message = said.json()["error"]["message"]
+    assert f"through the proxy http://127.0.0.1:{between.port} of the environment" in message
+    assert "NO_PROXY=127.0.0.1" in message
+    assert "hunter2" not in message
+
+
+def test_an_address_without_its_version_is_a_hint(upstream: Scripted) -> None:
+    with (
+        Scripted(lambda *_: Reply(b"Not Found", 404)) as other,
+        serving(in_front_of(other.url.removesuffix("/v1"))) as url,
+    ):
+        said: Any = chat(url)
+        assert said.status_code == 404
+        assert "Not Found; the address usually ends in /v1" in said.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--limit", "bodies=3"], "--limit bodies=3: NAME is one of body, requests"),
+        (["--limit", "body=0"], "--limit body=0: must be a number above 0"),
+        (["--limit", "seconds=nan"], "must be a number above 0"),
+        (["--upstream-fields", '{"model": null}'], "--upstream-fields must map some of max_tok"),
+        (["--upstream-fields", "{"], "--upstream-fields is no JSON"),
+    ],
+)
+def test_a_limit_or_field_that_is_none_is_one_line(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--upstream", "http://127.0.0.1:1/v1", "--model", "m", "--port", "0", *options]
+    assert main(["serve", "--task", "countdown", *own]) == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,315 @@
+"""Answers as real servers send them, through ``serve``, to unmodified clients."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from svr_lightning.control.controller import Controller
+from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
+from tests.chat_server import ChatServer, Reply, turn_of
+from tests.served import DOUBT, QUESTION, SURE, chat, in_front_of, serving
+
+Messages = list[dict[str, str]]
+ASKED: Any = [{"role": "user", "content": QUESTION}]
+
+
+def recorded(message: Any, finish: Any = "stop", **fields: Any) -> Reply:
+    """An answer whose message or usage is another server's."""
+    usage = {"prompt_tokens": 40, "completion_tokens": 20}
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    return Reply(json.dumps({"choices": [choice], "usage": usage, **fields}).encode())
+
+
+THOUGHT = "CORRECT 0.95? No: <self_check>VERDICT: CORRECT; CONFIDENCE: 0.95</self_check>"
+SHAPES = {
+    "vllm": recorded({"role": "assistant", "content": SURE, "reasoning": "hm"}, stop_reason=None),
+    "sglang": recorded({"content": SURE, "reasoning_content": "hm"}, matched_stop=151645),
+    "llama.cpp": recorded({"content": SURE}, timings={"predicted_n": 20}),
+    "ollama": recorded({"content": SURE, "reasoning": "hm"}, system_fingerprint="fp_ollama"),
+    "tgi": recorded({"content": SURE}, "eos_token"),
+    "mistral": recorded(
+        {
+            "content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+                {"type": "text", "text": SURE},
+            ],
+            "tool_calls": None,
+        }
+    ),
+    "gemini": recorded({"content": SURE}, "STOP"),
+    "claude": recorded(
+        {
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "x"},
+                {"type": "text", "text": SURE},
+            ]
+        },
+        "end_turn",
+        usage={"input_tokens": 40.0, "output_tokens": 20.0},
+    ),
+    "deepseek": recorded({"content": SURE, "reasoning_content": "hm"}, None),
+    "markdown": recorded({"content": SURE.replace("VERDICT:", "**VERDICT:**")}),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+def test_an_answer_of_any_server_is_accepted_at_the_first_turn(shape: Reply) -> None:
+    with ChatServer(lambda *_: shape) as upstream, serving(in_front_of(upstream.url)) as url:
+        said = chat(url).json()
+    assert (said["svr"]["accepted"], len(said["svr"]["turns"])) == (True, 1)
+    assert said["usage"] == {"prompt_tokens": 40, "completion_tokens": 20, "total_tokens": 60}
+    assert "(10/5)*4" in said["choices"][0]["message"]["content"]
+
+
+def test_tokens_that_nobody_counted_are_not_known() -> None:
+    answer = recorded({"content": SURE}, usage=None)
+    with ChatServer(lambda *_: answer) as upstream, serving(in_front_of(upstream.url)) as url:
+        said = chat(url).json()
+    assert said["usage"] is None
+    assert said["svr"]["turns"][0]["completion_tokens"] is None
+    asked = json.loads(answer.body)
+    assert Controller(lambda *_: asked, "countdown").solve(QUESTION).completion_tokens == 0
+    with pytest.raises(ValueError, match="max_tokens needs a client whose replies count"):
+        Controller(lambda *_: asked, "countdown", max_tokens=50).solve(QUESTION)
+
+
+def test_fields_go_by_the_names_that_the_server_takes() -> None:
+    own = {"max_tokens": "max_completion_tokens", "temperature": None, "top_p": None}
+    with (
+        ChatServer(lambda *_: SHAPES["vllm"]) as upstream,
+        serving(in_front_of(upstream.url, fields=own)) as url,
+    ):
+        assert chat(url, seed=2**62, max_tokens=99).status_code == 200
+        (body,) = upstream.bodies
+    assert body.keys() == {"model", "messages", "max_completion_tokens", "seed"}
+    assert (body["max_completion_tokens"], body["seed"] < 2**31) == (99, True)
+
+
+# --- what ends a question ------------------------------------------------------------------------
+
+
+@contextmanager
+def two_turns(second: Reply, **settings: Any) -> Iterator[tuple[str, ChatServer]]:
+    """A model that doubts its first turn, and whose server then gives ``second``."""
+
+    def answer(body: dict[str, Any], _: int) -> Reply:
+        return recorded({"content": DOUBT}) if turn_of(body) == 1 else second
+
+    with ChatServer(answer) as upstream, serving(in_front_of(upstream.url, **settings)) as url:
+        yield url, upstream
+
+
+REFUSAL = recorded({"content": None, "refusal": "I cannot help with that."})
+TOO_LONG = Reply(b'{"error": {"message": "maximum context length is 90"}}', 400)
+FILTERED = recorded({"content": ""}, "content_filter")
+
+
+def test_a_refusal_reaches_the_client_after_one_call() -> None:
+    with ChatServer(lambda *_: REFUSAL) as upstream, serving(in_front_of(upstream.url)) as url:
+        with openai.OpenAI(base_url=url, api_key="none") as client:
+            said = client.chat.completions.create(model="svr", messages=ASKED)
+        assert len(upstream.bodies) == 1
+    message = said.choices[0].message
+    assert (message.content, message.refusal) == (None, "I cannot help with that.")
+    assert said.usage is not None
+    assert said.usage.completion_tokens == 20
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        (TOO_LONG, "turn 2 was refused: the model's server: HTTP 400, maximum context length"),
+        (FILTERED, "the model refuses: the server ended it with 'content_filter'"),
+        (REFUSAL, "the model refuses: I cannot help with that."),
+    ],
+    ids=["too long", "filtered", "refused"],
+)
+def test_a_refused_second_turn_leaves_the_first_turns_answer_and_the_reason(
+    second: Reply, reason: str
+) -> None:
+    with two_turns(second) as (url, upstream):
+        said = chat(url).json()
+        assert len(upstream.bodies) == 2
+    assert (said["svr"]["outcome"], said["svr"]["accepted"]) == ("answered", False)
+    assert reason in said["svr"]["stop_reason"]
+    assert said["choices"][0]["message"]["content"] == DOUBT
+    with two_turns(second, otherwise="give_up") as (url, _):
+        assert chat(url).json()["choices"][0]["message"]["content"] is None
+
+
+def test_a_controller_takes_a_refused_turn_of_any_client_as_its_end() -> None:
+    with ChatServer(lambda body, _: DOUBTING if turn_of(body) == 1 else TOO_LONG) as server:
+        sdk = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
+
+        def by_sdk(messages: Messages, limit: int) -> Any:
+            given: Any = {"messages": messages, "max_tokens": limit}
+            return sdk.chat.completions.create(model="m", **given)
+
+        def by_httpx(messages: Messages, limit: int) -> Any:
+            return httpx.post(f"{server.url}/chat/completions", json={"messages": messages})
+
+        for client in (by_sdk, by_httpx):
+            result = Controller(client, "countdown").solve(QUESTION)
+            assert (result.answer, result.accepted) == ("10-4", False)
+            assert result.reason == "turn 2 was refused: maximum context length is 90"
+        sdk.close()
+
+
+DOUBTING = recorded({"content": DOUBT})
+
+
+@pytest.mark.parametrize(
+    ("reply", "came"),
+    [
+        (None, "the client returned NoneType: no chat completion but null. Return text"),
+        ({"model": "m", "message": {"content": SURE}, "done": True}, "with model, message, done"),
+        (3, "the client returned int"),
+        ({"error": {"message": "no credit"}}, "no credit"),
+    ],
+    ids=["none", "ollama", "number", "error"],
+)
+def test_a_controller_says_what_its_client_returned_and_what_it_takes(
+    reply: Any, came: str
+) -> None:
+    with pytest.raises(ValueError, match=came):
+        Controller(lambda *_: reply, "countdown").solve(QUESTION)
+
+
+# --- clients -------------------------------------------------------------------------------------
+
+
+def by_litellm(url: str) -> str:
+    import litellm
+
+    said = litellm.completion(
+        model="openai/svr", api_base=url, api_key="none", messages=ASKED, max_tokens=60
+    )
+    return str(said.choices[0].message.content)
+
+
+def by_langchain(url: str) -> str:
+    from langchain_openai import ChatOpenAI
+
+    return str(ChatOpenAI(model="svr", base_url=url, api_key="none").invoke(QUESTION).content)
+
+
+def by_openai_stream(url: str) -> str:
+    with openai.OpenAI(base_url=url, api_key="none") as client:
+        chunks = client.chat.completions.create(model="svr", messages=ASKED, stream=True)
+        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+
+@pytest.mark.parametrize("shape", ["mistral", "claude", "gemini"])
+@pytest.mark.parametrize(
+    ("library", "client"),
+    [("openai", by_openai_stream), ("litellm", by_litellm), ("langchain_openai", by_langchain)],
+)
+def test_unmodified_clients_read_what_other_servers_said(
+    library: str, client: Callable[[str], str], shape: str
+) -> None:
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    with (
+        ChatServer(lambda *_: SHAPES[shape]) as upstream,
+        serving(in_front_of(upstream.url)) as url,
+    ):
+        assert SURE in client(url)
+
+
+def test_errors_have_the_schema_of_openai() -> None:
+    with (
+        ChatServer(lambda *_: Reply(b'{"error": {"message": "no", "code": "bad"}}', 401)) as server,
+        serving(in_front_of(server.url)) as url,
+    ):
+        with openai.OpenAI(base_url=url, api_key="none") as client:
+            with pytest.raises(openai.AuthenticationError, match="HTTP 401, no") as caught:
+                client.chat.completions.create(model="svr", messages=ASKED)
+            assert (caught.value.code, len(server.bodies)) == ("bad", 1)
+            with pytest.raises(openai.NotFoundError) as missing:
+                client.models.retrieve("other")
+            assert missing.value.code == "model_not_found"
+        root = url.removesuffix("/v1")
+        for said in (
+            httpx.post(f"{root}/chat/completions", json={}),
+            httpx.get(f"{url}/chat/completions"),
+        ):
+            assert said.status_code in (404, 405)
+            error = said.json()["error"]
+            assert error.keys() == {"message", "type", "param", "code"}
+            assert "the API is under /v1" in error["message"]
+
+
+def test_a_stream_has_comments_until_it_has_the_answer_in_short_lines() -> None:
+    long = recorded({"content": "\U0001f600" * 90_000 + SURE})
+    long.delay = 0.5
+    with (
+        ChatServer(lambda *_: long) as upstream,
+        serving(in_front_of(upstream.url, comment_seconds=0.1)) as url,
+    ):
+        said = chat(url, stream=True)
+        assert by_openai_stream(url).endswith(SURE)
+        failed = chat(url, stream=True, temperature=0.5, model="svr")
+    assert said.headers["x-accel-buffering"] == "no"
+    lines = said.text.splitlines()
+    assert lines.count(": working") >= 2
+    assert max(map(len, lines)) < 2**16
+    assert failed.text.endswith("data: [DONE]\n\n")
+
+
+def test_a_fault_after_a_streams_first_comment_is_an_error_of_the_stream() -> None:
+    fault = Reply(b'{"error": {"message": "too long"}}', 400, delay=0.5)
+    with (
+        ChatServer(lambda *_: fault) as upstream,
+        serving(in_front_of(upstream.url, comment_seconds=0.1)) as url,
+        pytest.raises(openai.APIError, match="too long"),
+    ):
+        by_openai_stream(url)
+
+
+# --- fresh samples at once -----------------------------------------------------------------------
+
+
+def test_fresh_samples_run_at_once_and_end_when_one_is_accepted() -> None:
+    def answer(_: dict[str, Any], number: int) -> Reply:
+        reply = recorded({"content": SURE if number == 2 else DOUBT})
+        reply.delay = 0.2 if number == 2 else 30.0
+        return reply
+
+    fresh = {"dialogue": FreshTurns(SelfVerifying()), "at_once": 3}
+    with ChatServer(answer) as upstream, serving(in_front_of(upstream.url, **fresh)) as url:
+        said = chat(url, temperature=0.8)
+        greedy = chat(url)
+        assert upstream.most_at_once == 3
+        assert len({body["seed"] for body in upstream.bodies}) == 3
+    svr = said.json()["svr"]
+    assert (svr["accepted"], svr["returned_turn"], len(svr["turns"])) == (True, 1, 1)
+    # All three were at work for as long as the one that was accepted.
+    assert (svr["unused"]["calls"], svr["unused"]["prompt_tokens"]) == (2, 80)
+    assert 38 <= svr["unused"]["completion_tokens"] <= 44
+    assert said.json()["usage"]["prompt_tokens"] == 120
+    assert (greedy.status_code, "temperature: must be" in greedy.text) == (400, True)
+
+
+def test_a_cancelled_question_cancels_all_of_its_samples() -> None:
+    ended: list[int] = []
+
+    async def client(messages: Messages, limit: int) -> str:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(limit)
+        return DOUBT
+
+    fresh: Any = {"dialogue": FreshTurns(SelfVerifying()), "at_once": 4, "seconds": 0.1}
+    controller = Controller(client, "countdown", max_turns=3, **fresh)
+    result = asyncio.run(controller.solve_async(QUESTION))
+    assert (result.turns, result.reason, len(ended)) == ((), "limit of 0.1 seconds", 3)
+    with pytest.raises(ValueError, match="at_once=2 needs the dialogue FreshTurns"):
+        Controller(client, "countdown", at_once=2)
