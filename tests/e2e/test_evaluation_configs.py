@@ -79,7 +79,8 @@ def test_all_seven_give_samples_for_voting(
     tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    folder = evaluate(tmp_path, "eval/majority_vote.yaml", **{"data.eval_batch_size": 1}) / "test"
+    short = {"data.eval_batch_size": 1, "model.evaluation.max_completion_tokens": 8}
+    folder = evaluate(tmp_path, "eval/majority_vote.yaml", **short) / "test"
     rows = jsonl(folder / "samples.jsonl")
     assert [row["dataset"] for row in rows] == list(ALL_7)
     for row in rows:

@@ -117,7 +117,7 @@ def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path: Path) -> N
     assert values["engine/logprob_diff"][1] == pytest.approx(0.01, abs=allowed, rel=0)
 
 
-@pytest.mark.parametrize(("size", "accumulate"), [(4, 2), (3, 3), (1, 8)])
+@pytest.mark.parametrize(("size", "accumulate"), [(3, 3), (1, 8)])
 def test_the_size_of_micro_batches_does_not_change_the_update(
     tmp_path: Path, size: int, accumulate: int
 ) -> None:
@@ -188,15 +188,14 @@ def test_limits_and_fast_dev_run_count_problem_batches(tmp_path: Path) -> None:
     assert quick.global_step == 1
 
 
-@pytest.mark.parametrize("updates", [1, 2])
-def test_validation_comes_every_so_many_optimizer_steps(tmp_path: Path, updates: int) -> None:
+def test_validation_comes_every_so_many_optimizer_steps(tmp_path: Path) -> None:
     run = trainer(
         tmp_path,
         limit_val_batches=1.0,
         val_check_interval=2,
         check_val_every_n_epoch=None,
     )
-    run.fit(module(micro_batch_size=4, updates_per_rollout=updates), data())
+    run.fit(module(micro_batch_size=4, updates_per_rollout=2), data())
     assert sorted(p.name for p in tmp_path.glob("eval/*")) == [
         "step-000002",
         "step-000004",
