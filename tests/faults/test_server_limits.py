@@ -15,9 +15,9 @@ import pytest
 from svr_lightning.__main__ import main
 from svr_lightning.control.listening import most_connections
 from svr_lightning.control.server import Limits
+from tests.chat_server import QUESTION, SURE, Reply, completion
 from tests.chat_server import ChatServer as Scripted
-from tests.chat_server import Reply, completion
-from tests.served import QUESTION, SURE, chat, in_front_of, serving, started
+from tests.served import chat, in_front_of, serving, started
 
 BODY = {"messages": [{"role": "user", "content": QUESTION}]}
 

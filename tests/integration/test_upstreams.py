@@ -13,8 +13,8 @@ import pytest
 
 from svr_lightning.control.controller import Controller
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
-from tests.chat_server import ChatServer, Reply, turn_of
-from tests.served import DOUBT, QUESTION, SURE, chat, in_front_of, serving
+from tests.chat_server import DOUBT, QUESTION, SURE, ChatServer, Reply, turn_of
+from tests.served import chat, in_front_of, serving
 
 Messages = list[dict[str, str]]
 ASKED: Any = [{"role": "user", "content": QUESTION}]
