@@ -1,40 +1,23 @@
-"""SVR in Inspect: a solver, a scorer with calibration metrics, and evaluations as Inspect logs.
+"""SVR in Inspect: a solver, and a scorer with calibration metrics.
 
 ::
 
     inspect eval svr_lightning/svr -T task=gsm8k -T path=openai/gsm8k -T subset=main \
         -T split=test --model openai-api/mine/policy
-    python -m svr_lightning.adapters.inspect_eval runs/gsm8k/eval/test logs/gsm8k.eval
 
 The solver stores a :class:`~svr_lightning.analysis.records.SampleRecord`, the line of a
 ``samples.jsonl``, which the scorer hands to this package's own metrics.
 """
 
-import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.log import (
-    EvalConfig,
-    EvalDataset,
-    EvalLog,
-    EvalMetric,
-    EvalResults,
-    EvalSample,
-    EvalScore,
-    EvalSpec,
-    EvalStats,
-    write_eval_log,
-)
 from inspect_ai.model import (
     ChatMessage,
-    ChatMessageAssistant,
     ChatMessageSystem,
     ChatMessageUser,
     ContentText,
@@ -56,7 +39,6 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from svr_lightning.analysis.metrics import defined_values
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.analysis.results import RESULTS, SAMPLES, read_results, read_samples, setting
 from svr_lightning.control.controller import Controller
 from svr_lightning.core.stopping import Confident, rule_from_config
 from svr_lightning.core.types import Message, Problem, RemoteCompletion, Trajectory
@@ -230,67 +212,6 @@ def score_of(record: SampleRecord) -> Score:
     )
 
 
-# --- logs ---------------------------------------------------------------------------------------
-
-
-def write_log(evaluation: Path, log: Path) -> Path:
-    """Write an evaluation of this package as a log that ``inspect view`` opens.
-
-    Args:
-        evaluation: folder with ``samples.jsonl`` and ``results.json``.
-        log: the file to write; its name ends in ``.eval``.
-
-    Raises:
-        ConfigError: if the samples cannot be read.
-        ValueError: if they are of several data sets.
-    """
-    require(log.suffix == ".eval", f"{log}: the name must end in .eval")
-    records = read_samples(evaluation / SAMPLES)
-    require(bool(records), f"{evaluation / SAMPLES}: holds no sample")
-    results = read_results(evaluation / RESULTS)
-    config, name = results.get("config", {}), records[0].dataset
-    model = str(setting(config, "model", "policy", "path") or "unknown")
-    metrics = {
-        key: EvalMetric(name=key, value=value) for key, value in defined_values(records).items()
-    }
-    scores = [EvalScore(name="svr_scorer", scorer="svr_scorer", metrics=metrics)]
-    written = datetime.fromtimestamp((evaluation / SAMPLES).stat().st_mtime, UTC).isoformat()
-    content = EvalLog(
-        status="success",
-        eval=EvalSpec(
-            created=written,
-            task=name,
-            dataset=EvalDataset(name=name, samples=len(records)),
-            model=model,
-            config=EvalConfig(),
-            packages={key: str(value) for key, value in results.get("versions", {}).items()},
-            metadata={"config": config},
-        ),
-        results=EvalResults(
-            total_samples=len(records), completed_samples=len(records), scores=scores
-        ),
-        stats=EvalStats(started_at=written, completed_at=written),
-        samples=[_logged(record, model) for record in records],
-    )
-    log.parent.mkdir(parents=True, exist_ok=True)
-    write_eval_log(content, str(log))
-    return log
-
-
-def _logged(record: SampleRecord, model: str) -> EvalSample:
-    turns = [ChatMessageAssistant(content=turn.text, model=model) for turn in record.turns]
-    last = record.turns[record.returned_turn - 1].text if record.turns else ""
-    return EvalSample(
-        id=record.id,
-        epoch=1,
-        input=record.question,
-        target=_text(record.reference),
-        messages=[ChatMessageUser(content=record.question), *turns],
-        output=ModelOutput.from_content(model, last),
-        scores={"svr_scorer": score_of(record)},
-    )
-
-
 def _problem(state: TaskState, task: str) -> Problem:
     """The problem of a sample; its metadata have it if :func:`sample_of` made the sample."""
     kept = state.metadata.get(PROBLEM)
@@ -302,19 +223,3 @@ def _problem(state: TaskState, task: str) -> Problem:
 
 def _text(reference: Any) -> str:
     return reference if isinstance(reference, str) else json.dumps(reference)
-
-
-def main() -> None:
-    """Write a log."""
-    parser = argparse.ArgumentParser(description=write_log.__doc__)
-    parser.add_argument("evaluation", type=Path, help="folder with samples.jsonl")
-    parser.add_argument("log", type=Path, help="file to write, .eval")
-    options = parser.parse_args()
-    try:
-        print(write_log(options.evaluation, options.log))  # noqa: T201
-    except ValueError as error:
-        raise SystemExit(str(error)) from error
-
-
-if __name__ == "__main__":
-    main()

@@ -11,6 +11,8 @@ from torch import Tensor
 
 RatioLevel = Literal["token", "sequence"]
 CorrectionLevel = Literal["off", "token", "sequence"]
+CORRECTION_CAP = 2.0
+"""Largest importance weight, which bounds the variance."""
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: configurations read its __dict__
@@ -28,9 +30,7 @@ class LossSpec:
     behaviour_correction: CorrectionLevel = "off"
     """Importance sampling: weight the loss by the ratio of the trainer's probability to that at
     sampling, for each ``token``, or as the product over a ``sequence``. Corrects for numerical
-    differences between engine and trainer."""
-    correction_cap: float = 2.0
-    """Largest weight; larger ones are clipped to it, which bounds their variance."""
+    differences between engine and trainer. Weights above :data:`CORRECTION_CAP` are clipped."""
 
 
 class BehaviourWeights(NamedTuple):
@@ -93,12 +93,12 @@ def behaviour_weights(
     return log_weight.clamp(-20.0, 20.0).exp()
 
 
-def _summed_up(weights: Tensor, mask: Tensor, cap: float) -> BehaviourWeights:
+def _summed_up(weights: Tensor, mask: Tensor) -> BehaviourWeights:
     tokens = mask.sum(dim=1).clamp(min=1.0)
     return BehaviourWeights(
         mean=(weights * mask).sum(dim=1) / tokens,
         max=(weights * mask).max(dim=1).values,
-        clipped=((weights > cap) * mask).sum(dim=1) / tokens,
+        clipped=((weights > CORRECTION_CAP) * mask).sum(dim=1) / tokens,
     )
 
 
@@ -148,8 +148,8 @@ def policy_loss(
         if behaviour_logp is None:
             raise ValueError("behaviour_correction needs the engine's log-probabilities")
         weights = behaviour_weights(old_logp, behaviour_logp, mask, spec.behaviour_correction)
-        per_token = weights.clamp(max=spec.correction_cap) * per_token
-        behaviour = _summed_up(weights, mask, spec.correction_cap)
+        per_token = weights.clamp(max=CORRECTION_CAP) * per_token
+        behaviour = _summed_up(weights, mask)
     held_back = (clipped < unclipped).to(logp.dtype)
     return LossTerms(
         loss=(per_token * mask).sum(dim=1) / tokens,

@@ -92,11 +92,6 @@ class Recipe(ABC):
                 limit is None or limit > 0,
                 f"{PLACE}.loss.{name}={limit} must be above 0 to learn by",
             )
-        require(
-            loss.correction_cap >= 1,
-            f"{PLACE}.loss.correction_cap={loss.correction_cap} must be at least 1, the weight of "
-            "a token that the policy finds as probable as what sampled it",
-        )
 
     # --- dialogue -----------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 Differs from GRPO in: failed answers are tried again, as chains or as a tree; a node's credit is its
 own reward combined with its descendants' (MaRS, MeRS); nodes are compared with their siblings, or,
 without siblings, with the others of their turn; every node is optimised. The original's
-executor feedback is left out unless ``feedback: binary`` asks for it, which makes it privileged.
+executor feedback, which shows labels, is left out.
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 from svr_lightning.core.credit import beyond_success, max_to_go, mean_to_go, sibling_advantages
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, Turn
-from svr_lightning.recipes.base import Group, MultiTurn, check_range, sample_of
-from svr_lightning.recipes.dialogues import Dialogue, RolloutFn, tree
-from svr_lightning.recipes.labels import ScoreShown, score
+from svr_lightning.recipes.base import Group, MultiTurn, sample_of
+from svr_lightning.recipes.dialogues import RolloutFn, tree
+from svr_lightning.recipes.labels import score
 
 
 class Node(NamedTuple):
@@ -36,20 +36,6 @@ class Murphy(MultiTurn):
     the failed attempts of the previous turn; a problem without failed attempts ends there."""
     propagate: Literal["max", "mean"] = "max"
     """MaRS, the best of a node and its descendants, or MeRS, a discounted mean."""
-    discount: float = 0.9
-    """gamma of MeRS, for each step back; MaRS has none."""
-    feedback: Literal["none", "binary"] = "none"
-    """``binary`` shows labels in prompts, in evaluation too."""
-
-    def check(self) -> None:
-        """Refuse options that are out of range."""
-        super().check()
-        check_range("discount", self.discount, 0, 1)
-
-    @property
-    def dialogue(self) -> Dialogue:
-        """The neutral prompts, or with ``feedback: binary`` those that show labels."""
-        return ScoreShown() if self.feedback == "binary" else super().dialogue
 
     def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
         """G chains, or one program that grows the tree."""
@@ -75,7 +61,7 @@ class Murphy(MultiTurn):
         credited = (
             max_to_go(rewards, parents)
             if self.propagate == "max"
-            else mean_to_go(rewards, parents, turns, self.horizon, self.discount)
+            else mean_to_go(rewards, parents, turns, self.horizon)
         )
         kept = [i for i, n in enumerate(nodes) if not solved[i] and self.in_loss(n.turn)]
         advantages = sibling_advantages(

@@ -24,7 +24,8 @@ from svr_lightning.tasks.latex import (
 
 _FALLBACK_CHARACTERS = 500
 _MARKED_NUMBER = re.compile(
-    r"####[\s$\\*:]*([+-]?[$\\]{0,2}(?:[0-9]+(?:,[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?)"
+    r"####[\s$\\*:]*([+-]?[$\\]{0,2}(?:[0-9]+(?:(?:,|\{,\}|\\,)[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)"
+    r"(?:/[0-9]+|[eE][+-]?[0-9]+)?)"
 )
 _CURRENCY = re.compile(r"[€£*]")
 # Text that begins with a digit, an operator or a conjunction is not a unit.

@@ -20,6 +20,7 @@ TOLERANCE = Fraction(1, 10**5)
 # A doubled backslash before "boxed" is an over-escaped command, not a line break.
 _BRACES = re.compile(r"\\boxed\s*(\{)|\\\\(?!boxed)|\\[{}]|[{}]")
 _WORD = re.compile(r"(?<![\\\w])[A-Za-z]{2,}(?!\w)")
+_STATED = re.compile(r"(?i:(?:the )?(?:final |correct )?answer(?: is:?|:)\s+)")
 _BARE_BOXED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
 
 _SPACING = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~|\{,\}")
@@ -117,6 +118,8 @@ def gold_answer(text: str) -> str | None:
         bare = _BARE_BOXED.match(answer, start)
         return bare.group(1).rstrip(".,") if bare else last_boxed(answer[start:])
     answer = answer.strip()
+    if stated := _STATED.match(answer):
+        answer = answer[stated.end() :]
     if not marked:
         words = _WORD.findall(_TEXT_COMMAND.sub("", answer))
         several_lines = "\n" in answer and "\\begin" not in answer

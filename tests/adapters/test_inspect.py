@@ -2,7 +2,6 @@
 
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ from examples import evaluate_with_inspect
 from svr_lightning.adapters import inspect_eval
 from svr_lightning.analysis.metrics import summarize
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.analysis.results import write_results
 from svr_lightning.core.types import FinishReason
 from svr_lightning.errors import ConfigError
-from svr_lightning.evaluation.adaptive import error_record
 from tests.chat_server import ChatServer, completion
-from tests.countdown_server import PROBLEMS, opinion, records_of
+from tests.countdown_server import opinion, records_of
 from tests.scripted import says
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,31 +77,6 @@ def test_a_sample_that_a_limit_of_inspect_ends_is_wrong_and_says_why(
     assert (score.value, score.explanation) == ("I", "ended by a limit of Inspect")
 
 
-def test_an_evaluation_becomes_a_log_that_inspect_reads(tmp_path: Path) -> None:
-    with ChatServer(opinion) as server:
-        records = records_of(server, tmp_path)
-    folder = tmp_path / "eval"
-    config = {"model": {"policy": {"path": "a/policy"}}}
-    results = write_results(folder, [*records, UNRUN], config, {"svr_lightning": "0"})
-    log = read_eval_log(str(inspect_eval.write_log(folder, tmp_path / "logs" / "test.eval")))
-    assert (log.status, log.eval.model, log.eval.task) == ("success", "a/policy", "countdown")
-    metrics, expected = log.results.scores[0].metrics, results["datasets"]["countdown"]
-    for name in ("accuracy", "brier", "verdict_accuracy"):
-        assert metrics[name].value == expected[name]
-    samples = {sample.id: sample for sample in log.samples}
-    for record in records:
-        sample = samples[record.id]
-        score = sample.scores["svr_scorer"]
-        returned = record.turns[record.returned_turn - 1]
-        assert (score.value, score.answer) == ("CI"[not returned.correct], returned.answer)
-        assert SampleRecord.from_json(score.metadata["svr"]) == record
-        assert [m.text for m in sample.messages[1:]] == [turn.text for turn in record.turns]
-    assert samples[UNRUN.id].scores["svr_scorer"].explanation == UNRUN.error
-
-
-UNRUN = error_record(replace(PROBLEMS[0], id="unrun", cluster=None), "countdown", "too long")
-
-
 def test_an_answer_is_put_together_as_the_policy_wrote_it() -> None:
     output = ModelOutput.from_content("m", "")
     output.message.content = [ContentReasoning(reasoning="hm"), ContentText(text="<answer>1")]
@@ -112,14 +84,6 @@ def test_an_answer_is_put_together_as_the_policy_wrote_it() -> None:
     found = inspect_eval.completion_of(output)
     assert found.text == "<think>hm</think>\n<answer>1"
     assert (found.finish_reason, found.completion_tokens) == (FinishReason.LENGTH, 0)
-
-
-def test_a_log_needs_samples_of_one_data_set_and_a_known_suffix(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"must end in \.eval"):
-        inspect_eval.write_log(tmp_path, tmp_path / "log.json")
-    write_results(tmp_path, [UNRUN, replace(UNRUN, dataset="other")], {}, {})
-    with pytest.raises(ValueError, match="these are of 2"):
-        inspect_eval.write_log(tmp_path, tmp_path / "log.eval")
 
 
 def test_the_guide_solves_samples_of_the_readers_own(

@@ -186,6 +186,8 @@ def test_a_marked_number_is_read(text: str) -> None:
 def test_a_mark_with_a_comma_between_digits_is_one_number_or_none() -> None:
     assert TASK.extract_answer("#### 1,234, in total") == "1,234"
     assert TASK.grade("#### 1,234,567.5, in total", problem("1234567.5"))
+    assert TASK.grade("#### 1{,}234 in all", problem("1234"))
+    assert TASK.grade("#### 1.234e3", problem("1234"))
     assert not TASK.grade("#### 72,5", problem("72"))
 
 

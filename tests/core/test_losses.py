@@ -254,19 +254,19 @@ def test_a_penalty_without_a_reference_is_refused() -> None:
 @pytest.mark.parametrize(
     ("level", "weights", "mean", "clipped"),
     [
-        # pi / mu = 1/2, 3, 1 and 2, 2; cut at 2.5.
-        ("token", [[0.5, 2.5, 1.0], [2.0, 2.0, 0.0]], [1.5, 2.0], [1 / 3, 0.0]),
-        # The products: 3/2 and 4.
-        ("sequence", [[1.5, 1.5, 1.5], [2.5, 2.5, 0.0]], [1.5, 4.0], [0.0, 1.0]),
+        # pi / mu = 1/2, 3, 1 and 3/2, 3/2; cut at 2.
+        ("token", [[0.5, 2.0, 1.0], [1.5, 1.5, 0.0]], [1.5, 1.5], [1 / 3, 0.0]),
+        # The products: 3/2 and 9/4.
+        ("sequence", [[1.5, 1.5, 1.5], [2.0, 2.0, 0.0]], [1.5, 2.25], [0.0, 1.0]),
     ],
 )
 def test_tokens_are_weighed_by_policy_over_sampler_and_large_weights_are_cut(
     level: CorrectionLevel, weights: list[list[float]], mean: list[float], clipped: list[float]
 ) -> None:
-    policy = torch.tensor([[0.1, 0.6, 0.5], [0.4, 0.2, 0.5]])
+    policy = torch.tensor([[0.1, 0.6, 0.5], [0.3, 0.15, 0.5]])
     sampler = torch.tensor([[0.2, 0.2, 0.5], [0.2, 0.1, math.nan]])
     mask, advantages = torch.tensor([[1, 1, 1], [1, 1, 0]]), torch.tensor([1.0, -3.0])
-    spec = LossSpec(beta=0.0, behaviour_correction=level, correction_cap=2.5)
+    spec = LossSpec(beta=0.0, behaviour_correction=level)
     logp = policy.log().requires_grad_()
     terms = policy_loss(logp, logp.detach(), None, advantages, mask, spec, sampler.log())
     (gradient,) = torch.autograd.grad(terms.loss.sum(), logp)
@@ -276,7 +276,7 @@ def test_tokens_are_weighed_by_policy_over_sampler_and_large_weights_are_cut(
     close(terms.loss, [sum(wanted[0]), sum(wanted[1])])
     assert terms.behaviour is not None
     close(terms.behaviour.mean, mean)
-    close(terms.behaviour.max, [3.0, 2.0] if level == "token" else [1.5, 4.0])
+    close(terms.behaviour.max, [3.0, 1.5] if level == "token" else [1.5, 2.25])
     close(terms.behaviour.clipped, clipped)
 
 

@@ -50,6 +50,7 @@ def boxed(answer: str) -> str:
         ({"question": "?", "answer": "2 + 3 = 5\n#### 5"}, "5"),
         ({"question": "?", "solution": "2 + 3 = 5\n#### 5"}, "5"),
         ({"question": "?", "answer": r"#### \boxed{5}"}, "5"),
+        ({"question": "?", "answer": "The answer is: 5 miles per hour"}, "5 miles per hour"),
         ({"question": "?", "answer": [r"\boxed{1}", r"\boxed{2}"]}, "1,2"),
         (
             {"question": "?", "answer": "all real numbers except zero"},

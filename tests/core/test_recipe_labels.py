@@ -16,7 +16,7 @@ from svr_lightning.tasks import get_task
 from tests.recipes import RECIPES, Actors, Write, each_recipe, mixed, play
 from tests.scripted import ORDERS, exam
 
-PRIVILEGED = {"murphy_binary", "scrpo_labels", "oracle"}
+PRIVILEGED = {"scrpo_labels", "oracle"}
 CHOOSES_BY_LABEL = {"igrpo", "igrpo_fixed", "murphy_tree"}
 """Their prompts show no label, but in training a label chooses the draft that a prompt shows."""
 
@@ -53,9 +53,7 @@ def test_no_prompt_of_an_evaluation_knows_a_label_unless_its_recipe_says_so(name
 
 
 # A tree goes on from wrong answers alone, so that only one without a right answer keeps its shape.
-@pytest.mark.parametrize(
-    ("name", "answer"), [("igrpo", "42"), ("igrpo_fixed", "42"), ("murphy_tree", "7")]
-)
+@pytest.mark.parametrize(("name", "answer"), [("igrpo", "42"), ("murphy_tree", "7")])
 def test_where_answers_are_alike_no_choice_by_label_shows(name: str, answer: str) -> None:
     def alike(*_: object) -> str:
         return f"<think>x</think>\n<answer>\\boxed{{{answer}}}</answer>"

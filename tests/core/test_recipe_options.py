@@ -11,7 +11,6 @@ from svr_lightning.recipes.base import Recipe
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.recipes.igrpo import IGRPO
 from svr_lightning.recipes.mlmt_rl import MLMTRL
-from svr_lightning.recipes.murphy import Murphy
 from svr_lightning.recipes.oracle import Oracle
 from svr_lightning.recipes.scrpo import ScRPO
 from svr_lightning.recipes.svr import SVR
@@ -29,7 +28,6 @@ from svr_lightning.recipes.svr import SVR
         (SVR, {"weights": RewardWeights(alpha=3.0)}, "weights.alpha=3.0 must lie in [0, 1]"),
         (GRPO, {"optimised": 0}, "optimised=0 must be at least 1"),
         (IGRPO, {"drafts": 0}, "drafts=0 must be at least 1"),
-        (Murphy, {"discount": 1.5}, "discount=1.5 must lie in [0, 1]"),
         (MLMTRL, {"horizon": 4}, "horizon=4 must be odd"),
         (Oracle, {"horizon": -2}, "horizon=-2 must be at least 1"),
         (ScRPO, {"min_variance": 0.3}, "min_variance=0.3 must lie in [0, 0.25]"),

@@ -56,7 +56,6 @@ PROMPTS = {
     "igrpo_fixed": ("neutral", 2, 4),
     "murphy": ("neutral", 3, 4),
     "murphy_tree": ("neutral", 3, 4),
-    "murphy_binary": ("oracle", 3, 4),
     "mlmt_rl": ("mlmt_rl", 3, 3),
     "scrpo": ("scrpo", 3, 4),
     "scrpo_labels": ("scrpo_labels", 3, 4),
