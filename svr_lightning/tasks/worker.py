@@ -32,6 +32,7 @@ from sympy import (
     N,
     Rational,
     Tuple,
+    UnevaluatedExpr,
     Union,
     simplify,
     solve,
@@ -236,21 +237,20 @@ def _all_in(items: Sequence[Any], others: Sequence[Any]) -> bool:
 def _same_expression(gold: Expr, found: Expr) -> bool:
     """Whether two terms are equal: exactly, or relative to their size if a decimal is in one.
 
-    Terms with variables are compared at some place of them.
+    Terms with variables are compared at some place of them. Math-Verify takes a percent sign for a
+    hundredth, or for nothing.
     """
-    places = {
-        s: Rational(7 + 2 * k, 5) for k, s in enumerate(gold.free_symbols | found.free_symbols)
-    }
+    symbols = sorted(gold.free_symbols | found.free_symbols, key=str)
+    places = {symbol: Rational(7 + 2 * k, 5) for k, symbol in enumerate(symbols)}
     one, other = (term.doit().subs(places) for term in (gold, found))
-    if not (one.is_number and other.is_number) or one == other:
+    if one == other or not (one.is_number and other.is_number):
         return True
-    if not gold.has(Float) and not found.has(Float):
-        return (one - other).equals(0) is not False
-    one, other = N(one, 15), N(other, 15)
-    return any(
-        abs(one - scaled) <= RELATIVE * max(abs(one), abs(scaled))
-        for scaled in (other, 100 * other, other / 100)  # a share, and the same number of percent
-    )
+    percent = gold.has(UnevaluatedExpr) or found.has(UnevaluatedExpr)
+    scales = (1, 100, Rational(1, 100)) if percent else (1,)
+    if gold.has(Float) or found.has(Float):
+        one, other = N(one, 15), N(other, 15)
+        return any(abs(one - scale * other) <= RELATIVE * abs(one) for scale in scales)
+    return any((one - scale * other).equals(0) is not False for scale in scales)
 
 
 if __name__ == "__main__":

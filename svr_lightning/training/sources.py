@@ -46,8 +46,7 @@ class DataSource:
     name: str
     """What logs, results and folders call it; the problems without an id become NAME/NUMBER."""
     task: str
-    """``countdown``, ``gsm8k``, ``math``, an entry point of group ``svr_lightning.tasks``, or the
-    class path of a task of your own."""
+    """``countdown``, ``gsm8k``, ``math``, or the class path of a task of your own."""
     path: str
     """Hub id; or a .json, .jsonl, .jsonl.gz, .csv or .parquet file; or a folder of such files; or
     ``embedded:countdown-tiny`` or ``embedded:arithmetic-tiny``."""

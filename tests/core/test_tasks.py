@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -87,14 +86,6 @@ def test_a_class_that_is_defined_again_is_made_again(module: str) -> None:
     first = get_task(f"{module}.Echo")
     sys.modules.pop(module)
     assert get_task(f"{module}.Echo") is not first
-
-
-def test_an_entry_point_names_a_task(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint(name="echo", value=f"{module}:Echo", group=tasks.ENTRY_POINTS)
-    monkeypatch.setattr(tasks, "_entry_points", lambda: {"echo": point})
-    assert get_task("echo").name == f"{module}.Echo"
-    with pytest.raises(ValueError, match="unknown task 'chess'; known: countdown, echo, gsm8k, ma"):
-        get_task("chess")
 
 
 @pytest.mark.parametrize(
