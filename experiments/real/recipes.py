@@ -79,7 +79,8 @@ class SupervisedSVR(BriefSVR):
         for i in rng.sample(range(self.group_size), self.verdicts):
             turns = group.trajectories[i].turns
             drawn = rng.randrange(len(turns))
-            turn, span = turns[drawn], verdict_span(turns[drawn].completion.text)
+            turn, text = turns[drawn], turns[drawn].completion.text
+            span = verdict_span(text, get_task(group.problem.task).read(text).check)
             if span and turn.check and turn.check.verdict != Verdict.UNSURE:
                 agrees = (turn.check.verdict == Verdict.CORRECT) == group.scored[i][drawn].correct
                 advantage = brier_advantage(turn.sampled, span, agrees, self._characters)

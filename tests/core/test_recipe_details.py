@@ -280,22 +280,6 @@ def test_svr_plus_can_optimise_as_few_sequences_as_svr() -> None:
     assert svr_plus(optimised=99)[0].samples_per_problem == 4
 
 
-def test_svr_averages_all_turns_and_trains_the_last() -> None:
-    recipe = SVR(group_size=2, weights=RewardWeights(alpha=0.0), scale_rewards="none")
-    ((group,), _) = play(recipe, lambda program, prompt, _: WRITTEN[program][prompt])
-    assert group.returns == pytest.approx((5.015 / 3, 4.03 / 3))
-    samples = recipe.credit(group)
-    assert advantages(samples) == pytest.approx([0.985 / 6, -0.985 / 6])
-    assert ["".join(map(chr, s.completion_ids)) for s in samples] == [WRITTEN[0][2], WRITTEN[1][2]]
-
-
-def test_proper_is_an_option_of_svr_and_of_svr_plus() -> None:
-    for recipe in (SVR(group_size=2, proper=True), SVRPlus(group_size=2, proper=True)):
-        ((group,), _) = play(recipe, lambda program, prompt, _: WRITTEN[program][prompt])
-        assert [reward.terms["over"] for reward in group.rewards[0]] == [-0.8, 0.0, 0.0]
-        assert [reward.terms["ready"] for reward in group.rewards[0]] == [0.0, 0.3, 0.0]
-
-
 # --- options that every recipe has ------------------------------------------------------------
 
 PAIR = 0.5 / (sqrt(0.5) + 1e-4)
@@ -334,24 +318,6 @@ def test_the_scale_of_advantages_is_an_option(name: str) -> None:
         half = len(found) // 2
         assert half
         assert found == pytest.approx([-expected] * half + [expected] * half)
-
-
-@pytest.mark.parametrize("name", TWO)
-def test_the_length_scale_and_the_weights_are_options(name: str) -> None:
-    weights = RewardWeights(
-        abs=2.0, delta=0, keep=0, reg=0, fail=0, cal=0, over=0, detect=0, ready=0, fmt=0
-    )
-    solve = {} if name.startswith("svr") else {"reward_kind": "solve"}
-    _, group = two(name, length_scale=100, weights=weights, **solve)
-    # 2 (1 - 0.5 * 40 / 100) for a right answer of 40 characters, one token each.
-    assert max(group.returns) == pytest.approx(1.6)
-    assert min(group.returns) == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize("name", [name for name in TWO if not name.startswith("svr")])
-def test_the_weight_of_the_format_is_an_option(name: str) -> None:
-    _, group = two(name, reward_kind="binary_fmt", weights=RewardWeights(fmt=0.25))
-    assert (max(group.returns), min(group.returns)) == pytest.approx((1.25, 0.25))
 
 
 @pytest.mark.parametrize(("tau", "optimised"), [(0.1875, 5), (0.19, 4)])

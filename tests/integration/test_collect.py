@@ -78,13 +78,6 @@ def test_without_resampling_the_batch_stays_as_it_is() -> None:
 # --- top_up -----------------------------------------------------------------------------------
 
 
-def test_a_batch_that_teaches_throughout_is_rolled_out_once() -> None:
-    for mode in ("top_up", "batch"):
-        rolls = Rolls()
-        assert rolls.run(["a", "b"], mode) == [("a", 0), ("b", 0)]
-        assert (len(rolls.rolled), rolls.asked) == (1, [])
-
-
 def test_top_up_replaces_only_what_teaches_nothing_in_its_place() -> None:
     rolls = Rolls([["x", "y"]])
     assert rolls.run(["a", "b!", "c", "d!"], "top_up") == [("a", 0), ("x", 1), ("c", 0), ("y", 1)]
@@ -199,14 +192,6 @@ def test_the_final_completions_of_a_group_take_its_advantages() -> None:
         assert sample.completion_ids == trajectory.turns[1].completion.token_ids
         assert sample.prompt_ids == trajectory.turns[1].completion.prompt_ids
         assert sample.group_id == "p"
-
-
-def test_each_problem_is_compared_with_itself_alone() -> None:
-    groups = rolled([RIGHT + SURE], [WRONG + SURE], problems=["easy", "hard"])
-    assert [each.problem.id for each in groups] == ["easy", "hard"]
-    advantages = [sample.advantage for sample in samples_of(groups, 2)]
-    assert sum(advantages[:2]) == pytest.approx(0.0)
-    assert sum(advantages[2:]) == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(
