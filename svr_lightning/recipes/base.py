@@ -200,7 +200,8 @@ def rewards_of(recipe: Recipe, scored: Sequence[ScoredTurn]) -> Sequence[Reward]
     Raises:
         ConfigError: if they are not one finite reward for each turn.
     """
-    place, reward = f"{type(recipe).__name__}.reward", recipe.reward
+    place = f"{type(recipe).__name__}.reward"
+    reward: RewardFunction = recipe.reward
     if recipe.custom_reward is not None:
         place, reward = f"{PLACE}.custom_reward", recipe.custom_reward
     found = reward(scored)

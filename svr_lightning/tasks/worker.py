@@ -203,7 +203,9 @@ def _same_values(gold: Any, found: Any) -> bool:
         return _same_equations(gold, found)
     if isinstance(gold, Relational) and isinstance(found, Relational):
         found = found if gold.rel_op == found.rel_op else found.reversed
-        return _ratio(gold, found).is_positive or _same_expression(*_differences(gold, found))
+        if _ratio(gold, found).is_positive:
+            return True
+        return _same_expression(*_differences(gold, found))
     if isinstance(gold, Expr) and isinstance(found, Expr):
         return _same_expression(gold, found)
     items, others = _items(gold), _items(found)
