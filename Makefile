@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # For models this small, threads that wait for a busy core cost far more than they gain.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run miniature test pytest quick gpu lint verifiers
+.PHONY: run miniature test pytest quick gpu lint verifiers release
 .DEFAULT_GOAL := run
 
 $(VENV)/.run: pyproject.toml
@@ -72,3 +72,7 @@ lint: $(VENV)/.lint
 
 verifiers: $(VENV)/.verifiers
 	$(VENV)/verifiers/bin/python -m pytest tests/adapters/test_verifiers.py
+
+# Builds the package, installs it elsewhere, compares version and changelog; publishes nothing.
+release: $(VENV)/.run
+	$(PYTHON) -m tools.release

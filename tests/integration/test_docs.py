@@ -139,3 +139,8 @@ def _leaves(node: Any, prefix: str = "") -> dict[str, Any]:
     return {
         k: v for key, value in node.items() for k, v in _leaves(value, f"{prefix}{key}.").items()
     }
+
+
+def test_figures_have_no_text_that_a_dark_page_hides() -> None:
+    for figure in (ROOT / "docs").glob("*.svg"):
+        assert "#222222" not in figure.read_text(encoding="utf-8"), figure.name
