@@ -5,7 +5,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import svr_lightning as svr
@@ -47,23 +46,6 @@ def test_the_loop_over_a_chat_client_refines_until_the_policy_is_sure() -> None:
     assert "8+4*2" in asked[2][1]["content"]
     answer, check, turn = namespace["solve"](lambda _: replies[1], task, problem, max_turns=4)
     assert (answer, check.confidence, turn) == ("8+4*2", 0.80, 4)
-
-
-def test_the_chat_client_of_the_guide_reads_an_openai_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    text = "<think>2+1</think>\n<answer>#### 3</answer>\n" + says("", "CORRECT", 0.9)[-60:]
-    choice = {"message": {"content": text}, "finish_reason": "stop"}
-
-    def post(url: str, json: Any, timeout: float) -> httpx.Response:
-        assert json["messages"][0]["role"] == "system"
-        return httpx.Response(200, json={"choices": [choice]}, request=httpx.Request("POST", url))
-
-    monkeypatch.setattr(httpx, "post", post)
-    namespace: dict[str, Any] = {}
-    for block in blocks(page("docs/stopping.md")):
-        exec(block, namespace)
-    assert (namespace["answer"], namespace["turns"]) == ("3", 1)
 
 
 def test_the_controllers_in_the_readme_and_the_guide_run(
@@ -163,3 +145,56 @@ def test_every_command_of_the_documentation_resolves(command: str, checkout: Pat
     except SystemExit as end:  # argparse ends so after --help and --print_config
         code = int(end.code or 0)
     assert code == 0
+
+
+RUN_ELSEWHERE = {
+    "make ": "the Makefile's targets are what CI calls",
+    "pip install": "the Makefile installs the same extras",
+    ". .venv": "activates what make run made",
+    "python -m pytest": "runs tests",
+    "python -m tools.": "tests/tools",
+    "OMP_NUM_THREADS=1 python -m tools.bench": "tests/tools",
+    "python -m experiments.": "tests/tools and tests/real",
+    "python -m svr_lightning.adapters.inspect_eval": "tests/adapters/test_inspect.py",
+    "python examples/": "tests/adapters and tests/integration/test_minimal_example.py",
+    "python turn_length.py": "tests/integration/test_extending.py",
+    "PYTHONPATH=. svr": "tests/integration/test_extending.py",
+    "PYTHONPATH=examples vf-eval": "tests/adapters/test_verifiers.py",
+    "inspect eval": "tests/adapters/test_inspect.py",
+    "export MINE_API_KEY": "a variable of the line after it",
+    "tensorboard": "tests/e2e/test_commands.py reads what it shows",
+    "curl": "tests/integration/test_server.py",
+}
+"""First words of commands that other tests run, and where."""
+
+
+def test_every_command_is_run_by_a_test_or_needs_a_gpu() -> None:
+    lines = {
+        line
+        for name in PAGES
+        for block in blocks(page(name), "bash")
+        for line in block.splitlines()
+        if line and not line.startswith("#")
+    }
+    left = [
+        line
+        for line in lines
+        if "needs a GPU" not in line
+        and "needs GPUs" not in line
+        and not line.startswith(("svr ", *RUN_ELSEWHERE))
+    ]
+    assert left == []
+
+
+def test_the_example_log_is_certified_as_the_readme_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (command,) = (c for c in commands() if c.startswith("certify examples/log.csv"))
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(shlex.split(command)) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for name in ("README.md", "docs/certificates.md"):
+        (shown,) = (block for block in blocks(page(name), "text") if "threshold" in block)
+        assert " ".join(shown.split()) in printed
