@@ -155,7 +155,6 @@ RUN_ELSEWHERE = {
     "python -m tools.": "tests/tools",
     "OMP_NUM_THREADS=1 python -m tools.bench": "tests/tools",
     "python -m experiments.": "tests/tools and tests/real",
-    "python -m svr_lightning.adapters.inspect_eval": "tests/adapters/test_inspect.py",
     "python examples/": "tests/adapters and tests/integration/test_minimal_example.py",
     "python turn_length.py": "tests/integration/test_extending.py",
     "PYTHONPATH=. svr": "tests/integration/test_extending.py",
