@@ -215,10 +215,18 @@ def printed(
     return [line[:19] for line in capsys.readouterr().out.splitlines()]
 
 
-def test_the_notebook_trains_and_draws_a_reliability_diagram() -> None:
+def test_the_notebook_trains_and_shows_before_and_after(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     notebook = json.loads((EXAMPLES / "train_in_a_notebook.ipynb").read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    stored = [
+        "".join(text for o in cell["outputs"] for text in o.get("text", [])) for cell in cells
+    ]
+    assert sum("--- turn 3" in text and "called CORRECT" in text for text in stored) == 2
+    assert any(text.startswith("step  1") and "step 20" in text for text in stored)
+    assert "image/png" in cells[-1]["outputs"][0]["data"]
     code = "\n\n".join("".join(cell["source"]) for cell in cells)
     for long, short in (("STEPS = 20", "STEPS = 2"), ("held_out[:100]", "held_out[:8]")):
         assert long in code
@@ -226,12 +234,12 @@ def test_the_notebook_trains_and_draws_a_reliability_diagram() -> None:
     matplotlib.use("Agg")
     space: dict[str, Any] = {}
     exec(compile(code, "train_in_a_notebook.ipynb", "exec"), space)
+    assert capsys.readouterr().out.count("--- turn 3") == 2
     assert len(space["mean_returns"]) == 2
     start = AutoModelForCausalLM.from_pretrained(SHIPPED)
     pairs = zip(space["policy"].parameters(), start.parameters(), strict=True)
     assert any(not torch.equal(now, before) for now, before in pairs)
-    confidence, accuracy = space["points"]
-    assert len(confidence) == len(accuracy) > 0
+    assert len(space["before"]) == len(space["after"]) == 8 * 8 * 3
+    confidence, accuracy, turns = space["reliability"](space["after"])
+    assert sum(turns) == len(space["after"])
     assert all(0 <= value <= 1 for value in [*confidence, *accuracy])
-    (line,) = [one for one in space["axes"].lines if len(one.get_xdata()) == len(confidence)]
-    assert list(line.get_ydata()) == accuracy
