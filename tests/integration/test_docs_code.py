@@ -167,7 +167,7 @@ RUN_ELSEWHERE = {
 """First words of commands that other tests run, and where."""
 
 
-def test_every_command_is_run_by_a_test_or_needs_a_gpu() -> None:
+def test_every_command_resolves_or_is_run_by_a_test_or_needs_a_gpu() -> None:
     lines = {
         line
         for name in PAGES
