@@ -1,36 +1,76 @@
-"""The walk of docs/extending.md: a traced run calls its functions in their order."""
+"""The walks of docs/extending.md: a traced run calls their functions in their order."""
 
 import re
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import pytest
 
 from tests.commands import ROOT
 from tests.pages import page, section
 from tests.small_fit import data, module, trainer
 
-TEXT = section(page("docs/extending.md"), "## One problem, from its row to the loss")
-STEPS = [
-    (str(ROOT / file), name)
-    for name, file in re.findall(r"^\d+\. \[`([\w.]+)`\]\(\.\./(\S+?)\)", TEXT, re.MULTILINE)
-]
-"""File and name of each numbered step."""
+PAGE = page("docs/extending.md")
 
 
-def test_a_run_calls_the_functions_of_the_walk_in_its_order(tmp_path: Path) -> None:
-    assert len(STEPS) == len(re.findall(r"^\d+\. ", TEXT, re.MULTILINE)) == 16
-    made: list[tuple[str, str]] = []
+def walk(heading: str) -> list[tuple[str, str]]:
+    """File and name of each numbered step under a heading."""
+    text = section(PAGE, f"## {heading}")
+    steps = re.findall(r"^\d+\. \[`([\w.]+)`\]\(\.\./(\S+?)\)", text, re.MULTILINE)
+    assert len(steps) == len(re.findall(r"^\d+\. ", text, re.MULTILINE))
+    return [(str(ROOT / file), name) for name, file in steps]
 
-    def profile(frame: FrameType, event: str, _: Any) -> None:
+
+TO_THE_LOSS = walk("One problem, from its row to the loss")
+TO_THE_RESULTS = walk("One completion, to results.json")
+
+
+class Calls:
+    """The calls of the walks' functions, one after the other."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, str]] = []
+        self._wanted = {*TO_THE_LOSS, *TO_THE_RESULTS}
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         step = (frame.f_code.co_filename, frame.f_code.co_qualname)
-        if event == "call" and step in STEPS:
-            made.append(step)
+        if event == "call" and step in self._wanted:
+            self.made.append(step)
 
-    sys.setprofile(profile)
-    try:
-        trainer(tmp_path, max_steps=1).fit(module(), data())
-    finally:
+    def __enter__(self) -> "Calls":
+        sys.setprofile(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
-    calls = iter(made)
-    assert [name for file, name in STEPS if (file, name) not in calls] == []  # a subsequence
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str, str]]]:
+    """One optimizer step, then a test, each traced."""
+    folder = tmp_path_factory.mktemp("traced")
+    problems, model = data(test=[data().sources["val"][0]]), module()
+    run = trainer(folder, max_steps=1)
+    with Calls() as training:
+        run.fit(model, problems)
+    with Calls() as testing:
+        run.test(model, problems)
+    return {"fit": training.made, "test": testing.made}
+
+
+@pytest.mark.parametrize(
+    ("stage", "steps", "most"),
+    [("fit", TO_THE_LOSS, 16), ("test", TO_THE_RESULTS, 8)],
+    ids=["row to loss", "completion to results"],
+)
+def test_a_run_calls_the_functions_of_the_walk_in_its_order(
+    calls: dict[str, list[tuple[str, str]]],
+    stage: str,
+    steps: list[tuple[str, str]],
+    most: int,
+) -> None:
+    assert 1 < len(steps) <= most
+    assert [name for file, name in steps if (file, name) not in calls[stage]] == []
+    made = iter(calls[stage])
+    assert [name for file, name in steps if (file, name) not in made] == []  # a subsequence
