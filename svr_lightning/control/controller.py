@@ -440,13 +440,17 @@ class _Later:
         """Cancel what runs."""
         for task in self._running:
             task.cancel()
-        now = time.monotonic()
-        self._running = {task: now - started for task, started in self._running.items()}
-        await asyncio.gather(*self._running, return_exceptions=True)
+        now, started = time.monotonic(), self._running.values()
+        left = await asyncio.gather(*self._running, return_exceptions=True)
+        self._ended = [one for one in left if not isinstance(one, BaseException)]
+        pairs = zip(left, started, strict=True)
+        self._lost = [now - start for one, start in pairs if isinstance(one, BaseException)]
 
     def unused(self, turns: Sequence[Turn]) -> Unused:
         """What was cancelled, after :meth:`close`."""
         tokens = sum(turn.completion.completion_tokens for turn in turns)
-        lost = sum(self._running.values()) * tokens / self._taken if self._taken else 0
+        spent = sum(one.completion_tokens for one in self._ended)
+        if self._taken:
+            spent += round(sum(self._lost) * tokens / self._taken)
         prompts = len(self._running) * turns[0].completion.prompt_tokens if turns else 0
-        return Unused(len(self._running), prompts, round(lost))
+        return Unused(len(self._running), prompts, spent)
