@@ -2,7 +2,7 @@
 
     python -m tools.memory --config configs/math.yaml --config configs/hardware/1gpu.yaml
     python -m tools.memory --config configs/math.yaml --model.micro_batch_size 4
-    python -m tools.memory --docs                    # writes the tables of docs/scaling.md
+    python -m tools.memory --docs                    # writes the table of docs/scaling.md
 
 Takes what ``svr fit`` takes, runs the package's own training step at its true shape on tensors
 without data, and counts what exists at a time storage by storage. It needs neither a GPU nor the
@@ -69,16 +69,14 @@ DOCS = ROOT / "docs" / "scaling.md"
 RUNS = ("countdown", "gsm8k", "math")
 HARDWARE = {"1gpu_24gb": "24 GB", "1gpu": "80 GB", "4gpu_zero2": "80 GB", "multi_node": "80 GB"}
 """The layers for GPUs, each with the card that the runs are meant for."""
-RANKS = (1, 4, 8, 16, 64)
 
 
 # --- what is computed ---------------------------------------------------------------------------
 
 
 class Zero(NamedTuple):
-    """DeepSpeed's ZeRO."""
+    """DeepSpeed's ZeRO stage 2."""
 
-    stage: int
     reduce_bucket_size: int
     """Elements of a communication buffer."""
     overlap_comm: bool
@@ -170,11 +168,10 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
 
 
 def _zero(strategy: Any) -> Zero | None:
-    if isinstance(strategy, str) and strategy.startswith("deepspeed"):
-        strategy = {"class_path": "DeepSpeed", "init_args": {"stage": int(strategy.split("_")[2])}}
-    if isinstance(strategy, str) or "DeepSpeed" not in strategy["class_path"]:
+    given = strategy if isinstance(strategy, dict) else {"class_path": strategy}
+    if "deepspeed" not in given["class_path"].lower():
         return None
-    settings = _defaults(SVRDeepSpeedStrategy) | strategy.get("init_args", {})
+    settings = _defaults(SVRDeepSpeedStrategy) | given.get("init_args", {})
     return Zero(*(settings[name] for name in Zero._fields))
 
 
@@ -264,13 +261,12 @@ def usage(plan: Plan) -> Usage:
         return found
     shard, zero = found.parameters / plan.ranks, plan.zero
     # bf16: the gradients added up, those of this micro-batch, and the buffers they are reduced in.
-    own = shard if zero.stage == 2 else found.parameters
     buffers = 2 * zero.reduce_bucket_size * (2 if zero.overlap_comm else 1)
     return replace(
         found,
         # fp32 masters and two moments.
         optimizer=0 if zero.offload_optimizer else round(12 * shard),
-        gradients=round(2 * 2 * own) + buffers,
+        gradients=round(2 * 2 * shard) + buffers,
         # The shard's gradient as one tensor, and in fp32.
         step=max(found.step, round((2 + 4) * shard)),
     )
@@ -473,7 +469,7 @@ def fit(plan: Plan, used: Usage, gigabytes: float) -> Fit:
 def report(plan: Plan) -> str:
     """What each GPU holds, and what is left of each card."""
     used = usage(plan)
-    zero = f"ZeRO-{plan.zero.stage}" if plan.zero else "no ZeRO"
+    zero = "ZeRO-2" if plan.zero else "no ZeRO"
     lines = [
         f"{plan.policy}, {plan.ranks} x {plan.device}, {zero}, {plan.precision}; micro-batches of "
         f"{plan.sequences} sequences of {plan.prompt} + {plan.completion} tokens",
@@ -512,7 +508,8 @@ def shipped() -> Iterator[tuple[str, str, Usage, Fit]]:
 def table_of_runs() -> str:
     """Markdown: each shipped configuration on its card."""
     held = ("policy, reference", "optimizer", "gradients", "micro-batch")
-    rows = _head("run", "layer", *held, "engine", "update", "rollout", "left")
+    names = ("run", "layer", *held, "engine", "update", "rollout", "left")
+    rows = f"| {' | '.join(names)} |\n|{'---|' * len(names)}\n"
     for run, layer, used, on in shipped():
         parts = (used.weights + used.reference, used.optimizer, used.gradients, used.micro_batch)
         values = [*(part / GIB for part in parts), on.engine, on.update, on.rollout, on.spare]
@@ -520,43 +517,21 @@ def table_of_runs() -> str:
     return rows
 
 
-def table_of_models() -> str:
-    """Markdown: what a model takes at rest under ZeRO-2 in bf16, gradients included."""
-    rows = _head("model", "parameters", *(f"N = {n}" for n in RANKS), "engine's weights")
-    for policy, config in KNOWN.items():
-        with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config())
-        count = sum(p.numel() for p in model.parameters())
-        cells = " | ".join(f"{(4 + (12 + 4) / ranks) * count / GIB:.0f}" for ranks in RANKS)
-        name = policy.partition("/")[2]
-        rows += f"| {name} | {count / 1e9:.2f} | {cells} | {2 * count / GIB:.1f} |\n"
-    return rows
-
-
-def _head(*names: str) -> str:
-    return f"| {' | '.join(names)} |\n|{'---|' * len(names)}\n"
-
-
-TABLES = {"runs": table_of_runs, "models": table_of_models}
-
-
-def with_tables(text: str) -> str:
-    """The page with its tables computed anew."""
-    for name, table in TABLES.items():
-        begin, end = f"<!-- memory: {name} -->\n", "<!-- end -->"
-        before, _, rest = text.partition(begin)
-        text = before + begin + table() + end + rest.partition(end)[2]
-    return text
+def with_table(text: str) -> str:
+    """The page with its table computed anew."""
+    begin, end = "<!-- memory: runs -->\n", "<!-- end -->"
+    before, _, rest = text.partition(begin)
+    return before + begin + table_of_runs() + end + rest.partition(end)[2]
 
 
 def main(arguments: list[str]) -> int:
-    """Print the report, or write the tables; 2 for a fault of the configuration."""
+    """Print the report, or write the table; 2 for a fault of the configuration."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0
     try:
         if arguments == ["--docs"]:
-            DOCS.write_text(with_tables(DOCS.read_text(encoding="utf-8")), encoding="utf-8")
+            DOCS.write_text(with_table(DOCS.read_text(encoding="utf-8")), encoding="utf-8")
         else:
             print(report(plan_of(resolve(arguments))))
     except ConfigError as error:

@@ -114,14 +114,14 @@ def arguments(root: Path, rows: Path) -> list[str]:
 
 
 def rollouts(root: Path, checked: bool) -> Iterator[list[Any]]:
-    """What every training trajectory said and earned."""
+    """Texts, labels and returns of every training trajectory."""
     for r in read_lines(root / "rollouts.jsonl"):
         turns = [turn_values(t, checked, "reward") for t in r["turns"]]
         yield [r["step"], r["id"], r["sample"], r.get("parent"), r["return"], turns]
 
 
 def samples(root: Path, checked: bool) -> Iterator[list[Any]]:
-    """What every evaluated trajectory said."""
+    """Texts and labels of every evaluated trajectory."""
     for when in ("before", "after"):
         for r in read_lines(root / "eval" / when / "samples.jsonl"):
             turns = [turn_values(t, checked, "answer", "prompt_tokens") for t in r["turns"]]

@@ -1,4 +1,4 @@
-"""Which kernels a model gets, and what is said about it."""
+"""Which kernels a model gets, and what is logged of them."""
 
 import logging
 import os
@@ -157,11 +157,11 @@ def test_the_extra_kernels_has_what_transformers_imports_and_nothing_to_compile(
 def test_a_test_loads_a_policy_that_does_not_train(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
+    given = []
     monkeypatch.setattr(
-        "svr_lightning.training.policy.use_kernels", lambda *_, trains: told.append(trains)
+        "svr_lightning.training.policy.use_kernels", lambda *_, trains: given.append(trains)
     )
     run = trainer(tmp_path, max_steps=1)
     run.fit(module(), data())
     run.test(module(), data(test=data().sources["val"]))
-    assert told == [True, False]
+    assert given == [True, False]

@@ -116,18 +116,18 @@ def test_an_engine_has_room_for_the_trajectories_of_a_rollout(
 
 
 def test_a_training_tells_its_engine_how_many_trajectories_a_rollout_has(tmp_path: Path) -> None:
-    told: list[Any] = []
+    given: list[Any] = []
 
-    class Told(TransformersEngine):
+    class Recording(TransformersEngine):
         def start(self, *args: Any) -> None:
-            told.append(self.trajectories)
+            given.append(self.trajectories)
             super().start(*args)
 
     run = trainer(tmp_path, max_steps=1)
-    run.fit(module(engine=Told(), updates_per_rollout=2), data())
-    assert told == [2 * 2 * 4]  # problems of a step, steps of a rollout, trajectories of a problem
-    run.test(module(engine=Told()), data(test=data().sources["val"]))
-    assert told == [16, None]
+    run.fit(module(engine=Recording(), updates_per_rollout=2), data())
+    assert given == [2 * 2 * 4]  # problems of a step, steps of a rollout, trajectories of a problem
+    run.test(module(engine=Recording()), data(test=data().sources["val"]))
+    assert given == [16, None]
 
 
 @pytest.mark.parametrize("found", ["0.31.0", "0.33.0", "1.0"])

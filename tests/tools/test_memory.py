@@ -29,7 +29,7 @@ def tiny(**changes: object) -> Plan:
         device="cuda",
         precision="bf16-true",
         ranks=4,
-        zero=Zero(stage=2, reduce_bucket_size=1000, overlap_comm=False, offload_optimizer=False),
+        zero=Zero(reduce_bucket_size=1000, overlap_comm=False, offload_optimizer=False),
         lora=None,
         checkpointing=True,
         sequences=2,
@@ -76,7 +76,7 @@ def test_every_shipped_configuration_fits_its_card_and_the_page_says_so() -> Non
         card = memory.CARDS[memory.HARDWARE[layer]]
         assert fits.spare > card / 10 or "PYTORCH_ALLOC_CONF=expandable_segments:True" in text
     page = memory.DOCS.read_text(encoding="utf-8")
-    assert memory.with_tables(page) == page, "run python -m tools.memory --docs"
+    assert memory.with_table(page) == page, "run python -m tools.memory --docs"
 
 
 def test_a_plan_is_what_the_configuration_says() -> None:
@@ -85,7 +85,7 @@ def test_a_plan_is_what_the_configuration_says() -> None:
     assert (plan.ranks, plan.sequences, plan.micro_batches) == (4, 8, 4)
     assert (plan.prompt, plan.completion, plan.checkpointing) == (4096, 2048, True)
     assert plan.zero == Zero(
-        stage=2, reduce_bucket_size=200_000_000, overlap_comm=False, offload_optimizer=False
+        reduce_bucket_size=200_000_000, overlap_comm=False, offload_optimizer=False
     )
     assert (plan.engine_share, plan.sleeps, plan.lora) == (0.4, False, None)
     plan = plan_of(resolve(layers("gsm8k.yaml", "hardware/1gpu_24gb.yaml")))

@@ -58,11 +58,11 @@ class Driven:
         """Every problem once, and again until ``seconds`` are over."""
         decoding = EvaluationConfig(max_completion_tokens=LIMIT).decoding("countdown")
         rule = Confident(threshold=THRESHOLD)
-        begun, busy = time.perf_counter(), time.process_time()
+        started, busy = time.perf_counter(), time.process_time()
 
         def jobs() -> Iterator[Job]:
             for number, problem in enumerate(itertools.cycle(self._problems)):
-                if number >= len(self._problems) and time.perf_counter() - begun > seconds:
+                if number >= len(self._problems) and time.perf_counter() - started > seconds:
                     return
                 yield Job(problem, 0, chain(SelfVerifying(), problem, 0, TURNS, rule), decoding)
 
@@ -70,7 +70,7 @@ class Driven:
             texts = tuple(turn.completion.text for turn in trajectory.turns)
             assert self.found.setdefault(trajectory.problem.question, texts) == texts
             self._turns += len(texts)
-        self._taken += time.perf_counter() - begun
+        self._taken += time.perf_counter() - started
         self._busy += time.process_time() - busy
 
     def rates(self) -> dict[str, float]:
@@ -109,12 +109,12 @@ class Load:
 
     async def run(self, clients: int, seconds: float) -> None:
         """All clients at once until ``seconds`` are over, and each has its last answer."""
-        begun, busy = time.perf_counter(), busy_seconds(self._process)
+        started, busy = time.perf_counter(), busy_seconds(self._process)
         questions = itertools.cycle(list(self._expected))
         watching = asyncio.ensure_future(self._watch())
-        await asyncio.gather(*(self._client(begun + seconds, questions) for _ in range(clients)))
+        await asyncio.gather(*(self._client(started + seconds, questions) for _ in range(clients)))
         watching.cancel()
-        self._taken += time.perf_counter() - begun
+        self._taken += time.perf_counter() - started
         self._busy += busy_seconds(self._process) - busy
 
     async def _client(self, end: float, questions: Iterator[str]) -> None:
@@ -167,9 +167,9 @@ async def turn_cost(rounds: int) -> dict[str, float]:
 
     async def milliseconds(http: httpx.AsyncClient, url: str) -> float:
         request = {"messages": [{"role": "user", "content": "1 2 3 = 6"}]}
-        begun = time.perf_counter()
+        started = time.perf_counter()
         (await http.post(f"{url}/chat/completions", json=request)).raise_for_status()
-        return 1000 * (time.perf_counter() - begun)
+        return 1000 * (time.perf_counter() - started)
 
     async with await asyncio.start_server(at_once, "127.0.0.1", 0) as behind:
         direct = f"http://127.0.0.1:{behind.sockets[0].getsockname()[1]}/v1"
