@@ -75,4 +75,4 @@ verifiers: $(VENV)/.verifiers
 
 # Builds the package, installs it elsewhere, compares version and changelog; publishes nothing.
 release: $(VENV)/.run
-	$(PYTHON) -m tools.release
+	tools/release.sh $(PYTHON)
