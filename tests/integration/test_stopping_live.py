@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.replay import replay
@@ -21,7 +22,6 @@ from svr_lightning.recipes.grpo_mt import GRPOMT
 from svr_lightning.recipes.svr import SVR
 from svr_lightning.tasks import get_task
 from svr_lightning.tiny.problems import generate
-from tests.pipelining import shipped_policy
 from tests.scripted import RENDERER, TOKENIZER
 
 TURNS = 3
@@ -39,7 +39,8 @@ CASES: list[tuple[str, StopRule]] = [
 
 @pytest.fixture(scope="module")
 def engine() -> TransformersEngine:
-    engine, policy = TransformersEngine(), shipped_policy()
+    engine = TransformersEngine()
+    policy = AutoModelForCausalLM.from_pretrained(TOKENIZER.name_or_path).eval()
     engine.start(policy, (TOKENIZER.eos_token_id,), 900)
     engine.sync(policy, 0)
     return engine
