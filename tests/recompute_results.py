@@ -1,7 +1,7 @@
 """Recompute every number of a results.json from the samples.jsonl beside it.
 
 The same for the votes in replay/replay.json beside it, as far as no chance is in them: counts,
-mean@1, pass@k, tokens, averages over data sets, and the vote of k equal to the number of turns.
+mean@1, pass@k, tokens, and the vote of k equal to the number of turns.
 maj@k of smaller k and all intervals are drawn at random and not checked.
 
 Shares no code with the package. Usage: python tests/recompute_results.py eval/after
@@ -174,15 +174,11 @@ def vote(turns):
 
 
 def recompute_votes(samples, stored):
-    kept = stored["datasets"]
-    found = {key for values in kept.values() for key in values if key.startswith("maj@")}
+    found = {key for values in stored.values() for key in values if key.startswith("maj@")}
     ks = sorted(int(key.removeprefix("maj@")) for key in found)
-    datasets = by_dataset(
-        samples, lambda rows: vote_values(rows, ks, kept.get(rows[0]["dataset"], {}))
+    return by_dataset(
+        samples, lambda rows: vote_values(rows, ks, stored.get(rows[0]["dataset"], {}))
     )
-    kinds = ("maj", "pass", "tokens")
-    metrics = ["mean@1", *(f"{kind}@{k}" for k in ks for kind in kinds)]
-    return with_macro(datasets, metrics)
 
 
 def differences(path, stored, found):
@@ -202,15 +198,6 @@ def differences(path, stored, found):
         yield f"{path} is {stored} in the results and {found} from samples"
 
 
-def without_intervals(votes):
-    parts = ({**votes[kind]} for kind in ("datasets", "macro"))
-    datasets, averages = (
-        {name: {k: v for k, v in values.items() if k != "ci95"} for name, values in part.items()}
-        for part in parts
-    )
-    return {"datasets": datasets, "macro": averages}
-
-
 def main(folder):
     lines, files = [], 0
     if (folder / "results.json").exists():
@@ -222,7 +209,8 @@ def main(folder):
     votes = json.loads(replay.read_text(encoding="utf-8")).get("votes") if replay.exists() else None
     if votes:
         found = recompute_votes(folder / "samples.jsonl", votes)
-        lines += differences("votes", without_intervals(votes), found)
+        stated = {k: {m: x for m, x in v.items() if m != "ci95"} for k, v in votes.items()}
+        lines += differences("votes", stated, found)
         files += 1
     if not files:
         sys.exit(f"{folder}: there is neither a results.json nor votes of a replay")

@@ -21,9 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from experiments.miniature import figure, rows
+from experiments.miniature.claims import claim_entries
 from experiments.miniature.recordings import FILE, Seeds, joined, judged_row, read_outcomes
 from experiments.miniature.recordings import write_outcomes as write_recordings
-from experiments.miniature.results import summarise
+from experiments.miniature.results import Judged, budget_entries, row_entries
 from experiments.miniature.rows import BY_NAME, Command, Row
 from experiments.miniature.tables import table_md
 from svr_lightning.errors import ConfigError
@@ -124,12 +125,17 @@ def report(
     if done:
         write_recordings(folder / FILE, [*found.values()])
     ordered = [found[row.name] for row in rows.rows_of(options.task) if row.name in found]
-    entries, budgets = summarise(ordered)
-    write_json(folder / "results.json", {"rows": entries, "budgets": budgets})
-    write_file(folder / "table.md", [table_md(entries, budgets)])
+    every = [Judged(one) for one in ordered]
+    results = {"rows": row_entries(every), "budgets": budget_entries(every)}
+    results["claims"] = claim_entries(every)
+    write_json(folder / "results.json", results)
+    write_file(folder / "table.md", [table_md(results)])
     picture = Path("docs" if options.published is None else folder)
-    write_file(picture / f"miniature-{options.task}.svg", [svg(figure.budgets, budgets["curves"])])
-    print(f"{folder / 'table.md'}: {len(entries)} rows")
+    write_file(
+        picture / f"miniature-{options.task}.svg",
+        [svg(figure.budgets, results["budgets"]["curves"])],
+    )
+    print(f"{folder / 'table.md'}: {len(results['rows'])} rows")
 
 
 def _seeds(one: Seeds | None) -> tuple[int, ...]:

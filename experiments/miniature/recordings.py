@@ -15,7 +15,6 @@ import numpy as np
 
 from experiments.miniature import rows
 from experiments.miniature.rows import Row, Task
-from experiments.miniature.summary import Answers
 from svr_lightning.analysis.results import read_evaluation
 from svr_lightning.analysis.table import Endings, TurnTable
 from svr_lightning.analysis.voting import majority_outcomes, sample_tokens
@@ -32,6 +31,16 @@ _VERDICTS = {code: Verdict(name) for name, code in VERDICT_CODES.items()}
 _DRAWS = 1000
 """Of votes from each problem's pool."""
 Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What a row returned."""
+
+    right: np.ndarray[Any, Any]
+    """[S, N] in [0, 1]."""
+    tokens: np.ndarray[Any, Any]
+    """[S, N] prompt and completion tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,217 +1,312 @@
 """The contents of ``results.json``, from the recorded turns of every row. Pure."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
 from experiments.miniature import summary
-from experiments.miniature.budgets import Families, budget_entries, options_of
 from experiments.miniature.recordings import Seeds, same_problems
-from experiments.miniature.rows import HORIZON, VOTE_PAPER, Row
-from experiments.miniature.summary import Answers, Draws, Frontier
-from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.stops import ORACLE
+from experiments.miniature.rows import VOTE_PAPER, Row
+from experiments.miniature.summary import Floats
+from svr_lightning.analysis.choice import Chosen, Draws, Options, joined
+from svr_lightning.analysis.stops import ORACLE, total_tokens
 from svr_lightning.analysis.table import Endings, TurnTable
 
 REFERENCE = "svr"
 """The row that all others are compared with."""
+BUDGETS = (70, 140, 280, 400, 560, 800)
+"""Tokens per problem."""
+CHECKED = ("svr", "svr_plus", "rlcr_fresh", "svr_fresh", "svr_plus_fresh")
+"""Rows with a self-check that are compared with the methods that have none."""
+FREE = "the best method without self-check under a free stop"
+RIVALS: Mapping[str, Callable[[Row, Row], bool]] = {
+    FREE: lambda row, _: row.trained and row.interface is None and not row.uses_labels,
+    "RLCR's fresh turns": lambda row, ours: row.name == "rlcr_fresh" and ours.name != row.name,
+    "SVR": lambda row, ours: row.name == "svr" and ours.name == "svr_plus",
+    "SVR at its rate": lambda row, ours: row.name == "svr_fast" and ours.name == "svr_plus",
+    "its own fresh turns": lambda row, ours: row.name == f"{ours.name}_fresh",
+}
+"""Whether a row, the first argument, is among the rivals of a checked one, the second."""
 Entry = dict[str, Any]
 
 
-def summarise(rows: Sequence[Seeds]) -> tuple[list[Entry], Entry]:
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A row with what its recordings can return."""
+
+    seeds: Seeds
+
+    @property
+    def row(self) -> Row:
+        """The row."""
+        return self.seeds.row
+
+    @cached_property
+    def draws(self) -> Draws:
+        """Resamples of its problems and seeds."""
+        return summary.draws(self.cluster, len(self.seeds.seeds))
+
+    @cached_property
+    def cluster(self) -> summary.Ints:
+        """[N] of its problems."""
+        return summary.clusters(self.seeds.greedy[0])
+
+    @cached_property
+    def greedy(self) -> dict[str, Options]:
+        """By family, what greedy turns return."""
+        return summary.stop_options(self.seeds.greedy)
+
+    @cached_property
+    def sampled(self) -> dict[str, Options]:
+        """By family, what sampled turns return."""
+        return summary.stop_options(self.seeds.sampled)
+
+    @cached_property
+    def every(self) -> Options:
+        """All that it can return without labels: greedy, sampled or by votes."""
+        title = self.row.title
+        votes = [
+            Options(names=(f"{title} Maj@{k}",), right=one.right[None], tokens=one.tokens[None])
+            for k, one in self.seeds.votes.items()
+        ]
+        greedy = summary.without_labels(title, self.greedy)
+        return joined([*greedy, *summary.without_labels(f"{title} sampled", self.sampled), *votes])
+
+    def own(self, how: str) -> list[tuple[TurnTable, Endings]]:
+        """Its tables, ``greedy`` or ``sampled``, under its own protocol."""
+        return [(table, table.outcome) for table in getattr(self.seeds, how)]
+
+    @cached_property
+    def metrics(self) -> dict[str, dict[str, Floats]]:
+        """Values of every metric, ``greedy`` and ``sampled``, under its own protocol."""
+        return {how: summary.metrics(self.own(how), self.draws) for how in ("greedy", "sampled")}
+
+    def index(self, seeds: Sequence[int]) -> list[int]:
+        """Where some of its seeds are; an untrained row has the same values for every seed."""
+        return [self.seeds.seeds.index(seed) if self.row.trained else 0 for seed in seeds]
+
+
+def row_entries(every: Sequence[Judged]) -> list[Entry]:
     """One entry per row in the order of the plan, majority voting behind the row it is over.
 
-    Returns:
-        The entries, and :func:`~experiments.miniature.budgets.budget_entries` of all rows.
-
     Raises:
-        ConfigError: if two rows were asked different problems.
+        ConfigError: if two rows have different problems.
     """
-    reference = next((row for row in rows if row.row.name == REFERENCE), None)
-    stops = [(summary.stop_families(one.greedy), sampled_families(one)) for one in rows]
-    wholes = [options_of(one.row.title, found) for one, (found, _) in zip(rows, stops, strict=True)]
-    options = next((w for one, w in zip(rows, wholes, strict=True) if one is reference), None)
+    reference = next((one for one in every if one.row.name == REFERENCE), None)
     entries: list[Entry] = []
-    for seeds, families, whole in zip(rows, stops, wholes, strict=True):
-        same_problems(rows[0].greedy[0].ids, seeds.greedy[0].ids, seeds.row.name)
-        drawn = summary.draws(summary.clusters(seeds.greedy[0]), len(seeds.seeds))
-        own = [(row_entry(seeds, *families, drawn), answers(seeds), whole)]
-        for k, voted in seeds.votes.items():
-            alone = Frontier(names=(f"{k} votes",), answers=(voted,))
-            own.append((vote_entry(seeds, k, voted, drawn), voted, alone))
-        for entry, returned, theirs in own:
-            if reference and options and seeds is not reference:
-                entry[f"versus_{REFERENCE}"] = versus(reference, seeds, returned, options, theirs)
+    for one in every:
+        same_problems(every[0].seeds.greedy[0].ids, one.seeds.greedy[0].ids, one.row.name)
+        own = [(row_entry(one), *_answers(one))]
+        own += [(vote_entry(one, k), v.right, v.tokens) for k, v in one.seeds.votes.items()]
+        for entry, right, tokens in own:
+            if reference and one is not reference:
+                entry[f"versus_{REFERENCE}"] = versus(reference, one, right, tokens)
             entries.append(entry)
-    sampled = [found for _, found in stops]
-    return entries, budget_entries(list(zip(rows, wholes, sampled, strict=True)))
+    return entries
 
 
-def sampled_families(seeds: Seeds) -> Families:
-    """The families of stopping rules on a row's sampled turns; none where none were sampled."""
-    return summary.stop_families(seeds.sampled) if seeds.sampled else {}
-
-
-def row_entry(seeds: Seeds, families: Families, sampled: Families, drawn: Draws) -> Entry:
-    """Greedy and sampled metrics of a row, from its stopping rules on greedy and sampled turns."""
-    fixed = summary.mean_over_seeds([summary.budget_ratios(table) for table in seeds.greedy], drawn)
+def row_entry(one: Judged) -> Entry:
+    """Greedy and sampled metrics of a row, its fixed budgets and its stopping rules."""
+    fixed = _entries(summary.values([*map(summary.turn_ratios, one.seeds.greedy)], one.draws), one)
     best = max(fixed, key=lambda k: (fixed[k]["mean"], -int(k)))
-    return {
-        **greedy_entry(seeds, drawn),
-        "fixed": {k: fixed[k]["mean"] for k in fixed},
-        "fixed_tokens": {k: _mean_tokens(seeds.greedy, int(k)) for k in fixed},
-        "best_fixed": {"budget": int(best), **fixed[best]},
-        "stops": stops_entry(seeds, families, sampled, drawn),
-        "changes": changes_entry(seeds.greedy, drawn),
-        "sampled": sampled_entry(seeds, drawn),
-    }
-
-
-def greedy_entry(seeds: Seeds, drawn: Draws) -> Entry:
-    """A row's identity and its greedy metrics under its own protocol."""
-    row, pairs = seeds.row, _own_protocol(seeds.greedy)
-    greedy = summary.mean_over_seeds([summary.ratios_of(*pair) for pair in pairs], drawn)
-    greedy["auroc"] = summary.auroc_over_seeds(pairs, drawn)
+    row = one.row
     return {
         **_identity(row, row.name, row.title),
         "paper": _paper(*row.paper) if row.paper else None,
-        "trained_seeds": list(seeds.seeds) if row.trained else [],
-        "problems": len(seeds.greedy[0].ids),
-        "greedy": _applicable(row, greedy),
+        "trained_seeds": list(one.seeds.seeds) if row.trained else [],
+        "problems": len(one.cluster),
+        "greedy": _applicable(row, _entries(one.metrics["greedy"], one)),
+        "fixed": {k: fixed[k]["mean"] for k in fixed},
+        "best_fixed": {"budget": int(best), **fixed[best]},
+        "stops": stops_entry(one),
+        "changes": changes_entry(one, "greedy"),
+        "sampled": {
+            **_applicable(row, _entries(one.metrics["sampled"], one)),
+            "each_turn": _entries(
+                summary.values([*map(summary.turn_ratios, one.seeds.sampled)], one.draws), one
+            ),
+            "changes": changes_entry(one, "sampled"),
+        },
     }
 
 
-def stops_entry(seeds: Seeds, families: Families, sampled: Families, drawn: Draws) -> list[Entry]:
-    """Each family of stopping rules at the row's own tokens; none for single turns.
+def stops_entry(one: Judged) -> list[Entry]:
+    """Each family of stopping rules within the row's own tokens; none for single turns.
 
-    Of fresh turns the sampled ones, since greedy ones would repeat the first. Settings are chosen
-    on one half of the clusters and measured on the other.
+    Of fresh turns the sampled ones, since greedy ones would repeat the first.
     """
-    own = answers(seeds)
-    if seeds.row.fresh and seeds.sampled:
-        families = sampled
-        own = summary.answers_of(*zip(*_own_protocol(seeds.sampled), strict=True))
-    elif seeds.greedy[0].correct.shape[1] == 1:
+    how = "sampled" if one.row.fresh else "greedy"
+    families: dict[str, Options] = getattr(one, how)
+    if getattr(one.seeds, how)[0].correct.shape[1] == 1:
         return []
-    cluster = summary.clusters(seeds.greedy[0])
-    return [
-        {
-            "name": name,
-            "reads_labels": name == ORACLE,
-            "at_own_cost": summary.at_cost(options, own, cluster, drawn),
+    right, tokens = _answers(one, how)
+    accuracy = summary.over_seeds(_means(right, one.draws), one.draws)
+    found = []
+    for name, options in families.items():
+        (best,) = summary.best([options], [tokens], one.draws)
+        entry = best and {
+            **summary.chosen_entry(best),
+            "gap": summary.gap_entry(best.accuracy - accuracy),
         }
-        for name, options in families.items()
-    ]
+        found.append({"name": name, "reads_labels": name == ORACLE, "at_own_cost": entry})
+    return found
 
 
-def sampled_entry(seeds: Seeds, drawn: Draws) -> Entry:
-    """Sampled metrics under the row's protocol, and of each turn without stopping.
-
-    Of turns, those of training: how many are right, and how well they are checked.
-    """
-    own = [summary.ratios_of(*pair) for pair in _own_protocol(seeds.sampled)]
-    returned = summary.mean_over_seeds(own, drawn)
-    tables = seeds.sampled
-    budgets = [summary.budget_ratios(table) for table in tables]
-    turns = [{k: v for k, v in of.items() if int(k) <= HORIZON} for of in budgets]
-    pairs = [(table, replay(table, None, _few(table))) for table in tables]
-    checks = summary.mean_over_seeds([summary.ratios_of(*pair) for pair in pairs], drawn)
-    checks["auroc"] = summary.auroc_over_seeds(pairs, drawn)
-    kept = {name: checks[name] for name in ("auroc", "brier", "overconfidence")}
-    return {
-        **{name: returned[name] for name in ("accuracy", "turns", "tokens")},
-        "each_turn": summary.mean_over_seeds(turns, drawn),
-        "changes": changes_entry(tables, drawn),
-        **_applicable(seeds.row, kept),
-    }
-
-
-def changes_entry(tables: Sequence[TurnTable], drawn: Draws) -> Entry:
+def changes_entry(one: Judged, how: str) -> Entry:
     """Means over seeds of ``summary.change_ratios``; none for single turns."""
-    ratios = [summary.change_ratios(table) for table in tables]
-    return summary.mean_over_seeds(ratios, drawn) if ratios and ratios[0] else {}
+    ratios = [summary.change_ratios(table) for table in getattr(one.seeds, how)]
+    return _entries(summary.values(ratios, one.draws), one) if ratios and ratios[0] else {}
 
 
-def vote_entry(seeds: Seeds, k: int, voted: Answers, drawn: Draws) -> Entry:
+def vote_entry(one: Judged, k: int) -> Entry:
     """Majority voting of ``k`` samples as a row of its own."""
-    one = np.ones(voted.right.shape[1])
+    voted = one.seeds.votes[k]
+    ones = np.ones(voted.right.shape[1])
     runs = [
-        {"accuracy": (right, one), "tokens": (tokens, one), "tokens_per_correct": (tokens, right)}
+        {
+            "accuracy": (right, ones),
+            "avg_total_tokens": (tokens, ones),
+            "tokens_per_correct": (tokens, right),
+        }
         for right, tokens in zip(voted.right, voted.tokens, strict=True)
     ]
-    name = f"{seeds.row.name}_maj{k}"
     return {
-        **_identity(seeds.row, name, f"{seeds.row.title} Maj@{k}"),
+        **_identity(one.row, f"{one.row.name}_maj{k}", f"{one.row.title} Maj@{k}"),
         "paper": _paper("majority_vote", f"GRPO Maj@{k}", VOTE_PAPER.get(k)),
-        "trained_seeds": list(seeds.seeds),
-        "problems": len(one),
-        "greedy": summary.mean_over_seeds(runs, drawn),
+        "trained_seeds": list(one.seeds.seeds),
+        "problems": len(ones),
+        "greedy": _entries(summary.values(runs, one.draws), one),
     }
 
 
-def versus(
-    reference: Seeds, seeds: Seeds, other: Answers, options: Frontier, others: Frontier
-) -> Entry:
-    """The reference minus another row over their common seeds, and either at the other's cost.
-
-    Args:
-        reference: the row to compare with.
-        seeds: the other row.
-        other: what that one returned.
-        options: all that the reference can return.
-        others: all that the other row can.
-    """
-    common = seeds.seeds if seeds.row.trained else reference.seeds
-    common = tuple(seed for seed in reference.seeds if seed in common)
-    if not common:
+def versus(reference: Judged, one: Judged, right: Floats, tokens: Floats) -> Entry:
+    """The reference minus what another row returned, [S, N] each, over common seeds."""
+    seeds = common_seeds(reference, one)
+    if not seeds:
         return {}
-    ours = [reference.seeds.index(seed) for seed in common]
-    theirs = [seeds.seeds.index(seed) if seeds.row.trained else 0 for seed in common]
-    cluster = summary.clusters(seeds.greedy[0])
-    drawn = summary.draws(cluster, len(common))
-    mine, yours = _chosen(answers(reference), ours), _chosen(other, theirs)
-    return {
-        "seeds": list(common),
-        **summary.compare(mine, yours, drawn),
-        f"{REFERENCE}_at_its_cost": summary.at_cost(_seeds(options, ours), yours, cluster, drawn),
-        f"at_{REFERENCE}s_cost": summary.at_cost(_seeds(others, theirs), mine, cluster, drawn),
-    }
+    drawn = summary.draws(reference.cluster, len(seeds))
+    found: Entry = {"seeds": seeds}
+    pairs = zip(("accuracy", "tokens"), _answers(reference), (right, tokens), strict=True)
+    for name, ours, theirs in pairs:
+        gap = _means(ours[reference.index(seeds)] - theirs[one.index(seeds)], drawn)
+        found[name] = summary.gap_entry(summary.over_seeds(gap, drawn))
+        found[name]["seeds"] = gap[:, 0].tolist()
+    return found
 
 
-def answers(seeds: Seeds) -> Answers:
-    """[S, N] what a row returned under its own protocol."""
-    return summary.answers_of(*zip(*_own_protocol(seeds.greedy), strict=True))
+def common_seeds(one: Judged, other: Judged) -> list[int]:
+    """The seeds of a row that another has too; an untrained one has any."""
+    if not other.row.trained:
+        return list(one.seeds.seeds)
+    return [seed for seed in one.seeds.seeds if seed in other.seeds.seeds or not one.row.trained]
+
+
+# --- within budgets ---------------------------------------------------------------------------
+
+
+def budget_entries(every: Sequence[Judged]) -> Entry:
+    """Accuracy within each budget: every row's, and the gap of checked ones to their rivals.
+
+    Returns:
+        ``curves``: title, name and ``points`` of every row that takes several turns or votes.
+        ``pairs``: of each of :data:`CHECKED` that is there and each of :data:`RIVALS`, the common
+        seeds and ``points``; a point has ``budget``, ``ours``, ``pair`` (the rivals' best) and
+        ``gap``, ours minus the pair, paired. ``oracles``: like ``curves``, fresh turns up to the
+        first right answer. This reads labels; where a program can check an answer, as on Countdown,
+        it is what the program gives.
+    """
+    curves, oracles = [], []
+    for one in every:
+        if len(one.every.names) > 1:
+            curves.append(_curve(one, best_of((one,), one.seeds.seeds)))
+        if one.row.fresh:
+            oracle = summary.best([one.sampled[ORACLE]], BUDGETS, one.draws)
+            oracles.append(_curve(one, oracle))
+    pairs = [
+        pair
+        for one in every
+        if one.row.name in CHECKED
+        for against in RIVALS
+        if (pair := pairs_of(one, every, against))["points"]
+    ]
+    return {"curves": curves, "pairs": pairs, "oracles": oracles}
+
+
+def _curve(one: Judged, best: Sequence[Chosen | None]) -> Entry:
+    """A row's best option within each budget that allows for one."""
+    points = [
+        {"budget": budget, **summary.chosen_entry(found)}
+        for budget, found in zip(BUDGETS, best, strict=True)
+        if found
+    ]
+    return {"name": one.row.name, "title": one.row.title, "points": points}
+
+
+def pairs_of(ours: Judged, every: Sequence[Judged], against: str) -> Entry:
+    """One of the checked rows against the best option of one of :data:`RIVALS`."""
+    seeds, found = within(ours, rivals_of(ours, every, against))
+    points = [
+        {
+            "budget": budget,
+            "ours": summary.chosen_entry(mine),
+            "pair": summary.chosen_entry(best),
+            "gap": summary.gap_entry(mine.accuracy - best.accuracy),
+        }
+        for budget, (mine, best) in found.items()
+    ]
+    named = {"name": ours.row.name, "title": ours.row.title, "against": against}
+    return {**named, "seeds": seeds, "points": points}
+
+
+def rivals_of(ours: Judged, every: Sequence[Judged], against: str) -> list[Judged]:
+    """The rivals that have all of a row's seeds; where none has, all rivals."""
+    rivals = [one for one in every if RIVALS[against](one.row, ours.row)]
+    whole = [one for one in rivals if set(ours.seeds.seeds) <= {*one.seeds.seeds}]
+    return whole or rivals
+
+
+def within(
+    ours: Judged, rivals: Sequence[Judged]
+) -> tuple[list[int], dict[int, tuple[Chosen, Chosen]]]:
+    """The common seeds, and the best of a row and of its rivals within each budget they allow."""
+    seeds = [s for s in ours.seeds.seeds if all(s in common_seeds(ours, one) for one in rivals)]
+    if not seeds or not rivals:
+        return seeds, {}
+    sides = (best_of(rows, tuple(seeds)) for rows in ((ours,), tuple(rivals)))
+    pairs = zip(BUDGETS, *sides, strict=True)
+    return seeds, {budget: (mine, best) for budget, mine, best in pairs if mine and best}
+
+
+@cache
+def best_of(rows: tuple[Judged, ...], seeds: tuple[int, ...]) -> list[Chosen | None]:
+    """The best option of some rows with some seeds within each of :data:`BUDGETS`."""
+    options = [summary.of_seeds(one.every, one.index(seeds)) for one in rows]
+    return summary.best(options, BUDGETS, summary.draws(rows[0].cluster, len(seeds)))
+
+
+def _answers(one: Judged, how: str = "greedy") -> tuple[Floats, Floats]:
+    """[S, N] whether the row's answers are right, and their tokens, under its own protocol."""
+    pairs = one.own(how)
+    right = [table.at(table.correct, end.returned).astype(float) for table, end in pairs]
+    return np.stack(right), np.stack([total_tokens(table, end) for table, end in pairs])
+
+
+def _means(columns: Floats, drawn: Draws) -> Floats:
+    """[S, 1 + R] the means over problems of [S, N]."""
+    return np.asarray(columns @ drawn.counts.T / drawn.counts.sum(1))
+
+
+def _entries(found: Mapping[str, Floats], one: Judged) -> Entry:
+    return {name: summary.entry(values, one.draws) for name, values in found.items()}
 
 
 def _paper(table: str, row: str, accuracy: float | None) -> Entry | None:
     if accuracy is None:
         return None
     return {"table": table, "row": row, "all7_accuracy": accuracy}
-
-
-def _few(table: TurnTable) -> int:
-    """The number of turns of training, or 1 for single-turn rows."""
-    return min(HORIZON, int(table.correct.shape[1]))
-
-
-def _own_protocol(tables: Sequence[TurnTable]) -> list[tuple[TurnTable, Endings]]:
-    return [(table, table.outcome) for table in tables]
-
-
-def _mean_tokens(tables: Sequence[TurnTable], budget: int) -> float:
-    """Tokens per problem of the first ``budget`` turns."""
-    spent = [(t.prompt_tokens + t.completion_tokens)[:, :budget].sum(1).mean() for t in tables]
-    return float(np.mean(spent))
-
-
-def _chosen(values: Answers, rows: Sequence[int]) -> Answers:
-    return Answers(right=values.right[list(rows)], tokens=values.tokens[list(rows)])
-
-
-def _seeds(options: Frontier, rows: Sequence[int]) -> Frontier:
-    return replace(options, answers=tuple(_chosen(option, rows) for option in options.answers))
 
 
 def _identity(row: Row, name: str, title: str) -> Entry:
@@ -230,7 +325,7 @@ def _applicable(row: Row, metrics: Mapping[str, Any]) -> Entry:
     if row.interface is None or row.single:
         absent |= {"pse", "esr"}
     if row.interface not in ("joint", "confidence"):
-        absent |= {"brier", "auroc"}
+        absent |= {"brier", *summary.AUROCS}
     if row.interface not in ("joint", "verdict"):
         absent |= {"overconfidence"}
     return {name: value for name, value in metrics.items() if name not in absent}

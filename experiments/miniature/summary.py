@@ -1,12 +1,11 @@
-"""Means over seeds, their intervals, and paired comparisons, from recorded turns. Pure.
+"""Metrics of a row with their resamples, and what its recorded turns can return. Pure.
 
-Shapes: S seeds, N problems, C clusters of problems, R resamples. A cluster is one set of numbers
-with all the targets and orders that were asked of it.
+Shapes: S seeds, N problems, R resamples. Values are [S, 1 + R]: of each seed, first on the problems
+themselves, then on each resample of clusters of problems.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,57 +13,22 @@ from numpy.typing import NDArray
 
 from experiments.miniature.rows import HORIZON
 from svr_lightning.analysis import calibration
-from svr_lightning.analysis.intervals import (
-    level_resamples,
-    percentile_interval,
-    ratio_resamples,
-    resample_counts,
-)
-from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.stops import best_of_halves, families, measured
+from svr_lightning.analysis.choice import RESAMPLES, Chosen, Draws, Options, choose, draw, joined
+from svr_lightning.analysis.intervals import level_resamples, percentile_interval, ratio_resamples
+from svr_lightning.analysis.stops import ORACLE, families, options_of
 from svr_lightning.analysis.table import Endings, TurnTable, cluster_codes, problem_table
 from svr_lightning.core.metrics import DEFINITIONS, VERDICT_CODES
 from svr_lightning.core.types import Verdict
 
-RESAMPLES = 2000
-LATER = ("votes and confidences",)
-"""Families of stopping rules that are younger than the published tables, which lack them."""
-RATIOS = (
-    "accuracy",
-    "first_turn_accuracy",
-    "any_turn_accuracy",
-    "turns",
-    "tokens",
-    "tokens_per_correct",
-    "esr",
-    "pse",
-    "brier",
-    "overconfidence",
+AUROCS = tuple(name for name, one in DEFINITIONS.items() if one.terms is None)
+"""Of all observed turns, as the paper has it, of first turns and of returned turns."""
+_RATIOS = (
+    *("accuracy", "first_turn_accuracy", "turns", "avg_total_tokens"),
+    *("esr", "pse", "brier", "overconfidence"),
 )
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Ratios = Mapping[str, tuple[Floats, Floats]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draws:
-    """A two-level bootstrap: the same resamples of problems and of seeds for every row."""
-
-    counts: NDArray[np.int32]
-    """[R, N] how often each problem is in a resample; problems of a cluster come together."""
-    weights: Floats
-    """[R, S] how often each seed is, divided by S."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answers:
-    """What a row returned."""
-
-    right: Floats
-    """[S, N] in [0, 1]."""
-    tokens: Floats
-    """[S, N] prompt and completion tokens of all turns."""
 
 
 def clusters(table: TurnTable) -> Ints:
@@ -78,34 +42,48 @@ def clusters(table: TurnTable) -> Ints:
     return cluster_codes([name.rsplit("-", 2)[0] for name in table.ids])
 
 
-def draws(cluster: Ints, seeds: int, resamples: int = RESAMPLES, seed: int = 0) -> Draws:
-    """Resamples of C clusters, and independently of the seeds."""
-    counts = resample_counts(cluster, resamples, seed)
-    weights = resample_counts(np.arange(seeds), resamples, seed + 1) / seeds
-    return Draws(counts=counts, weights=weights)
+def draws(cluster: Ints, seeds: int, resamples: int = RESAMPLES) -> Draws:
+    """Resamples of clusters and of seeds, the same for every row with as many seeds."""
+    return draw(cluster, seeds, resamples)
 
 
-def ratios_of(table: TurnTable, outcome: Endings) -> dict[str, tuple[Floats, Floats]]:
-    """Each metric as a sum over problems divided by another, by name: two columns [N].
+def metrics(runs: Sequence[tuple[TurnTable, Endings]], drawn: Draws) -> dict[str, Floats]:
+    """Values of each metric of S runs; ``any_turn_accuracy`` is over all recorded turns."""
+    ratios, areas = [], []
+    for table, outcome in runs:
+        problems = problem_table(table, outcome)
+        one = np.ones(len(table.ids))
+        nothing = (0 * one, 0 * one)
+        known = dict.fromkeys(_RATIOS, nothing) | problems.ratios()
+        found = {name: known[name] for name in _RATIOS}
+        found["any_turn_accuracy"] = (table.correct.any(1).astype(float), one)
+        found["tokens_per_correct"] = (found["avg_total_tokens"][0], found["accuracy"][0])
+        ratios.append(found)
+        areas.append(
+            {
+                name: level_resamples(problems.turns_of(name), drawn.counts, _auroc)["auroc"]
+                for name in AUROCS
+            }
+        )
+    return values(ratios, drawn) | {name: np.stack([a[name] for a in areas]) for name in AUROCS}
 
-    ``any_turn_accuracy`` is over all recorded turns. The others are the paper's.
-    """
-    problems = problem_table(table, outcome)
-    nothing = (np.zeros(len(table.ids)), np.zeros(len(table.ids)))
-    found = dict.fromkeys(DEFINITIONS, nothing) | problems.ratios()
-    found["tokens"] = found.pop("avg_total_tokens")
-    found["tokens_per_correct"] = (found["tokens"][0], found["accuracy"][0])
-    any_right = np.asarray(table.correct.any(1), dtype=np.float64)
-    found["any_turn_accuracy"] = (any_right, found["accuracy"][1])
-    return {name: found[name] for name in RATIOS}
+
+def _auroc(levels: calibration.ConfidenceCounts) -> dict[str, Floats]:
+    return {"auroc": calibration.auroc(levels)}
 
 
-def budget_ratios(table: TurnTable) -> dict[str, tuple[Floats, Floats]]:
+def values(runs: Sequence[Ratios], drawn: Draws) -> dict[str, Floats]:
+    """Values of ratios of sums over problems, of S runs."""
+    found = [ratio_resamples(run, drawn.counts) for run in runs]
+    return {name: np.stack([one[name] for one in found]) for name in runs[0]}
+
+
+def turn_ratios(table: TurnTable) -> Ratios:
     """Accuracy of every turn that all problems have, by its number."""
     ran = table.length > 0
     width = int(table.length[ran].min()) if ran.any() else 0
     one = np.ones(len(ran))
-    return {str(k + 1): (table.correct[:, k].astype(np.float64), one) for k in range(width)}
+    return {str(k + 1): (table.correct[:, k].astype(float), one) for k in range(width)}
 
 
 def change_ratios(table: TurnTable) -> Ratios:
@@ -146,173 +124,78 @@ def _sums(*columns: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     return top, bottom
 
 
-def mean_over_seeds(runs: Sequence[Ratios], drawn: Draws) -> dict[str, dict[str, Any]]:
-    """Of each metric ``mean`` over seeds, ``ci95``, and ``seeds``, the value of each.
-
-    Args:
-        runs: [S] of one row.
-        drawn: for as many seeds, or for one seed alone.
-    """
-    whole = np.ones((1, drawn.counts.shape[1]), dtype=np.int32)
-    values = [ratio_resamples(run, whole) for run in runs]
-    resampled = [ratio_resamples(run, drawn.counts) for run in runs]
-    return {
-        name: entry([v[name][0] for v in values], np.stack([r[name] for r in resampled]), drawn)
-        for name in runs[0]
-    }
-
-
-def auroc_over_seeds(runs: Sequence[tuple[TurnTable, Endings]], drawn: Draws) -> dict[str, Any]:
-    """The same of the confidence's AUROC over observed turns."""
-    whole = np.ones((1, drawn.counts.shape[1]), dtype=np.int32)
-    values: list[Floats] = []
-    resampled: list[Floats] = []
-    for table, outcome in runs:
-        for counts, kept in ((whole, values), (drawn.counts, resampled)):
-            turns = problem_table(table, outcome).turns
-            found = level_resamples(
-                turns, counts, lambda levels: {"auroc": calibration.auroc(levels)}
-            )
-            kept.append(found["auroc"])
-    return entry([value[0] for value in values], np.stack(resampled), drawn)
-
-
-def entry(values: Sequence[float], resampled: Floats, drawn: Draws) -> dict[str, Any]:
-    """A metric's mean, interval and single values; undefined seeds are left out.
-
-    Args:
-        values: [S].
-        resampled: [S, R].
-        drawn: its weights say how often each resample has each seed.
-    """
-    defined = [float(value) for value in values if not np.isnan(value)]
-    spread = weighted(resampled, drawn.weights)
-    return {
-        "mean": float(np.mean(defined)) if defined else None,
-        "ci95": percentile_interval(spread),
-        "seeds": [None if np.isnan(value) else float(value) for value in values],
-    }
-
-
-def weighted(resampled: Floats, weights: Floats) -> Floats:
-    """[R] the mean over the seeds of each resample of [S, R]; undefined values do not count."""
-    known = ~np.isnan(resampled)
-    total = (np.where(known, resampled, 0.0) * weights.T).sum(0)
-    share = (known * weights.T).sum(0)
+def over_seeds(found: Floats, drawn: Draws) -> Floats:
+    """[1 + R] the mean of values over seeds; undefined ones do not count."""
+    known = ~np.isnan(found)
+    total = (np.where(known, found, 0.0) * drawn.seeds.T).sum(0)
+    share = (known * drawn.seeds.T).sum(0)
     return np.asarray(total / np.where(share > 0, share, np.nan))
 
 
-# --- comparisons ------------------------------------------------------------------------------
+def entry(found: Floats, drawn: Draws) -> dict[str, Any]:
+    """Values as their ``mean`` over seeds, ``ci95``, and ``seeds``, that of each."""
+    mean = over_seeds(found, drawn)
+    single = found[:, 0]
+    return {
+        "mean": None if np.isnan(mean[0]) else float(mean[0]),
+        "ci95": percentile_interval(mean[1:]),
+        "seeds": [None if np.isnan(one) else float(one) for one in single],
+    }
 
 
-def compare(ours: Answers, other: Answers, drawn: Draws) -> dict[str, Any]:
-    """Ours minus the other row on the same problems and seeds.
-
-    Returns:
-        ``accuracy`` and ``tokens``: ``difference``, ``seeds`` (that of each) and ``ci95``.
-    """
-    result: dict[str, Any] = {}
-    for name in ("accuracy", "tokens"):
-        column = "right" if name == "accuracy" else "tokens"
-        gap = getattr(ours, column) - getattr(other, column)
-        sums = drawn.counts.sum(1)
-        resampled = (drawn.weights @ gap * drawn.counts).sum(1) / sums
-        result[name] = {
-            "difference": float(gap.mean()),
-            "seeds": gap.mean(1).tolist(),
-            "ci95": percentile_interval(resampled),
-        }
-    return result
+# --- what recorded turns can return -----------------------------------------------------------
 
 
-# --- one row at another row's cost ------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Frontier:
-    """All outcomes that one row's recorded turns can give."""
-
-    names: tuple[str, ...]
-    """[O] a stopping rule with its number of turns, or a number of votes."""
-    answers: tuple[Answers, ...]
-    """[O]"""
-
-
-def _frontier(options: Sequence[tuple[str, Answers]]) -> Frontier:
-    names, answers = zip(*options, strict=True)
-    return Frontier(names=names, answers=answers)
-
-
-def stop_families(tables: Sequence[TurnTable]) -> dict[str, Frontier]:
-    """The families of stopping rules of [S] uncensored recordings, for T_tr and for all turns.
+def stop_options(tables: Sequence[TurnTable]) -> dict[str, Options]:
+    """Each family of stopping rules on S recordings of every turn, for T_tr and for all turns.
 
     Thresholds of scores are quantiles over the first seed.
     """
     most = min(table.correct.shape[1] for table in tables)
     horizons = sorted({min(HORIZON, most), most})
     return {
-        name: _frontier(
-            [
-                (
-                    f"{rule}, at most {turns} turns",
-                    answers_of(tables, [replay(table, rule, turns) for table in tables]),
-                )
-                for rule, turns in rules
-            ]
-        )
+        name: options_of(tables, rules, most)
         for name, rules in families(tables[0], most, horizons).items()
-        if name not in LATER
     }
 
 
-def answers_of(tables: Sequence[TurnTable], outcomes: Sequence[Endings]) -> Answers:
-    """[S] outcomes as columns."""
-    found = [measured(table, out) for table, out in zip(tables, outcomes, strict=True)]
-    right, tokens = (np.stack(columns) for columns in zip(*found, strict=True))
-    return Answers(right=right, tokens=tokens)
+def without_labels(title: str, found: Mapping[str, Options]) -> list[Options]:
+    """The options of all families but the oracle, named after their row."""
+    return [
+        Options(
+            names=tuple(f"{title}, {name}" for name in one.names),
+            right=one.right,
+            tokens=one.tokens,
+        )
+        for family, one in found.items()
+        if family != ORACLE
+    ]
 
 
-def within(options: Frontier, budget: Floats, cluster: Ints) -> tuple[Answers, list[str]] | None:
-    """The most accurate option within a budget, chosen on other problems.
-
-    On each half of the clusters the option is chosen whose mean tokens there, over seeds too, are
-    within the mean of ``budget`` there ([N] tokens), and it is measured on the other half: a
-    winner's own problems would flatter it.
-
-    Returns:
-        What both halves returned, and the names of the two options. None if no option is as cheap.
-    """
-    right = np.stack([option.right.mean(0) for option in options.answers])  # [O, N]
-    tokens = np.stack([option.tokens.mean(0) for option in options.answers])
-    even = cluster % 2 == 0
-    found = best_of_halves(right, tokens, budget, even)
-    if found is None:
-        return None
-    by_even, by_odd = (options.answers[option] for option in found)
-    taken = Answers(
-        right=np.where(even, by_odd.right, by_even.right),
-        tokens=np.where(even, by_odd.tokens, by_even.tokens),
+def of_seeds(options: Options, chosen: Sequence[int]) -> Options:
+    """The options of some seeds, by index; of a single seed, its own as often as needed."""
+    index = [0] * len(chosen) if options.right.shape[1] == 1 else list(chosen)
+    return Options(
+        names=options.names, right=options.right[:, index], tokens=options.tokens[:, index]
     )
-    return taken, [options.names[option] for option in found]
 
 
-def at_cost(
-    options: Frontier, other: Answers, cluster: Ints, drawn: Draws
-) -> dict[str, Any] | None:
-    """The most accurate option at another row's cost, as :func:`within` finds it.
+def best(
+    options: Sequence[Options], budgets: Sequence[Floats | float], drawn: Draws
+) -> list[Chosen | None]:
+    """:func:`~svr_lightning.analysis.choice.choose` among all options together."""
+    return choose(joined(options), budgets, drawn)
 
-    Returns:
-        ``accuracy`` and ``tokens``, means over both halves; ``options``, the two that were chosen;
-        ``gap``, the option minus the other row, as ``accuracy`` of :func:`compare` has it. None
-        if no option is as cheap.
-    """
-    found = within(options, other.tokens.mean(0), cluster)
-    if found is None:
-        return None
-    taken, names = found
+
+def chosen_entry(found: Chosen) -> dict[str, Any]:
+    """``accuracy``, ``tokens`` and the most frequent ``options`` of what was chosen."""
     return {
-        "accuracy": float(taken.right.mean()),
-        "tokens": float(taken.tokens.mean()),
-        "options": names,
-        "gap": compare(taken, other, drawn)["accuracy"],
+        "accuracy": float(found.accuracy[0]),
+        "tokens": float(found.tokens[0]),
+        "options": list(found.names[:2]),
     }
+
+
+def gap_entry(gap: Floats) -> dict[str, Any]:
+    """A difference [1 + R] with its interval."""
+    return {"difference": float(gap[0]), "ci95": percentile_interval(gap[1:])}

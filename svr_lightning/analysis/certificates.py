@@ -14,12 +14,11 @@ Shapes: C clusters, G thresholds.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.intervals import cluster_sums
@@ -31,7 +30,6 @@ from svr_lightning.errors import ConfigError
 
 STARTS = 4
 """Number of thresholds, evenly spaced over the grid, among which delta is divided at first."""
-_HALVINGS = 50
 _BETS = np.arange(1, 21) / 20
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -176,13 +174,6 @@ class Promise(Limit, frozen=True, kw_only=True):
         kept = self.bound - self.losses(point)
         return mean_p_value(kept, self.bound - self.limit, self.bound)
 
-    def upper_bound(self, point: Replayed, level: float) -> float:
-        """The smallest limit that would be certified at ``level``; valid for this point alone.
-
-        For a share of single problems it is the one-sided Clopper-Pearson bound.
-        """
-        return _smallest(lambda x: replace(self, limit=x).p_value(point) <= level, self.bound)
-
     def _counts(self, point: Replayed) -> tuple[int, int] | None:
         """Failures and trials, if they follow a binomial distribution."""
         if not point.single or self.name == "tokens":
@@ -285,12 +276,6 @@ class Certification:
     """In decreasing order of thresholds."""
     choice: Candidate | None
     """See :func:`cheapest`."""
-    bounds: dict[str, float]
-    """By promise, the one-sided bound of the choice at its level. It would hold for a threshold
-    fixed in advance; for the chosen one only the promises hold."""
-    smallest: dict[str, float]
-    """Without a choice, by promise: the smallest limit with which these samples would certify a
-    threshold, with the other promises unchanged; promises for which no limit helps are left out."""
 
 
 def certify(points: Iterable[Replayed], promises: Sequence[Promise], delta: float) -> Certification:
@@ -301,26 +286,15 @@ def certify(points: Iterable[Replayed], promises: Sequence[Promise], delta: floa
         promises: all must hold; the p-value of a point is the largest of theirs.
         delta: 1 - confidence.
     """
-    points = _in_order(points)
     candidates = tested(points, promises, delta)
-    choice = cheapest(candidates)
-    if choice is not None:
-        point = points[candidates.index(choice)]
-        bounds: dict[str, float] = {
-            one.name: one.upper_bound(point, choice.level) for one in promises
-        }
-        return Certification(candidates=candidates, choice=choice, bounds=bounds, smallest={})
-    levels = start_levels(promises, len(points), delta)
-    smallest = {one.name: _smallest_limit(points, promises, one, levels) for one in promises}
-    known: dict[str, float] = {name: limit for name, limit in smallest.items() if limit is not None}
-    return Certification(candidates=candidates, choice=None, bounds={}, smallest=known)
+    return Certification(candidates=candidates, choice=cheapest(candidates))
 
 
 def tested(
     points: Iterable[Replayed], promises: Sequence[Promise], delta: float
 ) -> tuple[Candidate, ...]:
     """Each point by decreasing threshold; the arguments are those of :func:`certify`."""
-    points = _in_order(points)
+    points = sorted(points, key=lambda point: -point.rule.threshold)
     p_values: list[dict[str, float]] = [
         {one.name: one.p_value(point) for one in promises} for point in points
     ]
@@ -338,10 +312,6 @@ def tested(
             points, p_values, tried.tolist(), certified.tolist(), strict=True
         )
     )
-
-
-def _in_order(points: Iterable[Replayed]) -> list[Replayed]:
-    return sorted(points, key=lambda point: -point.rule.threshold)
 
 
 def cheapest(candidates: Sequence[Candidate]) -> Candidate | None:
@@ -425,29 +395,3 @@ def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) 
         if binomial_cdf(failures, n, share) >= power:
             return n
         failures += 1
-
-
-def _smallest_limit(
-    points: Sequence[Replayed], promises: Sequence[Promise], one: Promise, levels: Floats
-) -> float | None:
-    """Bisection: a larger limit never certifies less."""
-    others = [promise for promise in promises if promise is not one]
-    fixed = [max((other.p_value(p) for other in others), default=0.0) for p in points]
-
-    def some(limit: float) -> bool:
-        tried = replace(one, limit=limit)
-        found = [max(tried.p_value(p), other) for p, other in zip(points, fixed, strict=True)]
-        return bool(sequential_test(found, levels)[0].any())
-
-    return _smallest(some, one.bound) if some(one.bound) else None
-
-
-def _smallest(granted: Callable[[float], bool], high: float) -> float:
-    """The smallest value in [0, high] from which on a monotone condition holds."""
-    low = 0.0
-    if granted(low):
-        return low
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if granted(middle) else (middle, high)
-    return high

@@ -28,6 +28,8 @@ class _Row(Struct):
 
 
 LOG_COLUMNS = _Row.__struct_fields__
+TABLES = (".csv", ".parquet")
+"""Endings of files that can only be logs."""
 
 
 def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:

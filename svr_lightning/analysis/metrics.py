@@ -1,12 +1,13 @@
 """All metrics of data sets and their macro averages, as in results files."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from svr_lightning.analysis import calibration
+from svr_lightning.analysis.averages import AVERAGES, macro_averages
 from svr_lightning.analysis.intervals import (
     RESAMPLES,
     effective_size,
@@ -27,8 +28,6 @@ from svr_lightning.analysis.table import (
 from svr_lightning.core.metrics import DEFINITIONS, METRIC_NAMES
 from svr_lightning.files import finite
 
-MATH_5 = ("math500", "aime26", "amc23", "olympiadbench", "minerva_math")
-"""The data sets of the paper's Math-5 average."""
 DIAGNOSTICS = "diagnostics.json"
 
 
@@ -134,49 +133,6 @@ def _calibration(levels: calibration.ConfidenceCounts) -> dict[str, Floats]:
     return {
         "ece": calibration.expected_calibration_error(levels),
         "aurc": calibration.area_under_risk_coverage(levels),
-    }
-
-
-AVERAGES = ("all", "math")
-"""Averages over data sets, logged like a data set of that name."""
-
-
-def macro_averages(
-    datasets: Mapping[str, Mapping[str, Any]], metrics: Collection[str] = METRIC_NAMES
-) -> dict[str, Any]:
-    """The averages of a results file: ``all``, and the paper's ``math`` over five data sets."""
-    names = dict(zip(AVERAGES, (tuple(datasets), MATH_5), strict=True))
-    return {key: macro_average(datasets, chosen, metrics) for key, chosen in names.items()}
-
-
-def macro_average(
-    datasets: Mapping[str, Mapping[str, Any]],
-    names: Sequence[str],
-    metrics: Collection[str] = METRIC_NAMES,
-) -> dict[str, Any]:
-    """The unweighted mean of each metric over the named data sets that are present.
-
-    Args:
-        datasets: values by data set, None if undefined.
-        names: what the average is meant to cover.
-        metrics: what to average; those that no data set has are left out.
-
-    Returns:
-        Each metric: the mean over the data sets that define it, None if none does.
-        ``n_datasets``: {metric: over how many data sets it ran}. ``datasets`` and ``missing``:
-        which of ``names`` went in and which are not there.
-    """
-    present = [name for name in names if name in datasets]
-    known = [m for m in metrics if not datasets or any(m in one for one in datasets.values())]
-    defined = {
-        metric: [value for n in present if (value := datasets[n].get(metric)) is not None]
-        for metric in known
-    }
-    return {
-        **{k: math.fsum(v) / len(v) if v else None for k, v in defined.items()},
-        "n_datasets": {metric: len(values) for metric, values in defined.items()},
-        "datasets": present,
-        "missing": [name for name in names if name not in datasets],
     }
 
 

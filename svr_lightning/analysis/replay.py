@@ -4,8 +4,8 @@ Under greedy decoding no prompt depends on the stopping rule, so one recording o
 problem holds the outcome of every rule and of every fixed budget (appendix "Fixed-Budget and
 Threshold Sweeps").
 
-Rows of curves are plain dictionaries: which point it is, then the metrics of each data set and of
-the macro averages, as results files have them.
+Rows of curves are plain dictionaries: which point it is, then the metrics of each ``datasets``, as
+results files have them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from svr_lightning.analysis.metrics import measure_all
+from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.table import Endings, TurnTable
 from svr_lightning.core.stopping import Confident, Rule, StopRule, first_ending
 from svr_lightning.core.types import Ending
@@ -138,13 +138,17 @@ def curves(
 
 def adaptive_row(tables: Tables, rule: StopRule, max_turns: int) -> Row:
     """The metrics of adaptive inference with ``rule`` and T_max = ``max_turns``."""
-    found = measure_all(replayed(tables, rule, max_turns))
-    return {**asdict(rule), "max_turns": max_turns, **found}  # type: ignore[call-overload]
+    point = {**asdict(rule), "max_turns": max_turns}  # type: ignore[call-overload]
+    return {**point, "datasets": _measured(replayed(tables, rule, max_turns))}
 
 
 def fixed_row(tables: Tables, budget: int) -> Row:
     """The metrics of a fixed budget of K turns. ``esr`` and ``pse`` are 0: nothing stops early."""
-    return {"budget": budget, **measure_all(replayed(tables, None, budget))}
+    return {"budget": budget, "datasets": _measured(replayed(tables, None, budget))}
+
+
+def _measured(tables: Tables) -> Row:
+    return {name: measure(table) for name, table in tables.items()}
 
 
 def transitions(table: TurnTable) -> list[list[list[int]]]:
@@ -163,17 +167,12 @@ def transitions(table: TurnTable) -> list[list[list[int]]]:
 
 
 def long_rows(found: Row) -> list[Row]:
-    """The rows of :func:`curves` one line per point and data set, for a table of one's own.
-
-    Macro averages stand under the names ``macro/all`` and ``macro/math``.
-    """
+    """The rows of :func:`curves` one line per point and data set, for a table of one's own."""
     lines = []
     for curve in ("operating_point", "fixed", "verdict_only", "confidence_only", "max_turns"):
-        rows = found[curve] if isinstance(found[curve], list) else [found[curve]]
-        for row in rows:
-            point = {k: v for k, v in row.items() if k not in ("datasets", "macro")}
-            macro = {f"macro/{name}": values for name, values in row["macro"].items()}
-            for dataset, values in {**row["datasets"], **macro}.items():
+        for row in found[curve] if isinstance(found[curve], list) else [found[curve]]:
+            point = {"curve": curve, **{k: v for k, v in row.items() if k != "datasets"}}
+            for dataset, values in row["datasets"].items():
                 numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
-                lines.append({"curve": curve, "dataset": dataset, **point, **numbers})
+                lines.append({"dataset": dataset, **point, **numbers})
     return lines

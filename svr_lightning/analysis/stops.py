@@ -3,16 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from svr_lightning.analysis.intervals import (
-    RESAMPLES,
-    percentile_interval,
-    resample_counts,
-    split_clusters,
-)
+from svr_lightning.analysis.choice import RESAMPLES, Chosen, Options, choose, draw, measured
+from svr_lightning.analysis.intervals import percentile_interval
 from svr_lightning.analysis.replay import FirstRight, Row, Tables, replay
-from svr_lightning.analysis.table import Bools, Endings, Floats, TurnTable, pool, problem_table
+from svr_lightning.analysis.table import Endings, Floats, TurnTable, pool
 from svr_lightning.core.stopping import (
     DEFAULT_THRESHOLD,
     Confident,
@@ -47,58 +42,79 @@ def compare_stops(
     max_turns: int,
     budget: float | None = None,
     *,
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Row:
-    """Families of stopping rules at equal tokens, over the problems of all data sets.
+    """Families of stopping rules at equal tokens, over the problems of all ``tables`` together.
 
-    Each family has a grid of settings, T_max up to ``max_turns`` among them. Of the settings within
-    the budget on half of the clusters, the most accurate one there is measured on the other half,
-    and the reverse, since a choice is optimistic on its own problems. ``budget`` is in
-    mean tokens per problem, over all turns that were generated; None takes what ``rule`` takes.
-    ``seed`` splits and resamples clusters. Every problem that ran needs ``max_turns`` turns.
+    Each family has a grid of settings, T_max up to ``max_turns`` among them. The best setting
+    within the budget is chosen on other problems than it is measured on, see
+    :mod:`svr_lightning.analysis.choice`. ``budget`` is in mean tokens per problem, over all turns
+    that were generated; None takes what ``rule`` takes. ``seed`` splits and resamples clusters.
+    Every problem that ran needs ``max_turns`` turns.
 
     Returns:
         ``budget``; ``winner``, the family with the highest ``accuracy`` that reads no labels, or
-        None; ``rows``, one per family: whether it reads labels or a self-check; ``settings`` chosen
-        on either half, ``accuracy`` and ``tokens`` measured on the other, ``gap`` to the winner
-        (paired), all None if it is over budget; ``points``: the frontier on all problems, which is
-        optimistic.
+        None; ``rows``, one per family: whether it reads labels or a self-check; the ``settings``
+        chosen, the most frequent first, ``accuracy`` and ``tokens`` where they were not chosen,
+        ``gap`` to the winner (paired), all None if it is over budget; ``points``: the frontier on
+        all problems, which is optimistic.
 
     Raises:
         ValueError: naming a problem whose turns are missing.
     """
     table = pool(tables)
-    if budget is None:
-        budget = float(measured(table, replay(table, rule, max_turns))[1].mean())
-    half = split_clusters(table.cluster, 0.5, seed)
+    spent = total_tokens(table, replay(table, rule, max_turns)) if budget is None else budget
+    draws = draw(table.cluster, resamples=resamples, seed=seed)
     rows: list[Row] = []
-    chosen: dict[str, tuple[Floats, ...]] = {}
+    chosen: dict[str, Chosen] = {}
     for name, rules in families(table, max_turns).items():
-        settings = [f"{one}, at most {turns} turns" for one, turns in rules]
-        found = [measured(table, outcome) for outcome in outcomes(table, rules, max_turns)]
-        right, tokens = (np.stack(column) for column in zip(*found, strict=True))
-        best = best_of_halves(right, tokens, np.full(len(half), budget), half)
-        if best is not None:
-            chosen[name] = on_other_halves(right, best, half), on_other_halves(tokens, best, half)
+        options = options_of([table], rules, max_turns)
+        (found,) = choose(options, [spent], draws)
+        if found is not None:
+            chosen[name] = found
         rows.append(
             {
                 "name": name,
                 "reads_labels": name == ORACLE,
                 "self_check": any(isinstance(r, StopRule) and r.reads_self_check for r, _ in rules),
-                "settings": None if best is None else [settings[option] for option in best],
-                "points": _frontier(settings, tokens.mean(1), right.mean(1)),
+                "settings": found and list(found.names),
+                "points": _frontier(options),
+                **measured(found),
             }
         )
-    free = {name: values for name, values in chosen.items() if name != ORACLE}
-    winner = max(free, key=lambda n: (free[n][0].mean(), -free[n][1].mean()), default=None)
-    counts = resample_counts(table.cluster, RESAMPLES, seed)
+    free = {name: found for name, found in chosen.items() if name != ORACLE}
+    winner = max(free, key=lambda n: (free[n].accuracy[0], -free[n].tokens[0]), default=None)
     for row in rows:
-        answers, paid = chosen.get(row["name"], (None, None))
-        gap = None if answers is None or winner is None else answers - chosen[winner][0]
-        row["accuracy"], row["ci95"] = mean_and_interval(answers, counts)
-        row["tokens"], _ = mean_and_interval(paid, counts)
-        row["gap"], row["gap_ci95"] = mean_and_interval(gap, counts)
-    return {"budget": budget, "winner": winner, "rows": rows}
+        row["gap"], row["gap_ci95"] = None, None
+        if winner is not None and row["name"] in chosen:
+            gap = chosen[row["name"]].accuracy - chosen[winner].accuracy
+            row["gap"], row["gap_ci95"] = float(gap[0]), percentile_interval(gap[1:])
+    return {"budget": float(np.mean(spent)), "winner": winner, "rows": rows}
+
+
+def options_of(
+    tables: Sequence[TurnTable], rules: Sequence[tuple[AnyRule, int]], max_turns: int
+) -> Options:
+    """What rules with their T_max return on the recordings of S training seeds."""
+    ends = [outcomes(table, rules, max_turns) for table in tables]
+    right, tokens = [], []
+    for outcome in zip(*ends, strict=True):
+        pairs = list(zip(tables, outcome, strict=True))
+        right.append([table.at(table.correct, end.returned) for table, end in pairs])
+        tokens.append([total_tokens(table, end) for table, end in pairs])
+    shape = (len(rules), len(tables), len(tables[0].ids))
+    return Options(
+        names=tuple(f"{rule}, at most {turns} turns" for rule, turns in rules),
+        right=np.array(right, float).reshape(shape),
+        tokens=np.array(tokens, float).reshape(shape),
+    )
+
+
+def total_tokens(table: TurnTable, outcome: Endings) -> Floats:
+    """[N] prompt and completion tokens of all turns up to the stop."""
+    spent = (table.prompt_tokens + table.completion_tokens) * table.observed(outcome)
+    return spent.sum(1).astype(float)
 
 
 def outcomes(
@@ -122,45 +138,6 @@ def outcomes(
             observed=np.minimum(whole[rule].observed, turns),
             stopped_early=whole[rule].stopped_early & (whole[rule].observed < turns),
         )
-
-
-def measured(table: TurnTable, outcome: Endings) -> tuple[Floats, Floats]:
-    """[N] whether the returned answer is correct, and the tokens of all turns up to the stop."""
-    problems = problem_table(table, outcome).problems
-    return problems["final_correct"].astype(float), problems["total_tokens"].astype(float)
-
-
-def best_of_halves(right: Floats, tokens: Floats, budget: Floats, half: Bools) -> list[int] | None:
-    """:func:`best_option` of the problems in ``half`` and of the others; None if one has none.
-
-    Each is to be measured on the other half: on its own problems a winner is optimistic.
-    """
-    found = [best_option(right[:, h], tokens[:, h], budget[h]) for h in (half, ~half)]
-    best = [option for option in found if option is not None]
-    return best if len(best) == len(found) else None
-
-
-def on_other_halves(values: Floats, best: Sequence[int], half: Bools) -> Floats:
-    """[N] of [K, N] values, those of the option that :func:`best_of_halves` chose elsewhere."""
-    return np.where(half, values[best[1]], values[best[0]])
-
-
-def best_option(right: Floats, tokens: Floats, budget: Floats) -> int | None:
-    """The most accurate of K options within a budget; among equals the cheaper one.
-
-    Args:
-        right: [K, N] accuracy of each option on each problem.
-        tokens: [K, N]
-        budget: [N] tokens that may be spent; their mean counts.
-
-    Returns:
-        None without a problem, or if no option is cheap enough.
-    """
-    if not right.size:
-        return None
-    cost, accuracy = tokens.mean(1), right.mean(1)
-    cheap = cost <= budget.mean()
-    return int(np.lexsort((cost, -np.where(cheap, accuracy, -1.0)))[0]) if cheap.any() else None
 
 
 def families(
@@ -204,20 +181,12 @@ def families(
     return found
 
 
-def _frontier(settings: Sequence[str], tokens: Floats, accuracy: Floats) -> list[Row]:
+def _frontier(options: Options) -> list[Row]:
     """The points that no cheaper one equals, by increasing cost."""
+    tokens, accuracy = options.tokens.mean((1, 2)), options.right.mean((1, 2))
     points: list[Row] = []
     for index in np.lexsort((-accuracy, tokens)):
         if not points or accuracy[index] > points[-1]["accuracy"]:
             values = {"tokens": float(tokens[index]), "accuracy": float(accuracy[index])}
-            points.append({"setting": settings[index], **values})
+            points.append({"setting": options.names[index], **values})
     return points
-
-
-def mean_and_interval(
-    values: Floats | None, counts: NDArray[np.int32]
-) -> tuple[float | None, list[float] | None]:
-    """The mean of [N] values and its interval over [R, N] resamples."""
-    if values is None:
-        return None, None
-    return float(values.mean()), percentile_interval(counts @ values / counts.sum(1))

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from svr_lightning.analysis.intervals import cluster_sums, percentile_interval
-from svr_lightning.analysis.metrics import macro_averages
 from svr_lightning.analysis.table import Bools, Floats, Ints, TurnTable
 
 VOTES = (3, 5, 10)
@@ -23,19 +22,10 @@ _CHUNK = 1_000_000
 """Samples drawn at once."""
 
 
-def metric_names(ks: Sequence[int]) -> tuple[str, ...]:
-    """``mean@1``, then for each k ``maj@k``, ``pass@k`` and ``tokens@k``.
-
-    ``mean@1`` is the accuracy of one sample, ``pass@k`` how often one of k is correct, ``tokens@k``
-    the tokens of the prompts and completions of k samples of a problem.
-    """
-    return ("mean@1", *(f"{kind}@{k}" for k in ks for kind in ("maj", "pass", "tokens")))
-
-
 def vote(
     tables: Mapping[str, TurnTable], ks: Sequence[int], resamples: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
-    """Maj@k and what it is compared with, per data set and macro-averaged.
+    """Maj@k and what it is compared with, of each data set.
 
     Args:
         tables: whose recorded turns are independent samples.
@@ -44,38 +34,30 @@ def vote(
         seed: of all draws; a data set's do not depend on which others are there.
 
     Returns:
-        ``{"datasets": {name: values}, "macro": {"all": average, "math": average}}`` with each of
-        :func:`metric_names`, ``n`` problems, ``samples`` of the problem with the fewest that has
-        any, and ``ci95``: {metric: [low, high]} of the accuracies, over a data set's problems; of
-        an average, over the problems of each of its data sets, which are drawn independently. An
-        average says like :func:`macro_average` what it is over.
+        ``{data set: values}``: ``mean@1``, the accuracy of one sample, then for each k ``maj@k``,
+        ``pass@k``, how often one of k is correct, and ``tokens@k``, the prompt and completion
+        tokens of k samples; ``n`` problems, ``samples`` of the problem with the fewest that has
+        any, and ``ci95``: {metric: [low, high]} of the accuracies, over the problems.
 
     Raises:
         ValueError: naming a problem with fewer samples than votes.
     """
-    datasets, draws = {}, {}
+    found: dict[str, Any] = {}
     for name, table in tables.items():
-        values, draws[name] = _measured(table, ks, resamples, seed)
-        sizes = {
+        values, draws = _measured(table, ks, resamples, seed)
+        found[name] = {
+            **values,
             "n": len(table.ids),
             "samples": min(filter(None, table.length.tolist()), default=0),
+            "ci95": {metric: percentile_interval(drawn) for metric, drawn in draws.items()},
         }
-        limits = {metric: percentile_interval(drawn) for metric, drawn in draws[name].items()}
-        datasets[name] = {**values, **sizes, "ci95": limits}
-    macro = macro_averages(datasets, metric_names(ks))
-    for average in macro.values():
-        parts = [draws[name] for name in average["datasets"]]
-        average["ci95"] = {
-            name: percentile_interval(np.mean([part[name] for part in parts], axis=0))
-            for name in (parts[0] if parts else ())
-        }
-    return {"datasets": datasets, "macro": macro}
+    return found
 
 
 def _measured(
     table: TurnTable, ks: Sequence[int], resamples: int, seed: int
 ) -> tuple[dict[str, float], dict[str, Floats]]:
-    """Each of :func:`metric_names` on one data set, and [R] draws of the accuracies.
+    """The metrics of :func:`vote` on one data set, and [R] draws of the accuracies.
 
     ``maj@k`` is the mean over ``resamples`` draws of k samples of each problem, without replacement
     and in the order of the turns; for k = S it is exact. Each draw of the interval takes as many

@@ -70,13 +70,17 @@ class Monitor(Callback):
 
 def _pictures(run: Run) -> list[tuple[str, Draw, Numbers]]:
     pictures: list[tuple[str, Draw, Numbers]] = []
-    if run.rule is not None:
-        rules = compare_stops(run.tables, run.rule, run.max_turns) if run.complete else None
-        numbers = rule_numbers(pool(run.tables), run.rule, run.max_turns, rules)
-        pictures.append(("accuracy_over_tokens", draw_rules, numbers))
-    if run.self_checks:
-        numbers = reliability_numbers(pool(run.tables))
-        pictures.append(("reliability", draw_reliability, numbers))
+    for part, tables in run.parts.items():
+        where = f"/{part}" if len(run.parts) > 1 else ""
+        if run.rule is not None:
+            rules = None
+            if run.complete:
+                rules = compare_stops(tables, run.rule, run.max_turns, resamples=0)
+            numbers = rule_numbers(pool(tables), run.rule, run.max_turns, rules)
+            pictures.append((f"accuracy_over_tokens{where}", draw_rules, numbers))
+        if run.self_checks:
+            numbers = reliability_numbers(pool(tables))
+            pictures.append((f"reliability{where}", draw_reliability, numbers))
     return pictures
 
 

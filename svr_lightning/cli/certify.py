@@ -53,7 +53,7 @@ from svr_lightning.analysis.replay import THRESHOLDS, Tables
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.cli.inputs import EVERY_TURN, Recordings, load_recordings
 from svr_lightning.core.stopping import Confident
-from svr_lightning.display import merged, text_table
+from svr_lightning.display import merged, number, text_table
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
@@ -262,8 +262,6 @@ def _certificate(
             "clusters": _sizes(tables)[1],
         },
         "certified": None if found.choice is None else asdict(found.choice),
-        "bounds": found.bounds,
-        "smallest": found.smallest,
         "candidates": [asdict(row) for row in found.candidates],
     }
 
@@ -278,7 +276,7 @@ def _measure(
     for one in promises:
         rate, p_value = point.rates[one.name], one.drift_p_value(point)
         found[one.name] = {"limit": one.limit, "rate": rate, "p_value_if_kept": p_value}
-        rows.append((one.name, _digits(one.limit), _rate(point.rates, one.name), f"{p_value:.3g}"))
+        rows.append((one.name, number(one.limit), _rate(point.rates, one.name), f"{p_value:.3g}"))
     heads = ("promise", "at most", f"here, {_sizes(tables)[0]} problems", "p-value if kept")
     Console().print(text_table(heads, rows, title))
     return found
@@ -316,7 +314,7 @@ def _plan(promises: Sequence[Promise], size: int, delta: float) -> int:
     shares = [one for one in promises if one.name != "tokens"]
     for one, part in product(shares, (0.0, 0.25, 0.5, 0.75)):
         needed = labels_needed(one.limit, part * one.limit, level)
-        rows.append((one.name, _digits(one.limit), _digits(part * one.limit), str(needed)))
+        rows.append((one.name, number(one.limit), number(part * one.limit), str(needed)))
     heads = ("promise", "at most", "if the true rate is", "independent labels")
     Console().print(text_table(heads, rows, "labels for a certificate in nine cases of ten"))
     notes = "Variants of one problem count as one; wrong_accepted needs as many accepted answers."
@@ -327,40 +325,32 @@ def _plan(promises: Sequence[Promise], size: int, delta: float) -> int:
 # --- the terminal -------------------------------------------------------------------------------
 
 
+_HEADS = {"accepted": "accepted", "pse": "PSE", "wrong_accepted": "wrong acc."} | {
+    name: name for name in ("wrong", "tokens")
+}
+
+
 def _show(found: Certification, promises: Sequence[Promise], confidence: float, title: str) -> None:
     """Every threshold, then the choice or why there is none."""
-    names = {"accepted": "accepted", "pse": "PSE", "wrong_accepted": "wrong of acc."}
-    names |= {"wrong": "wrong", "tokens": "tokens"}
     rows = [
-        (_digits(row.threshold), *(_rate(row.rates, name) for name in names), _result(row))
+        (number(row.threshold), *(_rate(row.rates, name) for name in _HEADS), _result(row))
         for row in reversed(found.candidates)
     ]
     promised = f"{', '.join(map(str, promises))}, with confidence {confidence:g}"
-    lines, row = [], found.choice
+    row = found.choice
     if row is not None:
-        bounds = ", ".join(f"{name} {bound:.4g}" for name, bound in found.bounds.items())
-        lines.append(f"threshold {_digits(row.threshold)}: {promised}, on new problems like these")
-        lines.append(f"bounds, had only this threshold been tested: {bounds}")
+        lines = [f"threshold {number(row.threshold)}: {promised}, on new problems like these"]
     elif any(one.certified for one in found.candidates):
-        lines.append(f"only thresholds that accept no answer keep the promise: {promised}")
-        lines.append("relax a limit, or use more problems")
+        lines = [f"only thresholds that accept no answer keep the promise: {promised}"]
     else:
-        lines.append(f"no threshold can keep the promise: {promised}")
-        for name, limit in found.smallest.items():
-            smallest = f"the smallest limit on {name} that these samples would certify is"
-            lines.append(f"{smallest} {limit:.4g}; to promise it, use new samples")
-        if not found.smallest:
-            lines.append("no other limit on one promise alone would help; use more problems")
+        lines = [f"no threshold can keep the promise: {promised}"]
+    if row is None:
+        lines.append("relax a limit, or use more problems: --plan says how many")
     console = Console()
-    console.print(Text(title, style="bold"))
-    console.print(text_table(("gamma", *names.values(), "certified"), merged(rows)))
+    console.print(Text(f"{title}; wrong acc.: wrong of accepted answers", style="bold"))
+    console.print(text_table(("threshold", *_HEADS.values(), "certified"), merged(rows)))
     for line in lines:
         console.print(Text(line))
-
-
-def _digits(value: float) -> str:
-    """Two decimals, and four digits where two decimals would round."""
-    return f"{value:.2f}" if round(value, 2) == value else f"{value:.4g}"
 
 
 def _rate(rates: Mapping[str, float], name: str) -> str:
@@ -374,4 +364,4 @@ def _result(row: Candidate) -> str:
         return "yes"
     if row.level == 0:
         return "not tested"
-    return f"no: {row.broken[0]}{' ...' * (len(row.broken) > 1)}"
+    return f"no: {_HEADS[row.broken[0]]}{' ...' * (len(row.broken) > 1)}"

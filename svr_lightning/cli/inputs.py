@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from svr_lightning.analysis.logs import load_log
+from svr_lightning.analysis.logs import TABLES, load_log
 from svr_lightning.analysis.results import (
     RESULTS,
     certified_settings,
@@ -104,15 +104,16 @@ class Recordings:
 
 
 def load_recordings(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Recordings:
-    """Read evaluations' folders or, with ``columns``, logs.
+    """Read evaluations' folders or logs: csv and parquet, and other files with ``columns``.
 
     Raises:
         ConfigError: naming the file, and the line or the record, that cannot be used; the data set
             that two files hold; or stopping rules that differ.
     """
     require(bool(paths), "give the folder of an evaluation: RUN/eval/NAME")
-    if columns is not None:
-        tables = _joined([(path, {path.stem: load_log(path, columns)}) for path in paths])
+    if columns is not None or all(path.suffix in TABLES for path in paths):
+        logs = [(path, {path.stem: load_log(path, columns or ())}) for path in paths]
+        tables = _joined(logs)
         rule = Confident(needs_correct=False)
         return Recordings(files=list(paths), tables=tables, configs=[{}], rule=rule)
     try:

@@ -8,9 +8,10 @@ The recording holds T_max turns of every problem:
 Evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, thresholds, stops on the
 verdict alone or the confidence alone, every (threshold, T_max), and how labels change from turn to
 turn. Writes replay.json, replay.csv with a line per point and data set, and diagnostics.json with
-calibration and stopping at the run's rule, with intervals. On the terminal, equal neighbouring rows
-are merged. --compare-stops adds rules that need no self-check (docs/stopping.md) and compares all
-within the same tokens: those of the run's rule, or --budget.
+calibration and stopping at the run's rule, with intervals. The terminal shows each data set, or the
+average of the paper's; equal neighbouring rows are merged. --compare-stops adds rules that need no
+self-check (docs/stopping.md) and compares all within the same tokens: those of the run's rule, or
+--budget.
 
 Fresh turns (model.evaluation.fresh_turns) are independent samples, so majority voting is evaluated
 too. Maj@k is the accuracy of the answer that most of k samples give, averaged over draws of k; ties
@@ -28,6 +29,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from svr_lightning.analysis.averages import average, groups
 from svr_lightning.analysis.metrics import DIAGNOSTICS, diagnose
 from svr_lightning.analysis.replay import THRESHOLDS, curves, gate_of, long_rows, replayed
 from svr_lightning.analysis.results import SAMPLES, setting
@@ -71,7 +73,12 @@ def run(options: argparse.Namespace) -> int:
     try:
         found = curves(tables, rule, max_turns, options.thresholds)
         if options.compare_stops or options.budget is not None:
-            found["stops"] = compare_stops(tables, rule, max_turns, options.budget)
+            found["stops"] = {
+                part: compare_stops(
+                    {name: tables[name] for name in names}, rule, max_turns, options.budget
+                )
+                for part, names in groups(tables).items()
+            }
     except ValueError as error:
         raise ConfigError(f"{error}; {EVERY_TURN}, or lower --max-turns") from error
     out = options.out or recorded.files[0].parent / "replay"
@@ -103,26 +110,46 @@ def _votes(recorded: Recordings, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Any], rule: str) -> None:
-    """The curves averaged over the data sets, as tables of at most 80 columns."""
+    """The curves of each data set, or of the paper's average, in tables of at most 80 columns."""
     point = found["operating_point"]
     console = Console()
-    console.print(Text(f"data sets: {plain(', '.join(point['datasets']))}"))
+    console.print(Text(f"the run's rule: {rule}, T_max = {point['max_turns']}"))
     if found["privileged"]:
         console.print(Text("privileged: labels in prompts", style="bold"))
-    _print(console, "fixed budgets", "K", [(str(r["budget"]), r) for r in found["fixed"]])
-    adaptive = [(f"{row['threshold']:.2f}", row) for row in found["thresholds"]]
-    own = [("the run's rule", point), ("verdict alone", found["verdict_only"])]
-    title = f"adaptive, T_max = {point['max_turns']}; the run's rule: {rule}"
-    _print(console, title, "threshold", adaptive, own)
-    alone = [(f"{row['threshold']:.2f}", row) for row in found["confidence_only"]]
-    _print(console, "confidence alone", "threshold", alone)
-    if "stops" in found:
-        _print_stops(console, found["stops"])
+    for part, names in groups(point["datasets"]).items():
+        title = plain(" ".join(part.split()))
+
+        def table(
+            words: str,
+            first: str,
+            curve: Sequence[tuple[str, Mapping[str, Any]]],
+            single: Sequence[tuple[str, Mapping[str, Any]]] = (),
+            title: str = title,
+            names: Sequence[str] = names,
+        ) -> None:
+            """A curve's points, equal neighbours merged, and single points behind it."""
+            points, others = (
+                [[label, *_cells(average(row["datasets"], names))] for label, row in rows]
+                for rows in (curve, single)
+            )
+            heads = [first, *(DEFINITIONS[name].head for name in COLUMNS)]
+            console.print(text_table(heads, [*merged(points), *others], f"{title}: {words}"))
+
+        table("fixed budgets", "K", [(str(row["budget"]), row) for row in found["fixed"]])
+        own = [("the run's rule", point), ("verdict alone", found["verdict_only"])]
+        table("adaptive", "threshold", _by_threshold(found["thresholds"]), own)
+        table("confidence alone", "threshold", _by_threshold(found["confidence_only"]))
+        if "stops" in found:
+            _print_stops(console, title, found["stops"][part])
     if "votes" in found:
         _print_votes(console, found["votes"])
 
 
-def _print_stops(console: Console, stops: Mapping[str, Any]) -> None:
+def _by_threshold(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(f"{row['threshold']:.2f}", row) for row in rows]
+
+
+def _print_stops(console: Console, title: str, stops: Mapping[str, Any]) -> None:
     """Stopping rules at equal tokens, and the winner."""
     rows = []
     for row in stops["rows"]:
@@ -133,21 +160,16 @@ def _print_stops(console: Console, stops: Mapping[str, Any]) -> None:
         gap = "winner" if winner else f"{row['gap']:+.3f} {_interval(row['gap_ci95'])}"
         cells = [f"{row['accuracy']:.3f}", _interval(row["ci95"]), f"{row['tokens']:.0f}", gap]
         rows.append([row["name"], *cells])
-    title = f"stopping rules within {stops['budget']:.0f} tokens per problem, all problems together"
+    title = f"{title}: stopping rules within {stops['budget']:.0f} tokens per problem"
     headings = ["rule", "accuracy", "95 %", "tokens", "to the winner"]
     console.print(text_table(headings, rows, title))
-    console.print(Text("settings chosen on one half of the problems, measured on the other"))
+    console.print(Text("settings are chosen on one half of the problems, measured on the other"))
 
 
 def _print_votes(console: Console, votes: Mapping[str, Any]) -> None:
-    """Maj@k of every data set, and of their averages where there are several."""
-    several = {
-        f"average, {name} ({len(values['datasets'])} sets)": values
-        for name, values in votes["macro"].items()
-        if len(values["datasets"]) > 1
-    }
+    """Maj@k of every data set."""
     rows = []
-    for name, values in {**votes["datasets"], **several}.items():
+    for name, values in votes.items():
         ks = [metric.removeprefix("maj@") for metric in values if metric.startswith("maj@")]
         first = [*_accuracy(values, "mean@1"), "", ""]
         rows.append([" ".join(plain(name).split()), "1", *first])
@@ -164,21 +186,6 @@ def _accuracy(values: Mapping[str, Any], name: str) -> tuple[str, str]:
 
 def _interval(bounds: Sequence[float]) -> str:
     return f"[{bounds[0]:.3f}, {bounds[1]:.3f}]"
-
-
-def _print(
-    console: Console,
-    title: str,
-    first: str,
-    curve: Sequence[tuple[str, Mapping[str, Any]]],
-    single: Sequence[tuple[str, Mapping[str, Any]]] = (),
-) -> None:
-    """A table of a curve's points, equal neighbours merged, and of single points behind it."""
-    points, others = (
-        [[name, *_cells(row["macro"]["all"])] for name, row in rows] for rows in (curve, single)
-    )
-    headings = [first, *(DEFINITIONS[name].head for name in COLUMNS)]
-    console.print(text_table(headings, [*merged(points), *others], title))
 
 
 def _cells(values: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from svr_lightning.analysis.averages import averages, macro_average
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Turn
@@ -73,9 +74,8 @@ def print_results(file: Path) -> None:
     """Print a results file, at most 80 columns wide, and the folder it lies in."""
     results = json.loads(file.read_text(encoding="utf-8"))
     rows = dict(results["datasets"])
-    for average in results["macro"].values():
-        if len(average["datasets"]) > 1 and not average["missing"]:
-            rows[f"mean, {len(average['datasets'])} sets"] = average
+    for name, sets in averages(results["datasets"]).items():
+        rows[name] = macro_average(results["datasets"], sets)
     partial, console = False, Console()
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     cells = {

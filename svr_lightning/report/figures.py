@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from svr_lightning.analysis.averages import Datasets, average, groups
 from svr_lightning.analysis.calibration import (
     BINS,
     expected_calibration_error,
@@ -36,7 +37,7 @@ from svr_lightning.core.metrics import VERDICT_CODES
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.report import drawing
 from svr_lightning.report.drawing import BLUE, FAINT, GREY, LIGHT_BLUE, ORANGE, Draw
-from svr_lightning.report.numbers import Datasets, Numbers, average, groups, values_of
+from svr_lightning.report.numbers import Numbers, values_of
 from svr_lightning.report.runs import Method, Rules, Run, data_sets
 
 

@@ -5,28 +5,15 @@
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from svr_lightning.analysis.metrics import MATH_5, macro_average
+from svr_lightning.analysis.averages import Datasets, macro_average
 from svr_lightning.core.metrics import DEFINITIONS
 
 Numbers = dict[str, Any]
-Datasets = Mapping[str, Numbers]
 NONE = "--"
 """Printed where there is no value."""
-DISPLAY = {
-    "countdown": "Countdown",
-    "gsm8k": "GSM8K",
-    "math500": "MATH500",
-    "aime26": "AIME26",
-    "amc23": "AMC23",
-    "olympiadbench": "Olymp.",
-    "minerva_math": "Minerva",
-}
-"""The paper's seven data sets in its order, under the names that its tables use."""
 PRIVILEGED = " (privileged)"
 """Suffix of the name of a method whose prompts showed labels."""
 
@@ -45,71 +32,6 @@ def apart(name: str) -> tuple[str, str]:
     """
     mark = PRIVILEGED if name.endswith(PRIVILEGED) else ""
     return name.removesuffix(mark), mark
-
-
-def display(dataset: str) -> str:
-    """A data set's name in tables and figures."""
-    return DISPLAY.get(dataset, dataset)
-
-
-def ordered(datasets: Iterable[str]) -> list[str]:
-    """Each data set once: the paper's first, in its order, then the others as they come."""
-    present = list(dict.fromkeys(datasets))
-    return [name for name in DISPLAY if name in present] + [
-        name for name in present if name not in DISPLAY
-    ]
-
-
-def averages(datasets: Iterable[str]) -> dict[str, list[str]]:
-    """The paper's averages: over its data sets, and over Math-5 if all five are there.
-
-    Other data sets are in none: they may lie outside of what a policy was trained on.
-
-    Examples:
-        >>> averages(["gsm8k", "math500"])
-        {'All-2': ['gsm8k', 'math500']}
-        >>> averages(["countdown_tiny", "countdown_outside"])
-        {}
-    """
-    names = ordered(datasets)
-    found = {}
-    if len(names) > 1 and set(names) <= DISPLAY.keys() and set(names) != set(MATH_5):
-        found[f"All-{len(names)}"] = names
-    if set(MATH_5) <= set(names):
-        found["Math-5"] = list(MATH_5)
-    return found
-
-
-def groups(datasets: Iterable[str]) -> dict[str, list[str]]:
-    """What summaries are of: the averages, where there are any, else each data set."""
-    names = ordered(datasets)
-    return averages(names) or {display(name): [name] for name in names}
-
-
-def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:
-    """The columns of a table: each data set, then the averages."""
-    names = ordered(datasets)
-    return {display(name): [name] for name in names} | averages(names)
-
-
-def average(datasets: Datasets, names: Sequence[str]) -> Numbers:
-    """The macro average over ``names``, with a 95 % interval of its accuracy.
-
-    The interval of a mean of independent proportions combines their own intervals (Zou and
-    Donner's "MOVER"); for one data set it is that data set's interval. Where one of ``names`` is
-    missing every value is None.
-    """
-    values = macro_average(datasets, names)
-    metrics = [name for name in values if name not in ("n_datasets", "datasets", "missing")]
-    if values["missing"]:
-        return dict.fromkeys([*metrics, "accuracy_ci95"])
-    rows = [(datasets[name]["accuracy"], *datasets[name]["accuracy_ci95"]) for name in names]
-    accuracy, low, high = np.array(rows, dtype=np.float64).T
-    interval = [
-        values["accuracy"] - float(np.sqrt(np.sum((accuracy - low) ** 2))) / len(names),
-        values["accuracy"] + float(np.sqrt(np.sum((high - accuracy) ** 2))) / len(names),
-    ]
-    return {**{name: values[name] for name in metrics}, "accuracy_ci95": interval}
 
 
 def _averages(

@@ -14,11 +14,12 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from svr_lightning.analysis.averages import display, ordered
 from svr_lightning.analysis.results import Evaluation, setting
 from svr_lightning.files import to_json
 from svr_lightning.report.drawing import INK
 from svr_lightning.report.figures import Plot
-from svr_lightning.report.numbers import apart, display, ordered
+from svr_lightning.report.numbers import apart
 from svr_lightning.report.runs import Method, Run, heading
 from svr_lightning.report.tables import headline
 from svr_lightning.report.text import Table, attribute, clip, visible

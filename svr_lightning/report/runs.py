@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
+from svr_lightning.analysis.averages import Datasets, averages, groups, ordered
 from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.replay import THRESHOLDS, adaptive_row, fixed_row, gate_of, replayed
 from svr_lightning.analysis.results import (
@@ -22,14 +23,7 @@ from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.stopping import Confident, StopRule, is_own
 from svr_lightning.errors import ConfigError
-from svr_lightning.report.numbers import (
-    Datasets,
-    Numbers,
-    averages,
-    groups,
-    marked,
-    ordered,
-)
+from svr_lightning.report.numbers import Numbers, marked
 
 _NAMED = 6  # methods that a heading names
 Rules = Mapping[int, Mapping[str, Numbers]]
@@ -77,7 +71,7 @@ class Run:
         if not self.complete or not all(one.independent for one in self.sources):
             return {}
         ks = [k for k in VOTES if k <= self.max_turns]
-        found = vote(self.tables, ks)["datasets"]
+        found = vote(self.tables, ks)
         return {
             k: {
                 name: {"accuracy": one[f"maj@{k}"], "avg_total_tokens": one[f"tokens@{k}"]}

@@ -6,17 +6,10 @@ Values are means over a method's seeds; with several seeds the sample standard d
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
+from svr_lightning.analysis.averages import Datasets, average, columns_of, groups
 from svr_lightning.analysis.replay import THRESHOLDS
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.report.numbers import (
-    NONE,
-    Datasets,
-    average,
-    columns_of,
-    groups,
-    text_of,
-    values_of,
-)
+from svr_lightning.report.numbers import NONE, text_of, values_of
 from svr_lightning.report.runs import Method, Rules, data_sets
 from svr_lightning.report.text import Rows, Table
 

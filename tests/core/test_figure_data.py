@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from svr_lightning.analysis.averages import average, averages, groups
 from svr_lightning.analysis.intervals import wilson_interval
 from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.replay import replayed
@@ -16,7 +17,6 @@ from svr_lightning.report.figures import (
     stop_numbers,
     transition_numbers,
 )
-from svr_lightning.report.numbers import average, averages, groups
 from tests.trajectories import failed, record, turn_tables, uncensored
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svr_lightning.analysis.voting import majority_is_right, metric_names, pass_at_k
+from svr_lightning.analysis.voting import majority_is_right, pass_at_k
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import AnswerNumbers
 from svr_lightning.tasks.latex import equivalent
@@ -17,7 +17,7 @@ from tests.trajectories import pool, vote
 
 def accuracy(answers: str, k: int | None = None, resamples: int = 4000) -> float:
     k = k or len(answers)
-    return vote([pool("x", answers)], [k], resamples)["datasets"]["toy"][f"maj@{k}"]
+    return vote([pool("x", answers)], [k], resamples)["toy"][f"maj@{k}"]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def accuracy(answers: str, k: int | None = None, resamples: int = 4000) -> float
     ],
 )
 def test_the_whole_pool_votes_once(answers: str, right: bool) -> None:
-    values = vote([pool("x", answers)], [len(answers)], resamples=3)["datasets"]["toy"]
+    values = vote([pool("x", answers)], [len(answers)], resamples=3)["toy"]
     assert values[f"maj@{len(answers)}"] == float(right)
     assert values["ci95"][f"maj@{len(answers)}"] == [float(right)] * 2
 
@@ -73,7 +73,7 @@ def test_draws_of_k_samples_are_uniform_over_subsets(answers: str, k: int) -> No
 
 def test_values_of_a_small_set_by_hand() -> None:
     records = [pool("x", "aab."), pool("y", "bbbb"), pool("z", "ccca", right="a")]
-    values = vote(records, [1, 4], resamples=50)["datasets"]["toy"]
+    values = vote(records, [1, 4], resamples=50)["toy"]
     assert values["n"] == 3
     assert values["samples"] == 4
     assert values["mean@1"] == pytest.approx((2 / 4 + 0 + 1 / 4) / 3)
@@ -86,47 +86,30 @@ def test_values_of_a_small_set_by_hand() -> None:
 
 def test_a_problem_that_could_not_be_run_is_wrong_and_costs_nothing() -> None:
     failed = {**pool("y", ""), "error": "the problem does not fit"}
-    values = vote([pool("x", "aa"), failed], [2], resamples=20)["datasets"]["toy"]
+    values = vote([pool("x", "aa"), failed], [2], resamples=20)["toy"]
     assert values["maj@2"] == values["pass@2"] == values["mean@1"] == 0.5
     assert values["tokens@2"] == 230 / 2
     assert values["samples"] == 2
-    alone = vote([failed], [2], resamples=20)["datasets"]["toy"]
+    alone = vote([failed], [2], resamples=20)["toy"]
     assert alone["maj@2"] == alone["tokens@2"] == alone["samples"] == 0
 
 
 def test_pools_of_different_sizes_draw_from_their_own() -> None:
     short, long = pool("x", "ab"), pool("y", "bbbbba")
-    values = vote([short, long], [2], resamples=2000)["datasets"]["toy"]
+    values = vote([short, long], [2], resamples=2000)["toy"]
     # x: "ab" is right by the tie. y: no pair has a majority of a.
     assert values["maj@2"] == 0.5
     with pytest.raises(ValueError, match="'x' of 'toy' has 2 samples and k=3; ask for at most k=2"):
         vote([long, short], [1, 3])
 
 
-def test_averages_are_over_data_sets_and_math_over_its_own() -> None:
-    records = [
-        pool("x", "aa", dataset="gsm8k"),
-        pool("x", "aa", dataset="math500"),
-        pool("y", "bb", dataset="math500"),
-        pool("x", "bb", dataset="amc23"),
-    ]
-    macro = vote(records, [2], resamples=200)["macro"]
-    assert macro["all"]["maj@2"] == (1 + 0.5 + 0) / 3
-    assert macro["math"]["maj@2"] == (0.5 + 0) / 2
-    assert macro["math"]["missing"] == ["aime26", "olympiadbench", "minerva_math"]
-    # Of two problems of math500 a draw holds right ones with shares 0, 1/2 or 1.
-    assert macro["math"]["ci95"]["maj@2"] == [0.0, 0.5]
-    assert set(macro["all"]["ci95"]) == {"mean@1", "maj@2", "pass@2"}
-    assert set(metric_names([2])) < set(macro["all"])
-
-
 def test_a_seed_gives_the_same_numbers_whatever_else_is_in_the_file() -> None:
     records = [pool(str(i), "aabbc"[i % 3 :] + "ab") for i in range(9)]
     other = [{**record, "dataset": "other"} for record in records]
     once, again = vote(records, [2], 100, seed=7), vote([*other, *records], [2], 100, seed=7)
-    assert once["datasets"]["toy"] == again["datasets"]["toy"]
-    assert again["datasets"]["toy"]["ci95"] != again["datasets"]["other"]["ci95"]
-    assert once["datasets"]["toy"] != vote(records, [2], 100, seed=8)["datasets"]["toy"]
+    assert once["toy"] == again["toy"]
+    assert again["toy"]["ci95"] != again["other"]["ci95"]
+    assert once["toy"] != vote(records, [2], 100, seed=8)["toy"]
 
 
 @given(st.integers(1, 40), st.data())
@@ -148,7 +131,7 @@ def test_intervals_cover_the_accuracy_of_all_problems() -> None:
             pool(str(row), "".join("a" if label else "b" for label in flags))
             for row, flags in enumerate(labels)
         ]
-        low, high = vote(records, [3], 200, seed=trial)["datasets"]["toy"]["ci95"]["maj@3"]
+        low, high = vote(records, [3], 200, seed=trial)["toy"]["ci95"]["maj@3"]
         covered.append(low <= 0.5 <= high)
         widths.append(high - low)
     # 120 intervals of 95 %: a mean of 114 and a standard deviation of 2.4.

@@ -66,7 +66,6 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     assert content["rule"] == {"score": "confidence", "needs_correct": True, "fallback": "last"}
     assert content["data"]["datasets"] == {"toy": 300}
     assert (content["schema_version"], len(content["data"]["sha256"][0])) == (2, 64)
-    assert content["bounds"]["pse"] < 0.02  # 0 of 300
     rows = by_threshold(samples)
     assert (rows[0.65]["rates"]["pse"], rows[0.65]["certified"]) == (0.2, False)
     assert rows[0.5]["rates"]["pse"] == pytest.approx(0.3)
@@ -79,30 +78,24 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     assert max(map(len, shown.split("certificate.json")[0].splitlines()[:-1])) <= 80
 
 
-def test_a_promise_that_none_can_keep_is_said_with_the_one_that_could_be_kept(
+def test_a_promise_that_no_threshold_keeps_is_not_certified(
     samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy = tmp_path / "policy"
     policy.mkdir()
-    lax = ("--thresholds", "0.6", "0.7", "--write", str(policy))
-    assert certify(samples, *lax) == 1
+    assert certify(samples, "--thresholds", "0.6", "0.7", "--write", str(policy)) == 1
     assert read_operating_point(policy) is None
-    assert "no threshold can keep the promise: pse at most 0.1" in capsys.readouterr().out
-    smallest = found(samples)["smallest"]["pse"]
-    assert 0.2 < smallest < 0.26  # 60 of 300 were seen to stop too early
-    assert certify(samples, *lax, max_pse=f"{smallest + 1e-6:.9f}") == 0
-    assert certify(samples, *lax, max_pse=f"{smallest - 1e-6:.9f}") == 1
+    shown = capsys.readouterr().out
+    assert "no threshold can keep the promise: pse at most 0.1" in shown
+    assert "relax a limit, or use more problems: --plan says how many" in shown
 
 
 def test_every_promise_has_to_hold(samples: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bound = ("--token-bound", "1000")
     # One turn of 110 tokens; at .75 to .99 three problems in ten take a second one, of 210.
     assert certify(samples, "--max-tokens", "220", *bound, "--min-accuracy", "0.95") == 0
-    bounds = found(samples)["bounds"]
-    assert bounds["tokens"] <= 220
-    assert bounds["wrong"] <= 0.05 + 1e-9
     assert certify(samples, "--max-tokens", "120", *bound) == 1
-    assert "the smallest limit on tokens" in capsys.readouterr().out
+    assert "no: tokens" in capsys.readouterr().out
     row = by_threshold(samples)[1.0]  # stops nowhere: PSE 0, 630 tokens
     assert row["p_values"]["tokens"] > row["level"] > row["p_values"]["pse"]
 

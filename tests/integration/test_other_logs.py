@@ -45,6 +45,17 @@ def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) ->
     assert content["data"]["datasets"] == {"log": 300}
 
 
+def test_the_example_log_is_certified_by_one_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = str(Path(__file__).parents[2] / "examples" / "log.csv")
+    command = ["certify", log, "--max-wrong-accepted", "0.2", "--out", str(tmp_path)]
+    assert main(command) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "threshold 0.55: wrong_accepted at most 0.2, with confidence 0.9" in shown
+    assert main([*command[:3], "0.05", *command[4:]]) == 1
+
+
 @pytest.mark.parametrize(
     ("row", "columns", "said"),
     [

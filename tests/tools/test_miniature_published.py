@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.miniature.recordings import FILE, read_outcomes, write_outcomes
-from experiments.miniature.results import answers, summarise
+from experiments.miniature.results import Judged, row_entries
 from experiments.miniature.rows import BOTH, Task
 from experiments.miniature.rows import published as folder_of
 from experiments.miniature.tables import table_md
@@ -40,13 +40,13 @@ def published(task: Task) -> Any:
 def test_the_tables_are_those_of_the_results_and_these_of_the_outcomes(task: Task) -> None:
     results = published(task)
     table = (ROOT / folder_of(task) / "table.md").read_text(encoding="utf-8")
-    assert table == table_md(results["rows"], results["budgets"])
+    assert table == table_md(results)
     found = {row["name"]: row for row in results["rows"]}
     rows = read_outcomes(ROOT / folder_of(task) / FILE)
     assert {one.row.name for one in rows} <= {*found}
     for one in rows:
-        accuracy = answers(one).right.mean(1)
-        assert found[one.row.name]["greedy"]["accuracy"]["seeds"] == pytest.approx([*accuracy])
+        accuracy = [t.at(t.correct, t.outcome.returned).mean() for t in one.greedy]
+        assert found[one.row.name]["greedy"]["accuracy"]["seeds"] == pytest.approx(accuracy)
 
 
 def test_all_figures_of_a_row_are_made_again_from_the_outcomes(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_all_figures_of_a_row_are_made_again_from_the_outcomes(tmp_path: Path) -
         if one.row.name in ("grpo", "svr", "svr_plus")
     ]
     write_outcomes(tmp_path / FILE, few)
-    entries, _ = summarise(read_outcomes(tmp_path / FILE))
+    entries = row_entries([Judged(one) for one in read_outcomes(tmp_path / FILE)])
     found = {row["name"]: row for row in published("arithmetic")["rows"]}
     assert [entry["name"] for entry in entries] == [
         *("grpo", "grpo_maj1", "grpo_maj3", "grpo_maj5", "grpo_maj10", "svr", "svr_plus")

@@ -1,50 +1,53 @@
-"""Means over seeds, two-level intervals and paired tests, on cases worked out by hand."""
+"""Values of seeds and resamples, comparisons and claims, on cases worked out by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from experiments.miniature import summary
-from experiments.miniature.budgets import RIVALS, pairs_of
-from experiments.miniature.recordings import Seeds
+from experiments.miniature import claims, summary
+from experiments.miniature.claims import Claim, claim_entries
+from experiments.miniature.recordings import Answers, Seeds
+from experiments.miniature.results import FREE, Judged, pairs_of, versus
 from experiments.miniature.rows import BY_NAME
-from experiments.miniature.summary import Answers, Draws, Frontier
+from svr_lightning.analysis.choice import Draws
 from svr_lightning.analysis.replay import replay
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.core.stopping import Confident
 from tests.trajectories import EXPECTED, record, turn_tables, uncensored
-
-NAMES = {"tokens": "avg_total_tokens"}
 
 
 def table() -> TurnTable:
     return turn_tables(uncensored())["toy"]
 
 
-def every_problem(seeds: int, problems: int) -> Draws:
-    return summary.draws(np.arange(problems), seeds, resamples=4000)
-
-
 def test_every_metric_is_that_of_the_table_worked_out_by_hand() -> None:
     six = table()
-    outcome = replay(six, Confident(), 3)
-    drawn = every_problem(1, 6)
-    means = summary.mean_over_seeds([summary.ratios_of(six, outcome)], drawn)
-    means["auroc"] = summary.auroc_over_seeds([(six, outcome)], drawn)
+    drawn = summary.draws(np.arange(6), 1)
+    found = summary.metrics([(six, replay(six, Confident(), 3))], drawn)
     # All six are right at one of their three turns; 3328 tokens for three right answers.
     expected = {**EXPECTED, "any_turn_accuracy": 1.0, "tokens_per_correct": 3328 / 3}
-    for name, entry in means.items():
-        assert math.isclose(entry["mean"], expected[NAMES.get(name, name)], rel_tol=1e-12), name
+    for name, values in found.items():
+        entry = summary.entry(values, drawn)
+        assert math.isclose(entry["mean"], expected[name], rel_tol=1e-12), name
         assert entry["ci95"][0] <= entry["mean"] <= entry["ci95"][1]
 
 
 def test_seeds_are_resampled_as_well_as_problems() -> None:
     """Two seeds, one always right and one always wrong: a resample has 0, 1/2 or 1."""
     column = np.ones(50)
+    drawn = summary.draws(np.arange(50), 2)
     runs = [{"accuracy": (column, column)}, {"accuracy": (0 * column, column)}]
-    entry = summary.mean_over_seeds(runs, every_problem(2, 50))["accuracy"]
+    entry = summary.entry(summary.values(runs, drawn)["accuracy"], drawn)
     assert entry == {"mean": 0.5, "ci95": [0.0, 1.0], "seeds": [1.0, 0.0]}
+
+
+def test_a_seed_without_a_value_is_left_out_of_the_mean() -> None:
+    counts, seeds = np.ones((3, 2)), np.array([[1.0, 1], [1, 1], [0, 2]])
+    drawn = Draws(counts=counts, seeds=seeds, halves=np.ones((1, 2), dtype=bool))
+    entry = summary.entry(np.array([[0.4] * 3, [math.nan] * 3]), drawn)
+    assert entry == {"mean": 0.4, "ci95": [0.4, 0.4], "seeds": [0.4, None]}
 
 
 def test_problems_of_one_set_of_numbers_are_drawn_together() -> None:
@@ -54,61 +57,6 @@ def test_problems_of_one_set_of_numbers_are_drawn_together() -> None:
 
     assert of("test-1-2-3-7-0", "test-1-2-4-8-0", "test-1-2-3-9-1") == [0, 1, 0]
     assert of("test-0-shop", "test-1-shop") == [0, 0]  # the clusters of the data set
-    cluster = np.array([0, 1, 0])
-    counts = summary.draws(cluster, 1).counts
-    assert (counts[:, 0] == counts[:, 2]).all()
-    assert counts.min() == 0
-
-
-def test_a_seed_without_a_value_is_left_out_of_the_mean() -> None:
-    resampled = np.array([[0.4, 0.4], [np.nan, np.nan]])
-    drawn = Draws(counts=np.ones((2, 1), np.int32), weights=np.array([[0.5, 0.5], [0.0, 1.0]]))
-    entry = summary.entry([0.4, math.nan], resampled, drawn)
-    assert entry == {"mean": 0.4, "ci95": [0.4, 0.4], "seeds": [0.4, None]}
-
-
-def test_a_comparison_is_paired_by_problem_and_seed() -> None:
-    ours = Answers(
-        right=np.array([[1.0, 1, 1, 0], [1, 1, 1, 0]]), tokens=np.array([[10.0] * 4] * 2)
-    )
-    other = Answers(
-        right=np.array([[0.0, 0, 0, 0], [0, 0, 0, 0]]), tokens=np.array([[30.0] * 4] * 2)
-    )
-    result = summary.compare(ours, other, every_problem(2, 4))
-    assert result["accuracy"]["difference"] == 0.75
-    assert result["tokens"] == {
-        "difference": -20.0,
-        "seeds": [-20.0, -20.0],
-        "ci95": [-20.0, -20.0],
-    }
-
-
-def test_what_svr_has_at_a_cost_is_chosen_on_other_problems() -> None:
-    """Clusters 0 and 2 are one half, 1 and 3 the other; a row that costs 20.
-
-    ``a`` is perfect on the first half, ``b`` on the second; both cost 15. ``c`` is perfect and
-    costs 30. Chosen on the first half, a is measured on the second, and the other way round.
-    """
-    options = Frontier(
-        names=("a", "b", "c"),
-        answers=tuple(
-            Answers(right=np.array([right]), tokens=np.full((1, 4), cost))
-            for right, cost in (
-                ([1.0, 0, 1, 0], 15.0),
-                ([0.0, 1, 0, 1], 15.0),
-                ([1.0] * 4, 30.0),
-            )
-        ),
-    )
-    row = Answers(right=np.zeros((1, 4)), tokens=np.full((1, 4), 20.0))
-    drawn = summary.draws(np.arange(4), 1, 50)
-    found = summary.at_cost(options, row, np.arange(4), drawn)
-    # Neither option nor row is ever right: there is nothing between them.
-    even = {"difference": 0.0, "seeds": [0.0], "ci95": [0.0, 0.0]}
-    assert found == {"accuracy": 0.0, "tokens": 15.0, "options": ["a", "b"], "gap": even}
-    cheap = Answers(right=row.right, tokens=np.full((1, 4), 10.0))
-    assert summary.at_cost(options, cheap, np.arange(4), drawn) is None
-    assert summary.at_cost(options, row, np.zeros(4, dtype=int), drawn) is None  # only one half
 
 
 def test_changes_are_counted_of_the_turns_that_are_there() -> None:
@@ -126,29 +74,66 @@ def test_changes_are_counted_of_the_turns_that_are_there() -> None:
     }
 
 
+# --- rows -------------------------------------------------------------------------------------
+
+
+def judged(name: str, turns: list[tuple[bool, str, float, int]], seeds: int = 2) -> Judged:
+    """A row whose ten problems all have the same turns, greedily and sampled, with every seed."""
+    rows = [record(f"p{number}", *turns) for number in range(10)]
+    one = turn_tables(rows)["toy"]
+    stopped = replace(one, outcome=replay(one, Confident(), len(turns)))
+    tables = (stopped,) * seeds
+    known = tuple(range(42, 42 + seeds))
+    return Judged(Seeds(row=BY_NAME[name], seeds=known, greedy=tables, sampled=tables, votes={}))
+
+
+RIGHT, WRONG = (True, "C", 0.9, 10), (False, "I", 0.1, 10)
+
+
+def test_a_comparison_is_paired_over_the_common_seeds() -> None:
+    svr, grpo = judged("svr", [WRONG, RIGHT]), judged("grpo", [WRONG], 1)
+    other = Answers(right=np.zeros((1, 10)), tokens=np.full((1, 10), 110.0))
+    found = versus(svr, grpo, other.right, other.tokens)
+    # SVR: prompts of 100 and 200 tokens, two completions of 10.
+    expected = {"difference": 1.0, "ci95": [1.0, 1.0], "seeds": [1.0]}
+    assert (found["seeds"], found["accuracy"]) == ([42], expected)
+    assert found["tokens"]["difference"] == 320 - 110
+
+
 def test_the_gap_to_the_best_rival_is_measured_within_each_budget() -> None:
-    """Ours is right on all problems for 60 tokens. One rival is right on half of them for 55 with
-    the first seed and on none with the second, the other on all of them for 150."""
-    all_right, half, none = [1] * 6, [1, 1, 1, 0, 0, 0], [0] * 6
-    ours, chain, tutored = (
-        Seeds(row=BY_NAME[name], seeds=(42, 43), greedy=(table(),) * 2, sampled=(), votes={})
-        for name in ("svr", "grpo_mt", "murphy")
-    )
-
-    def option(name: str, right: list[list[int]], tokens: float) -> Frontier:
-        answers = np.array(right, dtype=float)
-        taken = Answers(right=answers, tokens=np.full(answers.shape, tokens))
-        return Frontier(names=(name,), answers=(taken,))
-
-    own = option("sure", [all_right, all_right], 60)
-    cheap = option("cheap", [half, none], 55)
-    late = option("late", [all_right, all_right], 150)
-    free, *_ = RIVALS
-    pairs = pairs_of(ours, own, [(ours, own), (chain, cheap), (tutored, late)], free)
+    """Ours is right at its second turn, for 320 tokens; one rival at its first, for 110."""
+    svr = judged("svr", [WRONG, RIGHT])
+    rivals = [judged("grpo", [RIGHT]), judged("grpo_mt", [WRONG, WRONG])]
+    pairs = pairs_of(svr, [svr, *rivals], FREE)
     assert pairs["seeds"] == [42, 43]
     points = {point["budget"]: point for point in pairs["points"]}
-    assert 50 not in points  # ours is not as cheap
-    assert points[140]["pair"] == {"accuracy": 0.25, "tokens": 55, "options": ["cheap", "cheap"]}
-    assert points[140]["gap"]["seeds"] == pytest.approx([0.5, 1.0])
-    assert points[200]["pair"]["options"] == ["late", "late"]
-    assert points[200]["gap"]["difference"] == 0
+    assert 70 not in points  # no row is as cheap
+    assert points[140]["pair"]["options"] == ["GRPO, 1 turn, at most 1 turns"]
+    assert points[140]["gap"] == {"difference": -1.0, "ci95": [-1.0, -1.0]}
+    assert points[400]["ours"]["accuracy"] == 1.0
+    assert points[400]["gap"]["difference"] == 0.0
+
+
+def test_claims_begin_with_adaptive_inference_against_its_fixed_budgets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    every = [judged("svr", [WRONG, RIGHT]), judged("svr_plus", [RIGHT, WRONG])]
+    first, *others = claim_entries(every)
+    assert first["claim"] == "SVR, adaptive - its best fixed number of turns"
+    assert (first["difference"], first["label"], first["corrected"]) == (0.0, "not decided", None)
+    # Here SVR+ is right at once; SVR needs 320 tokens for it.
+    found = {(one["claim"], one["turns"]): one for one in others}
+    within = found["SVR+ - SVR", "within 140 tokens"]
+    assert (within["difference"], within["label"], within["corrected"]) == (1.0, "above", "above")
+    assert found["SVR+ - SVR", "within 400 tokens"]["label"] == "not decided"
+    assert not any("warm start" in claim for claim, _ in found)  # there is none
+    below = Claim(words="w", row="svr_plus", minus="svr", metric="pse")
+    monkeypatch.setattr(claims, "CLAIMS", (below,))
+    assert claim_entries(every)[0]["difference"] == 0.0
+
+
+def test_the_first_claim_is_about_the_papers_method_and_all_rows_are_known() -> None:
+    primary = claims.CLAIMS[0]
+    assert (primary.row, primary.minus, primary.turns) == ("svr", claims.FIXED, "greedy")
+    assert {one.row for one in claims.CLAIMS} <= set(BY_NAME)
+    assert {one.minus for one in claims.CLAIMS} <= {*BY_NAME, claims.FIXED, FREE}

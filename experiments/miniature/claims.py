@@ -1,0 +1,136 @@
+"""The claims of the paper and of this project as differences between rows. Pure.
+
+The first claim is the primary one. The others are corrected together by Holm's method, since one of
+many intervals of 95 % leaves out the truth by chance.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.miniature import summary
+from experiments.miniature.results import FREE, Judged, common_seeds, rivals_of, within
+from experiments.miniature.summary import Floats
+from svr_lightning.analysis.intervals import decided, holm, normal_p_value
+
+FIXED = "its best fixed budget"
+WITHIN = (140, 400)
+"""Budgets of claims at equal tokens."""
+TURNS = {"svr": "SVR", "svr_plus": "SVR+"}
+_UNLIMITED = 1e9
+ABLATIONS = (
+    *("without_cal", "without_over", "without_ready"),
+    *("single_turn", "verdict_only", "confidence_only"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A difference between two rows of which a claim says that it is above zero, or below."""
+
+    words: str
+    row: str
+    minus: str
+    """A row, :data:`FIXED`, or the rivals :data:`FREE`."""
+    metric: str = "accuracy"
+    turns: str = "greedy"
+    """Or ``sampled``."""
+    budget: int | None = None
+    """Tokens per problem within which either side takes its best option; None: its own protocol."""
+
+    @property
+    def where(self) -> str:
+        """Which turns it is about."""
+        return f"within {self.budget} tokens" if self.budget else self.turns
+
+
+def _claims() -> Iterator[Claim]:
+    both = ("greedy", "sampled")
+    for row, title in TURNS.items():
+        for turns in both:
+            words = f"{title}, adaptive - its best fixed number of turns"
+            yield Claim(words=words, row=row, minus=FIXED, turns=turns)
+    start = "warm_start"
+    for row, title in {**TURNS, "rlcr": "RLCR", "without_verify": "w/o R_verify"}.items():
+        for turns in both:
+            words = f"AUROC of first turns, {title} - warm start"
+            yield Claim(words=words, row=row, minus=start, metric="auroc_first_turn", turns=turns)
+    for row, title in TURNS.items():
+        for turns in both:
+            yield Claim(
+                words=f"PSE, {title} - warm start", row=row, minus=start, metric="pse", turns=turns
+            )
+    pairs = {"SVR - GRPO-MT": ("svr", "grpo_mt"), "SVR - RLCR, three turns": ("svr", "rlcr_turns")}
+    pairs |= {"SVR - w/o R_verify": ("svr", "without_verify")}
+    pairs |= {"SVR+ with 8 sequences - SVR": ("svr_plus_matched", "svr")}
+    for words, (row, minus) in pairs.items():
+        for turns in both:
+            yield Claim(words=words, row=row, minus=minus, turns=turns)
+    fresh = {f"{row}_fresh": f"{title}, fresh turns" for row, title in TURNS.items()}
+    rlcr = {"rlcr_fresh": "RLCR, fresh turns"}
+    equal = [(f"{title} - {FREE}", row, FREE) for row, title in {**TURNS, **rlcr, **fresh}.items()]
+    equal += [
+        (f"{title} - its own fresh turns", row, f"{row}_fresh") for row, title in TURNS.items()
+    ]
+    equal += [("SVR+ - SVR", "svr_plus", "svr"), ("SVR+ - SVR at its rate", "svr_plus", "svr_fast")]
+    equal += [("SVR+, fresh turns - RLCR, fresh turns", "svr_plus_fresh", "rlcr_fresh")]
+    for words, row, minus in equal:
+        for budget in WITHIN:
+            yield Claim(words=words, row=row, minus=minus, budget=budget)
+    for row in ABLATIONS:
+        yield Claim(words=f"SVR - {row.replace('_', ' ')}", row="svr", minus=row)
+
+
+CLAIMS = tuple(_claims())
+
+
+def claim_entries(every: Sequence[Judged]) -> list[dict[str, Any]]:
+    """Of each claim whose rows are there: its ``difference`` with ``ci95``, and two labels.
+
+    ``label`` is ``above``, ``below`` or ``not decided``, as the interval lies; ``corrected`` is the
+    same by Holm's method over all claims but the first, and None of that one.
+    """
+    known = {one.row.name: one for one in every}
+    found = [(claim, gap) for claim in CLAIMS if (gap := _gap(claim, known)) is not None]
+    p_values = [normal_p_value(gap) for _, gap in found]
+    rejected = [False, *holm(p_values[1:])] if found else []
+    entries = []
+    for number, ((claim, gap), sure) in enumerate(zip(found, rejected, strict=True)):
+        label = decided(gap)
+        corrected = (label if sure else "not decided") if number else None
+        entries.append(
+            {
+                "claim": claim.words,
+                "turns": claim.where,
+                **summary.gap_entry(gap),
+                "label": label,
+                "corrected": corrected,
+            }
+        )
+    return entries
+
+
+def _gap(claim: Claim, known: Mapping[str, Judged]) -> Floats | None:
+    """[1 + R] the difference; None if a row is not there."""
+    ours = known.get(claim.row)
+    if ours is None or claim.minus not in (*known, FIXED, FREE):
+        return None
+    if claim.budget:
+        free = claim.minus == FREE
+        rivals = rivals_of(ours, [*known.values()], FREE) if free else [known[claim.minus]]
+        found = within(ours, rivals)[1].get(claim.budget)
+        return found and found[0].accuracy - found[1].accuracy
+    if claim.minus == FIXED:
+        options = getattr(ours, claim.turns)
+        if not options:
+            return None
+        (best,) = summary.best([options["fixed turns"]], [_UNLIMITED], ours.draws)
+        own = summary.over_seeds(ours.metrics[claim.turns]["accuracy"], ours.draws)
+        return own - best.accuracy if best else None
+    other = known[claim.minus]
+    seeds = common_seeds(ours, other)
+    if not seeds:
+        return None
+    drawn = summary.draws(ours.cluster, len(seeds))
+    one, two = (row.metrics[claim.turns][claim.metric][row.index(seeds)] for row in (ours, other))
+    return summary.over_seeds(one - two, drawn)

@@ -1,0 +1,132 @@
+"""Averages over data sets: those of results files, and those that tables and figures show.
+
+``Datasets`` are the metrics of one evaluation, {data set: {metric: value}}, as in results files.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from svr_lightning.core.metrics import METRIC_NAMES
+
+Datasets = Mapping[str, Mapping[str, Any]]
+MATH_5 = ("math500", "aime26", "amc23", "olympiadbench", "minerva_math")
+"""The data sets of the paper's Math-5 average."""
+DISPLAY = {
+    "countdown": "Countdown",
+    "gsm8k": "GSM8K",
+    "math500": "MATH500",
+    "aime26": "AIME26",
+    "amc23": "AMC23",
+    "olympiadbench": "Olymp.",
+    "minerva_math": "Minerva",
+}
+"""The paper's seven data sets in its order, under the names that its tables use."""
+AVERAGES = ("all", "math")
+"""Averages over data sets, logged like a data set of that name."""
+
+
+def macro_averages(
+    datasets: Mapping[str, Mapping[str, Any]], metrics: Collection[str] = METRIC_NAMES
+) -> dict[str, Any]:
+    """The averages of a results file: ``all``, and the paper's ``math`` over five data sets."""
+    names = dict(zip(AVERAGES, (tuple(datasets), MATH_5), strict=True))
+    return {key: macro_average(datasets, chosen, metrics) for key, chosen in names.items()}
+
+
+def macro_average(
+    datasets: Mapping[str, Mapping[str, Any]],
+    names: Sequence[str],
+    metrics: Collection[str] = METRIC_NAMES,
+) -> dict[str, Any]:
+    """The unweighted mean of each metric over the named data sets that are present.
+
+    Args:
+        datasets: values by data set, None if undefined.
+        names: what the average is meant to cover.
+        metrics: what to average; those that no data set has are left out.
+
+    Returns:
+        Each metric: the mean over the data sets that define it, None if none does.
+        ``n_datasets``: {metric: over how many data sets it ran}. ``datasets`` and ``missing``:
+        which of ``names`` went in and which are not there.
+    """
+    present = [name for name in names if name in datasets]
+    known = [m for m in metrics if not datasets or any(m in one for one in datasets.values())]
+    defined = {
+        metric: [value for n in present if (value := datasets[n].get(metric)) is not None]
+        for metric in known
+    }
+    return {
+        **{k: math.fsum(v) / len(v) if v else None for k, v in defined.items()},
+        "n_datasets": {metric: len(values) for metric, values in defined.items()},
+        "datasets": present,
+        "missing": [name for name in names if name not in datasets],
+    }
+
+
+def display(dataset: str) -> str:
+    """A data set's name in tables and figures."""
+    return DISPLAY.get(dataset, dataset)
+
+
+def ordered(datasets: Iterable[str]) -> list[str]:
+    """Each data set once: the paper's first, in its order, then the others as they come."""
+    present = list(dict.fromkeys(datasets))
+    return [name for name in DISPLAY if name in present] + [
+        name for name in present if name not in DISPLAY
+    ]
+
+
+def averages(datasets: Iterable[str]) -> dict[str, list[str]]:
+    """The paper's averages: over its data sets, and over Math-5 if all five are there.
+
+    Other data sets are in none: they may lie outside of what a policy was trained on.
+
+    Examples:
+        >>> averages(["gsm8k", "math500"])
+        {'All-2': ['gsm8k', 'math500']}
+        >>> averages(["countdown_tiny", "countdown_outside"])
+        {}
+    """
+    names = ordered(datasets)
+    found = {}
+    if len(names) > 1 and set(names) <= DISPLAY.keys() and set(names) != set(MATH_5):
+        found[f"All-{len(names)}"] = names
+    if set(MATH_5) <= set(names):
+        found["Math-5"] = list(MATH_5)
+    return found
+
+
+def groups(datasets: Iterable[str]) -> dict[str, list[str]]:
+    """What summaries are of: the averages, where there are any, else each data set."""
+    names = ordered(datasets)
+    return averages(names) or {display(name): [name] for name in names}
+
+
+def columns_of(datasets: Iterable[str]) -> dict[str, list[str]]:
+    """The columns of a table: each data set, then the averages."""
+    names = ordered(datasets)
+    return {display(name): [name] for name in names} | averages(names)
+
+
+def average(datasets: Datasets, names: Sequence[str]) -> dict[str, Any]:
+    """The macro average over ``names``, with a 95 % interval of its accuracy.
+
+    The interval of a mean of independent proportions combines their own intervals (Zou and
+    Donner's "MOVER"); for one data set it is that data set's interval. Where one of ``names`` is
+    missing every value is None.
+    """
+    values = macro_average(datasets, names)
+    metrics = [name for name in values if name not in ("n_datasets", "datasets", "missing")]
+    if values["missing"]:
+        return dict.fromkeys([*metrics, "accuracy_ci95"])
+    rows = [(datasets[name]["accuracy"], *datasets[name]["accuracy_ci95"]) for name in names]
+    accuracy, low, high = np.array(rows, dtype=np.float64).T
+    interval = [
+        values["accuracy"] - float(np.sqrt(np.sum((accuracy - low) ** 2))) / len(names),
+        values["accuracy"] + float(np.sqrt(np.sum((high - accuracy) ** 2))) / len(names),
+    ]
+    return {**{name: values[name] for name in metrics}, "accuracy_ci95": interval}

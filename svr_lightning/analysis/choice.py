@@ -1,0 +1,151 @@
+"""The best option within a budget, measured on other problems than those it was chosen on.
+
+Of the options within a budget on half of the clusters of problems, the most accurate one there is
+measured on the other half, and the reverse: on its own problems a winner is optimistic. One split
+would decide much by luck, so the result is the mean over :data:`SPLITS` splits. Every resample of
+the bootstrap chooses anew, so that intervals include the choice.
+
+Shapes: K options, S training seeds, N problems, R resamples, J splits.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from svr_lightning.analysis.intervals import percentile_interval, resample_counts, split_clusters
+from svr_lightning.analysis.table import Bools, Floats, Ints
+
+SPLITS = 20
+RESAMPLES = 400
+"""Of intervals that include a choice: each resample chooses 2 x :data:`SPLITS` times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """A bootstrap over clusters of problems and, independently, over training seeds.
+
+    The first draw is the sample itself: value 0 of an estimate is the point estimate.
+    """
+
+    counts: Floats
+    """[1 + R, N] how often each problem is drawn; problems of a cluster come together."""
+    seeds: Floats
+    """[1 + R, S] how often each seed is drawn."""
+    halves: Bools
+    """[J, N] the first half of each split."""
+
+
+def draw(cluster: Ints, seeds: int = 1, resamples: int = RESAMPLES, seed: int = 0) -> Draws:
+    """Resamples of clusters and of ``seeds`` training seeds, and splits of the clusters."""
+
+    def drawn(units: Ints, start: int) -> Floats:
+        counts = resample_counts(units, resamples, start)
+        return np.concatenate([np.ones((1, len(units))), counts])
+
+    halves = [split_clusters(cluster, 0.5, seed + number) for number in range(SPLITS)]
+    return Draws(
+        counts=drawn(cluster, seed),
+        seeds=drawn(np.arange(seeds), seed + 1),
+        halves=np.stack(halves),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What each option returns."""
+
+    names: tuple[str, ...]
+    """[K]"""
+    right: Floats
+    """[K, S, N] in [0, 1]."""
+    tokens: Floats
+    """[K, S, N]"""
+
+
+def joined(parts: Sequence[Options]) -> Options:
+    """All options together; of those that return the same, the first."""
+    known: dict[bytes, tuple[str, Floats, Floats]] = {}
+    for part in parts:
+        for option in zip(part.names, part.right, part.tokens, strict=True):
+            known.setdefault(option[1].tobytes() + option[2].tobytes(), option)
+    names, right, tokens = zip(*known.values(), strict=True)
+    return Options(names=names, right=np.stack(right), tokens=np.stack(tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What the chosen options return on the halves where they were not chosen."""
+
+    accuracy: Floats
+    """[1 + R]"""
+    tokens: Floats
+    """[1 + R] mean per problem."""
+    names: tuple[str, ...]
+    """The options chosen on the sample itself, the most frequent one first."""
+
+
+def choose(
+    options: Options, budgets: Sequence[Floats | float], draws: Draws
+) -> list[Chosen | None]:
+    """The best option within each budget.
+
+    Args:
+        options: to choose from; among equally accurate ones the cheaper one is taken.
+        budgets: tokens per problem, or [S, N] tokens whose mean over a half counts. Where no option
+            is within the budget on a half, the cheapest one is taken.
+        draws: for the same problems and seeds.
+
+    Returns:
+        For each budget; None if no option is within it on all problems, or if there are fewer than
+        two clusters.
+    """
+    size, _, problems = options.tokens.shape
+    limits = [np.broadcast_to(np.asarray(b, float), options.tokens.shape[1:]) for b in budgets]
+    columns = np.concatenate([options.right, options.tokens, np.stack(limits)])
+    by_seed = np.ascontiguousarray(columns.transpose(1, 0, 2)).reshape(columns.shape[1], -1)
+    accuracy, tokens = np.empty((2, len(budgets), len(draws.counts)))
+    halves = draws.halves.astype(float)
+    picked: list[Counter[int]] = [Counter() for _ in budgets]
+    for row, (counts, seeds) in enumerate(zip(draws.counts, draws.seeds, strict=True)):
+        pooled = (seeds @ by_seed).reshape(-1, problems) * counts
+        first = pooled @ halves.T  # [2K + B, J]
+        sums = np.stack([first, pooled.sum(1)[:, None] - first])
+        n = np.stack([halves @ counts, (1 - halves) @ counts]) * seeds.sum()
+        right, cost, limit = np.split(sums / np.maximum(n, 1)[:, None], [size, 2 * size], axis=1)
+        for number in range(len(budgets)):
+            best = _best(right, cost, limit[:, number, None])  # [2, J], each for the other half
+            if not row:
+                picked[number].update(best.ravel().tolist())
+            for values, start in ((accuracy, 0), (tokens, size)):
+                taken = np.take_along_axis(sums[::-1], start + best[:, None], 1)
+                values[number, row] = taken.sum() / n.sum()
+    whole = options.tokens.mean((1, 2))
+    split = bool((draws.halves.any(1) & ~draws.halves.all(1)).all())
+    return [
+        Chosen(
+            accuracy=accuracy[number],
+            tokens=tokens[number],
+            names=tuple(options.names[option] for option, _ in picked[number].most_common()),
+        )
+        if split and bool((whole <= limit.mean()).any())
+        else None
+        for number, limit in enumerate(limits)
+    ]
+
+
+def _best(right: Floats, cost: Floats, limit: Floats) -> Ints:
+    """[2, J] the option of [2, K, J] that is best within ``limit``, [2, 1, J]."""
+    accuracy = np.where(cost <= limit, right, -1.0)
+    best = accuracy == accuracy.max(1, keepdims=True)
+    return np.asarray(np.where(best, cost, np.inf).argmin(1))
+
+
+def measured(found: Chosen | None) -> dict[str, Any]:
+    """``accuracy`` with ``ci95``, and ``tokens``; all None where nothing was chosen."""
+    if found is None:
+        return dict.fromkeys(("accuracy", "ci95", "tokens"))
+    accuracy, tokens = float(found.accuracy[0]), float(found.tokens[0])
+    return {"accuracy": accuracy, "ci95": percentile_interval(found.accuracy[1:]), "tokens": tokens}
