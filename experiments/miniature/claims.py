@@ -10,6 +10,7 @@ from typing import Any
 
 from experiments.miniature import summary
 from experiments.miniature.results import FREE, Judged, common_seeds, rivals_of, within
+from experiments.miniature.rows import BY_NAME
 from experiments.miniature.summary import Floats
 from svr_lightning.analysis.intervals import decided, holm, normal_p_value
 
@@ -48,37 +49,49 @@ def _claims() -> Iterator[Claim]:
     both = ("greedy", "sampled")
     for row, title in TURNS.items():
         for turns in both:
-            words = f"{title}, adaptive - its best fixed number of turns"
+            words = f"{title}, adaptive minus its best fixed number of turns"
             yield Claim(words=words, row=row, minus=FIXED, turns=turns)
     start = "warm_start"
     for row, title in {**TURNS, "rlcr": "RLCR", "without_verify": "w/o R_verify"}.items():
         for turns in both:
-            words = f"AUROC of first turns, {title} - warm start"
+            words = f"AUROC of first turns, {title} minus warm start"
             yield Claim(words=words, row=row, minus=start, metric="auroc_first_turn", turns=turns)
     for row, title in TURNS.items():
         for turns in both:
             yield Claim(
-                words=f"PSE, {title} - warm start", row=row, minus=start, metric="pse", turns=turns
+                words=f"PSE, {title} minus warm start",
+                row=row,
+                minus=start,
+                metric="pse",
+                turns=turns,
             )
-    pairs = {"SVR - GRPO-MT": ("svr", "grpo_mt"), "SVR - RLCR, three turns": ("svr", "rlcr_turns")}
-    pairs |= {"SVR - w/o R_verify": ("svr", "without_verify")}
-    pairs |= {"SVR+ with 8 sequences - SVR": ("svr_plus_matched", "svr")}
+    pairs = {
+        "SVR minus GRPO-MT": ("svr", "grpo_mt"),
+        "SVR minus RLCR, three turns": ("svr", "rlcr_turns"),
+    }
+    pairs |= {"SVR minus w/o R_verify": ("svr", "without_verify")}
+    pairs |= {"SVR+ with 8 sequences minus SVR": ("svr_plus_matched", "svr")}
     for words, (row, minus) in pairs.items():
         for turns in both:
             yield Claim(words=words, row=row, minus=minus, turns=turns)
     fresh = {f"{row}_fresh": f"{title}, fresh turns" for row, title in TURNS.items()}
     rlcr = {"rlcr_fresh": "RLCR, fresh turns"}
-    equal = [(f"{title} - {FREE}", row, FREE) for row, title in {**TURNS, **rlcr, **fresh}.items()]
-    equal += [
-        (f"{title} - its own fresh turns", row, f"{row}_fresh") for row, title in TURNS.items()
+    equal = [
+        (f"{title} minus {FREE}", row, FREE) for row, title in {**TURNS, **rlcr, **fresh}.items()
     ]
-    equal += [("SVR+ - SVR", "svr_plus", "svr"), ("SVR+ - SVR at its rate", "svr_plus", "svr_fast")]
-    equal += [("SVR+, fresh turns - RLCR, fresh turns", "svr_plus_fresh", "rlcr_fresh")]
+    equal += [
+        (f"{title} minus its own fresh turns", row, f"{row}_fresh") for row, title in TURNS.items()
+    ]
+    equal += [
+        ("SVR+ minus SVR", "svr_plus", "svr"),
+        ("SVR+ minus SVR at its rate", "svr_plus", "svr_fast"),
+    ]
+    equal += [("SVR+, fresh turns minus RLCR, fresh turns", "svr_plus_fresh", "rlcr_fresh")]
     for words, row, minus in equal:
         for budget in WITHIN:
             yield Claim(words=words, row=row, minus=minus, budget=budget)
     for row in ABLATIONS:
-        yield Claim(words=f"SVR - {row.replace('_', ' ')}", row="svr", minus=row)
+        yield Claim(words=f"SVR minus {BY_NAME[row].title}", row="svr", minus=row)
 
 
 CLAIMS = tuple(_claims())

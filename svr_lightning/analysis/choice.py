@@ -102,6 +102,7 @@ def choose(
         For each budget; None if no option is within it on all problems, or if there are fewer than
         two clusters.
     """
+    options = joined([options])
     size, _, problems = options.tokens.shape
     limits = [np.broadcast_to(np.asarray(b, float), options.tokens.shape[1:]) for b in budgets]
     columns = np.concatenate([options.right, options.tokens, np.stack(limits)])

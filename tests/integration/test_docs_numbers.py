@@ -135,13 +135,16 @@ def test_gaps_within_equal_tokens_are_the_published_ones() -> None:
 
 
 CLAIMS = (
-    *(("SVR, adaptive - its best fixed number of turns", "greedy"),),
-    *(("SVR+, adaptive - its best fixed number of turns", kind) for kind in ("greedy", "sampled")),
-    *((f"AUROC of first turns, {m} - warm start", "sampled") for m in ("SVR", "SVR+", "RLCR")),
-    ("PSE, SVR - warm start", "sampled"),
-    *((f"SVR - {row}", "greedy") for row in ("GRPO-MT", "w/o R_verify", "single turn")),
-    *((f"SVR - {field} only", "greedy") for field in ("verdict", "confidence")),
-    *((f"SVR+ - SVR{rate}", "within 400 tokens") for rate in ("", " at its rate")),
+    *(("SVR, adaptive minus its best fixed number of turns", "greedy"),),
+    *(
+        ("SVR+, adaptive minus its best fixed number of turns", kind)
+        for kind in ("greedy", "sampled")
+    ),
+    *((f"AUROC of first turns, {m} minus warm start", "sampled") for m in ("SVR", "SVR+", "RLCR")),
+    ("PSE, SVR minus warm start", "sampled"),
+    *((f"SVR minus {row}", "greedy") for row in ("GRPO-MT", "w/o R_verify", "Single-turn SVR")),
+    *((f"SVR minus {field}-only", "greedy") for field in ("Verdict", "Confidence")),
+    *((f"SVR+ minus SVR{rate}", "within 400 tokens") for rate in ("", " at its rate")),
 )
 """Of the page's table, line by line: as ``results.json`` has them."""
 

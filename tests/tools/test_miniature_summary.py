@@ -119,13 +119,13 @@ def test_claims_begin_with_adaptive_inference_against_its_fixed_budgets(
 ) -> None:
     every = [judged("svr", [WRONG, RIGHT]), judged("svr_plus", [RIGHT, WRONG])]
     first, *others = claim_entries(every)
-    assert first["claim"] == "SVR, adaptive - its best fixed number of turns"
+    assert first["claim"] == "SVR, adaptive minus its best fixed number of turns"
     assert (first["difference"], first["label"], first["corrected"]) == (0.0, "not decided", None)
     # Here SVR+ is right at once; SVR needs 320 tokens for it.
     found = {(one["claim"], one["turns"]): one for one in others}
-    within = found["SVR+ - SVR", "within 140 tokens"]
+    within = found["SVR+ minus SVR", "within 140 tokens"]
     assert (within["difference"], within["label"], within["corrected"]) == (1.0, "above", "above")
-    assert found["SVR+ - SVR", "within 400 tokens"]["label"] == "not decided"
+    assert found["SVR+ minus SVR", "within 400 tokens"]["label"] == "not decided"
     assert not any("warm start" in claim for claim, _ in found)  # there is none
     below = Claim(words="w", row="svr_plus", minus="svr", metric="pse")
     monkeypatch.setattr(claims, "CLAIMS", (below,))
