@@ -334,16 +334,19 @@ def build(config: Any, in_bf16: bool) -> Any:
 
 
 def full_batch(plan: Plan) -> Any:
-    """A micro-batch of sequences that are as long as they may be."""
-    one = Sample(
-        prompt_ids=(1,) * plan.prompt,
-        completion_ids=(1,) * plan.completion,
-        logprobs=(0.0,) * plan.completion,
-        advantage=1.0,
-        group_id="",
-        policy_version=0,
-    )
-    return batch_of([one] * plan.sequences, 1.0)
+    """A micro-batch of different sequences that are as long as they may be."""
+    samples = [
+        Sample(
+            prompt_ids=(row,) * plan.prompt,
+            completion_ids=(1,) * plan.completion,
+            logprobs=(0.0,) * plan.completion,
+            advantage=1.0,
+            group_id="",
+            policy_version=0,
+        )
+        for row in range(plan.sequences)
+    ]
+    return batch_of(samples, 1.0)
 
 
 def ready_optimizer(model: Any) -> Any:

@@ -47,7 +47,8 @@ def again(problem: Problem, reply: str, truncated: bool = False) -> list[Message
 class BriefSVR(SVR):
     """SVR, with these prompts."""
 
-    def method_dialogue(self) -> Dialogue:
+    @property
+    def dialogue(self) -> Dialogue:
         """The short dialogue."""
         return Brief(self.interface)
 

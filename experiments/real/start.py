@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="folder of the language model")
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
     parser.add_argument("--seed", type=int, required=True, help="of the demonstrations")
-    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--batch", type=int, default=32, help="demonstrations per step")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -2,7 +2,8 @@
 
 The mean over micro-batches of the losses is the plain mean over sequences.
 
-Shapes: B sequences, L positions of the longest, T completion positions, N tokens in the loss.
+Shapes: B sequences, P of them different, L positions of the longest, T completion positions, N
+tokens in the loss.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +25,13 @@ class TrainBatch:
     """One micro-batch."""
 
     input_ids: Tensor
-    """[B, L] prompts, each followed by its completion, padded on the right."""
+    """[P, L] prompts, each followed by its completion, padded on the right. Sequences with the same
+    tokens, such as the two parts of one turn, share a row."""
     lengths: tuple[int, ...]
-    """[B] tokens of each prompt and completion."""
+    """[P] tokens of each prompt and completion."""
     rows: Tensor
-    """[N] row of each token in the loss, in the order in which ``mask`` lists them."""
+    """[N] row in ``input_ids`` of each token in the loss, in the order in which ``mask`` lists
+    them."""
     logit_positions: Tensor
     """[N] position in L whose hidden state predicts it: the one before its own."""
     mask: Tensor
@@ -58,7 +61,7 @@ class TrainBatch:
         return replace(self, **moved)
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.group_ids)
 
 
 def samples_of(groups: Sequence[Group], per_problem: int) -> list[Sample | None]:
@@ -100,7 +103,8 @@ def micro_batches(
     Groups are assigned to the ``updates`` optimizer steps in order, as whole groups if the problems
     divide into as many parts; else a group may be split between two. Within one step sequences
     are sorted by length and split so that the largest micro-batch, with padding, is as small as
-    possible. Each sequence has the same weight, so this does not change the gradient.
+    possible. Each sequence has the same weight, so this does not change the gradient. Sequences
+    with the same tokens stay together, since one forward pass serves them all.
 
     Args:
         samples: one rank's share of the rollout. None stands for a missing sequence, which counts
@@ -131,11 +135,16 @@ def micro_batches(
     batches = []
     for start in range(0, len(samples), per_step):
         share = samples[start : start + per_step]
-        step = sorted((sample for sample in share if sample is not None), key=_length)
+        present = [sample for sample in share if sample is not None]
+        weight, mean = accumulate / per_step, accumulate / max(len(present), 1)
+        equal: dict[tuple[int, ...], list[Sample]] = {}
+        for sample in present:
+            equal.setdefault(_sequence(sample), []).append(sample)
+        step = sorted(equal, key=len)
         count = min(accumulate, len(step))
-        weight, mean = accumulate / per_step, accumulate / max(len(step), 1)
-        runs = balanced_split([_length(s) for s in step], count) if count else []
-        batches += [batch_of(step[run], weight, loss_tokens, mean) for run in runs]
+        for run in balanced_split(list(map(len, step)), count) if count else []:
+            members = [sample for ids in step[run] for sample in equal[ids]]
+            batches.append(batch_of(members, weight, loss_tokens, mean))
         if count < accumulate:
             if dummy_sample is None:
                 raise ValueError(f"{count} sequences for {accumulate} micro-batches, and no filler")
@@ -190,11 +199,12 @@ def batch_of(
 
     ``mean_weight`` defaults to ``weight``.
     """
+    sequences = list(map(_sequence, samples))
+    row_of = {ids: row for row, ids in enumerate(dict.fromkeys(sequences))}
     spans = [loss_tokens(sample) for sample in samples]
-    sequences = [[*s.prompt_ids, *s.completion_ids] for s in samples]
     tokens = [
-        (row, len(s.prompt_ids) - 1 + t)
-        for row, (s, span) in enumerate(zip(samples, spans, strict=True))
+        (row_of[ids], len(s.prompt_ids) - 1 + t)
+        for s, ids, span in zip(samples, sequences, spans, strict=True)
         for t in range(*span)
     ]
     rows, logit_positions = torch.tensor(tokens).unbind(dim=1)
@@ -202,8 +212,8 @@ def batch_of(
     in_loss = [[0] * first + [1] * (stop - first) for first, stop in spans]
     mean_weight = weight if mean_weight is None else mean_weight
     return TrainBatch(
-        input_ids=_padded(sequences, 0),
-        lengths=tuple(map(len, sequences)),
+        input_ids=_padded([*row_of], 0),
+        lengths=tuple(map(len, row_of)),
         rows=rows,
         logit_positions=logit_positions,
         mask=_padded(in_loss, 0, completion),
@@ -215,8 +225,9 @@ def batch_of(
     )
 
 
-def _length(sample: Sample) -> int:
-    return len(sample.prompt_ids) + len(sample.completion_ids)
+def _sequence(sample: Sample) -> tuple[int, ...]:
+    """What a forward pass reads."""
+    return (*sample.prompt_ids, *sample.completion_ids)
 
 
 def _padded(rows: Sequence[Sequence[float]], fill: float, length: int = 0) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.real.demonstrations import WRONG_DRAFTS, demonstrations, wrong
-from experiments.real.recipes import SYSTEM, Brief, brier_advantage
+from experiments.real.recipes import SYSTEM, Brief, BriefSVR, SupervisedSVR, brier_advantage
 from experiments.real.tasks import ARITHMETIC, KINDS, ShortAnswer, split
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import parse_self_check, self_check_format_score
@@ -101,6 +101,11 @@ def test_a_later_prompt_is_the_question_and_the_last_reply() -> None:
         prompts.append(user["content"])
     assert prompts[0] == f"1 + 1?\nYour last reply:\n{text}\nCheck it and reply again."
     assert prompts[1].endswith("\nIt was cut off. Reply again.")
+
+
+def test_all_arms_roll_out_the_short_prompts() -> None:
+    assert isinstance(BriefSVR().dialogue, Brief)
+    assert isinstance(SupervisedSVR().dialogue, Brief)
 
 
 def test_the_verdict_learns_as_by_the_gradient_of_a_brier_score() -> None:

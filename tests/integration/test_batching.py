@@ -243,6 +243,27 @@ def test_a_step_with_too_few_sequences_is_filled_up_with_what_weighs_nothing() -
         micro_batches([one, None, None], accumulate=3, updates=1, version=0)
 
 
+def test_two_parts_of_one_turn_share_a_forward_pass_and_keep_their_own_losses() -> None:
+    solution = sample((5, 6), (7, 8, 9, 10), advantage=1.0)
+    check = dataclasses.replace(solution, advantage=-2.0)
+    other = sample((5,), (6, 7))
+    (batch,) = micro_batches(
+        [solution, other, check],
+        accumulate=1,
+        updates=1,
+        version=0,
+        loss_tokens=lambda s: (2, 4) if s is check else (0, 2),
+    )
+    assert batch.input_ids.tolist() == [[5, 6, 7, 0, 0, 0], [5, 6, 7, 8, 9, 10]]
+    assert batch.rows.tolist() == [0, 0, 1, 1, 1, 1]
+    assert batch.mask.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]]
+    assert batch.advantages.tolist() == [1.0, 1.0, -2.0]
+    model = tiny_qwen3()
+    apart = completion_logprobs(model, batch_of([other, solution], 1.0), TEMPERATURE)
+    together = completion_logprobs(model, batch, TEMPERATURE)
+    torch.testing.assert_close(together, apart[[0, 1, 1]] * batch.mask)
+
+
 def test_only_the_tokens_of_a_span_are_in_the_loss() -> None:
     whole = sample((5, 6), (7, 8, 9, 10))
     other = sample((5,), (6, 7))
