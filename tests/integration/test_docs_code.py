@@ -197,3 +197,5 @@ def test_the_example_log_is_certified_as_the_readme_shows(
     for name in ("README.md", "docs/certificates.md"):
         (shown,) = (block for block in blocks(page(name), "text") if "threshold" in block)
         assert " ".join(shown.split()) in printed
+        assert "0.151" in page(name)
+    assert "0.151" in printed
