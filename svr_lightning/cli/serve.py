@@ -28,7 +28,7 @@ from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.core.stopping import Confident, StopRule
 from svr_lightning.engines.chat_protocol import check_fields
 from svr_lightning.engines.openai import check_url
-from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.errors import ConfigError, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
 
@@ -72,19 +72,11 @@ def run(options: argparse.Namespace) -> int:
     for package in ("starlette", "uvicorn", "prometheus_client"):
         found = find_spec(package) is not None
         require(found, f'{package} is not installed; pip install "svr-lightning[serve]"')
-    with _bound(options.host, options.port) as listening:
-        _listen(options, listening, make_server(options))
-    return 0
-
-
-def _bound(host: str, port: int) -> socket.socket:
     from svr_lightning.control.listening import bound
 
-    require(0 <= port < 2**16, f"--port {port}: must lie between 0 and 65535")
-    try:
-        return bound(host, port)
-    except OSError as error:
-        raise ConfigError(f"--host {host} --port {port}: {one_line(error)}") from error
+    with bound(options.host, options.port) as listening:
+        _listen(options, listening, make_server(options))
+    return 0
 
 
 def _listen(options: argparse.Namespace, listening: socket.socket, server: Any) -> None:

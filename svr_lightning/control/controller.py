@@ -270,7 +270,7 @@ class Controller:
             on_turn: called with each turn as it ends.
             context: messages before the question: of the system, or of an earlier conversation.
         """
-        work = self._solve(question, on_turn, context, _Now(self.client))
+        work = self._solve(question, on_turn, context, _CallsNow(self.client))
         try:
             work.send(None)  # in which nothing waits
         except StopIteration as end:
@@ -282,7 +282,7 @@ class Controller:
         self, question: str, on_turn: OnTurn | None = None, *, context: Sequence[Message] = ()
     ) -> Result:
         """Answer a question with an asynchronous or synchronous client; see :meth:`solve`."""
-        return await self._solve(question, on_turn, context, _Later(self.client, self.at_once))
+        return await self._solve(question, on_turn, context, _Calls(self.client, self.at_once))
 
     # --- what both share -------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class Controller:
         question: str,
         on_turn: OnTurn | None,
         context: Sequence[Message],
-        calls: "_Now | _Later",
+        calls: "_Calls",
     ) -> Result:
         turns: list[Turn] = []
 
@@ -310,20 +310,19 @@ class Controller:
             raise
         finally:
             await calls.close()
-        unused = calls.unused(turns)
-        if refusal is not None:
-            spent = (unused.prompt_tokens, refusal.prompt_tokens)
-            completed = (unused.completion_tokens, refusal.completion_tokens)
-            unused = Unused(unused.calls + 1, sum(spent), sum(completed))
-        result = self._result(turns, end, limit)
-        return replace(result, refusal=refusal.text if refusal else None, unused=unused)
+        result = replace(self._result(turns, end, limit), unused=calls.unused(turns))
+        if refusal is None:
+            return result
+        own = Unused(1, refusal.prompt_tokens, refusal.completion_tokens)
+        both = Unused(*map(sum, zip(result.unused, own, strict=True)))
+        return replace(result, refusal=refusal.text, unused=both)
 
     async def _turns(
         self,
         program: RolloutFn,
         turns: Sequence[Turn],
         context: Sequence[Message],
-        calls: "_Now | _Later",
+        calls: "_Calls",
     ) -> tuple[Ending | None, str, RemoteCompletion | None]:
         """Complete a program's prompts. Returns its ending, or what else ended it."""
         deadline = math.inf if self.seconds is None else time.monotonic() + self.seconds
@@ -377,35 +376,10 @@ class Controller:
         )
 
 
-class _Now:
-    """Calls of a synchronous client."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def next(self, prompt: PromptRequest, deadline: float, _: int) -> AnyCompletion | None:
-        """The client's completion; None if there is no time for it."""
-        if time.monotonic() >= deadline:
-            return None
-        reply = self._client(*prompt)
-        if inspect.isawaitable(reply):
-            if inspect.iscoroutine(reply):
-                reply.close()
-            raise TypeError("the client is asynchronous; use solve_async")
-        return read_reply(reply)
-
-    async def close(self) -> None:
-        """Nothing runs."""
-
-    def unused(self, turns: Sequence[Turn]) -> Unused:
-        """Nothing was cancelled."""
-        return NOTHING
-
-
-class _Later:
+class _Calls:
     """Calls of an asynchronous client, up to ``at_once`` at the same time."""
 
-    def __init__(self, client: Client, at_once: int) -> None:
+    def __init__(self, client: Client, at_once: int = 1) -> None:
         self._client, self._at_once = client, at_once
         self._running: dict[asyncio.Task[AnyCompletion], float] = {}
         """With the time of its start, in seconds."""
@@ -438,19 +412,37 @@ class _Later:
 
     async def close(self) -> None:
         """Cancel what runs."""
+        if not self._running:
+            return
+        now = time.monotonic()
         for task in self._running:
             task.cancel()
-        now, started = time.monotonic(), self._running.values()
-        left = await asyncio.gather(*self._running, return_exceptions=True)
-        self._ended = [one for one in left if not isinstance(one, BaseException)]
-        pairs = zip(left, started, strict=True)
-        self._lost = [now - start for one, start in pairs if isinstance(one, BaseException)]
+        await asyncio.wait(self._running)
+        self._running = {task: now - started for task, started in self._running.items()}
 
     def unused(self, turns: Sequence[Turn]) -> Unused:
-        """What was cancelled, after :meth:`close`."""
+        """What was cancelled, or not needed any more, after :meth:`close`."""
         tokens = sum(turn.completion.completion_tokens for turn in turns)
-        spent = sum(one.completion_tokens for one in self._ended)
-        if self._taken:
-            spent += round(sum(self._lost) * tokens / self._taken)
+        spent = 0.0
+        for task, seconds in self._running.items():
+            if not (task.cancelled() or task.exception()):
+                spent += task.result().completion_tokens
+            elif self._taken:
+                spent += seconds * tokens / self._taken
         prompts = len(self._running) * turns[0].completion.prompt_tokens if turns else 0
-        return Unused(len(self._running), prompts, spent)
+        return Unused(len(self._running), prompts, round(spent))
+
+
+class _CallsNow(_Calls):
+    """Calls of a synchronous client, one after another."""
+
+    async def next(self, prompt: PromptRequest, deadline: float, most: int) -> AnyCompletion | None:
+        """The client's completion; None if there is no time for it."""
+        if time.monotonic() >= deadline:
+            return None
+        reply = self._client(*prompt)
+        if inspect.isawaitable(reply):
+            if inspect.iscoroutine(reply):
+                reply.close()
+            raise TypeError("the client is asynchronous; use solve_async")
+        return read_reply(reply)

@@ -15,6 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from svr_lightning.control.server import Limits
+from svr_lightning.errors import ConfigError, one_line, require
 
 GRACE = 10
 """Seconds for running requests after SIGTERM."""
@@ -121,17 +122,18 @@ def bound(host: str, port: int) -> socket.socket:
     """A socket at the address, which does not accept connections yet.
 
     Raises:
-        OSError: if there can be none.
+        ConfigError: if there can be none.
     """
+    require(0 <= port < 2**16, f"--port {port}: must lie between 0 and 65535")
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Its connections inherit this: clients that vanished without a word are noticed in the end.
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     try:
         found.bind((host, port))
-    except OSError:
+    except OSError as error:
         found.close()
-        raise
+        raise ConfigError(f"--host {host} --port {port}: {one_line(error)}") from error
     return found
 
 

@@ -6,13 +6,13 @@ import hmac
 import ipaddress
 import json
 import logging
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -197,7 +197,7 @@ class ChatServer:
                 raise refusal(401, "give the server's key as Authorization: Bearer KEY")
             return
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        name = _name_of(f"//{host}")
+        name = re.sub(r":\d*$", "", host).strip("[]").lower()
         if not (is_loopback(name) or name in self._hosts):  # a page that calls itself by this name
             raise refusal(403, f"Host {one_line(host)!r} is not allowed; see --allow-host")
         own = origin is None or origin in self._origins or origin.partition("://")[2] == host
@@ -381,13 +381,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _name_of(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
 
 
 def _client(backend: Backend, chat: ChatRequest, number: int) -> Client:

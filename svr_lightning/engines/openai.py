@@ -197,34 +197,37 @@ class OpenAIEngine(Engine):
         return answer
 
     def _reason(self, error: ServerError) -> str:
-        tries = f"in {error.tries} tries, the last time: {error}"
+        """Why one problem has no answer.
+
+        Raises:
+            ConfigError: if none can have one.
+        """
+        tries, kept = f"in {error.tries} tries, the last time: {error}", ""
         if error.status == 200:
             return tries if error.temporary else str(error)
+        if self.journal is not None:
+            answers = f"the {len(self.journal.entries)} answers in {self.journal.path}"
+            kept = f": {answers} are not asked again"
         if error.temporary:
-            kept = ""
-            if self.journal is not None:
-                answers = f"the {len(self.journal.entries)} answers in {self.journal.path}"
-                kept = f": {answers} are not asked again"
-            raise ConfigError(
-                f"{self.base_url} did not answer {tries}. Start the server again and repeat the "
-                f"command{kept}"
-            ) from error
-        if error.status in (401, 403):
-            raise ConfigError(
-                f"{self.base_url} rejects the key of the environment variable {self.key_name} "
-                f"({error}); set it, or name another variable with model.engine.api_key_env"
-            ) from error
-        if error.status == 404:
-            raise ConfigError(
-                f"{self.base_url} has no model {self.model_name!r}, or is not the right address "
-                f"({error}); model.engine.model_name must be one that {self.base_url}/models lists"
-            ) from error
-        if not 400 <= error.status < 500:
-            raise ConfigError(
-                f"{self.base_url} answers with {error}; model.engine.base_url must be the address "
-                "of the server itself, usually ending in /v1"
-            ) from error
-        return f"the server refuses it: {error}"
+            fault = f"did not answer {tries}. Start the server again and repeat the command{kept}"
+        elif error.status in (401, 403):
+            fault = (
+                f"rejects the key of the environment variable {self.key_name} ({error}); set it, "
+                "or name another variable with model.engine.api_key_env"
+            )
+        elif error.status == 404:
+            fault = (
+                f"has no model {self.model_name!r}, or is not the right address ({error}); "
+                f"model.engine.model_name must be one that {self.base_url}/models lists"
+            )
+        elif 400 <= error.status < 500:
+            return f"the server refuses it: {error}"
+        else:
+            fault = (
+                f"answers with {error}; model.engine.base_url must be the address of the server "
+                "itself, usually ending in /v1"
+            )
+        raise ConfigError(f"{self.base_url} {fault}") from error
 
 
 def check_url(url: str, option: str) -> None:

@@ -197,9 +197,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     source = DataSource(name="test", task="countdown", path=EMBEDDED, split="test")
     driven = Driven(load_problems(source)[: options.problems])
     part = options.seconds / ROUNDS
-    sizes = [f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()]
     turns = [f"--max-turns={TURNS}", f"--max-completion-tokens={LIMIT}"]
-    own = ["--policy", EMBEDDED, *sizes, *turns]
+    # Prompts have half of it, as in SIZES.
+    own = ["--policy", EMBEDDED, f"--max-model-len={SIZES['max_model_len']}", *turns]
     with served(*own, f"--threshold={THRESHOLD}") as (url, process):
         clients = Load(url, process, driven.found)
         for _ in range(ROUNDS):
