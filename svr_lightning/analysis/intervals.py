@@ -61,15 +61,6 @@ def effective_size(values: NDArray[Any], cluster: Ints) -> float:
     return n / max(1.0, between / within)
 
 
-def mean_variance(values: NDArray[Any], cluster: Ints) -> float:
-    """Estimated variance of the mean of [N] ``values``, clusters being independent."""
-    count = _clusters(cluster)
-    if count < 2:
-        return 0.0
-    sums = cluster_sums(values - values.mean(), cluster)
-    return float((sums**2).sum() * count / (count - 1) / len(values) ** 2)
-
-
 def cluster_sums(values: NDArray[Any], cluster: Ints) -> Floats:
     """[C] sums of [N] values over each cluster."""
     return np.bincount(cluster, weights=values, minlength=_clusters(cluster)).astype(np.float64)

@@ -25,7 +25,7 @@ from svr_lightning.report.drawing import svg
 from svr_lightning.report.figures import Plot, all_figures
 from svr_lightning.report.page import page
 from svr_lightning.report.runs import Method, compare_rules, read_methods
-from svr_lightning.report.tables import all_tables, headline, winners
+from svr_lightning.report.tables import all_tables, headlines, winners
 from svr_lightning.report.text import Table, tables_tex
 
 
@@ -67,11 +67,8 @@ def run(options: argparse.Namespace) -> int:
     figures, notes = all_figures(methods, rules)
     write_report(options.out, methods, figures, notes, tables, options.max_trajectories)
     console = Console()
-    console.print(Text(plain(headline(methods))))
-    for method in methods[1:]:
-        console.print(Text(plain(headline([method]))))
-    for sentence in winners(methods, rules):
-        console.print(Text(plain(sentence)))
+    for line in [*headlines(methods), *winners(methods, rules)]:
+        console.print(Text(plain(line)))
     for note in notes:
         console.print(Text(plain(note), style="grey50"))
     console.print(

@@ -22,7 +22,7 @@ from svr_lightning.analysis.calibration import (
     levels_of,
     reliability_bins,
 )
-from svr_lightning.analysis.intervals import Z_95, effective_size, mean_variance, wilson_interval
+from svr_lightning.analysis.intervals import effective_size, wilson_interval
 from svr_lightning.analysis.replay import THRESHOLDS, replay, transitions
 from svr_lightning.analysis.stops import ORACLE
 from svr_lightning.analysis.table import (
@@ -61,7 +61,7 @@ def all_figures(
     """Every figure that the runs allow, and why others are missing."""
     several = any(len(method.runs) > 1 for method in methods)
     spread = "; of several seeds, mean \u00b1 standard deviation" if several else ""
-    caption = f"Accuracy over tokens. Crosses are 95 % intervals over problems{spread}."
+    caption = f"Accuracy over tokens. Bars are 95 % intervals over problems{spread}."
     numbers = frontier_numbers(methods)
     figures = [Plot(name="1_tokens", caption=caption, numbers=numbers, draw=draw_frontier)]
     notes = []
@@ -154,35 +154,20 @@ def frontier_numbers(methods: Sequence[Method]) -> Numbers:
 
 
 def _point(method: Method, sets: Sequence[str]) -> Numbers:
-    """Where a method lies; its cross is over problems, or over seeds where it has several."""
+    """Where a method lies; its bar is over problems, or over seeds where it has several."""
     runs = [run for run in method.runs if set(sets) <= run.tables.keys()]
     seeds = [run.datasets for run in runs]
-    columns = [values_of(seeds, sets, metric) for metric in ("accuracy", "avg_total_tokens")]
-    means = [fmean(values) for values in columns]
-    intervals = [average(runs[0].datasets, sets)["accuracy_ci95"], token_interval(runs[0], sets)]
+    accuracy, tokens = (values_of(seeds, sets, name) for name in ("accuracy", "avg_total_tokens"))
+    interval = average(runs[0].datasets, sets)["accuracy_ci95"]
     if len(runs) > 1:
-        half = [stdev(values) for values in columns]
-        intervals = [[m - h, m + h] for m, h in zip(means, half, strict=True)]
+        interval = [fmean(accuracy) + sign * stdev(accuracy) for sign in (-1, 1)]
     return {
         "name": method.name,
         "seeds": len(runs),
-        "accuracy": means[0],
-        "tokens": means[1],
-        "accuracy_interval": intervals[0],
-        "tokens_interval": intervals[1],
+        "accuracy": fmean(accuracy),
+        "tokens": fmean(tokens),
+        "accuracy_interval": interval,
     }
-
-
-def token_interval(run: Run, names: Sequence[str]) -> list[float]:
-    """A 95 % interval of the macro average of tokens per problem (normal approximation)."""
-    means, variances = [], []
-    for name in names:
-        table = problem_table(run.tables[name], run.tables[name].outcome)
-        tokens = table.problems["total_tokens"]
-        means.append(tokens.mean())
-        variances.append(mean_variance(tokens, table.cluster))
-    half = Z_95 * np.sqrt(np.sum(variances)) / len(names)
-    return [float(np.mean(means) - half), float(np.mean(means) + half)]
 
 
 def _line(name: str, rows: Sequence[Datasets], sets: Sequence[str]) -> Numbers:
@@ -204,7 +189,6 @@ def draw_frontier(data: Numbers) -> Figure:
         for point in panel["points"]:
             colour, marker = drawing.METHODS[point["method"] % len(drawing.METHODS)]
             x, y, name = point["tokens"], point["accuracy"], drawing.shown(point["name"])
-            axes.plot(point["tokens_interval"], [y, y], color=colour, linewidth=1)
             axes.plot([x, x], point["accuracy_interval"], color=colour, linewidth=1)
             look = {"color": colour, "markersize": 8, "zorder": 5, "label": name, "linestyle": ""}
             (handles[name],) = axes.plot(x, y, marker=marker, **look)

@@ -21,7 +21,7 @@ from svr_lightning.report.drawing import INK
 from svr_lightning.report.figures import Plot
 from svr_lightning.report.numbers import apart
 from svr_lightning.report.runs import Method, Run, heading
-from svr_lightning.report.tables import headline
+from svr_lightning.report.tables import headlines
 from svr_lightning.report.text import Table, attribute, clip, visible
 from svr_lightning.report.trajectories import CLASSES, choose, malformed, trajectories
 
@@ -60,7 +60,7 @@ def page(
     return template.render(
         css=_resource("page.css"),
         figures=figures,
-        headline=headline(methods),
+        headlines=headlines(methods),
         kinds=CLASSES,
         notes=notes,
         policy=POLICY,

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from svr_lightning.analysis.averages import Datasets, average, columns_of, groups
-from svr_lightning.analysis.replay import THRESHOLDS
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.report.numbers import NONE, text_of, values_of
 from svr_lightning.report.runs import Method, Rules, data_sets
@@ -26,56 +25,32 @@ def all_tables(methods: Sequence[Method], rules: Rules | None = None) -> list[Ta
     """
     tables = [main_results(methods), results(methods)]
     if rules:
-        tables.append(stopping_rules(methods, rules))
+        tables += stopping_rules(methods, rules)
     if any(method.runs[0].votes for method in methods):
         tables.append(majority_vote(methods))
-    for number, method in enumerate(methods, start=1):
-        tables += _of_method(method, number)
-    return tables
+    several = ((n, one) for n, one in enumerate(methods, start=1) if len(one.runs) > 1)
+    return tables + [seeds(method, number) for number, method in several]
 
 
-def _of_method(method: Method, number: int) -> Iterator[Table]:
-    run = method.runs[0]
-    if run.complete:
-        yield fixed_budgets(method, number)
-    if run.has_thresholds:
-        yield thresholds(method, number)
-    if len(method.runs) > 1:
-        yield seeds(method, number)
+def headlines(methods: Sequence[Method]) -> list[str]:
+    """Accuracy and tokens of each method on each data set, one line each.
 
-
-def headline(methods: Sequence[Method]) -> str:
-    """Accuracy and tokens of the first method on each data set, and what to compare them with.
-
-    These are all turns of the same policy if they were recorded, else the most accurate of the
-    other methods. Where the paper's averages can be formed they stand for their data sets.
+    Beside them stand all turns of the same policy, if they were recorded. Where the paper's
+    averages can be formed they stand for their data sets.
     """
-    method, run = methods[0], methods[0].runs[0]
-    sentences = []
-    for label, names in groups(run.tables).items():
-        sentence = f"{method.name}, {label}: {_cost(method, names)}"
-        others = {
-            fmean(values): other
-            for other in reversed(methods[1:])
-            if (values := values_of(other.seeds, names, "accuracy"))
-        }
-        if run.complete and run.stops:
-            fixed = average(run.budgets[-1], names)
-            sentence += (
-                f" instead of {fixed['accuracy']:.3f} at {fixed['avg_total_tokens']:,.0f} with "
-                f"{len(run.budgets)} fixed turns"
-            )
-        elif others:
-            best = others[max(others)]
-            sentence += f"; {best.name}: {_cost(best, names)}"
-        problems = sum(len(run.tables[name].ids) for name in names)
-        sentences.append(f"{sentence} ({problems:,} problems).")
-    return " ".join(sentences)
-
-
-def _cost(method: Method, names: Sequence[str]) -> str:
-    accuracy, tokens = (fmean(values_of(method.seeds, names, metric)) for metric in _COST)
-    return f"{accuracy:.3f} accuracy at {tokens:,.0f} tokens per problem"
+    lines: dict[str, list[str]] = {}
+    for method in methods:
+        run = method.runs[0]
+        for label, names in groups(run.tables).items():
+            accuracy, tokens = (fmean(values_of(method.seeds, names, m)) for m in _COST)
+            line = f"{label}, {method.name}: {accuracy:.3f} accuracy at {tokens:,.0f} tokens"
+            if run.complete and run.stops:
+                fixed = average(run.budgets[-1], names)
+                line += f", {fixed['accuracy']:.3f} at {fixed['avg_total_tokens']:,.0f} with "
+                line += f"{len(run.budgets)} fixed turns"
+            problems = sum(len(run.tables[name].ids) for name in names)
+            lines.setdefault(label, []).append(f"{line} ({problems:,} problems)")
+    return [line for some in lines.values() for line in some]
 
 
 def _row(labels: Sequence[str], seeds: Sequence[Datasets], columns: Columns) -> list[str]:
@@ -145,48 +120,37 @@ def results(methods: Sequence[Method]) -> Table:
 
 def winners(methods: Sequence[Method], rules: Rules) -> list[str]:
     """One sentence for each part of ``rules``: its best stopping rule at the budget."""
-    sentences = []
-    for number, parts in rules.items():
-        method = methods[number]
-        for part, found in parts.items():
-            best = next((row for row in found["rows"] if row["name"] == found["winner"]), None)
-            result = "every stopping rule is over budget"
-            if best is not None:
-                result = (
-                    f"the best stopping rule that reads no labels is {best['name']!r}, with "
-                    f"{best['accuracy']:.3f} accuracy"
-                )
-            budget = f"within {found['budget']:,.0f} tokens per problem {result}."
-            sentences.append(f"{method.name}, seed {method.runs[0].seed}, {part}: {budget}")
-    return sentences
-
-
-def stopping_rules(methods: Sequence[Method], rules: Rules) -> Table:
-    """Families of stopping rules at equal tokens."""
-    rows = [
-        [
-            *(methods[number].name, part, f"{found['budget']:,.0f}", row["name"]),
-            _number(row["accuracy"], "{:.3f}"),
-            _interval(row["ci95"], "{:.3f}"),
-            _number(row["tokens"], "{:,.0f}"),
-            "best" if row["name"] == found["winner"] else _number(row["gap"], "{:+.3f}"),
-            _interval(None if row["name"] == found["winner"] else row["gap_ci95"], "{:+.3f}"),
-        ]
+    return [
+        f"{part}, {methods[number].name}: within {found['budget']:,.0f} tokens the best rule is "
+        f"{found['winner'] or 'none, all are over budget'}"
         for number, parts in rules.items()
         for part, found in parts.items()
-        for row in found["rows"]
     ]
-    heads = ("Method", "Problems", "Budget", "Rule", "Acc.", "95 % interval", "Tokens", "Gap")
-    return Table(
-        name="stopping_rules",
-        main=True,
-        caption="Stopping rules within the same mean tokens per problem. "
-        "The best setting of a rule on one half of the problems is measured on the other half. "
-        "Intervals are 95 % over problems; the gap is to the best rule that reads no labels. "
-        + " ".join(winners(methods, rules)),
-        head=(*heads, "95 % interval"),
-        rows=rows,
-    )
+
+
+def stopping_rules(methods: Sequence[Method], rules: Rules) -> Iterator[Table]:
+    """Families of stopping rules at equal tokens, a table for each method and data set."""
+    heads = ("Rule", "Acc.", "95 % interval", "Tokens", "Gap", "95 % interval")
+    places = [(n, part, found) for n, parts in rules.items() for part, found in parts.items()]
+    for place, (number, part, found) in enumerate(places, start=1):
+        rows = []
+        for row in found["rows"]:
+            best = row["name"] == found["winner"]
+            cells = [_number(row["accuracy"], "{:.3f}"), _interval(row["ci95"], "{:.3f}")]
+            cells += [_number(row["tokens"], "{:,.0f}")]
+            cells += ["best" if best else _number(row["gap"], "{:+.3f}")]
+            cells += [_interval(None if best else row["gap_ci95"], "{:+.3f}")]
+            rows.append([row["name"], *cells])
+        yield Table(
+            name=f"stopping_rules_{place}",
+            main=True,
+            caption=f"{methods[number].name}, {part}: stopping rules within {found['budget']:,.0f} "
+            "tokens per problem. Settings are chosen on one half of the problems and measured on "
+            "the other; the gap is to the best rule that reads no labels."
+            f"{_first_seed(methods[number])}",
+            head=heads,
+            rows=rows,
+        )
 
 
 def majority_vote(methods: Sequence[Method]) -> Table:
@@ -215,45 +179,6 @@ def majority_vote(methods: Sequence[Method]) -> Table:
 def _first_seed(method: Method) -> str:
     """Which seed a replay is of, where there are several."""
     return f" Seed {method.runs[0].seed} alone." if len(method.runs) > 1 else ""
-
-
-def fixed_budgets(method: Method, number: int) -> Table:
-    """Appendix: accuracy of every fixed budget."""
-    run = method.runs[0]
-    sets = columns_of(run.tables)
-    columns = [(names, "accuracy") for names in sets.values()]
-    rows = [_row([f"K = {k}"], [row], columns) for k, row in enumerate(run.budgets, start=1)]
-    note = ""
-    if run.self_checks:
-        rows.append(_row(["Adaptive"], [run.datasets], columns))
-        note = f" The adaptive row is with {run.rule_text}."
-    return Table(
-        name=f"fixed_budget_sweep_{number}",
-        caption=f"Final-answer accuracy of {method.name} under fixed-budget inference: every "
-        f"problem runs exactly K turns, and the answer of turn K is returned.{note}"
-        f"{_first_seed(method)}",
-        head=("Budget", *sets),
-        rows=rows,
-    )
-
-
-def thresholds(method: Method, number: int) -> Table:
-    """Appendix: accuracy on each data set over thresholds, and operating characteristics."""
-    run = method.runs[0]
-    sets, parts = columns_of(run.tables), groups(run.tables)
-    others = [metric for metric in _OPERATING if metric != "accuracy"]
-    columns = [(names, "accuracy") for names in sets.values()]
-    columns += [(names, metric) for names in parts.values() for metric in others]
-    return Table(
-        name=f"thresholds_{number}",
-        caption=f"Final-answer accuracy and operating characteristics of adaptive {method.name} at "
-        f"other thresholds, with at most {run.max_turns} turns.{_first_seed(method)}",
-        head=("\u03b3", *sets, *_heads(parts, others)),
-        rows=[
-            _row([f"{threshold:.2f}"], [row], columns)
-            for threshold, row in zip(THRESHOLDS, run.at_thresholds, strict=True)
-        ],
-    )
 
 
 def seeds(method: Method, number: int) -> Table:

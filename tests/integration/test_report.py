@@ -19,7 +19,7 @@ from svr_lightning.report.figures import all_figures, rule_numbers
 from svr_lightning.report.numbers import text_of
 from svr_lightning.report.page import POLICY, page
 from svr_lightning.report.runs import compare_rules, read_methods
-from svr_lightning.report.tables import all_tables, headline
+from svr_lightning.report.tables import all_tables, headlines
 from svr_lightning.report.text import tables_tex, visible
 from svr_lightning.report.trajectories import classes, trajectories
 from tests.hostile_text import EVIL
@@ -144,8 +144,7 @@ def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path: Path) -> N
     names = [table.name for table in tables]
     assert len(set(names)) == len(names)
     assert {re.sub("_[0-9]+$", "", name) for name in names} == {
-        *("main_results", "results", "stopping_rules", "majority_vote"),
-        *("fixed_budget_sweep", "thresholds", "seed_robustness"),
+        *("main_results", "results", "stopping_rules", "majority_vote", "seed_robustness"),
     }
     text = tables_tex(tables)
     assert text.isascii()
@@ -171,9 +170,6 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
     methods = read_methods([str(tmp_path / name) for name in ("mt", "one", "svr")])
     assert [method.runs[0].self_checks for method in methods] == [False, False, True]
     found = {table.name: table for table in all_tables(methods)}
-    assert [name for name in found if "threshold" in name] == ["thresholds_3"]
-    assert [row[0] for row in found["fixed_budget_sweep_1"].rows] == ["K = 1", "K = 2"]
-    assert found["fixed_budget_sweep_3"].rows[-1][0] == "Adaptive"
     # Final 1 (both are right at turn 2), any 1, 2 turns, 10 tokens and prompts of 100 and 200.
     row = found["results"].rows[0]
     assert row[:5] == ["mt", "toy", "2", "1.000", "0.342 to 1.000"]
@@ -194,20 +190,16 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
     assert not re.search("UNSURE|0\\.50|self-check", items)
 
 
-def test_the_headline_holds_the_policy_against_every_turn_of_it(tmp_path: Path) -> None:
+def test_headlines_hold_a_policy_against_every_turn_of_it(tmp_path: Path) -> None:
     svr = f"SVR={save(tmp_path / 'a', uncensored(), config(42))}"
+    cut = save(tmp_path / "b", [record("x", (True, "C", 0.9, 5), early=True)])
     # Adaptive: 3328 tokens of six problems. All three turns: 600 of prompts, 2101 of completions.
     fixed = (6 * 600 + 150 + 180 + 592 + 60 + 6 + 300) / 6
-    assert headline(read_methods([svr])) == (
-        "SVR, toy: 0.500 accuracy at 555 tokens per problem instead of 0.333 at "
-        f"{fixed:,.0f} with 3 fixed turns (6 problems)."
-    )
-    cut = save(tmp_path / "b", [record("x", (True, "C", 0.9, 5), early=True)])
-    other = save(tmp_path / "c", [record("x", (False, "C", 0.9, 7), early=True)])
-    assert headline(read_methods([f"b={cut}", f"c={other}"])) == (
-        "b, toy: 1.000 accuracy at 105 tokens per problem; c: 0.000 accuracy at 107 tokens per "
-        "problem (1 problems)."
-    )
+    assert headlines(read_methods([svr, f"b={cut}"])) == [
+        f"toy, SVR: 0.500 accuracy at 555 tokens, 0.333 at {fixed:,.0f} with 3 fixed turns"
+        " (6 problems)",
+        "toy, b: 1.000 accuracy at 105 tokens (1 problems)",
+    ]
 
 
 def test_data_sets_outside_of_the_papers_are_in_no_average_and_have_figures_of_their_own(
@@ -216,10 +208,10 @@ def test_data_sets_outside_of_the_papers_are_in_no_average_and_have_figures_of_t
     rows = [record("x", (True, "C", 0.9, 5), dataset="inside", early=True)]
     rows += [record("y", (False, "C", 0.9, 7), dataset="outside", early=True)]
     methods = read_methods([f"SVR={save(tmp_path / 'a', rows)}"])
-    assert headline(methods) == (
-        "SVR, inside: 1.000 accuracy at 105 tokens per problem (1 problems). "
-        "SVR, outside: 0.000 accuracy at 107 tokens per problem (1 problems)."
-    )
+    assert headlines(methods) == [
+        "inside, SVR: 1.000 accuracy at 105 tokens (1 problems)",
+        "outside, SVR: 0.000 accuracy at 107 tokens (1 problems)",
+    ]
     figures, _ = all_figures(methods)
     assert [panel["name"] for panel in figures[0].numbers["panels"]] == ["inside", "outside"]
     assert all_tables(methods)[0].head == ("Method", "inside", "outside")
