@@ -30,8 +30,8 @@ async def opened(*, kept: bool, at_once: int, rounds: int) -> int:
         connections = Connections(at_once, 5.0, kept=kept)
         for _ in range(rounds):
             sent = [b"%d" % number for number in range(at_once)]
-            answers = await asyncio.gather(*(connections.exchange(url, data) for data in sent))
-            assert [body for _, body in answers] == sent
+            asked = (connections.exchange(url, data, 5.0) for data in sent)
+            assert await asyncio.gather(*asked) == sent
         await connections.close()
     return count
 

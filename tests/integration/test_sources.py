@@ -108,6 +108,13 @@ def test_csv_rows_are_under_a_header_and_faults_name_their_line(tmp_path: Path) 
     assert (one.payload["nums"], one.reference) == ([3, 5, 8], "16")
 
 
+def test_an_interval_in_a_csv_cell_stays_text_and_a_list_of_texts_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('problem,answer\nWhich interval?,"[1, 2]"\nWhich two?,"[""3"", ""4""]"\n')
+    problems = load_problems(DataSource(name="own", task="math", path=str(path)))
+    assert [problem.reference for problem in problems] == ["[1, 2]", "3,4"]
+
+
 def test_a_mapped_column_is_read_before_others_that_the_task_knows(tmp_path: Path) -> None:
     row = {"problem": "old", "question": "older", "mine": "new", "answer": "1", "fixed": "2"}
     path = write_lines(tmp_path / "rows.jsonl", [row])
@@ -291,7 +298,7 @@ def test_a_json_file_must_hold_a_list(tmp_path: Path, text: bytes, reason: str) 
         ({"question": "q", "answer": NAN}, "missing field 'answer'"),
         ({"question": "q", "answer": NAN}, "(NaN in 'answer')"),
         ({"question": "q" * 100_001, "answer": "#### 1"}, "the question has 100001 characters"),
-        ({"question": "q", "answer": "#### \x1b[31mred"}, "must end with a number"),
+        ({"question": "q", "answer": "#### \x1b[31mred"}, "field 'answer' must be a number"),
     ],
 )
 def test_a_bad_row_is_named_with_its_reason_or_left_out_with_a_warning(
