@@ -68,20 +68,6 @@ def metrics(url: str) -> str:
         (Reply(b"", 307, {"Location": "http://h/v1"}), 1, 502, "a redirect to http://h/v1; give"),
         (Reply(b"x", headers={"Content-Encoding": "gzip"}), 1, 502, "its answer is compressed"),
     ],
-    ids=[
-        "dropped",
-        "garbage",
-        "deep",
-        "500",
-        "429",
-        "429-odd",
-        "401",
-        "403",
-        "404",
-        "200",
-        "307",
-        "packed",
-    ],
 )
 def test_a_fault_of_the_models_server_is_reported_and_the_next_request_is_answered(
     fault: Reply, tries: int, status: int, words: str
@@ -119,7 +105,7 @@ def test_a_hung_server_is_given_up_at_the_limit_of_time() -> None:
         assert gone.wait(1)
 
 
-def test_a_fault_of_a_request_for_a_stream_has_its_status() -> None:
+def test_a_fault_of_the_first_turn_is_a_400_or_429_of_a_stream_too() -> None:
     with behind(Reply(b"", 400), Reply(b"", 429, {"Retry-After": "9"})) as (url, _):
         assert chat(url, stream=True).status_code == 400
         assert chat(url, stream=True).headers["retry-after"] == "9"
@@ -304,6 +290,9 @@ def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest() -> 
             assert process.wait(30) == 0
 
 
+HERE = ["--upstream", "http://h/v1", "--model", "m"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -311,12 +300,18 @@ def test_sigterm_under_load_answers_what_ends_in_time_and_refuses_the_rest() -> 
         ([], "one of them"),
         (["--upstream", "http://h/v1"], "needs --model NAME"),
         (["--upstream", "h", "--model", "m"], "--upstream is no address"),
-        (["--upstream", "http://h/v1", "--model", "m", "--host", "0.0.0.0"], "name it with --key"),
-        (["--upstream", "http://h/v1", "--model", "m", "--key-env", "UNSET_KEY"], "is not set"),
-        (["--upstream", "http://h/v1", "--model", "m", "--max-turns", "0"], "max_turns=0 must"),
-        (["--upstream", "http://h/v1", "--model", "m", "--port", "65536"], "--port 65536: must"),
-        (["--upstream", "http://h/v1", "--model", "m", "--threshold", "2"], "must lie in [0, 1]"),
-        (["--upstream", "http://h/v1", "--model", "m", "--certificate", "none"], "no such file"),
+        ([*HERE, "--host", "0.0.0.0"], "name it with --key"),
+        ([*HERE, "--key-env", "UNSET_KEY"], "is not set"),
+        ([*HERE, "--max-turns", "0"], "max_turns=0 must"),
+        ([*HERE, "--port", "65536"], "--port 65536: must"),
+        ([*HERE, "--threshold", "2"], "must lie in [0, 1]"),
+        ([*HERE, "--certificate", "none"], "no such file"),
+        ([*HERE, "--limit", "bodies=3"], "--limit bodies=3: NAME is one of body, requests"),
+        ([*HERE, "--limit", "body=0"], "--limit body=0: must be a number above 0"),
+        ([*HERE, "--limit", "seconds=nan"], "must be a number above 0"),
+        ([*HERE, "--upstream-fields", '{"model": null}'], "--upstream-fields must map some of"),
+        ([*HERE, "--upstream-fields", "{"], "--upstream-fields is no JSON"),
+        ([*HERE, "--at-once", "0"], "at_once=0 must be above 0"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(

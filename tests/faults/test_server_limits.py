@@ -222,21 +222,3 @@ def test_an_address_without_its_version_is_a_hint(upstream: Scripted) -> None:
         said: Any = chat(url)
         assert said.status_code == 404
         assert "Not Found; the address usually ends in /v1" in said.json()["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--limit", "bodies=3"], "--limit bodies=3: NAME is one of body, requests"),
-        (["--limit", "body=0"], "--limit body=0: must be a number above 0"),
-        (["--limit", "seconds=nan"], "must be a number above 0"),
-        (["--upstream-fields", '{"model": null}'], "--upstream-fields must map some of max_tok"),
-        (["--upstream-fields", "{"], "--upstream-fields is no JSON"),
-    ],
-)
-def test_a_limit_or_field_that_is_none_is_one_line(
-    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own = ["--upstream", "http://127.0.0.1:1/v1", "--model", "m", "--port", "0", *options]
-    assert main(["serve", "--task", "countdown", *own]) == 2
-    assert words in capsys.readouterr().err
