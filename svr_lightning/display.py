@@ -82,22 +82,49 @@ def name_some(names: Sequence[str], most: int = 10) -> str:
     return plain(", ".join(names[:most]).replace("\n", " ")) + more
 
 
-def progress_line(total: float, name: str, *, done: int = 0, quiet: bool = False) -> "tqdm[Any]":
-    """A bar of at most :data:`COLUMNS` characters: counts, what its postfix says, the time left.
+class Line(tqdm):  # type: ignore[misc]
+    """A line of at most :data:`COLUMNS` characters: counts, times, and what :meth:`show` adds.
 
-    Outside of a terminal it is printed every 30 seconds at most.
+    The time left follows from the mean rate at the latest update, so that it does not rise between
+    two of them.
     """
-    return tqdm(
+
+    _rate: float | None = None
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """What tqdm writes the line from."""
+        return {**super().format_dict, "rate": self._rate}
+
+    def show(self, values: Iterable[str], done: float) -> None:
+        """Bring the line up to date, with as many of ``values`` as it has room for."""
+        if self.disable:
+            return
+        if done > self.n:
+            self._rate = (done - self.initial) / max(self.format_dict["elapsed"], 1e-9)
+        self.set_postfix_str("", refresh=False)
+        room = COLUMNS - len(str(self))
+        shown = ""
+        for value in values:
+            if len(f"{shown}, {value}") > room:
+                break
+            shown += f", {value}"
+        self.set_postfix_str(shown.removeprefix(", "), refresh=False)
+        self.update(done - self.n)
+
+
+def progress_line(total: float, name: str, *, done: int = 0, quiet: bool = False) -> Line:
+    """A :class:`Line`; outside of a terminal it is printed every 30 seconds at most."""
+    return Line(
         total=total,
         initial=done,
         desc=plain(name)[:_LONGEST_NAME],
         disable=quiet,
         file=sys.stdout,
         ncols=COLUMNS,
-        bar_format="{desc} {n_fmt}/{total_fmt}{postfix}, {elapsed}, {remaining} left",
+        bar_format="{desc} {n_fmt}/{total_fmt}, {elapsed}, {remaining} left{postfix}",
         mininterval=0.5 if sys.stdout.isatty() else _EVERY,
         miniters=0,
-        smoothing=0,
     )
 
 
@@ -129,9 +156,8 @@ class Progress:
 
             def refresh() -> None:
                 rate = self.tokens / max(time.monotonic() - started, 1e-9)
-                counts = f"{self.turns} turns, {self.in_flight} in flight, {rate:.0f} tok/s"
-                bar.set_postfix_str(counts, refresh=False)
-                bar.update(self.done - bar.n)
+                counts = (f"{rate:.0f} tok/s", f"{self.turns} turns", f"{self.in_flight} in flight")
+                bar.show(counts, self.done)
 
             yield refresh
             refresh()

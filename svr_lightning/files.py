@@ -52,6 +52,17 @@ def check_folder(folder: str | os.PathLike[str], named: str) -> None:
     )
 
 
+LFS_POINTER = "{file} is a pointer of git-lfs, not the data; run `git lfs pull` in its repository"
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Whether a file only names data that git-lfs has not fetched."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(40).startswith(b"version https://git-lfs.github.com/")
+
+
 def write_file(path: str | os.PathLike[str], parts: Iterable[str]) -> None:
     """Write ASCII text to ``path`` atomically, and create its folder.
 
@@ -83,7 +94,7 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 class LineJournal(ABC, Generic[K, V]):
-    """A file with a line for each entry, so that work goes on where a killed process was.
+    """A file with a line for each entry, so that work continues where a process was killed.
 
     Every line is handed to the system in one piece before its entry is used. A torn last line,
     which a kill leaves, is cut off.

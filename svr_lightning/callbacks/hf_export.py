@@ -3,6 +3,7 @@
 import inspect
 import json
 import shlex
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,9 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
     model.save_pretrained(folder, state_dict=state)
     if lora.is_adapted(model):
         lora.save_adapter(model, root / "adapter")
+    for written in (folder, root / "adapter"):
+        for weights in written.glob("*.safetensors"):  # which safetensors lets only the owner read
+            shutil.copymode(next(written.glob("*config.json")), weights)
     pl_module.renderer.tokenizer.save_pretrained(folder)
     _, rule = pl_module.stop_policy
     if isinstance(rule, Confident):

@@ -48,9 +48,8 @@ class Progress(ProgressBar):
     def _refresh(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._bar is not None:
             metrics = self.get_metrics(trainer, pl_module)
-            values = ", ".join(f"{name} {value}" for name, value in metrics.items())
-            self._bar.set_postfix_str(values, refresh=False)
-            self._bar.update(trainer.global_step - self._bar.n)
+            values = (f"{name} {value}" for name, value in metrics.items())
+            self._bar.show(values, trainer.global_step)
 
     def on_train_end(self, *_: Any) -> None:
         """Leave the line as it was last."""

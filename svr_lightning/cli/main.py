@@ -58,7 +58,7 @@ Configurations are given by name or as files; later ones win, and flags win over
   {program} test --config countdown_tiny --record
   {program} predict --config countdown_tiny --question "3 5 8 = 16"
 
-validate, test and predict also run a policy behind a server that speaks the OpenAI protocol. Its
+validate, test and predict also run a policy behind a server with the OpenAI protocol. Its
 key is in OPENAI_API_KEY or in the variable that --model.engine.api_key_env names:
 
   {program} test --config gsm8k --model.engine OpenAIEngine \\

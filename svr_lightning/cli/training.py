@@ -1,9 +1,7 @@
 """fit, validate, test, predict and export: LightningCLI with one error line instead of a page."""
 
 import json
-import logging
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import count, pairwise
@@ -24,7 +22,6 @@ from lightning.pytorch.cli import (
     SaveConfigCallback,
 )
 from lightning.pytorch.utilities import rank_zero_info
-from transformers.utils.logging import disable_progress_bar
 
 from svr_lightning.analysis.results import RESULTS, SAMPLES
 from svr_lightning.cli.inputs import read_questions
@@ -231,9 +228,9 @@ class SVRCommandLine(LightningCLI):
 
     def _take_questions(self, config: Namespace) -> None:
         """Make ``--question`` and ``--questions`` entries of ``data.questions``."""
-        asked = [*(config.data.questions or []), *(config.pop("question") or [])]
+        given = [*(config.data.questions or []), *(config.pop("question") or [])]
         file = config.pop("questions")
-        config.data.questions = asked + (read_questions(file) if file else [])
+        config.data.questions = given + (read_questions(file) if file else [])
         task, policy = config.data.questions_task, config.model.policy.path
         made_for = _TASK_OF_EMBEDDED.get(policy, task)
         require(
@@ -264,11 +261,11 @@ class SVRCommandLine(LightningCLI):
         """Keep what an earlier run left: a new one would empty its logs and replace its policy."""
         self._find_checkpoint()
         root = Path(self.trainer.default_root_dir)
-        if self._checkpoint_asked_for() is None:
+        if self._requested_checkpoint() is None:
             found = [*_checkpoints(self.trainer), *(p for p in [root / "policy"] if p.exists())]
             require(
                 not found,
-                f"{root} holds another run ({found[0] if found else ''}); go on with it by "
+                f"{root} holds another run ({found[0] if found else ''}); resume it with "
                 "--ckpt_path last, or give this one a --trainer.default_root_dir of its own",
             )
 
@@ -287,11 +284,11 @@ class SVRCommandLine(LightningCLI):
     def before_validate(self) -> None:
         """Refuse ``--ckpt_path`` if there is no such checkpoint."""
         require(
-            not self._server_has_the_policy() or self._checkpoint_asked_for() is None,
+            not self._server_has_the_policy() or self._requested_checkpoint() is None,
             "--ckpt_path: model.engine is a server, which has weights of its own; leave one out",
         )
         require(
-            self._checkpoint_asked_for() != "last" or bool(_checkpoints(self.trainer)),
+            self._requested_checkpoint() != "last" or bool(_checkpoints(self.trainer)),
             f"--ckpt_path last: there is no checkpoint under {self.trainer.default_root_dir}; give "
             "the run's --trainer.default_root_dir, or a file",
         )
@@ -325,19 +322,19 @@ class SVRCommandLine(LightningCLI):
         if self.trainer.is_global_zero and file.is_file():
             print(file)
 
-    def _checkpoint_asked_for(self) -> str | None:
-        asked = self.config_init[self.subcommand].get("ckpt_path")
-        return None if asked is None else str(asked)
+    def _requested_checkpoint(self) -> str | None:
+        path = self.config_init[self.subcommand].get("ckpt_path")
+        return None if path is None else str(path)
 
     def _find_checkpoint(self) -> None:
         """Give Lightning the file that ``--ckpt_path best`` means: only a training knows it."""
-        asked = self._checkpoint_asked_for()
-        if asked == "best":
+        path = self._requested_checkpoint()
+        if path == "best":
             self.config_init[self.subcommand]["ckpt_path"] = best_checkpoint(self.trainer)
-        elif asked not in (None, "last", "hpc"):
+        elif path not in (None, "last", "hpc"):
             require(
-                "://" in asked or Path(asked).exists(),
-                f"--ckpt_path {asked}: there is no such file; give a checkpoint, or last",
+                "://" in path or Path(path).exists(),
+                f"--ckpt_path {path}: there is no such file; give a checkpoint, or last",
             )
 
     def _parse_ckpt_path(self) -> None:
@@ -399,7 +396,6 @@ _KEPT_FOR_A_SERVER = (
 
 def run(command: str, about: str, arguments: list[str]) -> str | None:
     """Run a training command; returns the message of a fault that the user can fix."""
-    _quieten()
     # Reading the descriptions of fields doubles the time that the parser takes.
     explained = bool({"-h", "--help"} & {*arguments})
     set_parsing_settings(docstring_parse_attribute_docstrings=explained)
@@ -460,22 +456,3 @@ def _data_set(text: str) -> Any:
         return None
     entries = found if isinstance(found, list) else [found]
     return found if any(isinstance(one, dict) and "path" in one for one in entries) else None
-
-
-def _quieten() -> None:
-    """Drop advertisements, and warnings that speak of settings chosen here on purpose."""
-    disable_progress_bar()
-    for logger in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
-        logging.getLogger(logger).addFilter(lambda record: "Tip:" not in str(record.msg))
-    for pattern in (
-        r".*args parameter is intended.*",
-        r".*does not have many workers.*",
-        r".*your dataloader is not resumable.*",
-        r".*Total length of .* across ranks is zero.*",
-        r".*module\(s\) in eval mode.*",
-        r".*Checkpoint directory.*exists and is not empty.*",
-        r".*smaller than the logging interval.*",
-        r".*recommended to use .*sync_dist=True.*",
-        r".*isinstance\(treespec, LeafSpec\).*",
-    ):
-        warnings.filterwarnings("ignore", message=pattern)

@@ -131,7 +131,7 @@ class Evaluator:
             path = self.folder(name) / ANSWERS
             self._journal = self.engine.journal = AnswerJournal(path)
             kept = len(self._journal.entries)
-            found = f"going on with the {kept} answers in {path}; remove it to start over"
+            found = f"continuing with {kept} answers in {path}; remove it to start over"
             return found if kept else None
         if fingerprint is None:
             return None
@@ -140,7 +140,7 @@ class Evaluator:
         finished = len(journal.entries)
         if not finished:
             return None
-        return f"{path.parent}: going on after {finished} problems of an earlier start"
+        return f"{path.parent}: continuing after {finished} problems of an earlier start"
 
     def identity(self, step: int) -> dict[str, Any]:
         """All settings that decide the records of an evaluation at ``step``, for a fingerprint."""
@@ -192,7 +192,7 @@ class Evaluator:
 
         Returns:
             One record per problem, in order. A problem that does not fit the prompt budget, or
-            that a server refuses to go on with, has no turns and an ``error``; it counts as wrong.
+            that a server refuses to continue, has no turns and an ``error``; it counts as wrong.
         """
         if not problems:
             return []

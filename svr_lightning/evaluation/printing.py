@@ -28,17 +28,29 @@ _COLUMNS = {
 """By heading, the metric and its format."""
 
 
-def print_turn(problem: Problem, turn: Turn, *, name_problem: bool = False) -> None:
-    """Show a turn as soon as it ends."""
-    console = Console()
-    if turn.index == 1:
-        console.print(Text(f"\n{plain(problem.question)}", style="italic"))
-    tokens = f"{turn.completion.completion_tokens} tokens"
-    note = f"{tokens}, truncated" if turn.completion.truncated else tokens
-    if name_problem:
-        note += f"  [{plain(problem.id)}]"
-    console.print(turn_header(turn.index, turn.check, note))
-    console.print(Text(excerpt(turn.completion.text)))
+class TurnPrinter:
+    """Shows each turn as it ends, under its question: turns of several problems alternate.
+
+    Args:
+        name_problems: whether turns name their problem.
+    """
+
+    def __init__(self, *, name_problems: bool = False) -> None:
+        self._name_problems = name_problems
+        self._heading = ""
+
+    def __call__(self, problem: Problem, turn: Turn) -> None:
+        """Print one turn."""
+        console = Console()
+        if self._heading != problem.id:
+            console.print(Text(f"\n{plain(problem.question)}", style="italic"))
+            self._heading = problem.id
+        tokens = f"{turn.completion.completion_tokens} tokens"
+        note = f"{tokens}, truncated" if turn.completion.truncated else tokens
+        if self._name_problems:
+            note += f"  [{plain(problem.id)}]"
+        console.print(turn_header(turn.index, turn.check, note))
+        console.print(Text(excerpt(turn.completion.text)))
 
 
 def print_outcome(

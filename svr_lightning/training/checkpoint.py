@@ -99,7 +99,7 @@ def check_file(target: Path) -> None:
 
 
 def unreadable(target: Path, error: Exception) -> str:
-    """What is said of a checkpoint that cannot be read."""
+    """The message for a checkpoint that cannot be read."""
     return (
         f"checkpoint {target} is damaged ({typed_line(error)}); "
         "give --ckpt_path another one, or leave it out to start afresh"
@@ -200,7 +200,7 @@ def check_resumable(checkpoint: Mapping[str, Any]) -> None:
     # The optimizer itself may lie in other files.
     require(
         "lr_schedulers" in checkpoint,
-        "the checkpoint was saved with save_weights_only and a training cannot go on from it; "
+        "the checkpoint was saved with save_weights_only and a training cannot resume from it; "
         "start from the exported policy/ with model.policy.path",
     )
 

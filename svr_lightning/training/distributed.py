@@ -96,11 +96,7 @@ def check_precision(precision: str, learning_rate: float) -> None:
 
 
 class WeightsOnlyPrecision(DeepSpeedPrecision):
-    """Lightning's precision for DeepSpeed, without casts that are not needed."""
-
-    def convert_input(self, data: Any) -> Any:
-        """Advantages and the engine's log-probabilities stay in fp32."""
-        return data
+    """Lightning's precision for DeepSpeed, without its cast of the weights."""
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """DeepSpeed casts the weights itself, and leaves rotary frequencies in fp32."""
@@ -154,6 +150,8 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
             config=config,
         )
         assert isinstance(self.config, dict)
+        # Of logs alone: to find it, Lightning would read the training data in an evaluation too.
+        self.config.setdefault("train_micro_batch_size_per_gpu", 1)
         zero = self.config.get("zero_optimization", {})
         if "offload_optimizer" in zero:  # else DeepSpeed refuses torch's AdamW
             self.config.setdefault("zero_force_ds_cpu_optimizer", False)

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Engine
 from svr_lightning.evaluation.config import EvaluationConfig
 from svr_lightning.evaluation.evaluator import Evaluator
-from svr_lightning.evaluation.printing import print_outcome, print_turn
+from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.rollout.rendering import Renderer
 from svr_lightning.tasks import TASKS
@@ -38,7 +38,8 @@ from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import CSVLog
 from svr_lightning.training.policy import (
     fingerprint,
-    load_policy,
+    prepare_policy,
+    read_policy,
     stop_token_ids,
     weights_fingerprint,
 )
@@ -119,10 +120,28 @@ class PolicyModule(LightningModule):
         """Trajectories of one rollout on this process; None where nothing trains."""
         return None
 
+    def read_policy(self) -> None:
+        """Read the policy's files once; :class:`SVRTrainer` does so before it writes anything.
+
+        Raises:
+            ConfigError: if they cannot be used.
+        """
+        if not self.in_process or hasattr(self, "policy"):
+            return
+        config = self.policy_config
+        self.policy, tokenizer = read_policy(config, self.seed)
+        self.renderer = Renderer(
+            tokenizer,
+            max_prompt_tokens=config.max_prompt_tokens,
+            max_model_len=config.max_model_len,
+            chat_template_kwargs=config.chat_template_kwargs,
+        )
+
     def configure_model(self) -> None:
-        """Load the policy once, start its engine and create the evaluator."""
+        """Prepare the policy once, start its engine and create the evaluator."""
+        self.read_policy()
         if self.in_process and not hasattr(self, "serving"):
-            self._load_policy()
+            self._start_engine()
         if has_trainer(self):
             self.evaluator = self._new_evaluator()
 
@@ -151,21 +170,15 @@ class PolicyModule(LightningModule):
         finally:
             self.evaluation, self.evaluator = own
 
-    def _load_policy(self) -> None:
+    def _start_engine(self) -> None:
         config = self.policy_config
         device = "cpu" if not has_trainer(self) else self.trainer.strategy.root_device.type
-        self.policy, tokenizer = load_policy(config, self.seed, device, trains=self.trains)
-        self.renderer = Renderer(
-            tokenizer,
-            max_prompt_tokens=config.max_prompt_tokens,
-            max_model_len=config.max_model_len,
-            chat_template_kwargs=config.chat_template_kwargs,
-        )
+        prepare_policy(self.policy, config, self.seed, device, trains=self.trains)
         # Before there is an optimizer: an engine may measure the free memory for its KV cache.
         self.serving = PolicyEngine(
             self.policy,
             self.engine,
-            stop_token_ids=stop_token_ids(self.policy, tokenizer),
+            stop_token_ids=stop_token_ids(self.policy, self.renderer.tokenizer),
             max_model_len=config.max_model_len,
             device_type=device,
             trajectories=self.trajectories_per_engine,
@@ -211,7 +224,7 @@ class PolicyModule(LightningModule):
 
     def predict_step(self, batch: list[Problem], batch_idx: int) -> list[dict[str, Any]]:
         """Answer the user's questions, showing each turn as it comes; the records as JSON."""
-        show = partial(print_turn, name_problem=len(batch) > 1)
+        show = TurnPrinter(name_problems=len(batch) > 1)
         (source,) = self.data.sources["predict"]
         records = self.evaluator.solve(batch, source.name, source.max_completion_tokens, show)
         for record in records:

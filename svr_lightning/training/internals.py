@@ -6,10 +6,12 @@ fails where a new version no longer has it, or calls it with other arguments.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.loops.fetchers import _DataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.strategies import DeepSpeedStrategy
@@ -59,6 +61,10 @@ class HookedTrainer(Trainer):
         with self.running():
             return super()._run(*args, **kwargs)
 
+    def save_alone(self, path: Path) -> None:
+        """Save a checkpoint without waiting for other processes; the first one writes it."""
+        self.strategy.save_checkpoint(self._checkpoint_connector.dump_checkpoint(False), path)
+
 
 class CPUDeepSpeed(DeepSpeedStrategy):
     """Lightning's DeepSpeed strategy with hooks for CPUs and for what precision means."""
@@ -86,6 +92,12 @@ def save_at_the_end(callback: ModelCheckpoint, step: int) -> None:
     """Save ``last`` when the run ends: Lightning would keep any earlier save."""
     if callback._last_global_step_saved != step:
         callback._last_checkpoint_saved = ""
+
+
+def keep_within(logger: Logger, folder: str) -> None:
+    """Make a W&B logger that was given no folder write to ``folder``: its own is the current."""
+    if isinstance(logger, WandbLogger) and logger.save_dir == ".":
+        logger._save_dir = logger._wandb_init["dir"] = folder
 
 
 def has_trainer(module: LightningModule) -> bool:

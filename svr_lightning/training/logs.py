@@ -185,8 +185,9 @@ REMAINS = 0.25
 """Stops below this part of their initial share count as lost."""
 
 ADVICE = (
-    "self-verification has collapsed into uniform doubt: CORRECT is said of {now.says_correct:.0%} "
-    "of the turns ({start.says_correct:.0%} at the start), {now.would_stop:.0%} would stop, and "
+    "self-verification has collapsed into uniform doubt: the verdict is CORRECT in "
+    "{now.says_correct:.0%} of the turns ({start.says_correct:.0%} at the start), "
+    "{now.would_stop:.0%} would stop, and "
     "confidence (spread {now.spread:.2f}) does not tell right from wrong (AUROC {now.auroc:.2f}). "
     "A lower Brier score is no success here. Try a lower model.optimizer.lr, the recipe SVRPlus "
     "(credit for each section), easier problems, or a supervised warm start whose self-checks say "
@@ -227,6 +228,24 @@ def has_collapsed(start: SelfVerification, now: SelfVerification) -> bool:
         and now.says_correct < start.says_correct / 2
         and now.auroc < INFORMATIVE_AUROC
     )
+
+
+NOTHING_RIGHT = (
+    "no answer of the rollout is correct. Likely causes: references in another form than answers "
+    "are read in, a prompt or chat template that the model does not know, too hard problems"
+)
+NOTHING_FINISHED = (
+    "every completion of the rollout is cut off. Likely causes: the token that ends the model's "
+    "turns is not among its eos_token_id, a prompt or chat template that the model does not know, "
+    "a model.sampling.max_completion_tokens that is too low"
+)
+
+
+def nothing_to_learn(stats: Mapping[str, float]) -> str | None:
+    """What is probably wrong with a rollout without a finished or a correct answer."""
+    if stats.get("train/truncated") == 1:
+        return NOTHING_FINISHED
+    return NOTHING_RIGHT if stats.get("train/accuracy") == 0 else None
 
 
 class CollapseWatch:

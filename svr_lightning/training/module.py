@@ -51,6 +51,7 @@ from svr_lightning.training.logs import (
     MAXIMA,
     CollapseWatch,
     CSVLog,
+    nothing_to_learn,
     peak_memory,
     rollout_stats,
     seconds_now,
@@ -140,7 +141,7 @@ class SVRModule(PolicyModule):
         self.groups: list[Group] = []
         """Of the latest rollout, for observers."""
         self._collapse = CollapseWatch()
-        self._prompt_shown = False
+        self._prompt_shown = self._warned_of_nothing = False
 
     # --- before the first step ------------------------------------------------------------------
 
@@ -227,6 +228,11 @@ class SVRModule(PolicyModule):
             if isinstance(logger, CSVLog):
                 logger.keep(lambda step, _: step <= self.global_step)
         self.serving.start_watching()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Remember what a checkpoint of an interrupted run holds of the loop."""
+        loop = self.trainer.fit_loop
+        loop.resumable = loop.state_dict()  # type: ignore[attr-defined]
 
     # --- one rollout ----------------------------------------------------------------------------
 
@@ -399,12 +405,14 @@ class SVRModule(PolicyModule):
         return norm
 
     def _watch(self, stats: dict[str, float], step: int) -> None:
-        """Warn of a collapse and of an engine with other weights; show the latest rollout.
+        """Warn of a rollout without signal, a collapse, an engine with other weights; show values.
 
         Raises:
             RuntimeError: if the engine's log-probabilities are not numbers.
         """
-        if warning := self._collapse.note(stats):
+        nothing = None if self._warned_of_nothing else nothing_to_learn(stats)
+        self._warned_of_nothing |= nothing is not None
+        for warning in filter(None, (nothing, self._collapse.note(stats))):
             rank_zero_warn(f"optimizer step {step}: {warning}")
         gap = stats["engine/logprob_diff"]
         # Later updates of a rollout differ from what sampled it, and top_p cuts a distribution.

@@ -5,7 +5,7 @@ A policy is a folder, a hub id, the embedded checkpoint, or a tiny model with ra
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
+from svr_lightning.display import name_some
 from svr_lightning.engines import lora
 from svr_lightning.engines.vllm_weights import VISION
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import ConfigError, one_line, require
+from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.rollout.rendering import end_of_turn
 from svr_lightning.training.config import LoRAConfig, PolicyConfig
 from svr_lightning.training.kernels import use_kernels
@@ -48,8 +50,19 @@ def load_policy(
     """Load a model with fp32 weights and its tokenizer, for a ``device`` of this type.
 
     Raises:
-        ConfigError: if the checkpoint cannot be found or read, its context is too short, the loss
-            does not support its architecture, or it cannot compute as configured.
+        ConfigError: as :func:`read_policy` does, or if it cannot compute as configured.
+    """
+    model, tokenizer = read_policy(config, seed)
+    prepare_policy(model, config, seed, device, trains=trains)
+    return model, tokenizer
+
+
+def read_policy(config: PolicyConfig, seed: int) -> tuple[Any, Any]:
+    """A model with fp32 weights on the CPU, and its tokenizer.
+
+    Raises:
+        ConfigError: if the checkpoint cannot be found or read or lacks a weight, its context is
+            too short, or the loss does not support its architecture.
     """
     tokenizer = load_tokenizer(config)
     if config.path == RANDOM_HYBRID:
@@ -57,6 +70,17 @@ def load_policy(
     else:
         model = _read_model(config)
     _check(model, config)
+    return model, tokenizer
+
+
+def prepare_policy(
+    model: Any, config: PolicyConfig, seed: int, device: str, *, trains: bool
+) -> None:
+    """Select kernels for a ``device`` of this type, and what trains.
+
+    Raises:
+        ConfigError: if it cannot compute as configured.
+    """
     freeze_vision(model)
     use_kernels(model, config.liger, device, trains=trains)
     if config.lora is not None:
@@ -64,7 +88,6 @@ def load_policy(
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()  # Layers recompute in training mode only; Lightning keeps the mode.
-    return model, tokenizer
 
 
 def load_tokenizer(config: PolicyConfig) -> Any:
@@ -129,13 +152,31 @@ def _read_model(config: PolicyConfig) -> Any:
         # Lightning calls this with its device as the default one, for which transformers would
         # need a further package.
         with torch.device("cpu"):
-            return AutoModelForCausalLM.from_pretrained(source, **options)
+            model, found = AutoModelForCausalLM.from_pretrained(
+                source, output_loading_info=True, **options
+            )
     except Exception as error:
         raise ConfigError(_unreadable("model", source, error)) from error
+    _require_all_weights(source, found["missing_keys"], found["unexpected_keys"])
+    return model
+
+
+def _require_all_weights(source: str, missing: Iterable[str], unknown: Iterable[str]) -> None:
+    """Refuse a checkpoint without some weights, which transformers would draw at random."""
+    absent, other = sorted(missing), sorted(unknown)
+    instead = f"; it has others, such as {one_line(other[0])}" if other else ""
+    require(
+        not absent,
+        f"model.policy.path={source!r}: the checkpoint lacks {len(absent)} of the model's weights "
+        f"({name_some(absent, 3)}){instead}. Save it again with all weights under "
+        "the names that transformers gives them",
+    )
 
 
 def _unreadable(what: str, source: str, error: Exception) -> str:
     reason = str(error).strip().splitlines() or [type(error).__name__]
+    if pointers := [path for path in Path(source).glob("*") if is_lfs_pointer(path)]:
+        return f"model.policy.path={source!r}: {LFS_POINTER.format(file=pointers[0].name)}"
     if not Path(source).exists() and any(w in reason[0] for w in ("connect", "not a local folder")):
         return (
             f"model.policy.path={source!r} is no folder here, and the hub or its cache does not "

@@ -6,16 +6,21 @@ lie between two of the loop's batches: checkpoints, validations, limits and stop
 rollouts and are counted in them.
 """
 
+import logging
 import math
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from transformers.utils.logging import disable_progress_bar
 
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, require
@@ -26,6 +31,7 @@ from svr_lightning.training.internals import (
     Fetcher,
     FitLoop,
     HookedTrainer,
+    keep_within,
     save_at_the_end,
 )
 from svr_lightning.training.logs import CSVLog
@@ -36,15 +42,23 @@ class RolloutFetcher(Fetcher):
     """Turns batches of problems into rollouts.
 
     Resuming is lazy: Lightning sets ``fetched`` after it made the iterator, so the problems that
-    the checkpoint already covers are skipped when the first rollout is asked for.
+    the checkpoint already covers are skipped when the first rollout is requested.
+
+    Args:
+        collect: from problems to a rollout.
+        interrupted: whether the run is to end before the next one.
     """
 
-    def __init__(self, collect: Callable[[list[Problem]], Any]) -> None:
+    def __init__(
+        self, collect: Callable[[list[Problem]], Any], interrupted: Callable[[], bool]
+    ) -> None:
         super().__init__()
-        self._collect = collect
+        self._collect, self._interrupted = collect, interrupted
         self._batches_read = 0
 
     def __next__(self) -> tuple[Any, int, int]:
+        if self._interrupted():
+            raise KeyboardInterrupt
         if self.length is not None and self.fetched >= self.length:
             self.done = True
             raise StopIteration
@@ -71,6 +85,8 @@ class RolloutFitLoop(FitLoop):
     """Lightning's fit loop with rollouts between its data and its batches."""
 
     trainer: Any
+    resumable: dict[str, Any] | None = None
+    """The loop's state after the latest rollout that was trained on; None before training."""
 
     @property
     def within_rollout(self) -> bool:
@@ -101,6 +117,11 @@ class RolloutFitLoop(FitLoop):
                 use_rates(optimizer, one.scheduler, module.optimizer_config)
         super().run()
 
+    def on_run_start(self) -> None:
+        """Begin to train."""
+        super().on_run_start()
+        self.resumable = self.state_dict()
+
     def setup_data(self) -> None:
         """Wrap the fetcher of problems.
 
@@ -116,7 +137,7 @@ class RolloutFitLoop(FitLoop):
         if stock is before or stock is None:
             return
         module, interval = self.trainer.lightning_module, self.trainer.val_check_interval
-        fetcher = RolloutFetcher(module.collect)
+        fetcher = RolloutFetcher(module.collect, lambda: self.trainer.interrupt_waits)
         fetcher.setup(stock.combined_loader)
         iter(fetcher)
         self.fetcher = fetcher
@@ -140,7 +161,7 @@ class RolloutFitLoop(FitLoop):
         }
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
-        """Check that the run can go on from here.
+        """Check that the run can resume from here.
 
         Raises:
             ConfigError: naming a setting that makes it another run.
@@ -166,6 +187,14 @@ class RolloutFitLoop(FitLoop):
         super().on_run_end()
 
 
+_MOVED = {
+    "gradient_clip_val": "model.optimizer.gradient_clip_val",
+    "gradient_clip_algorithm": "model.optimizer.gradient_clip_val, which limits the norm",
+    "accumulate_grad_batches": "model.micro_batch_size, of which a step accumulates all it needs",
+}
+"""Options of Lightning's trainer that the module has instead."""
+
+
 class SVRTrainer(HookedTrainer):
     """Lightning's Trainer, with three defaults of its own.
 
@@ -175,6 +204,8 @@ class SVRTrainer(HookedTrainer):
     """
 
     fit_loop: RolloutFitLoop
+    interrupt_waits = False
+    """Whether Ctrl-C was pressed during the optimizer steps of a rollout, which are finished."""
 
     def __init__(
         self,
@@ -185,6 +216,11 @@ class SVRTrainer(HookedTrainer):
         limit_predict_batches: int | float | None = None,
         **kwargs: Any,
     ) -> None:
+        _quieten()
+        for name, now in _MOVED.items():
+            value = kwargs.get(name)
+            unset = value is None or (name == "accumulate_grad_batches" and value == 1)
+            require(unset, f"trainer.{name}={value} has no effect here; set {now}")
         root = kwargs.get("default_root_dir") or "runs/default"
         check_folder(root, f"trainer.default_root_dir={root}")
         kwargs |= {
@@ -209,6 +245,9 @@ class SVRTrainer(HookedTrainer):
         kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
         super().__init__(*args, **kwargs)
         self.fit_loop = RolloutFitLoop(self, self.fit_loop)
+        self.precision_plugin.convert_input = _unchanged  # type: ignore[method-assign]
+        for logger in self.loggers:
+            keep_within(logger, root)
         for saver in self.savers:
             if saver.dirpath is None:
                 saver.dirpath = str(Path(root).absolute() / "checkpoints")
@@ -243,15 +282,60 @@ class SVRTrainer(HookedTrainer):
     @contextmanager
     def running(self) -> Iterator[None]:
         """Errors of one process end all; an interrupted training says how to resume."""
-        # Lightning advises every module with manual optimisation to save before its step.
-        warnings.filterwarnings("ignore", message="Using ModelCheckpoint with manual optimization")
         try:
-            with failing_together(self):
+            with failing_together(self), self._finishing_updates():
+                self._read_before_writing()
                 yield
         except KeyboardInterrupt:
             if self.state.fn == "fit":
+                self._save_interrupted()
                 rank_zero_info(self._resume_hint())
             raise
+
+    def _read_before_writing(self) -> None:
+        """Find faults of the data and of the policy before loggers and callbacks write files."""
+        if (data := getattr(self, "datamodule", None)) is not None:
+            data.setup(self.state.fn)
+        if (read := getattr(self.lightning_module, "read_policy", None)) is not None:
+            read()
+
+    @contextmanager
+    def _finishing_updates(self) -> Iterator[None]:
+        """Within it, Ctrl-C lets the optimizer steps of a rollout finish, and a second one not."""
+
+        def interrupt(*_: Any) -> None:
+            if not self.fit_loop.within_rollout or self.interrupt_waits:
+                raise KeyboardInterrupt
+            self.interrupt_waits = True
+            rank_zero_info("finishing the optimizer step, then saving; Ctrl-C again ends at once")
+
+        self.interrupt_waits = False
+        own = signal.getsignal(signal.SIGINT)
+        theirs = own is not signal.default_int_handler or current_thread() is not main_thread()
+        if self.state.fn != "fit" or theirs:
+            yield
+            return
+        signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, own)
+
+    def _save_interrupted(self) -> None:
+        """Save ``last`` as it was after the latest rollout that was trained on.
+
+        Other processes may be anywhere, so that the first one saves alone; DeepSpeed cannot.
+        """
+        shared = self.world_size > 1 and isinstance(self.strategy, DeepSpeedStrategy)
+        state, savers = self.fit_loop.resumable, self.savers
+        if state is None or self.fit_loop.within_rollout or shared or not savers:
+            return
+        saver = savers[0]
+        path = Path(str(saver.dirpath)) / f"{saver.CHECKPOINT_NAME_LAST}{saver.FILE_EXTENSION}"
+        saver.last_model_path = str(path)
+        self.fit_loop.load_state_dict(state)
+        if not self.fast_dev_run:  # type: ignore[attr-defined]
+            self.save_alone(path)
 
     def _resume_hint(self) -> str:
         """How to resume an interrupted run."""
@@ -260,6 +344,39 @@ class SVRTrainer(HookedTrainer):
         if not saved:
             return f"{interrupted}; there is no checkpoint yet, so start the run again"
         return f"{interrupted}; the same command with --ckpt_path last resumes from {saved[0]}"
+
+
+def _quieten() -> None:
+    """Drop advertisements, and warnings about settings that are chosen here."""
+    disable_progress_bar()
+    for logger in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
+        logging.getLogger(logger).addFilter(_is_no_tip)
+    for pattern in _EXPECTED:
+        warnings.filterwarnings("ignore", message=pattern)
+
+
+_EXPECTED = (
+    # Lightning advises every module with manual optimisation to save before its step.
+    "Using ModelCheckpoint with manual optimization",
+    ".*args parameter is intended.*",
+    ".*does not have many workers.*",
+    ".*your dataloader is not resumable.*",
+    ".*Total length of .* across ranks is zero.*",
+    r".*module\(s\) in eval mode.*",
+    ".*Checkpoint directory.*exists and is not empty.*",
+    ".*smaller than the logging interval.*",
+    ".*recommended to use .*sync_dist=True.*",
+    r".*isinstance\(treespec, LeafSpec\).*",
+)
+
+
+def _is_no_tip(record: logging.LogRecord) -> bool:
+    return "Tip:" not in str(record.msg)
+
+
+def _unchanged(batch: Any) -> Any:
+    """Problems have no tensors; advantages and the engine's log-probabilities stay in fp32."""
+    return batch
 
 
 def _as_list(value: Any) -> list[Any]:

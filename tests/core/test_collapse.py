@@ -46,7 +46,7 @@ def test_a_collapse_is_named_once_with_what_to_try() -> None:
     said = [watch.note(_stats(seen)) for seen in rollouts]
     (warning,) = filter(None, said)
     assert said.index(warning) == 2 * WINDOW - 1  # as soon as a whole window is seen
-    assert "of 10% of the turns (90% at the start)" in warning
+    assert "in 10% of the turns (90% at the start)" in warning
     for advice in ("model.optimizer.lr", "SVRPlus", "warm start", "docs/results.md"):
         assert advice in warning
 

@@ -11,7 +11,7 @@ from svr_lightning.callbacks.rollout_log import RolloutLog, print_extremes
 from svr_lightning.core.stopping import Confident
 from svr_lightning.core.types import Problem, Trajectory
 from svr_lightning.evaluation.adaptive import trajectory_record
-from svr_lightning.evaluation.printing import print_outcome, print_turn
+from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.dialogues import SelfVerifying
 from svr_lightning.recipes.svr import SVR
@@ -57,7 +57,7 @@ def test_a_terminal_is_shown_no_control_character_and_no_markup_is_obeyed(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = trajectory(text)
-    print_turn(one.problem, one.turns[0], name_problem=True)
+    TurnPrinter(name_problems=True)(one.problem, one.turns[0])
     print_outcome(trajectory_record(one, "toy"), Confident())
     print_extremes([group(text)], step=1)
     shown = capsys.readouterr().out

@@ -71,7 +71,7 @@ def test_an_evaluation_killed_and_started_again_leaves_the_same_files(
     journal.write_bytes(content + b'{"dataset": "held_out", "id": "tor')  # the line being written
     with caplog.at_level(logging.INFO):
         assert main(arguments(tmp_path)) == 0
-    assert f"going on after {finished} problems" in caplog.text
+    assert f"continuing after {finished} problems" in caplog.text
     assert files(evaluation) == whole
 
 

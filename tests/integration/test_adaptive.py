@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ from svr_lightning.evaluation.evaluator import (
     warn_of_faults,
     warn_of_missing_self_checks,
 )
-from svr_lightning.evaluation.printing import print_outcome
+from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
 from svr_lightning.recipes.grpo import GRPO
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import GradingError
@@ -300,6 +301,16 @@ def test_the_terminal_names_the_real_reason_of_a_stop(
     assert len(record["turns"]) == len(turns)
     print_outcome(*records_of([record]), rule)
     assert why in " ".join(capsys.readouterr().out.split())
+
+
+def test_every_turn_is_shown_under_its_own_question(capsys: pytest.CaptureFixture[str]) -> None:
+    adaptive(at_places(opinionated), on_turn=TurnPrinter(name_problems=True))
+    shown = " ".join(capsys.readouterr().out.split())
+    turns = list(re.finditer(r" tokens \[(\w)\]", shown))
+    assert len(turns) == 3 + 4 + 4
+    for turn in turns:
+        above = {one.id: shown.rfind(one.question, 0, turn.start()) for one in PROBLEMS}
+        assert max(above, key=above.__getitem__) == turn[1]
 
 
 def test_an_answer_that_cannot_be_graded_is_wrong_and_says_why(

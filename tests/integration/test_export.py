@@ -46,6 +46,8 @@ def test_an_exported_policy_loads_and_decodes_greedily(tmp_path: Path) -> None:
     generation = GenerationConfig.from_pretrained(tmp_path / "policy")
     assert (generation.eos_token_id, generation.do_sample) == ([3, 7], False)
     assert generation.max_new_tokens == 32
+    modes = {oct(file.stat().st_mode) for file in (tmp_path / "policy").iterdir()}
+    assert len(modes) == 1  # whoever can read the configuration can read the weights
 
 
 def test_an_exported_policy_says_where_it_stops(tmp_path: Path) -> None:

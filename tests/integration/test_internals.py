@@ -21,6 +21,11 @@ PRIVATE = {
     ),
     "lightning.pytorch.callbacks.ModelCheckpoint._last_checkpoint_saved": "as above",
     "lightning.pytorch.Trainer._run": "an error of one process ends all of them",
+    "lightning.pytorch.Trainer._checkpoint_connector": (
+        "an interrupted process saves without waiting for the others"
+    ),
+    "lightning.pytorch.loggers.WandbLogger._save_dir": "files lie in the run's folder",
+    "lightning.pytorch.loggers.WandbLogger._wandb_init": "as above",
     "lightning.pytorch.LightningModule._trainer": "whether a module has a trainer, without raising",
     "lightning.pytorch.strategies.DeepSpeedStrategy._precision_plugin": (
         "inputs stay in fp32, and DeepSpeed casts the weights itself"

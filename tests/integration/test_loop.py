@@ -1,4 +1,4 @@
-"""The fit loop: rollouts in, Lightning's own automatic optimisation out."""
+"""The fit loop: one rollout, then its optimizer steps."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from svr_lightning.training.config import (
     OptimizerConfig,
     PolicyConfig,
 )
-from svr_lightning.training.logs import CSVLog
+from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
 from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from tests.commands import jsonl, logged
@@ -399,21 +399,41 @@ def test_the_comparison_shows_what_the_self_check_is_worth_at_equal_tokens(
     assert list((tmp_path / "eval" / "fresh").glob("*.svg"))
 
 
-def test_an_interrupted_run_says_how_to_go_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("command", "precision"),
+    [("validate", "bf16-true"), ("test", "bf16-true"), ("predict", "bf16-true"), ("test", 64)],
+)
+def test_an_evaluation_runs_in_every_precision(
+    tmp_path: Path, command: str, precision: Any
 ) -> None:
-    class Interrupt(Callback):
-        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-            if trainer.global_step == 2:
-                raise KeyboardInterrupt
+    sets = data().sources["val"]
+    one = trainer(tmp_path, precision=precision, limit_val_batches=1.0)
+    getattr(one, command)(module(), datamodule=data(test=sets, predict=sets[0]))
+    assert (tmp_path / "eval" / command / "samples.jsonl").is_file()
 
-    keep = ModelCheckpoint(every_n_train_steps=1, save_top_k=0, save_last=True)
-    with caplog.at_level("INFO"), pytest.raises((SystemExit, KeyboardInterrupt)):
-        trainer(tmp_path, Interrupt(), keep, enable_checkpointing=True).fit(module(), data())
-    assert "interrupted after optimizer step 2; the same command with --ckpt_path last" in (
-        caplog.text
-    )
-    assert (tmp_path / "checkpoints" / "last.ckpt").is_file()
+
+def test_a_step_without_a_finished_or_a_correct_answer_is_warned_of_once(tmp_path: Path) -> None:
+    short = module(sampling=Decoding(max_completion_tokens=2))
+    with pytest.warns(UserWarning, match="every completion of the rollout is cut off") as found:
+        trainer(tmp_path, max_steps=2).fit(short, data())
+    (line,) = [str(one.message) for one in found if "is cut off" in str(one.message)]
+    assert line.startswith("optimizer step 1: ")
+    for cause in ("eos_token_id", "chat template", "max_completion_tokens"):
+        assert cause in line
+    assert nothing_to_learn({"train/truncated": 0.5, "train/accuracy": 0.0}) == NOTHING_RIGHT
+    assert nothing_to_learn({"train/truncated": 0.5, "train/accuracy": 0.1}) is None
+    assert nothing_to_learn({}) is None
+
+
+def test_a_trainer_option_that_the_module_has_is_named_by_the_modules_key(tmp_path: Path) -> None:
+    for name, value, now in (
+        ("gradient_clip_val", 1.0, "model.optimizer.gradient_clip_val"),
+        ("gradient_clip_algorithm", "norm", "model.optimizer.gradient_clip_val"),
+        ("accumulate_grad_batches", 4, "model.micro_batch_size"),
+    ):
+        with pytest.raises(ConfigError, match=f"trainer.{name}={value} has no effect.*set {now}"):
+            trainer(tmp_path, **{name: value})
+    trainer(tmp_path, accumulate_grad_batches=1)
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:

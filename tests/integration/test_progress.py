@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from svr_lightning.callbacks import Progress as TrainingProgress
-from svr_lightning.display import Progress
+from svr_lightning.display import Progress, progress_line
 from tests.scripted import PROBLEMS, at_places, evaluator, says, words
 from tests.small_fit import data, module, trainer
 
@@ -39,7 +39,7 @@ def test_an_evaluation_counts_its_turns_and_the_tokens_that_were_generated(
     (progress,) = made
     assert (progress.done, progress.total, progress.turns, progress.in_flight) == (3, 3, 6, 0)
     assert progress.tokens == 6 * len(said)
-    assert "toy 3/3, 6 turns, 0 in flight, " in capsys.readouterr().out
+    assert re.search(r"toy 3/3, .* tok/s, 6 turns, 0 in flight", capsys.readouterr().out)
 
 
 def test_a_training_shows_its_steps_in_eighty_columns(
@@ -49,5 +49,27 @@ def test_a_training_shows_its_steps_in_eighty_columns(
     run.fit(module(), data())
     lines = re.split(r"[\r\n]+", capsys.readouterr().out)
     (line,) = [row for row in lines if row.startswith("step 2/2")]
-    assert re.match(r"step 2/2, reward -?\d+\.\d\d, accuracy \d\.\d\d, \d\d:\d\d, ", line)
+    times = r"\d\d:\d\d, 00:00 left"
+    assert re.match(rf"step 2/2, {times}, reward -?\d+\.\d\d, accuracy \d\.\d\d", line)
     assert len(line) <= 80
+
+
+def test_values_without_room_are_left_out_whole() -> None:
+    with progress_line(1000, "step") as bar:
+        bar.show([f"value_{n} 0.12" for n in range(9)], 100)
+        line = str(bar)
+    assert line.startswith("step 100/1000, 00:")
+    assert len(line) <= 80
+    assert line.endswith(" 0.12")
+
+
+def test_the_time_left_does_not_rise_between_two_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    with progress_line(10, "step") as bar:
+        now = bar.start_t
+        monkeypatch.setattr(bar, "_time", lambda: now)
+        left = []
+        for seconds, done in ((60, 1), (100, 1), (119, 1), (120, 2)):
+            now = bar.start_t + seconds
+            bar.show([], done)
+            left += re.findall(r"(\S+) left", str(bar))
+    assert left == ["09:00", "09:00", "09:00", "08:00"]

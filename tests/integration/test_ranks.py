@@ -10,7 +10,7 @@ import torch
 from svr_lightning.errors import ConfigError
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy, check_precision, own_strategy
 from tests import forked
-from tests.commands import TINY, refused
+from tests.commands import SMALL, TINY, jsonl, refused
 from tests.faults.runs import MEASURED
 from tests.rank_trainings import CLIP, LORA, LR, train
 from tests.tolerance import assert_same_steps
@@ -180,6 +180,21 @@ def test_lightnings_own_object_and_stage_3_are_refused() -> None:
         SVRDeepSpeedStrategy(config={"zero_optimization": {"stage": 3}})
     with pytest.raises(ConfigError, match="fp16 leaves updates out"):
         SVRDeepSpeedStrategy(config={"zero_optimization": {"stage": 2}, "fp16": {"enabled": True}})
+
+
+def test_an_evaluation_under_deepspeed_needs_neither_training_data_nor_an_optimizer(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("deepspeed")
+    tested = '[{name: dev, task: countdown, path: "embedded:countdown-tiny", split: dev, limit: 2}]'
+    words = (
+        *("test", *SMALL, "--trainer.strategy", "deepspeed_stage_2", "--data.test", tested),
+        *("--data.train", "{name: gone, task: countdown, path: ./gone.jsonl}"),
+        *("--model.optimizer.lr", "1e9", "--trainer.default_root_dir", str(tmp_path / "run")),
+    )
+    log = tmp_path / "log"
+    assert forked.wait(forked.start(log, *words)) == 0, log.read_text()[-2000:]
+    assert len(jsonl(tmp_path / "run" / "eval" / "test" / "samples.jsonl")) == 2
 
 
 def test_without_deepspeed_its_strategy_is_one_line_that_says_what_to_install(

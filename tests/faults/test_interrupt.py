@@ -1,0 +1,122 @@
+"""Ctrl-C saves a checkpoint, and the run resumes as if nothing had happened."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from svr_lightning.core.types import Problem
+from svr_lightning.training.module import Rollout, SVRModule
+from svr_lightning.training.sources import DataSource
+from tests.commands import jsonl
+from tests.small_fit import data, module, same, trainer, weights
+
+
+class Cut(SVRModule):
+    """Interrupted once: in a rollout, in a validation, or by a signal within an update."""
+
+    place: tuple[str, int] | None = None
+    """Where, and after how many optimizer steps."""
+
+    def _is_here(self, name: str) -> bool:
+        here = self.place == (name, self.global_step)
+        self.place = None if here else self.place
+        return here
+
+    def collect(self, problems: list[Problem]) -> Rollout:
+        if self._is_here("rollout"):
+            raise KeyboardInterrupt
+        return super().collect(problems)
+
+    def training_step(self, rollout: Rollout, batch_idx: int) -> None:
+        if self._is_here("update"):
+            os.kill(os.getpid(), signal.SIGINT)
+        super().training_step(rollout, batch_idx)
+
+    def validation_step(self, *args: Any, **options: Any) -> None:
+        if self._is_here("validation"):
+            raise KeyboardInterrupt
+        super().validation_step(*args, **options)
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c() -> Iterator[None]:
+    """As in a fresh process: Lightning ignores further signals after an interrupt."""
+    own = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, own)
+
+
+def run(folder: Path, place: tuple[str, int] | None = None, resume: Path | None = None) -> Cut:
+    """Two epochs of three steps with three validations; a checkpoint is saved at the end only."""
+    saver = ModelCheckpoint(every_n_train_steps=100, save_top_k=0, save_last=True)
+    one = trainer(
+        folder,
+        saver,
+        enable_checkpointing=True,
+        max_epochs=2,
+        limit_val_batches=1.0,
+        val_check_interval=2,
+        check_val_every_n_epoch=None,
+    )
+    few = DataSource(name="train", task="countdown", path="embedded:countdown-tiny", limit=6)
+    model = module()
+    model.__class__, model.place = Cut, place
+    one.fit(model, data(train=few), ckpt_path=resume)
+    assert one.global_step == 6
+    return model
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Cut]:
+    """The run without an interrupt."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, run(folder)
+
+
+@pytest.mark.parametrize(
+    ("place", "saved"),
+    [
+        (("rollout", 0), 0),
+        (("rollout", 2), 2),
+        (("rollout", 3), 3),
+        (("update", 1), 2),
+        (("validation", 2), 2),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else "",
+)
+def test_an_interrupted_run_saves_a_checkpoint_and_resumes_with_the_same_end(
+    tmp_path: Path,
+    whole: tuple[Path, Cut],
+    caplog: pytest.LogCaptureFixture,
+    place: tuple[str, int],
+    saved: int,
+) -> None:
+    with caplog.at_level("INFO"), pytest.raises((SystemExit, KeyboardInterrupt)):
+        run(tmp_path, place)
+    said = f"interrupted after optimizer step {saved}; the same command with --ckpt_path last"
+    assert said in caplog.text
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    resumed = run(tmp_path, resume=tmp_path / "checkpoints" / "last.ckpt")
+    folder, uncut = whole
+    assert same(weights(resumed), weights(uncut))
+    for step in (2, 4, 6):
+        name = f"eval/step-{step:06d}/samples.jsonl"
+        assert jsonl(tmp_path / name) == jsonl(folder / name)
+
+
+def test_a_run_that_was_interrupted_before_it_began_is_told_to_start_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SVRModule, "configure_model", interrupt)
+    with caplog.at_level("INFO"), pytest.raises((SystemExit, KeyboardInterrupt)):
+        run(tmp_path)
+    assert "there is no checkpoint yet, so start the run again" in caplog.text
+    assert not (tmp_path / "checkpoints").exists()
