@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from svr_lightning.analysis.records import MAX_COUNT, Count, SampleRecord, TurnR
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError, field_error, one_line, require
+from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 
 _ROUNDING = 1e-9  # by which another program's confidence may leave [0, 1]
 
@@ -22,7 +24,7 @@ class _Row(Struct):
     id: str
     confidence: float
     correct: bool
-    turn: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None = None
+    turn: Annotated[int, Meta(ge=0, le=MAX_COUNT)] | None = None
     tokens: Count = 0
     cluster: str | None = None
 
@@ -38,8 +40,8 @@ def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
     Args:
         path: of the log.
         columns: ``NAME=COLUMN`` for names of :data:`LOG_COLUMNS` that the log calls otherwise. Rows
-            of one problem are its turns, which are numbered by ``turn``; ``tokens`` and ``cluster``
-            may be missing, and ``turn`` if every problem has one row.
+            of one problem are its turns, which ``turn`` numbers from 1, or all from 0; ``tokens``
+            and ``cluster`` may be missing, and ``turn`` if every problem has one row.
 
     Raises:
         ConfigError: naming the file and the row that cannot be used.
@@ -48,6 +50,7 @@ def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
     turns: dict[str, list[TurnRecord]] = {}
     clusters: dict[str, str | None] = {}
     read = 0
+    require(not is_lfs_pointer(path), f"{path}: {LFS_POINTER.format(file=path.name)}")
     try:
         for values in _rows(path):
             _add_turn(turns, clusters, _row(values, names), names["id"])
@@ -57,6 +60,8 @@ def load_log(path: Path, columns: Sequence[str] = ()) -> TurnTable:
     except (ValueError, csv.Error) as error:
         raise ConfigError(f"{path}, row {read + 1}: {one_line(error)}") from error
     require(bool(turns), f"{path}: there are no rows in it")
+    if any(turn.turn == 0 for one in turns.values() for turn in one):
+        turns = {name: [replace(t, turn=t.turn + 1) for t in one] for name, one in turns.items()}
     try:
         records = [
             SampleRecord(
@@ -109,9 +114,12 @@ def _row(values: Any, names: Mapping[str, str]) -> _Row:
         raise ValueError("the row is no object with columns")
     texts = {name: str(values.get(column, "")).strip() for name, column in names.items()}
     texts = {k: v for k, v in texts.items() if v not in ("", "nan", "NaN", "None")}
-    if absent := [names[one] for one in ("id", "confidence", "correct") if one not in texts]:
-        has = ", ".join(map(str, values))
-        raise ValueError(f"no {', '.join(absent)}; the row has {one_line(has)}; see --columns")
+    for name in ("id", "confidence", "correct"):
+        if name not in texts and names[name] in values:
+            raise ValueError(f"{names[name]} is empty; fill it in, or leave the row out")
+        if name not in texts:
+            has = one_line(", ".join(map(str, values)))
+            raise ValueError(f"no {names[name]}; the row has {has}; see --columns")
     whole = {k: v if k in ("id", "cluster") else v.removesuffix(".0") for k, v in texts.items()}
     try:
         row = convert(whole, _Row, strict=False)
@@ -143,7 +151,7 @@ def _add_turn(
     clusters[name] = known or row.cluster
     found.append(
         TurnRecord(
-            turn=row.turn or 1,
+            turn=1 if row.turn is None else row.turn,
             text="",
             answer=None,
             correct=row.correct,

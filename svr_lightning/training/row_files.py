@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from svr_lightning.errors import one_line
+from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 
 SUFFIXES = (".json", ".jsonl", ".jsonl.gz", ".parquet", ".csv")
 
@@ -34,6 +35,8 @@ def file_rows(path: Path) -> list[RawRow]:
         ValueError: if the file cannot be read.
     """
     name = path.name.lower()
+    if is_lfs_pointer(path):
+        raise ValueError(LFS_POINTER.format(file=path.name))
     if not name.endswith(SUFFIXES):
         raise ValueError(f"{path.name} is none of {', '.join(SUFFIXES)}")
     read = _json_lines if ".jsonl" in name else _json_list if ".json" in name else _table
@@ -82,6 +85,8 @@ def _table(file: Path) -> Iterator[tuple[str, Any]]:
         import pandas
 
         table = pandas.read_csv(file, keep_default_na=False, na_values=[""], skip_blank_lines=True)
+        if not isinstance(table.index, pandas.RangeIndex):  # it would take a cell for a label
+            raise ValueError("rows have more cells than the header; quote cells with a comma")
         rows = [
             {name: _cell(cell) for name, cell in row.items()}
             for row in table.to_dict(orient="records")

@@ -20,7 +20,9 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError, one_line, require, typed_line
+from svr_lightning.files import LFS_POINTER, is_lfs_pointer
 from svr_lightning.tasks import Task, get_task
+from svr_lightning.tasks.grading import check_reference
 from svr_lightning.training.row_files import SUFFIXES, RawRow, file_rows
 
 OnBadRow = Literal["error", "skip"]
@@ -62,7 +64,7 @@ class DataSource:
     limit: int | None = None
     """Only the first rows, after ``select``."""
     orders: int = 2
-    """Of the embedded Countdown: in how many orders of its numbers each problem is asked."""
+    """Of the embedded Countdown: in how many orders of its numbers each problem occurs."""
     columns: dict[str, str] | None = None
     """For columns that the task expects and the data set names otherwise: the task's name, then
     the data set's, as in ``{question: problem_text}``."""
@@ -124,10 +126,14 @@ def load_problems(source: DataSource, on_bad_row: OnBadRow = "error") -> list[Pr
     if bad:
         found = f"{source.label}: {len(bad)} of {len(rows)} rows cannot be used: {_listed(bad)}"
         require(
+            bool(problems),
+            f"{found}. No row is left: check the task, and name the columns of its fields, as in "
+            "columns: {question: COLUMN, answer: COLUMN}",
+        )
+        require(
             on_bad_row == "skip",
             f"{found}. Mend them, or leave them out with data.on_bad_row: skip",
         )
-        require(bool(problems), f"{found}. No row is left: check the task and the columns")
         rank_zero_only(log.warning)(f"{found}. They are left out (data.on_bad_row: skip)")
     return problems
 
@@ -198,9 +204,10 @@ def _problem(row: RawRow, source: DataSource, task: Task) -> Problem:
     value |= dict.fromkeys(absent)
     try:
         problem = task.from_row(value)
+        check_reference(problem)
     except ValueError as error:
         if absent:
-            raise ValueError(f"{error} (NaN in {', '.join(map(repr, absent))})") from None
+            raise ValueError(f"{error} (empty: {', '.join(map(repr, absent))})") from None
         raise
     cluster = value.get("cluster")
     cluster = "" if cluster is None else str(cluster).strip()
@@ -242,19 +249,41 @@ def _dataset_rows(source: DataSource, local: Path) -> list[RawRow]:
         raise ValueError(f"there is no such file or folder (looked from {Path.cwd()}); fix path")
     import datasets
 
+    if folder and (pointer := next(filter(is_lfs_pointer, local.rglob("*")), None)):
+        raise ValueError(LFS_POINTER.format(file=pointer))
+    if folder and (saved := _saved_to_disk(local, source.split)) is not None:
+        return _selected(source, saved)
     path = str(local) if folder else source.path
     where = {"data_dir" if folder else "name": source.subset, "split": source.split}
     where |= {} if folder else {"revision": source.revision}
     try:
         table = datasets.load_dataset(path, **where)
     except Exception as error:  # between here and the hub every fault has a class of its own
-        asked = ", ".join([repr(path), *(f"{name}={value!r}" for name, value in where.items())])
+        request = ", ".join([repr(path), *(f"{name}={value!r}" for name, value in where.items())])
         cure = "the files" if folder else "path, subset, split and the network, or use a local copy"
         fault = typed_line(error.__cause__ or error).rstrip(".")
-        raise ValueError(f"load_dataset({asked}) raised {fault}. Check {cure}") from error
+        raise ValueError(f"load_dataset({request}) raised {fault}. Check {cure}") from error
+    return _selected(source, table)
+
+
+def _selected(source: DataSource, table: Any) -> list[RawRow]:
     indices = _chosen(source, len(table))
     picked = table.select(indices)
     return [RawRow(i, f"row {i}", row) for i, row in zip(indices, picked, strict=True)]
+
+
+def _saved_to_disk(folder: Path, split: str) -> Any:
+    """What ``save_to_disk`` wrote: the data set, or this split of it; None for other folders."""
+    if not any((folder / name).is_file() for name in ("state.json", "dataset_dict.json")):
+        return None
+    import datasets
+
+    table = datasets.load_from_disk(str(folder))
+    if not isinstance(table, datasets.DatasetDict):
+        return table
+    if split not in table:
+        raise ValueError(f"split {split!r} is none of {', '.join(table)}")
+    return table[split]
 
 
 def countdown_split(pool: int, part: CountdownSplit) -> list[int]:

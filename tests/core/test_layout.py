@@ -1,6 +1,8 @@
 """The structure of the source: imports run one way, and files and functions stay small."""
 
 import ast
+import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -139,3 +141,17 @@ def test_the_wheel_holds_packages_of_svr_lightning_alone() -> None:
     packages = project["tool"]["setuptools"]["packages"]
     assert packages
     assert {name.split(".")[0] for name in packages} == {"svr_lightning"}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_lint_installs_its_own_environment_once_and_never_that_of_the_tests(tmp_path: Path) -> None:
+    def commands() -> str:
+        made = ["make", "--dry-run", "lint", f"VENV={tmp_path}"]
+        return subprocess.run(made, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert "[lint]" in commands()
+    assert "vllm" not in commands()
+    (tmp_path / ".lint").touch()
+    os.utime(tmp_path / ".lint", (0, 0))  # older than pyproject.toml
+    assert "pip install" not in commands()
+    assert "ruff check" in commands()

@@ -75,10 +75,11 @@ def test_the_example_log_is_certified_by_one_command(
             [],
             "log.jsonl, row 1: no correct; the row has id, confidence",
         ),
-        ({"id": "", "confidence": 0.5, "correct": 1}, [], "log.jsonl, row 1: no id"),
-        ({"id": 1, "confidence": math.nan, "correct": 1}, [], "log.jsonl, row 1: no confidence"),
+        ({"id": "", "confidence": 0.5, "correct": 1}, [], "row 1: id is empty; fill it in"),
+        ({"id": 1, "confidence": math.nan, "correct": 1}, [], "row 1: confidence is empty"),
+        ({"id": 1, "confidence": None, "correct": 1}, [], "confidence is empty; fill it in, or"),
         ({"id": 1, "confidence": 0.5, "correct": 1, "turn": 2}, [], "numbered from 1; found 2"),
-        ({"id": 1, "confidence": 0.5, "correct": 1, "turn": 0}, [], "turn=0: Expected `int` >= 1"),
+        ({"id": 1, "confidence": 0.5, "correct": 1, "turn": -1}, [], "turn=-1: Expected `int` >="),
         (
             {"id": 1, "confidence": 0.5, "correct": 1, "tokens": "x"},
             [],
@@ -203,3 +204,23 @@ def test_a_promise_on_early_stops_is_refused_of_a_log_with_one_turn_each(
     (line,) = capsys.readouterr().err.splitlines()
     assert "no answer could break the promise pse at most 0.05 with T_max = 1" in line
     assert "promise --max-wrong-accepted instead" in line
+
+
+def test_turns_may_be_numbered_from_zero(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    rows = [{"id": "a", "turn": turn, "confidence": 0.5, "correct": turn} for turn in (0, 1)]
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert load_log(log).correct.tolist() == [[False, True]]
+
+
+def test_a_pointer_of_git_lfs_is_no_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    with pytest.raises(ConfigError, match=r"log\.csv is a pointer of git-lfs.*git lfs pull"):
+        load_log(log)
+
+
+def test_a_confidence_that_rounding_puts_above_one_is_one(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text(f"id,confidence,correct,note\na,1.0000000000000002,1,{'x' * 200_000}\n")
+    assert load_log(log).confidence.tolist() == [[1.0]]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 
 from svr_lightning.errors import ConfigError
@@ -193,14 +194,14 @@ class Hub:
 
     def load_dataset(self, path: str, **asked: Any) -> Any:
         self.asked = {"path": path, **asked}
-        return pytest.importorskip("datasets").Dataset.from_list(self.rows)
+        return datasets.Dataset.from_list(self.rows)
 
 
 def test_a_hub_data_set_is_asked_for_by_name_split_and_revision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hub = Hub([{key: row[key] for key in ("question", "answer")} for row in ROWS])
-    monkeypatch.setattr(pytest.importorskip("datasets"), "load_dataset", hub.load_dataset)
+    monkeypatch.setattr(datasets, "load_dataset", hub.load_dataset)
     source = DataSource(
         name="gsm8k",
         task="gsm8k",
@@ -222,7 +223,6 @@ def test_a_hub_data_set_is_asked_for_by_name_split_and_revision(
 def test_an_unreachable_hub_is_one_line_that_says_what_was_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     message = error_of(DataSource(name="g", task="gsm8k", path="nobody/no-such-set", subset="main"))
@@ -296,7 +296,7 @@ def test_a_json_file_must_hold_a_list(tmp_path: Path, text: bytes, reason: str) 
             "field 'question' must be text that is not blank",
         ),
         ({"question": "q", "answer": NAN}, "missing field 'answer'"),
-        ({"question": "q", "answer": NAN}, "(NaN in 'answer')"),
+        ({"question": "q", "answer": NAN}, "(empty: 'answer')"),
         ({"question": "q" * 100_001, "answer": "#### 1"}, "the question has 100001 characters"),
         ({"question": "q", "answer": "#### \x1b[31mred"}, "field 'answer' must be a number"),
     ],
@@ -318,6 +318,53 @@ def test_a_bad_row_is_named_with_its_reason_or_left_out_with_a_warning(
     assert len(caplog.messages) == 1
     assert reason in caplog.messages[0]
     assert "left out" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("column", ["answer", "cot"])
+def test_a_reference_that_its_own_grader_calls_wrong_is_refused_with_its_row(
+    tmp_path: Path, column: str
+) -> None:
+    row = {"question": "2+3?", "answer": "x" * 3000 if column == "answer" else "5", "cot": "}{"}
+    path = write_lines(tmp_path / "rows.jsonl", [row])
+    source = DataSource(name="x", task="math", path=str(path), columns={"answer": column})
+    assert "rows.jsonl:1: the reference " in (message := error_of(source))
+    assert "does not equal itself" in message
+
+
+def test_rows_that_all_lack_a_field_are_told_how_to_name_their_columns(tmp_path: Path) -> None:
+    for name, text in (
+        ("rows.jsonl", '{"prompt": "1+1?", "gold": "#### 2"}\n' * 9),
+        ("rows.csv", "question;answer\n1+1?;2\n"),
+    ):
+        (tmp_path / name).write_text(text)
+        message = error_of(gsm8k(tmp_path / name))
+        assert "missing field 'question'; the row has [" in message
+        assert message.endswith("as in columns: {question: COLUMN, answer: COLUMN}")
+
+
+def test_what_save_to_disk_wrote_is_read_by_split(tmp_path: Path) -> None:
+    table = datasets.Dataset.from_list(ROWS)
+    table.save_to_disk(tmp_path / "one")
+    assert len(load_problems(gsm8k(tmp_path / "one"))) == len(ROWS)
+    datasets.DatasetDict(train=table, test=table.select([0])).save_to_disk(tmp_path / "two")
+    assert len(load_problems(replace(gsm8k(tmp_path / "two"), split="test"))) == 1
+    message = error_of(replace(gsm8k(tmp_path / "two"), split="dev"))
+    assert message.endswith("split 'dev' is none of train, test")
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.parquet", "rows.jsonl.gz"])
+def test_a_pointer_of_git_lfs_is_named_with_its_cure(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "data" / name
+    file.parent.mkdir()
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    for path in (file, file.parent):
+        assert f"{name} is a pointer of git-lfs" in error_of(gsm8k(path))
+
+
+def test_a_csv_row_with_more_cells_than_the_header_is_refused(tmp_path: Path) -> None:
+    """Its first cell would become a label, and every other one slip to the left."""
+    (tmp_path / "rows.csv").write_text("question,answer\n1+1?, please,#### 2\n")
+    assert "quote cells with a comma" in error_of(gsm8k(tmp_path / "rows.csv"))
 
 
 def test_nan_in_a_column_nobody_reads_is_no_fault(tmp_path: Path) -> None:
@@ -349,7 +396,7 @@ def test_repeated_ids_are_an_error_even_where_bad_rows_are_skipped(tmp_path: Pat
 def test_a_source_without_usable_rows_is_an_error(tmp_path: Path) -> None:
     assert "there are no rows in it" in error_of(gsm8k(write_lines(tmp_path / "a.jsonl", [])))
     bad = gsm8k(write_lines(tmp_path / "b.jsonl", [{"nums": [1]}]))
-    assert "No row is left: check the task and the columns" in error_of(bad, "skip")
+    assert "No row is left: check the task, and name the columns" in error_of(bad, "skip")
 
 
 @pytest.mark.parametrize(
@@ -372,7 +419,6 @@ def test_settings_are_checked_before_anything_is_read(
 
 
 def test_the_countdown_split_is_what_the_datasets_package_draws() -> None:
-    datasets = pytest.importorskip("datasets")
     pool = 51_500
     table = datasets.Dataset.from_dict({"row": range(pool)})
     shuffled = table.shuffle(seed=42)["row"][:]
