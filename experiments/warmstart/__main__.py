@@ -1,6 +1,9 @@
-"""``python -m experiments.warmstart --task countdown --out FOLDER``: teach by demonstrations.
+"""``python -m experiments.warmstart``: teach a policy the form of its turns by demonstrations.
 
-A tokenizer and a small policy are made from nothing: this builds what ships with the package.
+With ``--task countdown`` or ``word_problems`` alone it makes a tokenizer and a small policy from
+nothing: this builds what ships with the package. With ``--rows FILE --model FOLDER`` it teaches a
+language model on questions and answers of your own, of the task ``math``, ``gsm8k`` or a class
+path whose rows have an answer that can be written down.
 """
 
 import argparse
@@ -9,11 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from experiments.warmstart import countdown, word_problems
+from experiments.warmstart import countdown, rows, word_problems
 from experiments.warmstart.attempts import Lesson
 from experiments.warmstart.embedded import build_tokenizer, new_model
 from experiments.warmstart.training import save, train
+from svr_lightning.errors import ConfigError
 from svr_lightning.tiny.word_problems import NAMES
 
 
@@ -36,23 +41,37 @@ TASKS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:
-    """Train on the task's lessons and save a checkpoint folder; returns the losses."""
+    """Train on the lessons and save a checkpoint folder; returns the losses."""
     parser = argparse.ArgumentParser(prog="python -m experiments.warmstart", description=__doc__)
     add = parser.add_argument
-    add("--task", choices=TASKS, default="countdown")
+    add("--task", default="countdown", help=f"{' or '.join(TASKS)}; with --rows the task of these")
+    add("--rows", type=Path, help="file of questions and answers, as a data source has it")
+    add("--model", type=Path, help="with --rows: folder of the language model to teach")
     add("--out", type=Path, required=True, help="folder for the checkpoint")
-    add("--steps", type=int, help="optimizer steps of each lesson; default: its own")
+    add("--steps", type=int, help="optimizer steps of each lesson; default: its own, of rows 100")
+    add("--rate", type=float, default=2e-5, help="with --rows: peak learning rate")
     add("--seed", type=int, default=0, help="of weights and demonstrations")
     add("--informative", type=float, default=1.0, help="what self-checks know: 0 nothing, 1 all")
     options = parser.parse_args(arguments)
+    if options.rows is None and options.task not in TASKS:
+        parser.error(f"--task {options.task} needs --rows; without, it is {' or '.join(TASKS)}")
+    if (options.rows is None) != (options.model is None):
+        parser.error("--rows and --model go together")
     torch.set_num_threads(1)
-    task = TASKS[options.task]
-    lessons = task.lessons(options.informative)
     torch.manual_seed(options.seed)
-    last = lessons[-1].demonstrations
-    tokenizer = build_tokenizer(last.stream(options.seed), **task.tokenizer)
-    model = new_model(tokenizer, options.seed, layers=task.layers)
-    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
+    if options.rows is None:
+        model, tokenizer, lessons = _from_nothing(options)
+    else:
+        try:
+            taught = rows.demonstrations(options.rows, options.task)
+        except ConfigError as error:
+            parser.error(str(error))
+        options.steps = options.steps or 100
+        lessons = (
+            Lesson(demonstrations=taught, steps=0, rate=options.rate, batch=16, check_weight=1.0),
+        )
+        tokenizer = AutoTokenizer.from_pretrained(options.model)
+        model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     losses: list[float] = []
     for number, lesson in enumerate(lessons):
         losses += train(
@@ -66,6 +85,17 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
         )
     save(model, tokenizer, options.out)
     return losses
+
+
+def _from_nothing(options: argparse.Namespace) -> tuple[Any, Any, tuple[Lesson, ...]]:
+    """The model and the tokenizer of a policy that ships, and its lessons."""
+    task = TASKS[options.task]
+    lessons = task.lessons(options.informative)
+    last = lessons[-1].demonstrations
+    tokenizer = build_tokenizer(last.stream(options.seed), **task.tokenizer)
+    model = new_model(tokenizer, options.seed, layers=task.layers)
+    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
+    return model, tokenizer, lessons
 
 
 if __name__ == "__main__":

@@ -71,7 +71,8 @@ class Attempt:
     @property
     def text(self) -> str:
         """The completion up to the end of its answer."""
-        return f"<think>{self.reasoning}</think>\n<answer>{self.answer}</answer>"
+        thought = f"<think>{self.reasoning}</think>\n" if self.reasoning else ""
+        return f"{thought}<answer>{self.answer}</answer>"
 
 
 class Solver(Protocol):
