@@ -46,3 +46,12 @@ def logged(folder: Path) -> dict[str, dict[int, float]]:
         for row in csv.DictReader(stream):
             found.setdefault(row["key"], {})[int(row["step"])] = float(row["value"] or "nan")
     return found
+
+
+def sampled(folder: Path, step: int, key: str = "text") -> dict[tuple[str, int], list[Any]]:
+    """What each turn of a step's trajectories has under ``key``, by problem and sample."""
+    return {
+        (line["id"], line["sample"]): [turn[key] for turn in line["turns"]]
+        for line in jsonl(folder / "rollouts.jsonl")
+        if line["step"] == step
+    }

@@ -8,7 +8,7 @@
 # minutes, from the checkout; FILE is one that survives a machine that goes away:
 #
 #   A, without vLLM: bash FOLDER/install.sh base
-#     PYTHONPATH=FOLDER/site:. python3 -m pytest -p no:cacheprovider -m gpu tests/gpu -k "update or resumes" --gpu-report FILE
+#     PYTHONPATH=FOLDER/site:. python3 -m pytest -p no:cacheprovider -m gpu tests/gpu -k "fresh_lengths or resumes" --gpu-report FILE
 #   B: bash FOLDER/install.sh vllm, then the same with -k parity
 #   C: the same with -k "full_depth or card or server"
 #

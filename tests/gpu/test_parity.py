@@ -16,6 +16,7 @@ from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.training.update import batch_of, completion_logprobs
 from tests.gpu.conftest import DEVICE
 from tests.gpu.report import Figures, alone
+from tests.requests import finish
 from tools.bench.workloads import GIB, TEMPERATURE, precision, seconds
 from tools.shapes import qwen3_5, random_model
 
@@ -55,20 +56,17 @@ class Parity:
             sampling = Decoding(max_completion_tokens=self._tokens, temperature=TEMPERATURE)
             seed = version + number
             self._engine.submit(Request(id=number, prompt_ids=prompt, sampling=sampling, seed=seed))
-        outputs: list[Any] = []
-        while len(outputs) < len(self._prompts):
-            outputs += self._engine.step()
-        outputs.sort(key=lambda output: output.id)
+        outputs = finish(self._engine, len(self._prompts))
         return [
             Sample(
                 prompt_ids=prompt,
-                completion_ids=output.token_ids,
-                logprobs=output.logprobs,
+                completion_ids=outputs[number].token_ids,
+                logprobs=outputs[number].logprobs,
                 advantage=0.0,
-                group_id=str(output.id),
-                policy_version=output.version,
+                group_id=str(number),
+                policy_version=version,
             )
-            for prompt, output in zip(self._prompts, outputs, strict=True)
+            for number, prompt in enumerate(self._prompts)
         ]
 
     @torch.no_grad()

@@ -12,6 +12,7 @@ import pytest
 
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.policy import load_policy, weights_fingerprint
+from tests.commands import sampled
 from tests.gpu.conftest import DEVICE
 from tests.gpu.policy import Policy, question
 from tests.gpu.report import ROOT, Figures, kill_group
@@ -33,10 +34,10 @@ def test_a_shipped_configuration_trains_and_validates_at_full_depth(
     assert run.steps() == 2
     found = sorted(path.parent.name for path in run.folder.glob("eval/*/results.json"))
     assert found == ["step-000001", "step-000002"]
-    curves = run.curves()
-    assert min(curves["train/grad_norm"][1]) > 0
-    assert max(curves["engine/changed_frac"][1]) > 0.1
-    lengths = {len(text) for texts in run.sampled(1).values() for text in texts}
+    curves = run.logged()
+    assert min(curves["train/grad_norm"].values()) > 0
+    assert max(curves["engine/changed_frac"].values()) > 0.1
+    lengths = {len(text) for texts in sampled(run.folder, 1).values() for text in texts}
     assert len(lengths) > 2  # as with a real policy, micro-batches differ in shape
     run.finish(figures, "validate", seconds=180)
     assert (run.folder / "eval" / "validate" / "results.json").is_file()
@@ -68,9 +69,9 @@ def test_a_killed_training_resumes_from_its_checkpoint_and_samples_the_same(
         while process.poll() is None and run.steps() < KILLED_AFTER:
             time.sleep(0.05)
         assert process.returncode is None, "it ended before it could be killed"
-    before = run.sampled(KILLED_AFTER)
+    before = sampled(run.folder, KILLED_AFTER)
     run.finish(figures, "fit", "--ckpt_path", "last", seconds=240)
-    again = run.sampled(KILLED_AFTER)
+    again = sampled(run.folder, KILLED_AFTER)
     same = sum(again[key] == texts for key, texts in before.items()) / len(before)
     figures("same_rollouts", same, note="share of the killed step's trajectories, drawn once more")
     assert run.steps() == KILLED_AFTER + 1
@@ -87,7 +88,7 @@ def test_adapters_train_on_the_layer_for_a_small_card(
         run.changes["model"]["engine"] = eager_engine(cpu=True)
     run.finish(figures, "fit", seconds=300)
     assert run.steps() == 2
-    assert min(run.curves()["train/grad_norm"][1]) > 0
+    assert min(run.logged()["train/grad_norm"].values()) > 0
 
 
 def test_a_policy_answers_behind_a_server(policy: Policy, figures: Figures, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Real commands on every visible GPU: their configuration, their process, their log."""
 
-import csv
 import json
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import yaml
 from svr_lightning.core.types import Sample
 from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.svr import SVR
+from tests.commands import logged
 from tests.gpu.policy import Policy, question
 from tests.gpu.report import ROOT, Figures, kill_group
 
@@ -108,36 +108,20 @@ class Run:
         self.report(figures)
         figures(command, time.perf_counter() - began, "s", "the whole command")
 
-    def curves(self) -> dict[str, tuple[list[int], list[float]]]:
-        """What ``metrics.csv`` has, as far as it is written."""
-        file = self.folder / "metrics.csv"
-        found: dict[str, tuple[list[int], list[float]]] = {}
-        for row in csv.DictReader(file.open(newline="")) if file.exists() else ():
-            if row["value"]:
-                steps, values = found.setdefault(row["key"], ([], []))
-                steps.append(int(row["step"]))
-                values.append(float(row["value"]))
-        return found
+    def logged(self) -> dict[str, dict[int, float]]:
+        """By key, the values of steps that are written so far."""
+        return logged(self.folder) if (self.folder / "metrics.csv").exists() else {}
 
     def steps(self) -> int:
         """The last optimizer step of which something is logged, or 0."""
-        return max((steps[-1] for steps, _ in self.curves().values()), default=0)
+        return max((max(values) for values in self.logged().values()), default=0)
 
     def report(self, figures: Figures) -> None:
         """The values of everything that is logged, by step, where there are new ones."""
-        for key, (steps, values) in self.curves().items():
-            if key.startswith(SHOWN) and self._reported.get(key) != len(steps):
-                self._reported[key] = len(steps)
-                figures(key, dict(zip(steps, values, strict=True)), note="by step")
-
-    def sampled(self, step: int) -> dict[tuple[str, int], list[str]]:
-        """The texts of a step's trajectories, by problem and sample."""
-        lines = [json.loads(line) for line in (self.folder / "rollouts.jsonl").open()]
-        return {
-            (line["id"], line["sample"]): [turn["text"] for turn in line["turns"]]
-            for line in lines
-            if line["step"] == step
-        }
+        for key, values in self.logged().items():
+            if key.startswith(SHOWN) and self._reported.get(key) != len(values):
+                self._reported[key] = len(values)
+                figures(key, values, note="by step")
 
 
 def eager_engine(cpu: bool) -> dict[str, Any]:

@@ -77,6 +77,22 @@ def test_the_first_set_has_what_the_package_its_strategy_and_its_server_import()
     assert "vllm==0.32.0 torch==2.13.0 " in script
 
 
+def test_the_calls_of_the_plan_run_each_test_of_a_gpu_once() -> None:
+    calls = re.findall(r'-k (?:"([\w ]+)"|(\w+))', BUNDLE.read_text(encoding="utf-8"))
+    tests = {
+        f"{path.stem}::{name}"
+        for path in (ROOT / "tests" / "gpu").glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.M)
+    }
+    chosen = [
+        {name for name in tests if any(word in name for word in (either or one).split(" or "))}
+        for either, one in calls
+    ]
+    assert len(calls) == 3
+    assert set.union(*chosen) == tests
+    assert sum(map(len, chosen)) == len(tests)
+
+
 def test_parts_carried_to_another_folder_are_joined_and_installed_set_by_set(
     tmp_path: Path,
 ) -> None:

@@ -84,6 +84,6 @@ def plain() -> Served:
 def rounding(run: Path) -> float:
     """What it explains in a log-probability of the trained policy."""
     model = AutoModelForCausalLM.from_pretrained(run / "policy")
-    said = json.loads((run / "rollouts.jsonl").read_text().splitlines()[-1])["turns"][-1]["text"]
-    ids = AutoTokenizer.from_pretrained(run / "policy")(said, return_tensors="pt").input_ids
+    text = json.loads((run / "rollouts.jsonl").read_text().splitlines()[-1])["turns"][-1]["text"]
+    ids = AutoTokenizer.from_pretrained(run / "policy")(text, return_tensors="pt").input_ids
     return of_logprobs(model, model(ids).logits[0])

@@ -19,7 +19,7 @@ from tests.vllm.inspecting import inspect_here
 
 CARDS = {"A100 of 80 GB": ((8, 0), 80), "H100 of 80 GB": ((9, 0), 80), "H200": ((9, 0), 141)}
 TRAJECTORIES = 128
-SECOND_GPU = "what is said of a policy on the second GPU"
+SECOND_GPU = "the error of a policy on the second GPU"
 THEIR_OWN = "what vLLM chooses on an H200"
 
 
@@ -102,9 +102,7 @@ def found(**options: Any) -> dict[str, Any]:
         "version_2": config.use_v2_model_runner,
         "prefill": linear._resolve_gdn_prefill_backend(config)[1],
         "sequences": config.scheduler_config.max_num_seqs,
-        "chunked_prefill": config.scheduler_config.enable_chunked_prefill,
         "prefix_caching": config.cache_config.enable_prefix_caching,
-        "graphs": str(config.compilation_config.cudagraph_mode),
         "largest_graph": max(config.compilation_config.cudagraph_capture_sizes),
         "states": str(config.cache_config.mamba_ssm_cache_dtype),
         "hash": config.compute_hash(),

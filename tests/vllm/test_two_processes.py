@@ -7,12 +7,11 @@ back into the queue.
 import signal
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import forked
-from tests.commands import jsonl, logged
+from tests.commands import jsonl, logged, sampled
 from tests.faults.runs import differences, wait_for
 from tests.models import tiny_qwen3
 from tests.scripted import TOKENIZER
@@ -97,15 +96,6 @@ def whole(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The uninterrupted training."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     return finish(start(policy, folder, *ZERO2, tasks=2), folder)
-
-
-def sampled(folder: Path, step: int, key: str = "text") -> dict[tuple[str, int], list[Any]]:
-    """The texts of a step's trajectories, by problem and sample."""
-    return {
-        (line["id"], line["sample"]): [turn[key] for turn in line["turns"]]
-        for line in jsonl(folder / "rollouts.jsonl")
-        if line["step"] == step
-    }
 
 
 def test_two_processes_roll_out_and_evaluate_what_one_would(alone: Path, whole: Path) -> None:

@@ -70,8 +70,8 @@ def test_greedy_inference_through_a_server_equals_that_in_this_process(
     ]
     assert results[0]["datasets"] == results[1]["datasets"]
     config = results[1]["config"]
-    asked = config["model"]["engine"]["init_args"]
-    assert (asked["base_url"], asked["model_name"]) == (server, "tiny")
+    engine = config["model"]["engine"]["init_args"]
+    assert (engine["base_url"], engine["model_name"]) == (server, "tiny")
     assert config["model"]["evaluation"]["stop"]["init_args"]["threshold"] == 0.96
     assert config["graders"] == results[0]["config"]["graders"]
 
@@ -86,9 +86,9 @@ def test_greedy_answers_through_the_proxy_are_those_of_an_evaluation_turn_by_tur
     expected = evaluation.solve(PROBLEMS, "test")
     with serving(in_front_of(server, rule=rule, max_turns=3, max_completion_tokens=120)) as url:
         for problem, record in zip(PROBLEMS, expected, strict=True):
-            asked = [{"role": "user", "content": problem.question}]
-            said = chat(url, messages=asked, model="svr").json()
-            found = [(turn["text"], turn["completion_tokens"]) for turn in said["svr"]["turns"]]
+            messages = [{"role": "user", "content": problem.question}]
+            answer = chat(url, messages=messages, model="svr").json()
+            found = [(turn["text"], turn["completion_tokens"]) for turn in answer["svr"]["turns"]]
             assert found == [(turn.text, turn.completion_tokens) for turn in record.turns]
             assert len(found) == 3
 
