@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
@@ -50,7 +51,8 @@ def number(value: float) -> str:
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
     """A table of plain texts: the first column is aligned left, all others right."""
-    table = Table(title=Text(title, style="bold") if title else None, title_justify="left")
+    heading = Text(title, style="bold") if title else None
+    table = Table(title=heading, title_justify="left", box=SIMPLE, padding=(0, 1), pad_edge=False)
     for index, name in enumerate(columns):
         table.add_column(Text(name), justify="right" if index else "left")
     for row in rows:
