@@ -126,16 +126,16 @@ def report(
         write_recordings(folder / FILE, [*found.values()])
     ordered = [found[row.name] for row in rows.rows_of(options.task) if row.name in found]
     every = [Judged(one) for one in ordered]
-    results = {"rows": row_entries(every), "budgets": budget_entries(every)}
-    results["claims"] = claim_entries(every)
+    entries, budgets, claims = row_entries(every), budget_entries(every), claim_entries(every)
+    results = {"rows": entries, "budgets": budgets, "claims": claims}
     write_json(folder / "results.json", results)
     write_file(folder / "table.md", [table_md(results)])
     picture = Path("docs" if options.published is None else folder)
     write_file(
         picture / f"miniature-{options.task}.svg",
-        [svg(figure.budgets, results["budgets"]["curves"])],
+        [svg(figure.budgets, budgets["curves"])],
     )
-    print(f"{folder / 'table.md'}: {len(results['rows'])} rows")
+    print(f"{folder / 'table.md'}: {len(entries)} rows")
 
 
 def _seeds(one: Seeds | None) -> tuple[int, ...]:

@@ -124,7 +124,7 @@ def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
 
 
 def ratio_resamples(
-    ratios: Mapping[str, tuple[Floats, Floats]], counts: NDArray[np.int32]
+    ratios: Mapping[str, tuple[Floats, Floats]], counts: NDArray[Any]
 ) -> dict[str, Floats]:
     """[R] resamples of metrics that are a sum over problems divided by another.
 
@@ -140,7 +140,7 @@ def ratio_resamples(
 
 def level_resamples(
     turns: Mapping[str, NDArray[Any]],
-    counts: NDArray[np.int32],
+    counts: NDArray[Any],
     statistics: Callable[[ConfidenceCounts], Mapping[str, Floats]],
 ) -> dict[str, Floats]:
     """[R] resamples of statistics of turns' confidences, such as AUROC or ECE.

@@ -114,7 +114,7 @@ def options_of(
 def total_tokens(table: TurnTable, outcome: Endings) -> Floats:
     """[N] prompt and completion tokens of all turns up to the stop."""
     spent = (table.prompt_tokens + table.completion_tokens) * table.observed(outcome)
-    return spent.sum(1).astype(float)
+    return np.asarray(spent.sum(1), dtype=np.float64)
 
 
 def outcomes(

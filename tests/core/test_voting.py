@@ -17,7 +17,7 @@ from tests.trajectories import pool, vote
 
 def accuracy(answers: str, k: int | None = None, resamples: int = 4000) -> float:
     k = k or len(answers)
-    return vote([pool("x", answers)], [k], resamples)["toy"][f"maj@{k}"]
+    return float(vote([pool("x", answers)], [k], resamples)["toy"][f"maj@{k}"])
 
 
 @pytest.mark.parametrize(

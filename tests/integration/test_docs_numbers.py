@@ -41,12 +41,12 @@ def interval(low: float, high: float, form: str = ".3f") -> str:
 
 def gap(value: Any, name: str = "difference") -> str:
     """A difference with its interval, as the pages write it."""
-    return f"{value[name]:+.3f} {interval(*value['ci95'], '+.3f')}"
+    return f"{value[name]:+.3f} {interval(*value['ci95'], form='+.3f')}"
 
 
 def main_gap(seed: str) -> str:
     worth = MAIN_JOB[seed]["check_value"]
-    return f"{worth['gap']:+.3f} {interval(*worth['gap_ci95'], '+.3f')}"
+    return f"{worth['gap']:+.3f} {interval(*worth['gap_ci95'], form='+.3f')}"
 
 
 def ways(seed: str) -> list[tuple[str, str, str]]:

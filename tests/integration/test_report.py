@@ -73,9 +73,9 @@ def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Pat
     found = {table.name: table for table in all_tables(methods)}
     # 3/4 and 1/4: mean 1/2, sample standard deviation sqrt(2 * (1/4)^2).
     assert found["main_results"].rows[0][1] == "0.500 \u00b1 0.354"
-    rows = found["seed_robustness_1"].rows
-    assert [row[0] for row in rows] == ["0", "1", "Mean \u00b1 Std."]
-    assert [row[1] for row in rows] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
+    cells = found["seed_robustness_1"].rows
+    assert [row[0] for row in cells] == ["0", "1", "Mean \u00b1 Std."]
+    assert [row[1] for row in cells] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
 
 
 def test_a_rule_is_replayed_under_every_number_of_turns(tmp_path: Path) -> None:
@@ -266,7 +266,8 @@ def test_a_self_check_is_malformed_if_it_lacks_what_the_interface_asks_for(tmp_p
     assert classes(told, "verdict") == set()
     assert classes(told, "confidence") == {"malformed"}
     recipe = {"model": {"recipe": {"init_args": {"interface": "verdict"}}}}
-    found = {"said": recipe, "unsaid": {}, "odd": {"model": {"recipe": {"init_args": 3}}}}
+    odd: dict[str, Any] = {"model": {"recipe": {"init_args": 3}}}
+    found: dict[str, Any] = {"said": recipe, "unsaid": {}, "odd": odd}
     paths = [str(save(tmp_path / name, uncensored(), config)) for name, config in found.items()]
     interfaces = [method.runs[0].interface for method in read_methods(paths)]
     assert interfaces == ["verdict", "joint", "joint"]

@@ -72,7 +72,7 @@ def test_the_table_of_budgets_is_what_is_published() -> None:
         [cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n")
     )
     budgets = [int(re.findall(r"\d+", cell)[0]) for cell in head[1:]]
-    tasks: list[Task] = ["countdown"] * (len(budgets) // 2) + ["arithmetic"] * (len(budgets) // 2)
+    tasks: list[Task] = [task for task in BOTH for _ in budgets[::2]]
     curves = {
         (task, curve["name"], point["budget"]): point["accuracy"]
         for task in BOTH

@@ -53,7 +53,7 @@ def test_a_seed_without_a_value_is_left_out_of_the_mean() -> None:
 def test_problems_of_one_set_of_numbers_are_drawn_together() -> None:
     def of(*names: str) -> list[int]:
         rows = [{**record(name, (True, "C", 0.9, 1)), "cluster": "same"} for name in names]
-        return summary.clusters(turn_tables(rows)["toy"]).tolist()
+        return [*map(int, summary.clusters(turn_tables(rows)["toy"]))]
 
     assert of("test-1-2-3-7-0", "test-1-2-4-8-0", "test-1-2-3-9-1") == [0, 1, 0]
     assert of("test-0-shop", "test-1-shop") == [0, 0]  # the clusters of the data set
