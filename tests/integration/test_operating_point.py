@@ -169,7 +169,9 @@ def test_results_quote_the_rule_that_the_recipe_makes_of_the_configured_one() ->
 def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    policy(tmp_path, 7)
+    folder = tmp_path / "tuned"
+    shutil.copytree(TOKENIZER.name_or_path, folder)
+    policy(folder, 7)
     line = refused(
         capsys,
         *("predict", "--model.policy.path", tmp_path, "--question", "1 2 = 3"),
