@@ -174,7 +174,7 @@ def test_a_faulty_file_ends_the_command_before_the_policy_is_loaded(
     policy(folder, 7)
     line = refused(
         capsys,
-        *("predict", "--model.policy.path", tmp_path, "--question", "1 2 = 3"),
+        *("predict", "--model.policy.path", folder, "--question", "1 2 = 3"),
         *("--data.questions_task", "countdown", "--trainer.accelerator", "cpu"),
         *("--trainer.default_root_dir", tmp_path / "run", "--trainer.logger", "false"),
     )
