@@ -113,8 +113,7 @@ def micro_batches(
         updates: optimizer steps per rollout.
         version: optimizer steps of the current weights.
         loss_tokens: which tokens of a sample the loss covers.
-        dummy_sample: content of micro-batches with weight 0, if there are fewer sequences than
-            micro-batches.
+        dummy_sample: content of micro-batches with weight 0, if there are too few sequences.
 
     Raises:
         RuntimeError: if other weights sampled a completion.
