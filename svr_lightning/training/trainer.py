@@ -245,7 +245,7 @@ class SVRTrainer(HookedTrainer):
         kwargs["plugins"] = [*_as_list(kwargs.get("plugins")), DurableCheckpointIO()]
         super().__init__(*args, **kwargs)
         self.fit_loop = RolloutFitLoop(self, self.fit_loop)
-        self.precision_plugin.convert_input = _unchanged  # type: ignore[method-assign]
+        self.precision_plugin.convert_input = _unchanged  # type: ignore[method-assign, assignment]
         for logger in self.loggers:
             keep_within(logger, root)
         for saver in self.savers:

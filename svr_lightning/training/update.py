@@ -136,9 +136,7 @@ def micro_batches(
         share = samples[start : start + per_step]
         present = [sample for sample in share if sample is not None]
         weight, mean = accumulate / per_step, accumulate / max(len(present), 1)
-        equal: dict[tuple[int, ...], list[Sample]] = {}
-        for sample in present:
-            equal.setdefault(_sequence(sample), []).append(sample)
+        equal = _by_sequence(present)
         step = sorted(equal, key=len)
         count = min(accumulate, len(step))
         for run in balanced_split(list(map(len, step)), count) if count else []:
@@ -227,6 +225,13 @@ def batch_of(
 def _sequence(sample: Sample) -> tuple[int, ...]:
     """What a forward pass reads."""
     return (*sample.prompt_ids, *sample.completion_ids)
+
+
+def _by_sequence(samples: Sequence[Sample]) -> dict[tuple[int, ...], list[Sample]]:
+    equal: dict[tuple[int, ...], list[Sample]] = {}
+    for sample in samples:
+        equal.setdefault(_sequence(sample), []).append(sample)
+    return equal
 
 
 def _padded(rows: Sequence[Sequence[float]], fill: float, length: int = 0) -> Tensor:
