@@ -89,8 +89,9 @@ class Optimised(Callback):
     ) -> None:
         for batch in (one for step in rollout.steps for one in step):
             tokens = batch.input_ids[batch.rows, batch.logit_positions + 1]
+            sequences = batch.mask.nonzero()[:, 0]  # two parts of a turn share a row of ids
             self.texts += [
-                module.renderer.completion_text(tokens[batch.rows == index].tolist())
+                module.renderer.completion_text(tokens[sequences == index].tolist())
                 for index in range(len(batch))
             ]
 
