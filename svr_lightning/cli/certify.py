@@ -325,8 +325,12 @@ def _plan(promises: Sequence[Promise], size: int, delta: float) -> int:
 # --- the terminal -------------------------------------------------------------------------------
 
 
-_HEADS = {"accepted": "accepted", "pse": "PSE", "wrong_accepted": "wrong acc."} | {
-    name: name for name in ("wrong", "tokens")
+_HEADS = {
+    "accepted": "accepted",
+    "pse": "PSE",
+    "wrong_accepted": "wrong acc.",
+    "wrong": "wrong",
+    "tokens": "tokens",
 }
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from svr_lightning.analysis.averages import average, groups
@@ -118,31 +119,36 @@ def show(found: Mapping[str, Any], rule: str) -> None:
         console.print(Text("privileged: labels in prompts", style="bold"))
     for part, names in groups(point["datasets"]).items():
         title = plain(" ".join(part.split()))
-
-        def table(
-            words: str,
-            first: str,
-            curve: Sequence[tuple[str, Mapping[str, Any]]],
-            single: Sequence[tuple[str, Mapping[str, Any]]] = (),
-            title: str = title,
-            names: Sequence[str] = names,
-        ) -> None:
-            """A curve's points, equal neighbours merged, and single points behind it."""
-            points, others = (
-                [[label, *_cells(average(row["datasets"], names))] for label, row in rows]
-                for rows in (curve, single)
-            )
-            heads = [first, *(DEFINITIONS[name].head for name in COLUMNS)]
-            console.print(text_table(heads, [*merged(points), *others], f"{title}: {words}"))
-
-        table("fixed budgets", "K", [(str(row["budget"]), row) for row in found["fixed"]])
+        budgets = [(str(row["budget"]), row) for row in found["fixed"]]
         own = [("the run's rule", point), ("verdict alone", found["verdict_only"])]
-        table("adaptive", "threshold", _by_threshold(found["thresholds"]), own)
-        table("confidence alone", "threshold", _by_threshold(found["confidence_only"]))
+        adaptive = _by_threshold(found["thresholds"])
+        alone = _by_threshold(found["confidence_only"])
+        for table in (
+            _curve_table(f"{title}: fixed budgets", "K", names, budgets),
+            _curve_table(f"{title}: adaptive", "threshold", names, adaptive, own),
+            _curve_table(f"{title}: confidence alone", "threshold", names, alone),
+        ):
+            console.print(table)
         if "stops" in found:
             _print_stops(console, title, found["stops"][part])
     if "votes" in found:
         _print_votes(console, found["votes"])
+
+
+def _curve_table(
+    title: str,
+    first: str,
+    names: Sequence[str],
+    curve: Sequence[tuple[str, Mapping[str, Any]]],
+    single: Sequence[tuple[str, Mapping[str, Any]]] = (),
+) -> Table:
+    """A curve's points over the data sets ``names``, equal neighbours merged, then single ones."""
+    points, others = (
+        [[label, *_cells(average(row["datasets"], names))] for label, row in rows]
+        for rows in (curve, single)
+    )
+    heads = [first, *(DEFINITIONS[name].head for name in COLUMNS)]
+    return text_table(heads, [*merged(points), *others], title)
 
 
 def _by_threshold(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
