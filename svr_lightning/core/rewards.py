@@ -175,6 +175,18 @@ def baseline_rewards(
     return [Reward.of(**earned) for earned in terms]
 
 
+def soft_overlong(tokens: int, soft_max: int, cache: int) -> float:
+    """ms-swift's penalty of a completion of ``tokens`` tokens, the paper's long-output safeguard.
+
+    min(-(l - (soft_max - cache)) / cache, 0): -1 at ``soft_max``, with no lower limit beyond it.
+
+    Examples:
+        >>> [soft_overlong(tokens, 1800, 400) for tokens in (1400, 1500, 1800, 2048)]
+        [0.0, -0.25, -1.0, -1.62]
+    """
+    return min((soft_max - cache - tokens) / cache, 0.0)
+
+
 ScoringRule = Literal["brier", "log"]
 LOG_FLOOR = 1e-3
 """Lower limit of the outcome's probability in the log score, which bounds the score."""

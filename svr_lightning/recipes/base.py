@@ -12,7 +12,13 @@ from typing import Literal
 
 from svr_lightning.core.credit import RewardScale
 from svr_lightning.core.losses import LossSpec
-from svr_lightning.core.rewards import BaselineReward, Reward, RewardWeights, baseline_rewards
+from svr_lightning.core.rewards import (
+    BaselineReward,
+    Reward,
+    RewardWeights,
+    baseline_rewards,
+    soft_overlong,
+)
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import Problem, Sample, ScoredTurn, Trajectory, Turn
@@ -56,6 +62,11 @@ class Recipe(ABC):
     """L_len of the solve reward, in tokens."""
     weights: RewardWeights = field(default_factory=RewardWeights)
     """Reward coefficients; 0 switches a term off."""
+    soft_max_length: int | None = None
+    """Long-output safeguard, off by default: each turn's reward has a term ``long_output``, which
+    falls linearly from 0 at ``soft_max_length - soft_cache_length`` tokens to -1 here, and on."""
+    soft_cache_length: int = 300
+    """Tokens before ``soft_max_length`` at which the term begins."""
     scale_rewards: RewardScale = "group"
     """``group`` divides advantages by the group's standard deviation, ``none`` does not."""
     loss: LossSpec = field(default_factory=LossSpec)
@@ -212,7 +223,13 @@ def rewards_of(recipe: Recipe, scored: Sequence[ScoredTurn]) -> Sequence[Reward]
     for t, one in enumerate(rewards, start=1):
         message = f"{place} returned {one!r:.80} for turn {t}; return a finite number or a Reward"
         require(isinstance(one, Reward) and _is_finite(one), one_line(message))
-    return rewards
+    if recipe.soft_max_length is None:
+        return rewards
+    limits = recipe.soft_max_length, recipe.soft_cache_length
+    return [
+        one.plus(long_output=soft_overlong(turn.completion_tokens, *limits))
+        for one, turn in zip(rewards, scored, strict=True)
+    ]
 
 
 def _is_finite(reward: Reward) -> bool:

@@ -1,5 +1,6 @@
 """Who learns, and with what advantage: every number is worked out by hand."""
 
+from dataclasses import replace
 from math import sqrt
 
 import pytest
@@ -43,6 +44,21 @@ def test_the_reward_of_baselines_is_correctness_and_format() -> None:
     recipe = GRPO(group_size=2, reward_kind="solve", length_scale=100)
     assert len(RIGHT) == 40
     assert play(recipe, scripts("R", "W"))[0][0].returns == pytest.approx((0.8 + 0.4, 0.4))
+
+
+def test_the_long_output_safeguard_is_a_term_of_each_turn_and_off_by_default() -> None:
+    rows = scripts("RW", "WR")
+    plain = GRPOMT(group_size=2, horizon=2, reward_kind="binary")
+    assert "long_output" not in play(plain, rows)[0][0].rewards[0][0].terms
+    # R has 40 tokens and W the same: 40 is 10 beyond 50 - 20 = 30, and -10 / 20 = -0.5.
+    limited = replace(plain, soft_max_length=50, soft_cache_length=20)
+    ((group,), _) = play(limited, rows)
+    assert dict(group.rewards[0][0].terms) == {"correct": 1.0, "long_output": -0.5}
+    assert group.returns == (-0.5, 0.5)  # of the last turns, which the return covers
+    ((group,), _) = play(replace(limited, soft_max_length=25), rows)
+    assert group.returns == (-1.75, -0.75)  # beyond soft_max_length it goes on falling
+    mean = replace(limited, return_of="mean")
+    assert play(mean, rows)[0][0].returns == (0.0, 0.0)
 
 
 def test_optimising_some_completions_keeps_their_advantages_among_all() -> None:

@@ -26,6 +26,7 @@ from svr_lightning.recipes.svr import SVR
         (SVR, {"loss": LossSpec(clip_eps=0.0)}, "loss.clip_eps=0.0 must be above 0"),
         (SVR, {"loss": LossSpec(clip_eps_high=-1.0)}, "loss.clip_eps_high=-1.0 must be above 0"),
         (SVR, {"weights": RewardWeights(alpha=3.0)}, "weights.alpha=3.0 must lie in [0, 1]"),
+        (GRPO, {"soft_cache_length": 0}, "soft_cache_length=0 must be at least 1"),
         (GRPO, {"optimised": 0}, "optimised=0 must be at least 1"),
         (IGRPO, {"drafts": 0}, "drafts=0 must be at least 1"),
         (MLMTRL, {"horizon": 4}, "horizon=4 must be odd"),
