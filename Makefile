@@ -52,8 +52,6 @@ miniature: $(VENV)/.run
 test: lint pytest verifiers
 
 pytest: $(VENV)/.test
-	@(command -v chromium && command -v chromedriver) >/dev/null || echo "Chromium is missing: the report's page is" \
-		"not tested in a browser. Install it with: apt-get install chromium chromium-driver"
 	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
 
 # In full size where torch sees a GPU; the environment is the user's, since a GPU needs other packages than the tests.

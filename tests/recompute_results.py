@@ -1,9 +1,5 @@
 """Recompute every number of a results.json from the samples.jsonl beside it.
 
-The same for the votes in replay/replay.json beside it, as far as no chance is in them: counts,
-mean@1, pass@k, tokens, and the vote of k equal to the number of turns.
-maj@k of smaller k and all intervals are drawn at random and not checked.
-
 Shares no code with the package. Usage: python tests/recompute_results.py eval/after
 Exits with 1 and names each number that differs, is missing or is not accounted for.
 """
@@ -118,67 +114,18 @@ def macro(datasets, names, metrics):
     return {**average, "n_datasets": counts, "datasets": present, "missing": missing}
 
 
-def by_dataset(file, values):
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
+def recompute(samples):
+    rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines() if line]
     names = list(dict.fromkeys(row["dataset"] for row in rows))
-    return {d: values([row for row in rows if row["dataset"] == d]) for d in names}
-
-
-def with_macro(datasets, metrics):
+    datasets = {d: dataset_values([row for row in rows if row["dataset"] == d]) for d in names}
+    named = datasets.values() or [dataset_values([])]
+    metrics = dict.fromkeys(m for values in named for m in values)
+    metrics = [m for m in metrics if m not in ("n", "accuracy_ci95")]
     averages = {"all": list(datasets), "math": MATH_5}
     return {
         "datasets": datasets,
         "macro": {part: macro(datasets, names, metrics) for part, names in averages.items()},
     }
-
-
-def recompute(samples):
-    datasets = by_dataset(samples, dataset_values)
-    named = datasets.values() or [dataset_values([])]
-    metrics = dict.fromkeys(m for values in named for m in values)
-    return with_macro(datasets, [m for m in metrics if m not in ("n", "accuracy_ci95")])
-
-
-def vote_values(rows, ks, stored):
-    """Of one data set; maj@k as stored where it is drawn at random."""
-    n, sizes = len(rows), [len(row["turns"]) for row in rows]
-    hits = [sum(s["correct"] for s in row["turns"]) for row in rows]
-    pools = list(zip(sizes, hits, strict=True))
-    prompt, completion = (
-        ratio(sum(ratio(sum(s[t] for s in r["turns"]), len(r["turns"])) or 0 for r in rows), n)
-        for t in ("prompt_tokens", "completion_tokens")
-    )
-    values = {
-        "n": n,
-        "samples": min((size for size in sizes if size), default=0),
-        "mean@1": ratio(sum(c / size for size, c in pools if size), n),
-    }
-    for k in ks:
-        missed = [math.comb(size - c, k) / math.comb(size, k) if size else 1 for size, c in pools]
-        values[f"pass@{k}"] = 1 - sum(missed) / n
-        values[f"tokens@{k}"] = k * (prompt + completion)
-        whole = set(sizes) <= {0, k}
-        votes = ratio(sum(vote(row["turns"]) for row in rows), n)
-        values[f"maj@{k}"] = votes if whole else stored.get(f"maj@{k}")
-    return values
-
-
-def vote(turns):
-    """Whether the answer that most turns give is right, the first of equals."""
-    answers = {}
-    for turn in turns:
-        text = "".join((turn["answer"] or "").split())
-        if turn.get("answer_group", text):
-            answers.setdefault(turn.get("answer_group", text), []).append(turn["correct"])
-    return bool(answers) and max(answers.values(), key=len)[0]
-
-
-def recompute_votes(samples, stored):
-    found = {key for values in stored.values() for key in values if key.startswith("maj@")}
-    ks = sorted(int(key.removeprefix("maj@")) for key in found)
-    return by_dataset(
-        samples, lambda rows: vote_values(rows, ks, stored.get(rows[0]["dataset"], {}))
-    )
 
 
 def differences(path, stored, found):
@@ -199,21 +146,9 @@ def differences(path, stored, found):
 
 
 def main(folder):
-    lines, files = [], 0
-    if (folder / "results.json").exists():
-        stored = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        stated = {key: stored.get(key) for key in ("datasets", "macro")}
-        lines += differences("results", stated, recompute(folder / "samples.jsonl"))
-        files += 1
-    replay = folder / "replay" / "replay.json"
-    votes = json.loads(replay.read_text(encoding="utf-8")).get("votes") if replay.exists() else None
-    if votes:
-        found = recompute_votes(folder / "samples.jsonl", votes)
-        stated = {k: {m: x for m, x in v.items() if m != "ci95"} for k, v in votes.items()}
-        lines += differences("votes", stated, found)
-        files += 1
-    if not files:
-        sys.exit(f"{folder}: there is neither a results.json nor votes of a replay")
+    stored = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    stated = {key: stored.get(key) for key in ("datasets", "macro")}
+    lines = list(differences("results", stated, recompute(folder / "samples.jsonl")))
     print("\n".join(lines) or f"{folder}: every number agrees")
     return 1 if lines else 0
 

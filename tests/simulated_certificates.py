@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from svr_lightning.analysis.certificates import (
     Promise,
     Replayed,
+    candidates_of,
     cheapest,
     replay_rules,
-    replayed_rule,
-    tested,
 )
 from svr_lightning.analysis.intervals import split_clusters
 from svr_lightning.analysis.logs import load_log
@@ -74,7 +73,7 @@ def simulated(
         accepted = (SCORES[score.ravel()] >= rule.threshold).astype(float)
         columns = {"accepted": accepted, "wrong_accepted": accepted * wrong, "wrong": wrong}
         columns |= {"early": accepted, "pse": accepted * wrong, "tokens": 200 - 100 * accepted}
-        points.append(replayed_rule(rule, columns, cluster))
+        points.append(Replayed.of(rule, columns, cluster))
     return points
 
 
@@ -111,7 +110,7 @@ class Cell:
         broken = found = 0
         for _ in range(draws):
             points = simulated(self.world, self.variants, generator, rules)
-            rows = [row for row in tested(points, promises, DELTA) if row.certified]
+            rows = [row for row in candidates_of(points, promises, DELTA) if row.certified]
             broken += any(row.threshold in bad for row in rows)
             found += bool(rows)
         possible = len(bad) < len(rules)
@@ -140,7 +139,7 @@ def split(path: Path, name: str, splits: int) -> dict[str, Any]:
     for seed in range(splits):
         half = split_clusters(table.cluster, 0.5, seed)
         one = np.unique(table.cluster[half])
-        choice = cheapest(tested([part(point, one) for point in points], [promise], DELTA))
+        choice = cheapest(candidates_of([part(point, one) for point in points], [promise], DELTA))
         if choice is None:
             continue
         found += 1

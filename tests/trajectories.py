@@ -124,7 +124,7 @@ def turn_tables(rows: Rows) -> dict[str, TurnTable]:
 
 def summarize(rows: Rows) -> dict[str, Any]:
     """What a results file says of the rows."""
-    return metrics.summarize(records_of(rows))
+    return metrics.measure_all(turn_tables(rows))
 
 
 def write_samples(folder: Path, rows: Rows) -> None:

@@ -61,15 +61,11 @@ def metrics(runs: Sequence[tuple[TurnTable, Endings]], drawn: Draws) -> dict[str
         ratios.append(found)
         areas.append(
             {
-                name: level_resamples(problems.turns_of(name), drawn.counts, _auroc)["auroc"]
+                name: level_resamples(problems.turns_of(name), drawn.counts, calibration.auroc)
                 for name in AUROCS
             }
         )
     return values(ratios, drawn) | {name: np.stack([a[name] for a in areas]) for name in AUROCS}
-
-
-def _auroc(levels: calibration.ConfidenceCounts) -> dict[str, Floats]:
-    return {"auroc": calibration.auroc(levels)}
 
 
 def values(runs: Sequence[Ratios], drawn: Draws) -> dict[str, Floats]:

@@ -86,7 +86,7 @@ def _aggregate(metric: str, records: Sequence[dict[str, Any]]) -> float:
     return values.get(metric, math.nan)
 
 
-METRICS = ("accuracy", "verdict_accuracy", "auroc", "brier", "ece", "overconfidence", "aurc")
-accuracy, verdict_accuracy, auroc, brier, ece, overconfidence, aurc = (
+METRICS = ("accuracy", "verdict_accuracy", "auroc", "brier", "ece", "overconfidence")
+accuracy, verdict_accuracy, auroc, brier, ece, overconfidence = (
     partial(_aggregate, metric) for metric in METRICS
 )

@@ -1,15 +1,17 @@
 """Averages over data sets: those of results files, and those that tables and figures show.
 
-``Datasets`` are the metrics of one evaluation, {data set: {metric: value}}, as in results files.
+``Datasets`` are the metrics of one evaluation, {data set: {metric: value}}, as in results files;
+``seeds`` are one such mapping per seed of a method.
 """
 
 import math
+import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from svr_lightning.core.metrics import METRIC_NAMES
+from svr_lightning.core.metrics import DEFINITIONS, METRIC_NAMES
 
 Datasets = Mapping[str, Mapping[str, Any]]
 MATH_5 = ("math500", "aime26", "amc23", "olympiadbench", "minerva_math")
@@ -24,16 +26,10 @@ DISPLAY = {
     "minerva_math": "Minerva",
 }
 """The paper's seven data sets in its order, under the names that its tables use."""
+NONE = "--"
+"""Printed where there is no value."""
 AVERAGES = ("all", "math")
-"""Averages over data sets, logged like a data set of that name."""
-
-
-def macro_averages(
-    datasets: Mapping[str, Mapping[str, Any]], metrics: Collection[str] = METRIC_NAMES
-) -> dict[str, Any]:
-    """The averages of a results file: ``all``, and the paper's ``math`` over five data sets."""
-    names = dict(zip(AVERAGES, (tuple(datasets), MATH_5), strict=True))
-    return {key: macro_average(datasets, chosen, metrics) for key, chosen in names.items()}
+"""The averages of a results file, over all data sets and over Math-5, and their names in logs."""
 
 
 def macro_average(
@@ -130,3 +126,34 @@ def average(datasets: Datasets, names: Sequence[str]) -> dict[str, Any]:
         values["accuracy"] + float(np.sqrt(np.sum((high - accuracy) ** 2))) / len(names),
     ]
     return {**{name: values[name] for name in metrics}, "accuracy_ci95": interval}
+
+
+# --- over seeds ---------------------------------------------------------------------------------
+
+
+def values_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> list[float]:
+    """The macro average over ``names`` of each seed that has all of them and defines it."""
+    found = (macro_average(one, names, [metric]).get(metric) for one in _whole(seeds, names))
+    return [value for value in found if value is not None]
+
+
+def text_of(seeds: Sequence[Datasets], names: Sequence[str], metric: str) -> str:
+    """The mean over seeds; of several, with their sample standard deviation.
+
+    Where not all of several data sets have the metric, it says how many do.
+    """
+    values = values_of(seeds, names, metric)
+    if not values:
+        return NONE
+    form = DEFINITIONS[metric].text
+    text = form(statistics.fmean(values))
+    if len(values) > 1:
+        text += f" \u00b1 {form(statistics.stdev(values))}"
+    defined = ([one[n].get(metric) is not None for n in names] for one in _whole(seeds, names))
+    least = min(map(sum, defined))
+    return text if least == len(names) else f"{text} (of {least} sets)"
+
+
+def _whole(seeds: Sequence[Datasets], names: Sequence[str]) -> list[Datasets]:
+    """The seeds with all data sets."""
+    return [one for one in seeds if set(names) <= one.keys()]

@@ -56,8 +56,9 @@ def bin_sums(levels: ConfidenceCounts, bins: int = BINS) -> Floats:
 
 def expected_calibration_error(levels: ConfidenceCounts, bins: int = BINS) -> Floats:
     """ECE: the mean over turns of |accuracy - mean confidence| of their bin."""
-    _, right, stated = bin_sums(levels, bins)
-    return _ratio(np.abs(right - stated).sum(-1), levels.total.sum(-1))
+    turns, right, stated = bin_sums(levels, bins)
+    total = turns.sum(-1)
+    return np.asarray(np.abs(right - stated).sum(-1) / np.where(total > 0, total, np.nan))
 
 
 def reliability_bins(
@@ -84,28 +85,3 @@ def reliability_bins(
 def auroc(levels: ConfidenceCounts) -> Floats:
     """How often a right turn has more confidence than a wrong one, ties counting one half."""
     return auroc_of_counts(levels.right, levels.total - levels.right)
-
-
-def area_under_risk_coverage(levels: ConfidenceCounts) -> Floats:
-    """AURC: the mean over k = 1..M of the expected share of wrong ones of the k most confident.
-
-    The expectation is over the order of ties: within a level of m turns with error rate e, behind
-    ``a`` turns of which ``w`` are wrong, the risk at k is (w + (k - a) e) / k, and the sum over the
-    level is m e + (w - a e)(H(a + m) - H(a)) with the harmonic numbers H.
-    """
-    total = levels.total[..., ::-1]
-    wrong = total - levels.right[..., ::-1]
-    before, wrong_before = np.cumsum(total, -1) - total, np.cumsum(wrong, -1) - wrong
-    rate = wrong / np.maximum(total, 1)
-    most = int(total.sum(-1).max(initial=0))
-    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, most + 1))])
-    start = before.astype(np.int64)
-    rise = harmonic[start + total.astype(np.int64)] - harmonic[start]
-    area = wrong + (wrong_before - before * rate) * rise
-    return _ratio(area.sum(-1), total.sum(-1))
-
-
-def _ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Floats:
-    """A quotient; nan over 0."""
-    denominator = np.asarray(denominator, dtype=np.float64)
-    return np.asarray(numerator / np.where(denominator > 0, denominator, np.nan))

@@ -13,7 +13,6 @@ Shapes: C clusters, G thresholds.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -42,32 +41,17 @@ class Kind(NamedTuple):
     """Of the command."""
     about: str
     """What the option limits."""
-    worst: str | None
+    worst: str | None = None
     """The rate of answers that would count if all were wrong; None where all do."""
-    remedy: str
-    """Why no answer can break it, and what to promise instead."""
 
 
 KINDS: dict[Name, Kind] = {
-    "pse": Kind(
-        "max_pse",
-        "share of problems that stop early with a wrong answer",
-        "early",
-        "too few problems stop early at any threshold; promise --max-wrong-accepted instead",
-    ),
+    "pse": Kind("--max-pse", "share of problems that stop early with a wrong answer", "early"),
     "wrong_accepted": Kind(
-        "max_wrong_accepted",
-        "share of wrong answers among accepted ones",
-        "accepted",
-        "no problem has an accepted answer at any threshold; lower --thresholds",
+        "--max-wrong-accepted", "share of wrong answers among accepted ones", "accepted"
     ),
-    "wrong": Kind("min_accuracy", "share of correct answers", None, ""),
-    "tokens": Kind(
-        "max_tokens",
-        "mean tokens per problem",
-        None,
-        "no problem can exceed --token-bound; promise fewer --max-tokens",
-    ),
+    "wrong": Kind("--min-accuracy", "share of correct answers"),
+    "tokens": Kind("--max-tokens", "mean tokens per problem"),
 }
 """By the name of a promise."""
 
@@ -87,6 +71,15 @@ class Replayed:
     single: bool
     """Whether every cluster is one problem, so that losses are 0 or 1."""
 
+    @classmethod
+    def of(
+        cls, rule: Confident, columns: Mapping[str, NDArray[Any]], cluster: NDArray[np.int64]
+    ) -> "Replayed":
+        """From [N] columns over problems."""
+        size = cluster_sums(np.ones(len(cluster)), cluster)
+        means = {name: cluster_sums(column, cluster) / size for name, column in columns.items()}
+        return cls(rule=rule, columns=means, single=bool((size == 1).all()))
+
     @property
     def rates(self) -> dict[str, float]:
         """The mean of each column, ``wrong_accepted`` over accepted answers."""
@@ -95,18 +88,6 @@ class Replayed:
         return found | {
             "wrong_accepted": found["wrong_accepted"] / accepted if accepted else math.nan
         }
-
-
-def replayed_rule(
-    rule: Confident, columns: Mapping[str, NDArray[Any]], cluster: NDArray[np.int64]
-) -> Replayed:
-    """A rule's [N] columns over problems, see :class:`Replayed`, as means over clusters."""
-    size = cluster_sums(np.ones(len(cluster)), cluster)
-    return Replayed(
-        rule=rule,
-        columns={name: cluster_sums(column, cluster) / size for name, column in columns.items()},
-        single=bool((size == 1).all()),
-    )
 
 
 def replay_rules(
@@ -129,7 +110,7 @@ def replay_rules(
         columns = {"accepted": accepted, "wrong_accepted": accepted * wrong, "wrong": wrong}
         columns |= {"early": early, "pse": early * wrong}
         columns |= {"turns": found["turns"], "tokens": found["total_tokens"]}
-        points.append(replayed_rule(rule, columns, table.cluster))
+        points.append(Replayed.of(rule, columns, table.cluster))
     return points
 
 
@@ -262,38 +243,17 @@ class Candidate:
     """By promise."""
     certified: bool
 
-    @property
-    def broken(self) -> list[str]:
-        """The promises that could not be certified at its level."""
-        return [name for name, p in self.p_values.items() if self.level == 0 or p > self.level]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certification:
-    """Every threshold, and the choice."""
-
-    candidates: tuple[Candidate, ...]
-    """In decreasing order of thresholds."""
-    choice: Candidate | None
-    """See :func:`cheapest`."""
-
-
-def certify(points: Iterable[Replayed], promises: Sequence[Promise], delta: float) -> Certification:
-    """Test each point and choose.
+def candidates_of(
+    points: Iterable[Replayed], promises: Sequence[Promise], delta: float
+) -> tuple[Candidate, ...]:
+    """Each point by decreasing threshold.
 
     Args:
         points: of a grid that was chosen without looking at the samples.
         promises: all must hold; the p-value of a point is the largest of theirs.
         delta: 1 - confidence.
     """
-    candidates = tested(points, promises, delta)
-    return Certification(candidates=candidates, choice=cheapest(candidates))
-
-
-def tested(
-    points: Iterable[Replayed], promises: Sequence[Promise], delta: float
-) -> tuple[Candidate, ...]:
-    """Each point by decreasing threshold; the arguments are those of :func:`certify`."""
     points = sorted(points, key=lambda point: -point.rule.threshold)
     p_values: list[dict[str, float]] = [
         {one.name: one.p_value(point) for one in promises} for point in points
@@ -385,13 +345,8 @@ def labels_needed(limit: float, share: float, delta: float, power: float = 0.9) 
         raise ValueError(f"a share of {share:g} never certifies a limit of {limit:g}")
     failures, n = 0, 1
     while True:
-        high = n
-        while binomial_cdf(failures, high, limit) > delta:
-            n, high = high + 1, 2 * high
-        # More labels with the same number of failures never certify less.
-        n += bisect_left(
-            range(n, high), True, key=lambda m: binomial_cdf(failures, m, limit) <= delta
-        )
+        while binomial_cdf(failures, n, limit) > delta:
+            n += 1
         if binomial_cdf(failures, n, share) >= power:
             return n
         failures += 1

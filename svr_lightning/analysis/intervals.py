@@ -141,14 +141,14 @@ def ratio_resamples(
 def level_resamples(
     turns: Mapping[str, NDArray[Any]],
     counts: NDArray[Any],
-    statistics: Callable[[ConfidenceCounts], Mapping[str, Floats]],
-) -> dict[str, Floats]:
-    """[R] resamples of statistics of turns' confidences, such as AUROC or ECE.
+    statistic: Callable[[ConfidenceCounts], Floats],
+) -> Floats:
+    """[R] resamples of a statistic of turns' confidences, such as AUROC or ECE.
 
     Args:
         turns: [O] ``row``, ``confidence`` and ``correct`` of a :class:`ProblemTable`.
         counts: [R, N], see :func:`resample_counts`.
-        statistics: values of shape [R] from levels with counts [R, U].
+        statistic: values of shape [R] from levels with counts [R, U].
     """
     order = np.argsort(turns["confidence"], kind="stable")
     values, starts = np.unique(turns["confidence"][order], return_index=True)
@@ -163,8 +163,8 @@ def level_resamples(
     for begin in range(0, len(counts), _AT_ONCE):
         weight = counts[begin : begin + _AT_ONCE, problem]
         levels = ConfidenceCounts(confidence=values, total=sums(weight), right=sums(weight * label))
-        parts.append(statistics(levels))
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        parts.append(statistic(levels))
+    return np.concatenate(parts)
 
 
 def _clusters(cluster: Ints) -> int:

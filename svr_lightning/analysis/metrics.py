@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from svr_lightning.analysis import calibration
-from svr_lightning.analysis.averages import AVERAGES, macro_averages
+from svr_lightning.analysis.averages import AVERAGES, MATH_5, macro_average
 from svr_lightning.analysis.intervals import (
     RESAMPLES,
     effective_size,
@@ -31,15 +31,6 @@ from svr_lightning.files import finite
 DIAGNOSTICS = "diagnostics.json"
 
 
-def summarize(records: Sequence[SampleRecord]) -> dict[str, Any]:
-    """:func:`measure_all` of records; a repeated record counts once.
-
-    Raises:
-        ValueError: naming a record with a turn without a label.
-    """
-    return measure_all(turn_tables(records))
-
-
 def measure_all(tables: Mapping[str, TurnTable]) -> dict[str, dict[str, Any]]:
     """``{"datasets": {name: values}, "macro": {"all": average, "math": average}}``.
 
@@ -47,7 +38,11 @@ def measure_all(tables: Mapping[str, TurnTable]) -> dict[str, dict[str, Any]]:
     over every data set here, ``math`` over Math-5 alone.
     """
     datasets = {name: measure(table) for name, table in tables.items()}
-    return {"datasets": datasets, "macro": macro_averages(datasets)}
+    parts = zip(AVERAGES, (tuple(datasets), MATH_5), strict=True)
+    return {
+        "datasets": datasets,
+        "macro": {part: macro_average(datasets, names) for part, names in parts},
+    }
 
 
 def measure(table: TurnTable) -> dict[str, Any]:
@@ -73,7 +68,7 @@ def diagnose(
 
     Returns:
         Per data set ``n`` problems, ``n_clusters``, and ``metrics``: those of :func:`measure`,
-        and ``ece`` and ``aurc`` of the observed turns where the method has self-checks, each as
+        and ``ece`` of the observed turns where the method has self-checks, each as
         ``{"value": x, "ci95": [low, high]}``, None if undefined.
     """
     datasets = {}
@@ -110,7 +105,7 @@ def point_values(problems: ProblemTable) -> dict[str, float]:
     values = problems.values()
     if problems.self_checked:
         levels = calibration.levels_of(problems.turns["confidence"], problems.turns["correct"])
-        values |= {key: float(value) for key, value in _calibration(levels).items()}
+        values["ece"] = float(calibration.expected_calibration_error(levels))
     return values
 
 
@@ -119,27 +114,16 @@ def _resampled(table: ProblemTable, resamples: int, seed: int) -> dict[str, Floa
     found = ratio_resamples(table.ratios(), counts)
     if table.self_checked:
         for name in (name for name, one in DEFINITIONS.items() if one.terms is None):
-            area = level_resamples(table.turns_of(name), counts, _auroc)
-            found[name] = area["auroc"]
-        found |= level_resamples(table.turns, counts, _calibration)
+            found[name] = level_resamples(table.turns_of(name), counts, calibration.auroc)
+        error = calibration.expected_calibration_error
+        found["ece"] = level_resamples(table.turns, counts, error)
     return found
-
-
-def _auroc(levels: calibration.ConfidenceCounts) -> dict[str, Floats]:
-    return {"auroc": calibration.auroc(levels)}
-
-
-def _calibration(levels: calibration.ConfidenceCounts) -> dict[str, Floats]:
-    return {
-        "ece": calibration.expected_calibration_error(levels),
-        "aurc": calibration.area_under_risk_coverage(levels),
-    }
 
 
 def named_metrics(stage: str, results: Mapping[str, Any]) -> dict[str, float]:
     """The defined metrics under the names of a log, such as ``val/gsm8k/accuracy``.
 
-    ``stage`` is what names begin with; ``results`` are those of :func:`summarize`, or empty.
+    ``stage`` is what names begin with; ``results`` are those of :func:`measure_all`, or empty.
     """
     datasets: dict[str, dict[str, Any]] = dict(results.get("datasets", {}))
     if len(datasets) > 1:

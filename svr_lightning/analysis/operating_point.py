@@ -8,11 +8,10 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert, field
 
 from svr_lightning.core.stopping import Confident, StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, field_error, one_line, require
@@ -41,37 +40,26 @@ class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"{self.name} at most {self.limit:g}"
 
 
-class _Chosen(Struct):
+class _Chosen(Struct, frozen=True):
     threshold: float
 
 
-class _Content(Struct):
-    """The fields of a certificate's file that are read."""
+class Certificate(Struct, frozen=True, kw_only=True):
+    """What was promised, and for which settings: the fields of a certificate's file that count."""
 
     schema_version: Literal[2]
     certified: _Chosen
-    rule: dict[str, Any]
-    promises: Annotated[tuple[Limit, ...], Meta(min_length=1)]
+    options: dict[str, Any] = field(name="rule")
+    """Of the rule, beside the threshold."""
+    promised: Annotated[tuple[Limit, ...], Meta(min_length=1)] = field(name="promises")
     max_turns: int
     confidence: float
-    decoding: dict[str, Any] | None = None
-    weights: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """What was promised, and for which settings."""
-
-    id: str
-    """The beginning of a SHA-256 of its content: the same of a file and of an operating point."""
-    rule: Confident
-    max_turns: int
-    decoding: Mapping[str, Any]
+    decoding: dict[str, Any] = {}
     """See :func:`~svr_lightning.analysis.results.certified_settings`."""
-    promised: tuple[Limit, ...]
-    confidence: float
-    weights: str | None = field(repr=False)
+    weights: str | None = None
     """SHA-256 of the policy's weights, if it is known."""
+    id: str = ""
+    """The beginning of a SHA-256 of its content: the same of a file and of an operating point."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Certificate":
@@ -82,23 +70,21 @@ class Certificate:
         """
         path = Path(path)
         require(path.is_file(), f"{path}: no such file; give the certificate.json of certify")
-        content = _content(path) or {}
+        own = {name: value for name, value in (_content(path) or {}).items() if name != _OWN}
+        digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
         try:
-            found = convert(content, _Content)
-            rule = _rule(found.rule, found.certified.threshold)
-        except (ValidationError, ValueError) as error:
+            return convert({**own, "id": digest[:16]}, cls)
+        except ValidationError as error:
             reason = f"is no certificate of a threshold ({field_error(error, 'the file')})"
             raise ConfigError(f"{path}: {reason}; certify again or remove it") from error
-        own = {name: value for name, value in content.items() if name != _OWN}
-        return cls(
-            id=hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16],
-            rule=rule,
-            max_turns=found.max_turns,
-            decoding=found.decoding or {},
-            promised=found.promises,
-            confidence=found.confidence,
-            weights=found.weights,
-        )
+
+    def __post_init__(self) -> None:
+        _ = self.rule  # ValueError where it is none
+
+    @property
+    def rule(self) -> Confident:
+        """The rule with the certified threshold."""
+        return _rule(self.options, self.certified.threshold)
 
     @property
     def promises(self) -> tuple[str, ...]:

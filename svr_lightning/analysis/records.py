@@ -144,6 +144,11 @@ class SampleRecord:
             for turn, text in zip(self.turns, texts, strict=True)
         )
 
+    @property
+    def line(self) -> str:
+        """The line of a file that holds the record."""
+        return f"{to_json(self.to_json())}\n"
+
     def to_json(self) -> dict[str, Any]:
         """The record as JSON; optional fields only if they are set."""
         turns = [_set_fields(turn) for turn in self.turns]
@@ -172,11 +177,6 @@ def _set_fields(record: SampleRecord | TurnRecord) -> dict[str, Any]:
     values = {one.name: getattr(record, one.name) for one in fields(record)}
     optional = {one.name for one in fields(record) if one.default is None}
     return {k: v for k, v in values.items() if v is not None or k not in optional}
-
-
-def record_line(record: SampleRecord) -> str:
-    """The line of a file that holds ``record``."""
-    return f"{to_json(record.to_json())}\n"
 
 
 def unique(records: Sequence[SampleRecord]) -> list[SampleRecord]:

@@ -102,53 +102,41 @@ def curves(
 
     Args:
         tables: with ``max_turns`` turns of every problem that could be run.
-        rule: of the operating point; curves of thresholds change one of its settings.
+        rule: of the operating point; the curve of thresholds changes one of its settings.
         max_turns: T_max, and the largest fixed budget.
-        thresholds: gamma of the curves.
+        thresholds: gamma of the curve.
 
     Returns:
         ``operating_point``: its row. ``fixed``: K = 1 to ``max_turns``. ``thresholds``: gamma at
-        T_max. ``verdict_only``: one row. ``confidence_only``: gamma. ``max_turns``: T_max = 1 to
-        ``max_turns`` at each gamma. ``transitions``: {data set: one 2 x 2 table per turn boundary},
-        see :func:`transitions`.
+        T_max. ``transitions``: {data set: one 2 x 2 table per turn boundary}, see
+        :func:`transitions`.
 
     Raises:
         ValueError: naming a problem whose turns are missing.
     """
+
+    def adaptive(rule: StopRule) -> Row:
+        point = {**asdict(rule), "max_turns": max_turns}  # type: ignore[call-overload]
+        return {**point, "datasets": measured_under(tables, rule, max_turns)}
+
     gate = gate_of(rule)
-    grid = [
-        adaptive_row(tables, replace(gate, threshold=gamma), horizon)
-        for horizon in range(1, max_turns + 1)
-        for gamma in thresholds
-    ]
-    verdict = replace(gate, score="confidence", needs_correct=True, threshold=0.0)
     return {
-        "operating_point": adaptive_row(tables, rule, max_turns),
-        "fixed": [fixed_row(tables, budget) for budget in range(1, max_turns + 1)],
-        "thresholds": [row for row in grid if row["max_turns"] == max_turns],
-        "verdict_only": adaptive_row(tables, verdict, max_turns),
-        "confidence_only": [
-            adaptive_row(tables, replace(gate, needs_correct=False, threshold=gamma), max_turns)
-            for gamma in thresholds
+        "operating_point": adaptive(rule),
+        "fixed": [
+            {"budget": budget, "datasets": measured_under(tables, None, budget)}
+            for budget in range(1, max_turns + 1)
         ],
-        "max_turns": grid,
+        "thresholds": [adaptive(replace(gate, threshold=gamma)) for gamma in thresholds],
         "transitions": {name: transitions(table) for name, table in tables.items()},
     }
 
 
-def adaptive_row(tables: Tables, rule: StopRule, max_turns: int) -> Row:
-    """The metrics of adaptive inference with ``rule`` and T_max = ``max_turns``."""
-    point = {**asdict(rule), "max_turns": max_turns}  # type: ignore[call-overload]
-    return {**point, "datasets": _measured(replayed(tables, rule, max_turns))}
+def measured_under(tables: Tables, rule: StopRule | None, max_turns: int) -> dict[str, Row]:
+    """The metrics of each data set under ``rule`` and T_max = ``max_turns``.
 
-
-def fixed_row(tables: Tables, budget: int) -> Row:
-    """The metrics of a fixed budget of K turns. ``esr`` and ``pse`` are 0: nothing stops early."""
-    return {"budget": budget, "datasets": _measured(replayed(tables, None, budget))}
-
-
-def _measured(tables: Tables) -> Row:
-    return {name: measure(table) for name, table in tables.items()}
+    Without a rule, of a fixed budget: ``esr`` and ``pse`` are 0, since nothing stops early.
+    """
+    return {name: measure(one) for name, one in replayed(tables, rule, max_turns).items()}
 
 
 def transitions(table: TurnTable) -> list[list[list[int]]]:
@@ -164,15 +152,3 @@ def transitions(table: TurnTable) -> list[list[list[int]]]:
         pair = 2 * table.correct[both, later - 1] + table.correct[both, later]
         counts.append(np.bincount(pair, minlength=4).reshape(2, 2).tolist())
     return counts
-
-
-def long_rows(found: Row) -> list[Row]:
-    """The rows of :func:`curves` one line per point and data set, for a table of one's own."""
-    lines = []
-    for curve in ("operating_point", "fixed", "verdict_only", "confidence_only", "max_turns"):
-        for row in found[curve] if isinstance(found[curve], list) else [found[curve]]:
-            point = {"curve": curve, **{k: v for k, v in row.items() if k != "datasets"}}
-            for dataset, values in row["datasets"].items():
-                numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
-                lines.append({"dataset": dataset, **point, **numbers})
-    return lines

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import svr_lightning
-from svr_lightning.analysis.metrics import summarize
-from svr_lightning.analysis.records import SampleRecord, record_line, unique
+from svr_lightning.analysis.metrics import measure_all
+from svr_lightning.analysis.records import SampleRecord, unique
 from svr_lightning.analysis.table import TurnTable, turn_tables
 from svr_lightning.core.stopping import StopRule, rule_from_config
 from svr_lightning.errors import ConfigError, require
@@ -152,11 +152,12 @@ def write_results(
         The content of ``results.json``.
 
     Raises:
-        ValueError: see :func:`summarize`; the samples are on disk then.
+        ValueError: naming a turn without a label; the samples are on disk then.
         OSError: if a file cannot be written; what was there before the write that failed stays.
     """
     problems = write_samples(folder, records)
-    results = {**summarize(problems), "config": dict(config), "versions": dict(versions)}
+    results = measure_all(turn_tables(problems))
+    results |= {"config": dict(config), "versions": dict(versions)}
     text = to_json(results, indent=2)
     write_file(Path(folder) / RESULTS, [text, "\n"])
     restored: dict[str, Any] = json.loads(text)
@@ -173,7 +174,7 @@ def write_samples(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     problems = unique(records)
-    aside = write_aside(folder / SAMPLES, map(record_line, problems))
+    aside = write_aside(folder / SAMPLES, (one.line for one in problems))
     (folder / RESULTS).unlink(missing_ok=True)
     os.replace(aside, folder / SAMPLES)
     return problems
@@ -298,7 +299,7 @@ class Journal(LineJournal[tuple[str, str], SampleRecord]):
 
     def append(self, record: SampleRecord) -> None:
         """Write a record down."""
-        self.write(record_line(record).encode("ascii"), record.key, record)
+        self.write(record.line.encode("ascii"), record.key, record)
 
     def read(self, line: bytes, number: int) -> tuple[tuple[str, str], SampleRecord] | None:
         """The record of a line by its key; None for anything else."""

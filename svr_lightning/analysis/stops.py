@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from svr_lightning.analysis.choice import RESAMPLES, Chosen, Options, choose, draw, measured
+from svr_lightning.analysis.choice import Chosen, Options, choose, draw, measured
 from svr_lightning.analysis.intervals import percentile_interval
 from svr_lightning.analysis.replay import FirstRight, Row, Tables, replay
 from svr_lightning.analysis.table import Endings, Floats, TurnTable, pool
@@ -37,35 +37,28 @@ AnyRule = StopRule | FirstRight
 
 
 def compare_stops(
-    tables: Tables,
-    rule: StopRule,
-    max_turns: int,
-    budget: float | None = None,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    tables: Tables, rule: StopRule, max_turns: int, budget: float | None = None
 ) -> Row:
     """Families of stopping rules at equal tokens, over the problems of all ``tables`` together.
 
     Each family has a grid of settings, T_max up to ``max_turns`` among them. The best setting
     within the budget is chosen on other problems than it is measured on, see
     :mod:`svr_lightning.analysis.choice`. ``budget`` is in mean tokens per problem, over all turns
-    that were generated; None takes what ``rule`` takes. ``seed`` splits and resamples clusters.
-    Every problem that ran needs ``max_turns`` turns.
+    that were generated; None takes what ``rule`` takes. Every problem that ran needs ``max_turns``
+    turns.
 
     Returns:
         ``budget``; ``winner``, the family with the highest ``accuracy`` that reads no labels, or
-        None; ``rows``, one per family: whether it reads labels or a self-check; the ``settings``
-        chosen, the most frequent first, ``accuracy`` and ``tokens`` where they were not chosen,
-        ``gap`` to the winner (paired), all None if it is over budget; ``points``: the frontier on
-        all problems, which is optimistic.
+        None; ``rows``, one per family: the ``settings`` chosen, the most frequent first,
+        ``accuracy`` and ``tokens`` where they were not chosen, and the ``gap`` to the winner
+        (paired), all None if it is over budget.
 
     Raises:
         ValueError: naming a problem whose turns are missing.
     """
     table = pool(tables)
     spent = total_tokens(table, replay(table, rule, max_turns)) if budget is None else budget
-    draws = draw(table.cluster, resamples=resamples, seed=seed)
+    draws = draw(table.cluster)
     rows: list[Row] = []
     chosen: dict[str, Chosen] = {}
     for name, rules in families(table, max_turns).items():
@@ -76,10 +69,7 @@ def compare_stops(
         rows.append(
             {
                 "name": name,
-                "reads_labels": name == ORACLE,
-                "self_check": any(isinstance(r, StopRule) and r.reads_self_check for r, _ in rules),
                 "settings": found and list(found.names),
-                "points": _frontier(options),
                 **measured(found),
             }
         )
@@ -181,12 +171,20 @@ def families(
     return found
 
 
-def _frontier(options: Options) -> list[Row]:
-    """The points that no cheaper one equals, by increasing cost."""
-    tokens, accuracy = options.tokens.mean((1, 2)), options.right.mean((1, 2))
-    points: list[Row] = []
-    for index in np.lexsort((-accuracy, tokens)):
-        if not points or accuracy[index] > points[-1]["accuracy"]:
-            values = {"tokens": float(tokens[index]), "accuracy": float(accuracy[index])}
-            points.append({"setting": options.names[index], **values})
-    return points
+def frontiers(table: TurnTable, max_turns: int) -> list[Row]:
+    """Each family's accuracy over tokens at the settings that are best on these very problems.
+
+    Returns:
+        ``name`` and ``points``, by increasing ``tokens``, that no cheaper one equals.
+    """
+    found = []
+    for name, rules in families(table, max_turns).items():
+        options = options_of([table], rules, max_turns)
+        tokens, accuracy = options.tokens.mean((1, 2)), options.right.mean((1, 2))
+        points: list[Row] = []
+        for index in np.lexsort((-accuracy, tokens)):
+            if not points or accuracy[index] > points[-1]["accuracy"]:
+                values = {"tokens": float(tokens[index]), "accuracy": float(accuracy[index])}
+                points.append({"setting": options.names[index], **values})
+        found.append({"name": name, "points": points})
+    return found

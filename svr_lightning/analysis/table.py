@@ -5,15 +5,8 @@ From records to numbers::
     tables = turn_tables(read_samples("samples.jsonl"))  # {data set: TurnTable}: recorded turns
     outcome = replay(tables["toy"], Confident(), 10)     # or tables["toy"].outcome, as it was run
     table = problem_table(tables["toy"], outcome)        # ProblemTable: one row per problem
-    table.value("pse")                                   # a metric; nan if undefined
     table.values()                                       # all metrics that the method has
-    numerator, denominator = table.ratio("pse")          # [N] each; sum / sum is the metric
-    table.turns["confidence"], table.turns["correct"]    # [O] observed turns: AUROC, ECE, curves
-    table.cluster                                        # [N] problems that count as one
-
-Intervals and paired tests of such ratios are in :mod:`svr_lightning.analysis.intervals`,
-calibration of turn columns in :mod:`svr_lightning.analysis.calibration`, the values of results
-files and macro averages in :mod:`svr_lightning.analysis.metrics`.
+    table.ratios()["pse"]                                # [N] numerators and denominators
 
 Shapes: N problems of one data set, T the most turns that any of them has, O observed turns.
 """
@@ -26,12 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svr_lightning.analysis.records import SampleRecord, by_dataset, unique
-from svr_lightning.core.metrics import (
-    DEFINITIONS,
-    NO_VERDICT,
-    VERDICT_CODES,
-    value_of,
-)
+from svr_lightning.core.metrics import DEFINITIONS, NO_VERDICT, VERDICT_CODES, value_of
 from svr_lightning.core.types import StopSignals
 
 Bools = NDArray[np.bool_]
@@ -153,7 +141,16 @@ def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
         for name, (dtype, empty) in _TURN_COLUMNS.items()
     }
     for row, record in enumerate(records):
-        _fill(columns, row, record)
+        for index, turn in enumerate(record.turns):
+            if turn.correct is None:
+                raise ValueError(
+                    f"record {record.id!r} of {dataset!r} has no label at turn {turn.turn}; "
+                    "metrics are for problems with a reference"
+                )
+            for name, column in columns.items():
+                value = getattr(turn, name)
+                if value is not None:
+                    column[row, index] = VERDICT_CODES[value] if name == "verdict" else value
     return TurnTable(
         dataset=dataset,
         ids=tuple(record.id for record in records),
@@ -170,39 +167,20 @@ def _turn_table(dataset: str, records: Sequence[SampleRecord]) -> TurnTable:
     )
 
 
-def _fill(columns: Mapping[str, NDArray[Any]], row: int, record: SampleRecord) -> None:
-    for index, turn in enumerate(record.turns):
-        if turn.correct is None:
-            raise ValueError(
-                f"record {record.id!r} of {record.dataset!r} has no label at turn {turn.turn}; "
-                "metrics are for problems with a reference"
-            )
-        values = {
-            "correct": turn.correct,
-            "truncated": turn.truncated,
-            "verdict": NO_VERDICT if turn.verdict is None else VERDICT_CODES[turn.verdict],
-            "confidence": turn.confidence,
-            "prompt_tokens": turn.prompt_tokens,
-            "completion_tokens": turn.completion_tokens,
-        }
-        for name, value in values.items():
-            if value is not None:
-                columns[name][row, index] = value
-
-
 def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
     """All problems of all data sets in one table. No cluster spans two sets."""
     parts = list(tables.values())
     width = max(table.correct.shape[1] for table in parts)
 
-    def padded(table: TurnTable, name: str, empty: Any) -> NDArray[Any]:
-        missing = width - table.correct.shape[1]
-        return np.pad(getattr(table, name), ((0, 0), (0, missing)), constant_values=empty)
+    def padded(column: NDArray[Any], empty: Any) -> NDArray[Any]:
+        beyond = ((0, 0), (0, width - column.shape[1]))
+        return np.pad(column, beyond, constant_values=empty)
 
     columns = {
-        name: np.concatenate([padded(table, name, empty) for table in parts])
+        name: np.concatenate([padded(getattr(table, name), empty) for table in parts])
         for name, (_, empty) in _TURN_COLUMNS.items()
     }
+
     outcome = {
         f.name: np.concatenate([getattr(table.outcome, f.name) for table in parts])
         for f in fields(Endings)
@@ -223,9 +201,6 @@ def pool(tables: Mapping[str, TurnTable]) -> TurnTable:
 class ProblemTable:
     """One row per problem with the values of an outcome."""
 
-    dataset: str
-    ids: tuple[str, ...]
-    """[N] of the problems."""
     cluster: Ints
     """[N] see :class:`TurnTable`."""
     problems: Mapping[str, Ints]
@@ -234,15 +209,10 @@ class ProblemTable:
     ``total_tokens`` of all observed turns."""
     turns: Mapping[str, NDArray[Any]]
     """[O] the observed turns that have a self-check, problem by problem: ``row`` of the problem,
-    ``turn`` (from 1), whether it is the ``first`` and the ``returned`` one, ``verdict``,
-    ``confidence``, ``correct``."""
+    whether it is the ``first`` and the ``returned`` one, ``verdict``, ``confidence``,
+    ``correct``."""
     self_checked: bool
     """Whether the method states self-checks."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The metrics that the method has, defined or not."""
-        return tuple(n for n, one in DEFINITIONS.items() if self.self_checked or not one.of_turns)
 
     def turns_of(self, metric: str) -> Mapping[str, NDArray[Any]]:
         """The turns that a metric of turns counts: all of them, the first or the returned ones."""
@@ -251,39 +221,40 @@ class ProblemTable:
             return self.turns
         return {name: column[self.turns[rows]] for name, column in self.turns.items()}
 
-    def columns(self, metric: str) -> tuple[NDArray[Any], ...]:
+    def value(self, metric: str) -> float:
+        """A metric; nan if it is undefined."""
+        return value_of(metric, *self._columns(metric))
+
+    def values(self) -> dict[str, float]:
+        """Every metric that the method has, defined or not."""
+        return {name: self.value(name) for name in self._names()}
+
+    def ratios(self) -> dict[str, tuple[Floats, Floats]]:
+        """[N] numerators and denominators, whose sums over problems make the metric.
+
+        Of every metric that the method has but AUROC, which is no such ratio.
+        """
+        found = {}
+        for name in self._names():
+            definition = DEFINITIONS[name]
+            if definition.terms is None:
+                continue
+            terms = definition.terms(*self._columns(name))
+            if definition.of_turns:
+                row, size = self.turns_of(name)["row"], len(self.cluster)
+                terms = tuple(np.bincount(row, weights=one, minlength=size) for one in terms)
+            above, below = (one.astype(np.float64) for one in terms)
+            found[name] = above, below
+        return found
+
+    def _names(self) -> list[str]:
+        return [n for n, one in DEFINITIONS.items() if self.self_checked or not one.of_turns]
+
+    def _columns(self, metric: str) -> list[NDArray[Any]]:
         """The columns that ``metric`` is computed from, [N] or [O]."""
         definition = DEFINITIONS[metric]
         rows = self.turns_of(metric) if definition.of_turns else self.problems
-        return tuple(rows[name] for name in definition.columns)
-
-    def value(self, metric: str) -> float:
-        """A metric; nan if it is undefined."""
-        return value_of(metric, *self.columns(metric))
-
-    def values(self) -> dict[str, float]:
-        """Every metric that the method has."""
-        return {name: self.value(name) for name in self.names}
-
-    def ratio(self, metric: str) -> tuple[Floats, Floats]:
-        """[N] numerator and denominator of each problem, whose sums make the metric.
-
-        Raises:
-            ValueError: for AUROC, which is no ratio of sums over problems.
-        """
-        definition = DEFINITIONS[metric]
-        if definition.terms is None:
-            raise ValueError(f"{metric} is no ratio of sums over problems")
-        above, below = definition.terms(*self.columns(metric))
-        if definition.of_turns:
-            row, size = self.turns_of(metric)["row"], len(self.ids)
-            above = np.bincount(row, weights=above, minlength=size)
-            below = np.bincount(row, weights=below, minlength=size)
-        return above.astype(np.float64), below.astype(np.float64)
-
-    def ratios(self) -> dict[str, tuple[Floats, Floats]]:
-        """:meth:`ratio` of every metric that is one and that the method has."""
-        return {n: self.ratio(n) for n in self.names if DEFINITIONS[n].terms is not None}
+        return [rows[name] for name in definition.columns]
 
 
 def problem_table(table: TurnTable, outcome: Endings) -> ProblemTable:
@@ -304,13 +275,10 @@ def problem_table(table: TurnTable, outcome: Endings) -> ProblemTable:
     checked = seen & (table.verdict != NO_VERDICT)
     row, index = np.nonzero(checked)
     return ProblemTable(
-        dataset=table.dataset,
-        ids=table.ids,
         cluster=table.cluster,
         problems={name: column.astype(np.int64) for name, column in problems.items()},
         turns={
             "row": row,
-            "turn": index + 1,
             "first": index == 0,
             "returned": index + 1 == outcome.returned[row],
             "verdict": table.verdict[checked],

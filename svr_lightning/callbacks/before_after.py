@@ -14,8 +14,8 @@ from svr_lightning.analysis.results import RESULTS, read_evaluation
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import plain, text_table
 from svr_lightning.files import write_file
-from svr_lightning.report.check_value import draw_check_value
 from svr_lightning.report.drawing import svg
+from svr_lightning.report.figures import draw_check_value
 
 
 class BeforeAfter(Callback):

@@ -13,12 +13,12 @@ from lightning.pytorch import Callback, Trainer
 from transformers import GenerationConfig
 
 from svr_lightning import __version__
+from svr_lightning.analysis.averages import text_of
 from svr_lightning.analysis.operating_point import write_operating_point
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.core.stopping import Confident, rule_as_config
 from svr_lightning.engines import lora
 from svr_lightning.recipes.svr import SVR
-from svr_lightning.report.numbers import text_of
 from svr_lightning.training.config import EvaluationConfig, PolicyConfig
 
 _SCORES = ("accuracy", "turns", "esr", "pse", "brier")

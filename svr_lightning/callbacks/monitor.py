@@ -11,7 +11,6 @@ from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from svr_lightning.analysis.metrics import named_metrics
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.results import RESULTS, SAMPLES, read_results
-from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.table import pool
 from svr_lightning.display import excerpt, plain
 from svr_lightning.report.drawing import Draw, pixels
@@ -21,8 +20,7 @@ from svr_lightning.report.figures import (
     reliability_numbers,
     rule_numbers,
 )
-from svr_lightning.report.numbers import Numbers
-from svr_lightning.report.runs import Run, read_methods
+from svr_lightning.report.runs import Numbers, Run, read_methods
 from svr_lightning.report.trajectories import trajectories
 
 _LONGEST = 2000  # characters shown of a text
@@ -73,10 +71,7 @@ def _pictures(run: Run) -> list[tuple[str, Draw, Numbers]]:
     for part, tables in run.parts.items():
         where = f"/{part}" if len(run.parts) > 1 else ""
         if run.rule is not None:
-            rules = None
-            if run.complete:
-                rules = compare_stops(tables, run.rule, run.max_turns, resamples=0)
-            numbers = rule_numbers(pool(tables), run.rule, run.max_turns, rules)
+            numbers = rule_numbers(run, pool(tables))
             pictures.append((f"accuracy_over_tokens{where}", draw_rules, numbers))
         if run.self_checks:
             numbers = reliability_numbers(pool(tables))

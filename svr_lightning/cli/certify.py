@@ -4,13 +4,13 @@ The recordings hold every turn of every problem, and results.json with the stopp
 threshold is chosen:
 
     svr validate --config ... --record
-    svr test --config ... --record
-    svr certify RUN/eval/validate --report-on RUN/eval/test --max-pse 0.10
+    svr certify RUN/eval/validate --max-pse 0.10
 
 A promise is a guaranteed limit. Of the thresholds that keep all promises and accept any answer, the
-one with the fewest tokens is chosen. It is measured on other problems: those of --report-on, or the
-part that is not used for calibration (--calibrate-on). --columns reads logs of another program in
-place of recordings: JSON lines, csv or parquet with a row per turn. See docs/certificates.md.
+one with the fewest tokens is chosen. It is measured on the problems that are not used for
+calibration (--calibrate-on), and by --check on those of any other recording. --columns reads logs
+of another program in place of recordings: JSON lines, csv or parquet with a row per turn. See
+docs/certificates.md.
 
 Exit code 0: certified, or no drift was found; 1: nothing can be certified, or a promise no longer
 holds; 2: an error of the user.
@@ -34,10 +34,10 @@ import svr_lightning
 from svr_lightning.analysis.certificates import (
     KINDS,
     Candidate,
-    Certification,
     Promise,
     Replayed,
-    certify,
+    candidates_of,
+    cheapest,
     labels_needed,
     replay_rules,
     start_levels,
@@ -75,18 +75,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tokens = _number("above 0", lambda value: 0 < value < math.inf)
     add("recordings", type=Path, nargs="*", metavar="FOLDER", help="evaluations, or logs")
     add("--columns", nargs="+", metavar="NAME=COLUMN", help="read logs: their column names")
-    add("--report-on", type=Path, nargs="+", metavar="FOLDER", help="where the choice is measured")
     add("--calibrate-on", type=part, default=0.5, help="share of the problems (0.5)")
     for name, kind in KINDS.items():
         most = "least" if name == "wrong" else "most"
         limit = tokens if name == "tokens" else share
-        add(_flag(kind.option), type=limit, help=f"{kind.about}, at {most}")
+        add(kind.option, type=limit, dest=name, help=f"{kind.about}, at {most}")
     add("--token-bound", type=tokens, help="tokens that no problem can exceed")
     add("--confidence", type=share, default=0.9, help="for all promises together (default 0.9)")
     add("--max-turns", type=int, help="T_max (default: what was recorded)")
     real = _number("a number", lambda value: not math.isnan(value))
     add("--thresholds", type=real, nargs="+", default=GRID, help="the grid to choose from")
-    add("--seed", type=int, default=0, help="seed of the split")
     add("--plan", action="store_true", help="only print how many labels the promises need")
     add("--check", type=Path, metavar="CERTIFICATE", help="test its promises on the recordings")
     add("--write", type=Path, metavar="POLICY", help="policy folder for operating_point.json")
@@ -104,25 +102,22 @@ def _number(wanted: str, holds: Callable[[float], bool]) -> Callable[[str], floa
     return value
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 def _promises(options: argparse.Namespace) -> list[Promise]:
+    given = {name: limit for name in KINDS if (limit := getattr(options, name)) is not None}
+    flags = ", ".join(kind.option for kind in KINDS.values())
+    require(bool(given), f"no promise was given; give one of {flags}")
+    bound = options.token_bound
     require(
-        options.max_tokens is None or options.token_bound is not None,
+        "tokens" not in given or bound is not None,
         "--max-tokens needs --token-bound, which no problem can exceed whatever the policy does: "
         "--max-turns times the model's length, 81920 for ten turns of 8192",
     )
-    found = []
-    for name, kind in KINDS.items():
-        if (limit := getattr(options, kind.option)) is not None:
-            most = 1 - limit if name == "wrong" else limit
-            bound = options.token_bound if name == "tokens" else 1.0
-            found.append(Promise(name=name, limit=most, bound=bound))
-    flags = ", ".join(_flag(kind.option) for kind in KINDS.values())
-    require(bool(found), f"no promise was given; give one of {flags}")
-    return found
+    if "wrong" in given:
+        given["wrong"] = 1 - given["wrong"]
+    return [
+        Promise(name=name, limit=limit, bound=bound if name == "tokens" else 1.0)
+        for name, limit in given.items()
+    ]
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -132,34 +127,31 @@ def run(options: argparse.Namespace) -> int:
     """Test, choose, measure, write, print; or plan, or check."""
     if options.check is not None:
         return _check(options)
-    promises = _promises(options)
-    require(options.seed >= 0, f"--seed {options.seed}: must not be negative")
+    promises, delta = _promises(options), 1 - options.confidence
     policy = options.write
     require(policy is None or policy.is_dir(), f"--write: {policy}: no such folder")
     if options.plan:
-        return _plan(promises, len(set(options.thresholds)), 1 - options.confidence)
+        return _plan(promises, len(set(options.thresholds)), delta)
     recorded = load_recordings(options.recordings, options.columns)
-    if options.report_on is None:
-        calibration, report = _split(recorded.tables, options)
-    else:
-        others = load_recordings(options.report_on, options.columns)
-        calibration, report = recorded.tables, _disjoint(others.tables, recorded.tables)
-        recorded = recorded.beside(others)
+    calibration, report = _split(recorded.tables, options.calibrate_on)
     gate, turns = recorded.gate(), options.max_turns
     turns = recorded.max_turns if turns is None else turns
-    points = _replay(calibration, _rules(gate, options), promises, turns)
+    points = _replay(calibration, _rules(gate, options.thresholds), promises, turns)
     for one in promises:
         require(
             one.can_be_broken(points),
-            f"no answer could break the promise {one} with T_max = {turns}: "
-            f"{KINDS[one.name].remedy}",
+            f"no answer could break the promise {one} with T_max = {turns}, so it says nothing; "
+            "make another one, or give other --thresholds",
         )
-    found = certify(points, promises, 1 - options.confidence)
-    _show(found, promises, options.confidence, f"calibration: {_sizes(calibration)[2]}{turns}")
-    certificate = _certificate(found, promises, calibration, recorded, options)
+    candidates = candidates_of(points, promises, delta)
+    choice = cheapest(candidates)
+    promised = f"{', '.join(map(str, promises))}, with confidence {options.confidence:g}"
+    _show(candidates, choice, promised, f"calibration: {_sizes(calibration)[2]}{turns}")
+    certificate = _certificate(promises, calibration, recorded, options)
     certificate |= {"max_turns": turns, "rule": asdict(gate), "measured": None}
     del certificate["rule"]["threshold"]
-    choice = found.choice
+    certificate["certified"] = None if choice is None else asdict(choice)
+    certificate["candidates"] = [asdict(row) for row in candidates]
     if choice is not None and report:
         rule = replace(gate, threshold=choice.threshold)
         title = "measured on problems that had no part in the choice"
@@ -172,9 +164,9 @@ def run(options: argparse.Namespace) -> int:
     return BROKEN if choice is None else 0
 
 
-def _rules(recorded: Confident, options: argparse.Namespace) -> list[Confident]:
+def _rules(recorded: Confident, thresholds: Sequence[float]) -> list[Confident]:
     """The recorded rule with every threshold of the grid."""
-    found = [replace(recorded, threshold=t) for t in sorted(set(options.thresholds), reverse=True)]
+    found = [replace(recorded, threshold=one) for one in sorted(set(thresholds), reverse=True)]
     try:
         for one in found:
             one.check()
@@ -183,28 +175,16 @@ def _rules(recorded: Confident, options: argparse.Namespace) -> list[Confident]:
     return found
 
 
-def _split(
-    tables: Tables, options: argparse.Namespace
-) -> tuple[dict[str, TurnTable], dict[str, TurnTable]]:
+def _split(tables: Tables, share: float) -> tuple[dict[str, TurnTable], dict[str, TurnTable]]:
     """The problems to calibrate on and those to measure on; a cluster is on one side."""
     parts: tuple[dict[str, TurnTable], dict[str, TurnTable]] = {}, {}
     for name, table in tables.items():
-        chosen = split_clusters(table.cluster, options.calibrate_on, options.seed)
+        chosen = split_clusters(table.cluster, share, seed=0)
         for part, rows in zip(parts, (chosen, ~chosen), strict=True):
             if rows.any():
                 part[name] = table.select(rows)
-    left = f"--calibrate-on {options.calibrate_on:g}: no problem is left; give more problems"
-    require(bool(parts[0]), left)
+    require(bool(parts[0]), f"--calibrate-on {share:g}: no problem is left; give more problems")
     return parts
-
-
-def _disjoint(tables: dict[str, TurnTable], others: Tables) -> dict[str, TurnTable]:
-    """The tables, which share no problem with the others."""
-    for name in sorted(tables.keys() & others.keys()):
-        if both := set(tables[name].ids) & set(others[name].ids):
-            problem = f"{name}/{min(both)} is a problem of the calibration too"
-            raise ConfigError(f"--report-on: {problem}; use other problems")
-    return tables
 
 
 def _replay(
@@ -237,13 +217,9 @@ def _sizes(tables: Tables) -> tuple[int, int, str]:
 
 
 def _certificate(
-    found: Certification,
-    promises: Sequence[Promise],
-    tables: Tables,
-    recorded: Recordings,
-    options: argparse.Namespace,
+    promises: Sequence[Promise], tables: Tables, recorded: Recordings, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """What is needed to apply and check the choice, besides its rule."""
+    """What is needed to apply and check a choice, besides its rule."""
     files = recorded.files
     return {
         "schema_version": SCHEMA_VERSION,
@@ -261,8 +237,6 @@ def _certificate(
             "datasets": {name: len(table.ids) for name, table in tables.items()},
             "clusters": _sizes(tables)[1],
         },
-        "certified": None if found.choice is None else asdict(found.choice),
-        "candidates": [asdict(row) for row in found.candidates],
     }
 
 
@@ -295,8 +269,7 @@ def _check(options: argparse.Namespace) -> int:
     if other := known.departures(rule, known.max_turns, recorded.settings()):
         raise ConfigError(f"recorded with {', '.join(other)}; record with the certified settings")
     promises = [Promise(**struct_asdict(one)) for one in known.promised]
-    turns = known.max_turns
-    found = _measure(recorded.tables, known.rule, promises, turns, str(options.check))
+    found = _measure(recorded.tables, rule, promises, known.max_turns, str(options.check))
     level = (1 - options.confidence) / len(found)
     broken = ", ".join(name for name, one in found.items() if one["p_value_if_kept"] <= level)
     message = "no promise is shown to be broken"
@@ -334,38 +307,32 @@ _HEADS = {
 }
 
 
-def _show(found: Certification, promises: Sequence[Promise], confidence: float, title: str) -> None:
+def _show(
+    candidates: Sequence[Candidate], choice: Candidate | None, promised: str, title: str
+) -> None:
     """Every threshold, then the choice or why there is none."""
     rows = [
-        (number(row.threshold), *(_rate(row.rates, name) for name in _HEADS), _result(row))
-        for row in reversed(found.candidates)
+        (
+            number(row.threshold),
+            *(_rate(row.rates, name) for name in _HEADS),
+            "yes" if row.certified else "no" if row.level else "not tested",
+        )
+        for row in reversed(candidates)
     ]
-    promised = f"{', '.join(map(str, promises))}, with confidence {confidence:g}"
-    row = found.choice
-    if row is not None:
-        lines = [f"threshold {number(row.threshold)}: {promised}, on new problems like these"]
-    elif any(one.certified for one in found.candidates):
-        lines = [f"only thresholds that accept no answer keep the promise: {promised}"]
-    else:
-        lines = [f"no threshold can keep the promise: {promised}"]
-    if row is None:
-        lines.append("relax a limit, or use more problems: --plan says how many")
     console = Console()
     console.print(Text(f"{title}; wrong acc.: wrong of accepted answers", style="bold"))
     console.print(text_table(("threshold", *_HEADS.values(), "certified"), merged(rows)))
-    for line in lines:
-        console.print(Text(line))
+    if choice is not None:
+        line = f"threshold {number(choice.threshold)}: {promised}, on new problems like these"
+    else:
+        useless = any(one.certified for one in candidates)
+        which = "only thresholds that accept no answer" if useless else "no threshold"
+        cure = "relax a limit, or use more problems: --plan says how many"
+        line = f"{which} can keep the promise: {promised}\n{cure}"
+    console.print(Text(line))
 
 
 def _rate(rates: Mapping[str, float], name: str) -> str:
     if math.isnan(rates[name]):
         return "-"
     return f"{rates[name]:.0f}" if name == "tokens" else f"{rates[name]:.3f}"
-
-
-def _result(row: Candidate) -> str:
-    if row.certified:
-        return "yes"
-    if row.level == 0:
-        return "not tested"
-    return f"no: {_HEADS[row.broken[0]]}{' ...' * (len(row.broken) > 1)}"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +55,6 @@ class Recordings:
         known = [turns for turns in stated if isinstance(turns, int)]
         longest = max(table.correct.shape[1] for table in self.tables.values())
         return max(known) if known and len(known) == len(stated) else longest
-
-    def beside(self, other: "Recordings") -> "Recordings":
-        """This one, with the settings of both.
-
-        Raises:
-            ConfigError: if they stop at different rules.
-        """
-        rules = f"{self.rule} and {other.rule}"
-        require(self.rule == other.rule, f"the recordings stop at {rules}; give those of one rule")
-        tables = {**other.tables, **self.tables}
-        configs = [*self.configs, *other.configs]
-        return replace(self, tables=tables, configs=configs)
 
     def policy(self) -> str | None:
         """The policy that the results files name; None if they name none.

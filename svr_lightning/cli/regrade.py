@@ -2,12 +2,12 @@
 
     svr regrade RUN/eval/test --grader symbolic --out RUN/eval/test-symbolic
 
-Writes samples.jsonl and results.json to the folder --out, like an evaluation, and prints which
-turns became correct or wrong. No model is run; verdicts, confidences and stopping do not change.
+Writes samples.jsonl and results.json to the folder --out, like an evaluation, and prints how many
+turns became right or wrong. No model is run; verdicts, confidences and stopping do not change.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,11 +29,6 @@ from svr_lightning.errors import ConfigError, one_line, require
 from svr_lightning.tasks import get_task, require_trusted
 from svr_lightning.tasks.fields import shown
 from svr_lightning.tasks.grading import GRADERS, Grader, get_grader, label
-
-_EXAMPLES = 3
-"""Shown per data set and direction."""
-_SHOWN = 30
-"""Characters of an answer in an example."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,18 +79,19 @@ def regrade(records: Sequence[SampleRecord], grader: Grader) -> list[SampleRecor
     Raises:
         ConfigError: naming a record that has no reference, or whose task is not known.
     """
-    return [_regraded(record, grader) for record in records]
+    return [
+        replace(record, turns=tuple(_regraded_turns(record, grader, "/".join(record.key))))
+        for record in records
+    ]
 
 
-def _regraded(record: SampleRecord, grader: Grader) -> SampleRecord:
+def _regraded_turns(record: SampleRecord, grader: Grader, where: str) -> Iterator[TurnRecord]:
     problem = record.problem
-    where = "/".join(record.key)
     require(problem.has_reference, f"{where} has no reference answer, so that it cannot be graded")
     try:
         task = get_task(record.task)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
-    turns = []
     for turn in record.turns:
         try:
             new = label(task, turn.text, problem, grader)
@@ -105,38 +101,18 @@ def _regraded(record: SampleRecord, grader: Grader) -> SampleRecord:
                 f"{shown(problem.reference)} and the payload {shown(dict(problem.payload))} "
                 f"({one_line(repr(error))})"
             ) from error
-        turns.append(replace(turn, correct=new.correct, grading_error=new.error))
-    return replace(record, turns=tuple(turns))
+        yield replace(turn, correct=new.correct, grading_error=new.error)
 
 
 def show(before: Sequence[SampleRecord], after: Sequence[SampleRecord]) -> None:
-    """How many turns changed, and some of them, at most 80 columns wide."""
-    changed: dict[tuple[str, bool], list[tuple[SampleRecord, TurnRecord]]] = {}
+    """How many turns changed in each data set."""
     rows = []
+    old = by_dataset(before)
     for dataset, found in by_dataset(after).items():
-        turns = [(record, turn) for record in found for turn in record.turns]
-        old = [turn.correct for one in before if one.dataset == dataset for turn in one.turns]
-        for right in (True, False):
-            changed[dataset, right] = [
-                turn
-                for turn, was in zip(turns, old, strict=True)
-                if was != right and turn[1].correct == right
-            ]
-        became = (len(changed[dataset, right]) for right in (True, False))
-        undecided = sum(turn.grading_error is not None for _, turn in turns)
+        turns, were = ([t for r in some for t in r.turns] for some in (found, old[dataset]))
+        pairs = [(was.correct, now.correct) for was, now in zip(were, turns, strict=True)]
+        became = (sum(now == right != was for was, now in pairs) for right in (True, False))
+        undecided = sum(turn.grading_error is not None for turn in turns)
         rows.append((plain(dataset), *map(str, (len(turns), *became, undecided))))
-    console = Console()
     heads = ("data set", "turns", "now right", "now wrong", "undecided")
-    console.print(text_table(heads, rows, "turns graded again"))
-    for (dataset, right), some in changed.items():
-        if shown := some[:_EXAMPLES]:
-            console.print(Text(f"{plain(dataset)}, now {'right' if right else 'wrong'}"))
-        for record, turn in shown:
-            answer = "no answer" if turn.answer is None else _short(turn.answer)
-            graded = f"{_short(record.id)} turn {turn.turn}: {answer}"
-            console.print(Text(f"  {graded} for {_short(str(record.reference))}"))
-
-
-def _short(text: str) -> str:
-    line = " ".join(plain(text).split())
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 3]}..."
+    Console().print(text_table(heads, rows, "turns graded again"))

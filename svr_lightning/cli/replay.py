@@ -5,13 +5,11 @@ The recording holds T_max turns of every problem:
     svr test --config ... --record
     svr replay RUN/eval/test
 
-Evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, thresholds, stops on the
-verdict alone or the confidence alone, every (threshold, T_max), and how labels change from turn to
-turn. Writes replay.json, replay.csv with a line per point and data set, and diagnostics.json with
-calibration and stopping at the run's rule, with intervals. The terminal shows each data set, or the
-average of the paper's; equal neighbouring rows are merged. --compare-stops adds rules that need no
-self-check (docs/stopping.md) and compares all within the same tokens: those of the run's rule, or
---budget.
+Evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, thresholds, and how labels
+change from turn to turn. Writes replay.json, and diagnostics.json with intervals and calibration at
+the run's rule. The terminal shows each data set, or the average of the paper's; equal neighbouring
+rows are merged. --compare-stops adds rules that need no self-check (docs/stopping.md) and compares
+all within the same tokens: those of the run's rule, or --budget.
 
 Fresh turns (model.evaluation.fresh_turns) are independent samples, so majority voting is evaluated
 too. Maj@k is the accuracy of the answer that most of k samples give, averaged over draws of k; ties
@@ -19,20 +17,17 @@ go to the answer that was sampled first, and answers that cannot be read do not 
 """
 
 import argparse
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from svr_lightning.analysis.averages import average, groups
 from svr_lightning.analysis.metrics import DIAGNOSTICS, diagnose
-from svr_lightning.analysis.replay import THRESHOLDS, curves, gate_of, long_rows, replayed
+from svr_lightning.analysis.replay import THRESHOLDS, curves, gate_of, replayed
 from svr_lightning.analysis.results import SAMPLES, setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.voting import VOTES, vote
@@ -40,7 +35,7 @@ from svr_lightning.cli.inputs import EVERY_TURN, Recordings, load_recordings
 from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.display import merged, plain, text_table
 from svr_lightning.errors import ConfigError, require
-from svr_lightning.files import write_file, write_json
+from svr_lightning.files import write_json
 
 COLUMNS = ("accuracy", "turns", "avg_total_tokens", "esr", "pse", "any_turn_accuracy")
 """Metrics on the terminal."""
@@ -87,13 +82,12 @@ def run(options: argparse.Namespace) -> int:
     samples = [str(path) for path in recorded.files]
     found = {"samples": samples, "privileged": privileged, **found, **_votes(recorded, options)}
     write_json(out / "replay.json", found)
-    write_file(out / "replay.csv", [_csv(long_rows(found))])
     write_json(out / DIAGNOSTICS, diagnose(replayed(tables, rule, max_turns)))
     show(found, str(rule))
     if not any(table.self_checked for table in tables.values()):
         count = sum(int(table.length.sum()) for table in tables.values())
         Console().print(Text(f"0 of {count} turns state a self-check: no threshold ever stops"))
-    Console().print(Text(f"{out}: replay.json, replay.csv, {DIAGNOSTICS}"))
+    Console().print(Text(f"{out}: replay.json, {DIAGNOSTICS}"))
     return 0
 
 
@@ -117,42 +111,26 @@ def show(found: Mapping[str, Any], rule: str) -> None:
     console.print(Text(f"the run's rule: {rule}, T_max = {point['max_turns']}"))
     if found["privileged"]:
         console.print(Text("privileged: labels in prompts", style="bold"))
+    heads = [DEFINITIONS[name].head for name in COLUMNS]
     for part, names in groups(point["datasets"]).items():
         title = plain(" ".join(part.split()))
-        budgets = [(str(row["budget"]), row) for row in found["fixed"]]
-        own = [("the run's rule", point), ("verdict alone", found["verdict_only"])]
-        adaptive = _by_threshold(found["thresholds"])
-        alone = _by_threshold(found["confidence_only"])
-        for table in (
-            _curve_table(f"{title}: fixed budgets", "K", names, budgets),
-            _curve_table(f"{title}: adaptive", "threshold", names, adaptive, own),
-            _curve_table(f"{title}: confidence alone", "threshold", names, alone),
-        ):
-            console.print(table)
+        budgets = [[str(row["budget"]), *_cells(row, names)] for row in found["fixed"]]
+        rows = [[f"{row['threshold']:.2f}", *_cells(row, names)] for row in found["thresholds"]]
+        own = ["the run's rule", *_cells(point, names)]
+        console.print(text_table(["K", *heads], merged(budgets), f"{title}: fixed budgets"))
+        table = text_table(["threshold", *heads], [*merged(rows), own], f"{title}: adaptive")
+        console.print(table)
         if "stops" in found:
             _print_stops(console, title, found["stops"][part])
     if "votes" in found:
         _print_votes(console, found["votes"])
 
 
-def _curve_table(
-    title: str,
-    first: str,
-    names: Sequence[str],
-    curve: Sequence[tuple[str, Mapping[str, Any]]],
-    single: Sequence[tuple[str, Mapping[str, Any]]] = (),
-) -> Table:
-    """A curve's points over the data sets ``names``, equal neighbours merged, then single ones."""
-    points, others = (
-        [[label, *_cells(average(row["datasets"], names))] for label, row in rows]
-        for rows in (curve, single)
-    )
-    heads = [first, *(DEFINITIONS[name].head for name in COLUMNS)]
-    return text_table(heads, [*merged(points), *others], title)
-
-
-def _by_threshold(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(f"{row['threshold']:.2f}", row) for row in rows]
+def _cells(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """The columns of an operating point over the data sets ``names``."""
+    values = average(row["datasets"], names)
+    known = ((DEFINITIONS[name], values[name]) for name in COLUMNS)
+    return ["-" if value is None else metric.text(value) for metric, value in known]
 
 
 def _print_stops(console: Console, title: str, stops: Mapping[str, Any]) -> None:
@@ -191,22 +169,3 @@ def _accuracy(values: Mapping[str, Any], name: str) -> tuple[str, str]:
 
 def _interval(bounds: Sequence[float]) -> str:
     return f"[{bounds[0]:.3f}, {bounds[1]:.3f}]"
-
-
-def _cells(values: Mapping[str, Any]) -> list[str]:
-    known = ((DEFINITIONS[name], values[name]) for name in COLUMNS)
-    return ["-" if value is None else metric.text(value) for metric, value in known]
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, columns, lineterminator="\n")
-    writer.writeheader()
-    # A spreadsheet would run a name that begins like a formula.
-    writer.writerows({**row, "dataset": _as_text(row["dataset"])} for row in rows)
-    return stream.getvalue().encode("ascii", "backslashreplace").decode()
-
-
-def _as_text(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

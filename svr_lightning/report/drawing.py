@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from svr_lightning.report.numbers import apart
+from svr_lightning.display import plain
 
 INK, GREY, FAINT = "#787878", "#8a8a8a", "#b4b4b4"
 """Text; lines of comparison; grids and what is nothing. All have contrast to white and to black."""
@@ -100,12 +100,11 @@ def new_figure(height: float) -> Figure:
 
 
 def shown(text: str, limit: int = 28) -> str:
-    """A name as a label: one line, without control characters, of bounded length but for a mark."""
-    name, mark = apart(text)
-    clean = "".join(c if c.isprintable() else "\ufffd" for c in name[: limit + 1])
+    """A name as a label: one line, without control characters, of bounded length."""
+    clean = plain(" ".join(text.split()))
     # A legend leaves out names that begin with an underscore.
     clean = f"\u200b{clean}" if clean.startswith("_") else clean
-    return (clean if len(clean) <= limit else clean[: limit - 1] + "\u2026") + mark
+    return clean if len(clean) <= limit else clean[: limit - 1] + "\u2026"
 
 
 def token_axis(axes: Axes) -> None:

@@ -15,16 +15,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from svr_lightning.analysis.averages import Datasets, average, groups
+from svr_lightning.analysis.averages import Datasets, average, groups, values_of
 from svr_lightning.analysis.calibration import (
     BINS,
     expected_calibration_error,
     levels_of,
     reliability_bins,
 )
+from svr_lightning.analysis.check_value import FRESH, REFINING
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
 from svr_lightning.analysis.replay import THRESHOLDS, replay, transitions
-from svr_lightning.analysis.stops import ORACLE
+from svr_lightning.analysis.stops import ORACLE, frontiers
 from svr_lightning.analysis.table import (
     Bools,
     Ints,
@@ -34,11 +35,9 @@ from svr_lightning.analysis.table import (
     problem_table,
 )
 from svr_lightning.core.metrics import VERDICT_CODES
-from svr_lightning.core.stopping import StopRule
 from svr_lightning.report import drawing
 from svr_lightning.report.drawing import BLUE, FAINT, GREY, LIGHT_BLUE, ORANGE, Draw
-from svr_lightning.report.numbers import Numbers, values_of
-from svr_lightning.report.runs import Method, Rules, Run, data_sets
+from svr_lightning.report.runs import Method, Numbers, Run, data_sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +54,7 @@ class Plot:
     """Which method it is about, from 0; None for a comparison."""
 
 
-def all_figures(
-    methods: Sequence[Method], rules: Rules | None = None
-) -> tuple[list[Plot], list[str]]:
+def all_figures(methods: Sequence[Method]) -> tuple[list[Plot], list[str]]:
     """Every figure that the runs allow, and why others are missing."""
     several = any(len(method.runs) > 1 for method in methods)
     spread = "; of several seeds, mean \u00b1 standard deviation" if several else ""
@@ -68,7 +65,7 @@ def all_figures(
     if not set.intersection(*(set(method.runs[0].tables) for method in methods)):
         notes.append("No data set is common to all methods, so they cannot be compared.")
     for number, method in enumerate(methods):
-        figures += _of_method(method, number, (rules or {}).get(number, {}))
+        figures += _of_method(method, number)
         run = method.runs[0]
         if not run.complete and run.max_turns > 1:
             notes.append(
@@ -80,7 +77,7 @@ def all_figures(
     return figures, notes
 
 
-def _of_method(method: Method, number: int, rules: Mapping[str, Numbers]) -> Iterator[Plot]:
+def _of_method(method: Method, number: int) -> Iterator[Plot]:
     """The figures of a method's first seed."""
     run = method.runs[0]
     seed = f", seed {run.seed}" if len(method.runs) > 1 else ""
@@ -108,11 +105,12 @@ def _of_method(method: Method, number: int, rules: Mapping[str, Numbers]) -> Ite
         if run.self_checks:
             caption = "share of right answers at each stated confidence"
             yield plot("4_reliability", caption, reliability_numbers(table), draw_reliability, part)
-        if part in rules:
-            assert run.rule is not None
-            caption = "stopping rules over tokens, at the settings that are best on these problems"
-            numbers = rule_numbers(table, run.rule, run.max_turns, rules[part])
-            yield plot("5_stopping_rules", caption, numbers, draw_rules, part)
+        if run.complete:
+            caption = (
+                "stopping rules over tokens, at the settings that are best on these very problems "
+                "(svr replay --compare-stops chooses them on others)"
+            )
+            yield plot("5_stopping_rules", caption, rule_numbers(run, table), draw_rules, part)
         if run.max_turns > 1:
             caption = f"what refinement does to answers, {turns}"
             yield plot("6_transitions", caption, transition_numbers(table), draw_transitions, part)
@@ -338,20 +336,13 @@ def draw_reliability(data: Numbers) -> Figure:
 # --- stopping rules ---------------------------------------------------------------------------
 
 
-def rule_numbers(table: TurnTable, rule: StopRule, most: int, rules: Numbers | None) -> Numbers:
-    """Where a rule lies under every T_max up to ``most``, and the frontiers of other rules.
-
-    ``rules`` are of :func:`~svr_lightning.analysis.stops.compare_stops`; None if the run was not
-    recorded whole, so that other rules cannot be replayed.
-    """
+def rule_numbers(run: Run, table: TurnTable) -> Numbers:
+    """Where a run's rule lies under every T_max, and the frontiers of others if it is complete."""
     own = []
-    for turns in range(1, most + 1):
-        found = problem_table(table, replay(table, rule, turns))
+    for turns in range(1, run.max_turns + 1):
+        found = problem_table(table, replay(table, run.rule, turns))
         own.append({"tokens": found.value("avg_total_tokens"), "accuracy": found.value("accuracy")})
-    lines = [
-        {"name": row["name"], "points": row["points"]} for row in (rules or {"rows": []})["rows"]
-    ]
-    return {"own": own, "lines": lines}
+    return {"own": own, "lines": frontiers(table, run.max_turns) if run.complete else []}
 
 
 def draw_rules(data: Numbers) -> Figure:
@@ -480,4 +471,29 @@ def draw_stops(data: Numbers) -> Figure:
     axes.set_ylabel("problems")
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     drawing.legend(figure, axes)
+    return figure
+
+
+# --- what a self-check is worth ---------------------------------------------------------------
+
+
+def draw_check_value(found: Numbers) -> Figure:
+    """Accuracy with its interval of every way that is within the budget, from the first row down.
+
+    ``found`` is of :func:`~svr_lightning.analysis.check_value.check_value`.
+    """
+    figure = drawing.new_figure(2.2)
+    axes = figure.subplots()
+    rows = [row for row in reversed(found["rows"]) if row["accuracy"] is not None]
+    for place, row in enumerate(rows):
+        colour, point = BLUE if row["name"] in (FRESH, REFINING) else GREY, row["accuracy"]
+        axes.plot(row["ci95"], [place, place], color=colour, linewidth=3, alpha=0.4)
+        axes.plot(point, place, "o", color=colour, markersize=7)
+        above = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(f"{point:.3f}", (point, place), **above)
+    axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
+    axes.set_ylim(-0.5, len(rows) - 0.2)
+    axes.grid(visible=True, axis="x")
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(f"accuracy within {found['budget']:.0f} tokens per problem")
     return figure

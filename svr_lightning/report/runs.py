@@ -1,6 +1,6 @@
 """The methods of a report, each with one run per seed, read from samples files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from svr_lightning.analysis.averages import Datasets, averages, groups, ordered
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.replay import THRESHOLDS, adaptive_row, fixed_row, gate_of, replayed
+from svr_lightning.analysis.replay import THRESHOLDS, gate_of, measured_under, replayed
 from svr_lightning.analysis.results import (
     Evaluation,
     read_evaluation,
@@ -16,18 +16,15 @@ from svr_lightning.analysis.results import (
     section,
     setting,
 )
-from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.table import TurnTable
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.core.metrics import NO_VERDICT
 from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.stopping import Confident, StopRule, is_own
 from svr_lightning.errors import ConfigError
-from svr_lightning.report.numbers import Numbers, marked
 
 _NAMED = 6  # methods that a heading names
-Rules = Mapping[int, Mapping[str, Numbers]]
-"""{place of a method: {part: see :func:`~svr_lightning.analysis.stops.compare_stops`}}."""
+Numbers = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +54,13 @@ class Run:
     def budgets(self) -> list[Datasets]:
         """:attr:`datasets` of each fixed budget from 1 to T_max; none unless complete."""
         turns = range(1, self.complete * self.max_turns + 1)
-        return [fixed_row(self.tables, budget)["datasets"] for budget in turns]
+        return [measured_under(self.tables, None, budget) for budget in turns]
 
     @cached_property
     def at_thresholds(self) -> list[Datasets]:
         """:attr:`datasets` under each of ``THRESHOLDS``; none unless complete."""
         rules = [replace(self.gate, threshold=value) for value in THRESHOLDS * self.complete]
-        return [adaptive_row(self.tables, rule, self.max_turns)["datasets"] for rule in rules]
+        return [measured_under(self.tables, rule, self.max_turns) for rule in rules]
 
     @cached_property
     def votes(self) -> dict[int, Datasets]:
@@ -136,10 +133,10 @@ class Method:
 
     @property
     def name(self) -> str:
-        """The name as shown: with a suffix if the prompts of one of its runs showed labels."""
+        """The name as shown: with a mark if the prompts of one of its runs showed labels."""
         configs = [source.config for run in self.runs for source in run.sources]
         privileged = any(setting(config, "protocol", "privileged") is True for config in configs)
-        return marked(self.given) if privileged else self.given
+        return f"privileged: {self.given}" if privileged else self.given
 
     @property
     def seeds(self) -> list[Datasets]:
@@ -150,23 +147,6 @@ class Method:
 def data_sets(methods: Sequence[Method]) -> list[str]:
     """The data sets of all methods, each once, in the order of tables."""
     return ordered(name for method in methods for run in method.runs for name in run.tables)
-
-
-def compare_rules(methods: Sequence[Method], budget: float | None = None) -> Rules:
-    """Stopping rules at equal tokens, on the first seed of each method that was recorded whole.
-
-    ``budget`` is in tokens per problem; None takes those of the first such method on each part.
-    """
-    found: dict[int, dict[str, Numbers]] = {}
-    budgets: dict[str, float | None] = {}
-    for number, run in enumerate(method.runs[0] for method in methods):
-        if run.complete and run.rule is not None:
-            found[number] = {}
-            for part, tables in run.parts.items():
-                most = budgets.get(part, budget)
-                rules = compare_stops(tables, run.rule, run.max_turns, most)
-                found[number][part], budgets[part] = rules, rules["budget"]
-    return found
 
 
 def heading(methods: Sequence[Method]) -> str:

@@ -3,14 +3,22 @@
 Values are means over a method's seeds; with several seeds the sample standard deviation follows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
-from svr_lightning.analysis.averages import Datasets, average, columns_of, groups
+from svr_lightning.analysis.averages import (
+    NONE,
+    Datasets,
+    average,
+    columns_of,
+    groups,
+    text_of,
+    values_of,
+)
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.report.numbers import NONE, text_of, values_of
-from svr_lightning.report.runs import Method, Rules, data_sets
-from svr_lightning.report.text import Rows, Table
+from svr_lightning.display import plain
+from svr_lightning.report.runs import Method, data_sets
 
 _COST = ("accuracy", "avg_total_tokens")
 _OPERATING = ("accuracy", "turns", "avg_total_tokens", "esr", "pse")
@@ -18,14 +26,22 @@ Columns = Sequence[tuple[Sequence[str], str]]
 """The data sets and the metric of each column."""
 
 
-def all_tables(methods: Sequence[Method], rules: Rules | None = None) -> list[Table]:
-    """Every table that the runs allow, the paper's main ones first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Plain text throughout: each form escapes it."""
 
-    ``rules`` are of :func:`~svr_lightning.report.runs.compare_rules`.
-    """
+    name: str
+    """For its label."""
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    main: bool = False
+    """Whether a page shows it at the beginning, and unfolded."""
+
+
+def all_tables(methods: Sequence[Method]) -> list[Table]:
+    """Every table that the runs allow, the paper's main ones first."""
     tables = [main_results(methods), results(methods)]
-    if rules:
-        tables += stopping_rules(methods, rules)
     if any(method.runs[0].votes for method in methods):
         tables.append(majority_vote(methods))
     several = ((n, one) for n, one in enumerate(methods, start=1) if len(one.runs) > 1)
@@ -63,14 +79,6 @@ def _heads(sets: Mapping[str, Sequence[str]], metrics: Sequence[str]) -> list[st
     return [f"{name} {head}" if len(sets) > 1 else head for name in sets for head in heads]
 
 
-def _number(value: float | None, form: str) -> str:
-    return NONE if value is None else form.format(value)
-
-
-def _interval(edges: Sequence[float] | None, form: str) -> str:
-    return NONE if edges is None else " to ".join(map(form.format, edges))
-
-
 def _notes(methods: Sequence[Method]) -> str:
     several = any(len(method.runs) > 1 for method in methods)
     return " Of several seeds, mean \u00b1 sample standard deviation." * several
@@ -94,7 +102,7 @@ def main_results(methods: Sequence[Method]) -> Table:
 
 def results(methods: Sequence[Method]) -> Table:
     """Appendix: all metrics of every method on each data set, with intervals of accuracy."""
-    rows: Rows = []
+    rows: list[list[str]] = []
     shown = [name for name, one in DEFINITIONS.items() if one.in_tables and name != "accuracy"]
     for method in methods:
         found = method.runs[0].datasets
@@ -104,7 +112,7 @@ def results(methods: Sequence[Method]) -> Table:
                 *(method.name, name),
                 f"{sum(found[one]['n'] for one in sets if one in found):,}",
                 text_of(method.seeds, sets, "accuracy"),
-                _interval(interval, "{:.3f}"),
+                NONE if interval is None else "{:.3f} to {:.3f}".format(*interval),
             ]
             rows.append(_row(labels, method.seeds, [(sets, metric) for metric in shown]))
     rules = "; ".join(f"{method.name}: {method.runs[0].rule_text}" for method in methods)
@@ -116,41 +124,6 @@ def results(methods: Sequence[Method]) -> Table:
         head=("Method", "Data set", "n", "Final", "95 % interval", *heads),
         rows=rows,
     )
-
-
-def winners(methods: Sequence[Method], rules: Rules) -> list[str]:
-    """One sentence for each part of ``rules``: its best stopping rule at the budget."""
-    return [
-        f"{part}, {methods[number].name}: within {found['budget']:,.0f} tokens the best rule is "
-        f"{found['winner'] or 'none, all are over budget'}"
-        for number, parts in rules.items()
-        for part, found in parts.items()
-    ]
-
-
-def stopping_rules(methods: Sequence[Method], rules: Rules) -> Iterator[Table]:
-    """Families of stopping rules at equal tokens, a table for each method and data set."""
-    heads = ("Rule", "Acc.", "95 % interval", "Tokens", "Gap", "95 % interval")
-    places = [(n, part, found) for n, parts in rules.items() for part, found in parts.items()]
-    for place, (number, part, found) in enumerate(places, start=1):
-        rows = []
-        for row in found["rows"]:
-            best = row["name"] == found["winner"]
-            cells = [_number(row["accuracy"], "{:.3f}"), _interval(row["ci95"], "{:.3f}")]
-            cells += [_number(row["tokens"], "{:,.0f}")]
-            cells += ["best" if best else _number(row["gap"], "{:+.3f}")]
-            cells += [_interval(None if best else row["gap_ci95"], "{:+.3f}")]
-            rows.append([row["name"], *cells])
-        yield Table(
-            name=f"stopping_rules_{place}",
-            main=True,
-            caption=f"{methods[number].name}, {part}: stopping rules within {found['budget']:,.0f} "
-            "tokens per problem. Settings are chosen on one half of the problems and measured on "
-            "the other; the gap is to the best rule that reads no labels."
-            f"{_first_seed(methods[number])}",
-            head=heads,
-            rows=rows,
-        )
 
 
 def majority_vote(methods: Sequence[Method]) -> Table:
@@ -176,11 +149,6 @@ def majority_vote(methods: Sequence[Method]) -> Table:
 # --- one method -------------------------------------------------------------------------------
 
 
-def _first_seed(method: Method) -> str:
-    """Which seed a replay is of, where there are several."""
-    return f" Seed {method.runs[0].seed} alone." if len(method.runs) > 1 else ""
-
-
 def seeds(method: Method, number: int) -> Table:
     """Appendix: each seed, their mean and sample standard deviation."""
     sets = columns_of(data_sets([method]))
@@ -195,3 +163,35 @@ def seeds(method: Method, number: int) -> Table:
             _row(["Mean \u00b1 Std."], method.seeds, columns),
         ],
     )
+
+
+# --- LaTeX ------------------------------------------------------------------------------------
+
+
+def tables_tex(tables: Sequence[Table]) -> str:
+    """Every table as a float over both columns with a label of its own; needs booktabs. ASCII."""
+    return "\n".join(_latex(table) for table in tables)
+
+
+def _latex(table: Table) -> str:
+    from pandas import DataFrame
+
+    frame = DataFrame([list(map(_ascii, row)) for row in table.rows])
+    frame.columns = [f"{{{_escaped(name)}}}" for name in table.head]  # names may be equal
+    style = frame.style.hide(axis="index").format(escape="latex")
+    label, columns = f"tab:{table.name}", "l" + "r" * (len(table.head) - 1)
+    caption = _escaped(table.caption)
+    float_ = {"environment": "table*", "position_float": "centering", "hrules": True}
+    return str(style.to_latex(caption=caption, label=label, column_format=columns, **float_))
+
+
+def _ascii(text: str) -> str:
+    """Printable ASCII on one line, so that pandas has only LaTeX's own characters to escape."""
+    known = text.replace("\u00b1", "+-").replace("\u03b3", "gamma")
+    return plain(" ".join(known.split())).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def _escaped(text: str) -> str:
+    from pandas.io.formats.style_render import _escape_latex
+
+    return str(_escape_latex(_ascii(text)))

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from svr_lightning.analysis.records import SampleRecord, unique
-from svr_lightning.core.parsing import SelfCheckFields, self_check_format_score
+from svr_lightning.core.parsing import SelfCheckFields, final_part, self_check_format_score
 from svr_lightning.report.runs import Run
+from svr_lightning.tasks import TASKS, get_task
 
 CLASSES = {
     "premature": "premature stop",
@@ -15,7 +16,8 @@ CLASSES = {
     "truncated": "truncated",
     "malformed": "malformed self-check",
 }
-"""The filters of the trajectory section, by key."""
+"""What can happen in a trajectory, by key."""
+OTHER = "none of these"
 Filed = tuple[SampleRecord, frozenset[str]]
 """A trajectory, and the keys of :data:`CLASSES` that fit it; there may be several or none."""
 
@@ -36,9 +38,15 @@ def trajectories(run: Run) -> Iterator[Filed]:
             yield record, classes(record, run.interface)
 
 
-def malformed(text: str, interface: SelfCheckFields | None) -> bool:
-    """Whether a turn lacks a self-check that it was asked for, or part of it."""
-    return interface is not None and self_check_format_score(text, interface) < 1
+def malformed(text: str, task: str, interface: SelfCheckFields | None) -> bool:
+    """Whether a completion lacks a self-check that was asked for, or part of it.
+
+    Of a task outside of this package, whose code is not run here, the whole final part is read.
+    """
+    if interface is None:
+        return False
+    part = text[get_task(task).read(text).check :] if task in TASKS else final_part(text)
+    return self_check_format_score(part, interface) < 1
 
 
 def classes(record: SampleRecord, interface: SelfCheckFields | None) -> frozenset[str]:
@@ -54,20 +62,23 @@ def classes(record: SampleRecord, interface: SelfCheckFields | None) -> frozense
         "fixed": record.right and not right[0],
         "broken": not record.right and any(right[: max(record.returned_turn - 1, 0)]),
         "truncated": any(turn.truncated for turn in turns),
-        "malformed": any(malformed(turn.text, interface) for turn in turns),
+        "malformed": any(malformed(turn.text, record.task, interface) for turn in turns),
     }
     return frozenset(key for key, holds in found.items() if holds)
 
 
-def choose(found: Sequence[Filed], most: int) -> list[Filed]:
-    """Up to ``most`` of each class, and of those in no class, taken from the data sets in turn."""
-    chosen: set[int] = set()
-    for key in (*CLASSES, None):
+def choose(found: Sequence[Filed], most: int) -> dict[str, list[Filed]]:
+    """Up to ``most`` of each class and of :data:`OTHER`, taken from the data sets in turn.
+
+    A trajectory of several classes is listed under the first that has room for it.
+    """
+    left, chosen = dict(enumerate(found)), {}
+    for key in (*CLASSES, OTHER):
         seen: Counter[str] = Counter()
         ranked = []
-        for index, (record, kinds) in enumerate(found):
-            if key in kinds if key else not kinds:
+        for index, (record, kinds) in left.items():
+            if key in kinds or (key == OTHER and not kinds):
                 ranked.append((seen[record.dataset], index))
                 seen[record.dataset] += 1
-        chosen |= {index for _, index in sorted(ranked)[:most]}
-    return [found[index] for index in sorted(chosen)]
+        chosen[key] = [left.pop(index) for _, index in sorted(ranked)[:most]]
+    return chosen

@@ -1,6 +1,5 @@
 """Calibration metrics: worked out by hand, by other libraries, and by their definitions."""
 
-import itertools
 import math
 
 import numpy as np
@@ -12,7 +11,6 @@ from torchmetrics.classification import BinaryCalibrationError
 
 from svr_lightning.analysis.calibration import (
     ConfidenceCounts,
-    area_under_risk_coverage,
     auroc,
     bin_sums,
     expected_calibration_error,
@@ -96,20 +94,9 @@ def test_the_auroc_is_that_of_scikit_learn() -> None:
     assert auroc(levels) == pytest.approx(auc(*roc_curve(correct, confidence)[:2]))
 
 
-def test_risk_is_its_mean_over_all_orders_of_equal_confidences() -> None:
-    labels = ([1, 1, 0], [1, 0], [0])  # at .9, .6, .2
-    orders = [
-        [1 - y for part in parts for y in part]
-        for parts in itertools.product(*(itertools.permutations(part) for part in labels))
-    ]
-    risk = np.array([np.cumsum(order) / np.arange(1, 7) for order in orders]).mean(0)
-    assert area_under_risk_coverage(few()) == pytest.approx(risk.mean())
-
-
 def test_what_is_undefined_is_nan() -> None:
     for value in (
         expected_calibration_error(EMPTY),
-        area_under_risk_coverage(EMPTY),
         auroc(levels_of(np.array([0.2, 0.9]), np.array([1, 1]))),
     ):
         assert np.isnan(value)

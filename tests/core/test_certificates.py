@@ -11,11 +11,11 @@ from svr_lightning.analysis.certificates import (
     Promise,
     Replayed,
     binomial_cdf,
-    certify,
+    candidates_of,
+    cheapest,
     labels_needed,
     mean_p_value,
     replay_rules,
-    replayed_rule,
     sequential_test,
     share_p_value,
     start_levels,
@@ -34,8 +34,6 @@ from tests.simulated_certificates import (
 )
 from tests.trajectories import record, turn_tables
 
-DRAWS = 1000
-
 
 def point(
     accepted: list[float], wrong: list[float], cluster: list[int] | None = None, **columns: float
@@ -46,7 +44,7 @@ def point(
     found |= {"wrong_accepted": taken * failed, "wrong": failed, "turns": np.ones(len(taken))}
     found["tokens"] = np.full(len(taken), columns.get("tokens", 100.0))
     codes = np.arange(len(taken)) if cluster is None else np.array(cluster)
-    return replayed_rule(Confident(threshold=columns.get("threshold", 0.9)), found, codes)
+    return Replayed.of(Confident(threshold=columns.get("threshold", 0.9)), found, codes)
 
 
 # P-values
@@ -107,9 +105,10 @@ def test_a_promise_that_nothing_could_break_is_empty() -> None:
 def test_thresholds_that_accept_no_answer_are_certified_and_never_chosen() -> None:
     none, all_right = point([0] * 200, [0] * 200, threshold=1.0), point([1] * 200, [0] * 200)
     promise = [Promise(name="pse", limit=0.1)]
-    assert certify([none], promise, 0.1).candidates[0].certified
-    assert certify([none], promise, 0.1).choice is None
-    chosen = certify([none, all_right], promise, 0.1).choice
+    (alone,) = candidates_of([none], promise, 0.1)
+    assert alone.certified
+    assert cheapest([alone]) is None
+    chosen = cheapest(candidates_of([none, all_right], promise, 0.1))
     assert chosen is not None
     assert chosen.threshold == 0.9
 
@@ -175,22 +174,12 @@ def test_of_certified_points_the_cheapest_is_chosen_then_the_more_accurate_one()
         point([1] * 200, all_right, threshold=0.8, tokens=50.0),
         point([1] * 200, all_right, threshold=0.7, tokens=90.0),
     ]
-    found = certify(cheap, [Promise(name="pse", limit=0.2)], 0.1)
-    assert [row.certified for row in found.candidates] == [True] * 3
-    assert found.choice is not None
-    assert found.choice.threshold == 0.8
+    promise = [Promise(name="pse", limit=0.2)]
+    found = candidates_of(cheap, promise, 0.1)
+    assert [row.certified for row in found] == [True] * 3
     twins = [replace(cheap[1], rule=Confident(threshold=0.85)), cheap[1]]
-    chosen = certify(twins, [Promise(name="pse", limit=0.2)], 0.1).choice
-    assert chosen is not None
-    assert chosen.threshold == 0.85
-
-
-def test_without_a_choice_a_candidate_names_the_promises_that_it_breaks() -> None:
-    seen = point([1] * 200, [1] * 40 + [0] * 160)
-    promises = [Promise(name="pse", limit=0.1), Promise(name="tokens", limit=300.0, bound=1000.0)]
-    found = certify([seen], promises, 0.1)
-    assert found.choice is None
-    assert found.candidates[0].broken == ["pse"]
+    chosen = [cheapest(rows) for rows in (found, candidates_of(twins, promise, 0.1))]
+    assert [row and row.threshold for row in chosen] == [0.8, 0.85]
 
 
 @pytest.mark.parametrize(

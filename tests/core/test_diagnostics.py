@@ -8,11 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from svr_lightning.analysis.calibration import (
-    area_under_risk_coverage,
-    expected_calibration_error,
-    levels_of,
-)
+from svr_lightning.analysis.calibration import expected_calibration_error, levels_of
 from svr_lightning.analysis.intervals import percentile_interval, resample_counts
 from svr_lightning.analysis.metrics import diagnose, measure
 from svr_lightning.analysis.replay import replayed
@@ -32,7 +28,7 @@ def metrics(table: TurnTable, **options: int) -> dict[str, Any]:
 def test_values_are_the_measured_ones_and_each_has_an_interval_around_it() -> None:
     found = metrics(TABLE, resamples=400, seed=3)
     measured = measure(TABLE)
-    assert list(found) == [*METRIC_NAMES, "ece", "aurc"]
+    assert list(found) == [*METRIC_NAMES, "ece"]
     assert {name: found[name]["value"] for name in METRIC_NAMES} == {
         name: measured[name] for name in METRIC_NAMES
     }
@@ -50,7 +46,6 @@ def test_every_interval_is_that_of_measuring_each_resample_on_its_own() -> None:
         seen = table.observed(table.outcome)
         levels = levels_of(table.confidence[seen], table.correct[seen])
         one["ece"] = float(expected_calibration_error(levels))
-        one["aurc"] = float(area_under_risk_coverage(levels))
     found = metrics(TABLE, resamples=40, seed=1)
     for name, metric in found.items():
         expected = percentile_interval(np.array([m[name] for m in measured], dtype=np.float64))
@@ -69,7 +64,7 @@ def test_what_is_undefined_is_null_and_the_rest_is_json() -> None:
     assert empty["auroc"] == empty["ece"] == {"value": None, "ci95": None}
     assert "ece" not in found["datasets"]["unchecked"]["metrics"]
     none = metrics(TABLE.select(np.array([], dtype=np.int64)), resamples=5)
-    assert none["accuracy"] == none["aurc"] == {"value": None, "ci95": None}
+    assert none["accuracy"] == none["ece"] == {"value": None, "ci95": None}
 
 
 def test_the_glossary_describes_every_metric() -> None:

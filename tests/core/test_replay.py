@@ -97,20 +97,15 @@ def test_turns_that_were_never_recorded_are_not_made_up() -> None:
         replay(censored, Confident(), 0)
 
 
-def test_curves_hold_every_budget_threshold_gate_and_horizon() -> None:
+def test_curves_hold_every_budget_and_threshold() -> None:
     found = curves(turn_tables(uncensored()), Confident(), 3, (0.8, 0.85))
     assert [row["budget"] for row in found["fixed"]] == [1, 2, 3]
-    points = [(row["max_turns"], row["threshold"]) for row in found["max_turns"]]
-    assert points == [(t, gamma) for t in (1, 2, 3) for gamma in (0.8, 0.85)]
-    # With one turn, nothing stops early and turn 1 is right for a and e.
-    alone = found["max_turns"][0]["datasets"]["toy"]
-    assert (alone["accuracy"], alone["esr"], alone["turns"]) == (2 / 6, 0.0, 1.0)
+    points = [(row["max_turns"], row["threshold"]) for row in found["thresholds"]]
+    assert points == [(3, 0.8), (3, 0.85)]
     # At .80: a1 right, b1 wrong, c2 right, d3 right (T_max), e1 right, f1 wrong.
     low = found["thresholds"][0]["datasets"]["toy"]
     assert (low["accuracy"], low["pse"], low["turns"]) == (4 / 6, 2 / 6, 9 / 6)
     assert found["operating_point"] == found["thresholds"][1]
-    # The verdict alone stops where .80 does: no CORRECT of theirs is less confident.
-    assert found["verdict_only"]["datasets"] == found["thresholds"][0]["datasets"]
 
 
 def test_curves_change_the_threshold_of_the_runs_own_rule() -> None:
@@ -120,7 +115,6 @@ def test_curves_change_the_threshold_of_the_runs_own_rule() -> None:
     for row in (found["operating_point"], found["thresholds"][0]):
         values = row["datasets"]["toy"]
         assert (values["esr"], values["avg_total_tokens"]) == (1.0, 200.0)
-    assert found["verdict_only"]["datasets"]["toy"]["esr"] == 0.0
 
 
 def test_transitions_count_what_a_turn_fixed_and_what_it_broke() -> None:

@@ -325,6 +325,18 @@ def test_a_separate_script_recomputes_every_number(tmp_path: Path) -> None:
     ]
 
 
+def test_turns_behind_the_returned_one_count_where_they_were_observed(tmp_path: Path) -> None:
+    seen = record("s", (True, "C", 0.8, 10), (False, "I", 0.3, 20), (False, "U", 0.5, 40))
+    seen |= {"returned_turn": 1, "observed_turns": 3}
+    kept = record("k", (False, "C", 0.9, 10), (True, "C", 0.9, 20))
+    kept |= {"returned_turn": 1}  # its second turn was recorded, not observed
+    results = write_results(tmp_path, [seen, kept, *adaptive()], {}, {})["datasets"]["toy"]
+    # s is right at its returned turn 1 and pays for 3 turns; k pays for 1. With 13 of the table:
+    assert (results["n"], results["turns"]) == (8, (3 + 1 + 13) / 8)
+    assert results["accuracy"] == (1 + 0 + 3) / 8
+    assert _recompute(tmp_path).returncode == 0
+
+
 def test_an_evaluation_is_its_folder_or_its_samples_file(tmp_path: Path) -> None:
     file = tmp_path / "eval" / "test" / "samples.jsonl"
     with pytest.raises(ConfigError, match=r"no evaluation; it needs a samples\.jsonl"):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from svr_lightning.__main__ import main
-from svr_lightning.report.check_value import draw_check_value
 from svr_lightning.report.drawing import svg
+from svr_lightning.report.figures import draw_check_value
 from tests.commands import ROOT
 from tests.pages import blocks, page, tables
 

@@ -38,26 +38,25 @@ def test_every_file_and_the_screen_mark_a_privileged_run_and_no_other(
 ) -> None:
     arguments = [f"SVR={runs / 'plain'}", f"Oracle-guided={runs / 'labels'}"]
     assert main(["report", *arguments, "--out", str(tmp_path)]) == 0
-    files = ("index.html", "tables.tex", "report.json", "figures/1_tokens.json")
+    files = ("index.html", "tables.tex", "figures/1_tokens.json")
     texts = [unescape((tmp_path / name).read_text(encoding="utf-8")) for name in files]
     for text in texts:
         named = text.count("Oracle-guided")
-        assert named == text.count("Oracle-guided (privileged)") > 0
-        assert "SVR (privileged)" not in text
+        assert named == text.count("privileged: Oracle-guided") > 0
+        assert "privileged: SVR" not in text
     screen = " ".join(capsys.readouterr().out.split())
-    assert screen.count("Oracle-guided (privileged)") == screen.count("(privileged)") > 0
-    assert screen.count("Oracle-guided") == screen.count("(privileged)")
+    assert screen.count("privileged: Oracle-guided") == screen.count("privileged:") > 0
+    assert screen.count("Oracle-guided") == screen.count("privileged:")
 
 
-@pytest.mark.parametrize("given", ["Murphy", "Murphy (privileged)"])
-def test_a_name_has_one_mark_and_keeps_its_place(runs: Path, given: str) -> None:
+def test_a_mark_does_not_change_a_methods_place(runs: Path) -> None:
     plain = read_methods([f"SVR={runs / 'plain'}", f"Murphy={runs / 'plain'}"])
-    labels = read_methods([f"SVR={runs / 'plain'}", f"{given}={runs / 'labels'}"])
-    assert [method.name for method in labels] == ["SVR", "Murphy (privileged)"]
+    labels = read_methods([f"SVR={runs / 'plain'}", f"Murphy={runs / 'labels'}"])
+    assert [method.name for method in labels] == ["SVR", "privileged: Murphy"]
     frontiers = [all_figures(methods, {})[0][0].numbers["panels"][0] for methods in (plain, labels)]
     # A method's colour goes by its place.
     names = [[one["name"] for one in numbers["points"]] for numbers in frontiers]
-    assert names == [["SVR", "Murphy"], ["SVR", "Murphy (privileged)"]]
+    assert names == [["SVR", "Murphy"], ["SVR", "privileged: Murphy"]]
 
 
 def test_one_privileged_seed_or_data_set_marks_the_method(runs: Path, tmp_path: Path) -> None:
@@ -65,5 +64,5 @@ def test_one_privileged_seed_or_data_set_marks_the_method(runs: Path, tmp_path: 
     save(tmp_path / "other", other, protocol(uses_labels=True))
     seeds = read_methods([f"m={runs / 'plain'}", f"m={runs / 'labels'}"])
     sets = read_methods([f"m={runs / 'plain'}", f"m={tmp_path / 'other'}"])
-    assert [(method.name, len(method.runs)) for method in seeds] == [("m (privileged)", 2)]
-    assert [(method.name, len(method.runs)) for method in sets] == [("m (privileged)", 1)]
+    assert [(method.name, len(method.runs)) for method in seeds] == [("privileged: m", 2)]
+    assert [(method.name, len(method.runs)) for method in sets] == [("privileged: m", 1)]

@@ -60,10 +60,8 @@ def test_the_command_leaves_both_files_and_says_what_changed(
     assert results["config"]["graders"] == graders
     assert results["config"]["regraded"]["graders"] == {"math": "paper"}
     assert "sympy" in results["versions"]
-    shown = capsys.readouterr().out
-    assert r"a turn 1: \boxed{\sqrt{12}} for 2\sqrt{3}" in shown
-    assert "math500, now wrong" in shown
-    assert all(len(line) <= 80 for line in shown.splitlines()[:-2])
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["math500", "2", "1", "1", "0"] in shown  # turns, now right, now wrong, undecided
 
 
 def test_labels_by_the_paper_are_given_back_by_the_papers_grader() -> None:

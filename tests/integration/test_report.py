@@ -10,18 +10,17 @@ from xml.etree import ElementTree
 import pytest
 
 from svr_lightning.__main__ import main
+from svr_lightning.analysis.averages import text_of
 from svr_lightning.analysis.metrics import measure
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.replay import replayed
-from svr_lightning.core.stopping import Confident, Majority, rule_as_config
+from svr_lightning.core.stopping import Confident
 from svr_lightning.report.drawing import svg
-from svr_lightning.report.figures import all_figures, rule_numbers
-from svr_lightning.report.numbers import text_of
+from svr_lightning.report.figures import all_figures
 from svr_lightning.report.page import POLICY, page
-from svr_lightning.report.runs import compare_rules, read_methods
-from svr_lightning.report.tables import all_tables, headlines
-from svr_lightning.report.text import tables_tex, visible
-from svr_lightning.report.trajectories import classes, trajectories
+from svr_lightning.report.runs import read_methods
+from svr_lightning.report.tables import all_tables, headlines, tables_tex
+from svr_lightning.report.trajectories import OTHER, choose, classes, trajectories
 from tests.hostile_text import EVIL
 from tests.synthetic import recording
 from tests.trajectories import pool, record, records_of, save, turn, turn_tables, uncensored
@@ -78,45 +77,18 @@ def test_means_and_deviations_over_seeds_are_of_each_seeds_average(tmp_path: Pat
     assert [row[1] for row in cells] == ["0.750", "0.250", "0.500 \u00b1 0.354"]
 
 
-def test_a_rule_is_replayed_under_every_number_of_turns(tmp_path: Path) -> None:
-    """Of answers 1, 2, 2 the majority is the first until the third turn."""
-    rows = [record("a", (False, "U", 0.5, 1), (True, "U", 0.5, 1), (True, "U", 0.5, 1))]
-    for one, answer in zip(rows[0]["turns"], "122", strict=True):
-        one["answer"] = answer
-    settings = config(0)
-    settings["model"] = {"evaluation": {"stop": rule_as_config(Majority())}}
-    save(tmp_path / "m", rows, settings)
-    (method,) = read_methods([f"m={tmp_path / 'm'}"])
-    table = method.runs[0].tables["toy"]
-    assert [p["accuracy"] for p in rule_numbers(table, Majority(), 3, None)["own"]] == [
-        0,
-        0,
-        1,
-    ]
-
-
-def test_an_average_says_over_how_many_data_sets_it_is_where_one_lacks_the_metric(
+def test_an_average_counts_the_data_sets_that_define_it_and_the_seeds_that_have_all(
     tmp_path: Path,
 ) -> None:
     right, wrong = (True, "C", 0.9, 5), (False, "C", 0.7, 5)
     both = [record(str(i), one, dataset="a", early=True) for i, one in enumerate((right, wrong))]
     alike = [record(str(i), right, dataset="b", early=True) for i in range(2)]
-    save(tmp_path / "m", [*both, *alike], config(0))
-    (method,) = read_methods([f"m={tmp_path / 'm'}"])
-    seeds = method.seeds
-    assert text_of(seeds, ["a", "b"], "auroc") == "1.000 (of 1 sets)"
-    assert text_of(seeds, ["a", "b"], "accuracy") == "0.750"
-
-
-def test_a_seed_without_a_data_set_does_not_count_for_its_averages(tmp_path: Path) -> None:
-    one, other = (True, "C", 0.9, 5), (False, "C", 0.7, 5)
-    both = [record("1", one, dataset=name, early=True) for name in "ab"]
-    save(tmp_path / "both", both, config(0))
-    save(tmp_path / "a", [record("1", other, dataset="a", early=True)], config(1))
+    save(tmp_path / "both", [*both, *alike], config(0))
+    save(tmp_path / "a", both[1:], config(1))
     (method,) = read_methods([f"m={tmp_path / 'both'}", f"m={tmp_path / 'a'}"])
-    seeds = method.seeds
-    assert len(seeds) == 2
-    assert text_of(seeds, ["b"], "accuracy") == text_of(seeds, ["a", "b"], "accuracy") == "1.000"
+    assert text_of(method.seeds, ["a", "b"], "auroc") == "1.000 (of 1 sets)"
+    assert text_of(method.seeds, ["a", "b"], "accuracy") == "0.750"
+    assert text_of(method.seeds, ["a"], "accuracy") == "0.250 \u00b1 0.354"
 
 
 def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path: Path) -> None:
@@ -129,7 +101,6 @@ def test_a_rule_of_another_package_is_neither_imported_nor_replayed(tmp_path: Pa
     assert (run.rule, run.complete) == (None, False)
     assert run.datasets["toy"] == measure(turn_tables(uncensored())["toy"])
     assert run.rule_text == "mine.rules.Majority and at most 3 turns"
-    assert compare_rules([method]) == {}
 
 
 def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path: Path) -> None:
@@ -140,11 +111,11 @@ def test_tables_are_latex_with_the_rows_that_the_runs_allow(tmp_path: Path) -> N
     first = [*read_methods(arguments)[1].runs[0].tables]
     save(tmp_path / "pool", [pool("x", "aba", dataset=name) for name in first], fresh)
     methods = read_methods([*arguments, f"GRPO={tmp_path / 'pool'}"])
-    tables = all_tables(methods, compare_rules(methods))
+    tables = all_tables(methods)
     names = [table.name for table in tables]
     assert len(set(names)) == len(names)
     assert {re.sub("_[0-9]+$", "", name) for name in names} == {
-        *("main_results", "results", "stopping_rules", "majority_vote", "seed_robustness"),
+        *("main_results", "results", "majority_vote", "seed_robustness"),
     }
     text = tables_tex(tables)
     assert text.isascii()
@@ -185,9 +156,9 @@ def test_a_method_without_self_checks_has_nothing_that_would_need_them(tmp_path:
         assert svg(figure.draw, figure.numbers).startswith("<?xml")
     assert [kinds for _, kinds in trajectories(methods[0].runs[0])] == [set(), {"fixed"}]
     html = page(methods[:1], [], [], [], 9)
-    items = html[html.index('<div class="list">') :]
+    items = html[html.index("of 2</h3>") :]
     assert "turn 2" in items
-    assert not re.search("UNSURE|0\\.50|self-check", items)
+    assert not re.search("UNSURE|0\\.50", items)
 
 
 def test_headlines_hold_a_policy_against_every_turn_of_it(tmp_path: Path) -> None:
@@ -226,11 +197,6 @@ def test_methods_without_a_common_data_set_are_drawn_apart_with_a_note(tmp_path:
     assert "No data set is common to all methods, so they cannot be compared." in notes
 
 
-def test_a_character_that_would_not_show_is_written_as_its_code_point() -> None:
-    assert visible("a\x1b\u202e") == "a<b class=u>U+001B</b><b class=u>U+202E</b>"
-    assert visible("<\n\"'&>\u00e9") == "&lt;\n&quot;&#x27;&amp;&gt;&#233;"
-
-
 def record_of(rows: list[dict[str, Any]], early: bool = False) -> SampleRecord:
     end = {"returned_turn": len(rows), "stopped_early": early}
     (one,) = records_of([{**record("x"), "turns": rows, **end}])
@@ -253,11 +219,23 @@ def test_a_trajectory_is_filed_under_what_happened_in_it(
 ) -> None:
     given = [turn(index, *values) for index, values in enumerate(turns, start=1)]
     check = "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check>"
-    checked = record_of([{**row, "text": check} for row in given], early)
-    plain = record_of(given, early)
+    checked = record_of([{**row, "text": f"#### 42 {check}"} for row in given], early)
+    quoted = record_of([{**row, "text": f"<think>{check}</think>#### 42"} for row in given], early)
     assert classes(checked, "joint") == expected
-    assert classes(plain, "joint") == expected | {"malformed"}
-    assert classes(plain, None) == expected
+    assert classes(quoted, "joint") == expected | {"malformed"}  # reasoning does not count
+    assert classes(quoted, None) == expected
+
+
+def test_a_trajectory_is_listed_once_and_data_sets_take_turns() -> None:
+    records = records_of(
+        [record(str(k), (True, "C", 0.9, 5), dataset=name) for name in "ab" for k in range(3)]
+    )
+    filed = [(one, frozenset({"fixed", "truncated"} if one.id == "0" else ())) for one in records]
+    listed = {kind: [one.key for one, _ in some] for kind, some in choose(filed, 1).items()}
+    assert listed["fixed"] == [("a", "0")]
+    assert listed["truncated"] == [("b", "0")]
+    assert listed[OTHER] == [("a", "1")]
+    assert [one.key for one, _ in choose(filed, 2)[OTHER]] == [("a", "1"), ("b", "1")]
 
 
 def test_a_self_check_is_malformed_if_it_lacks_what_the_interface_asks_for(tmp_path: Path) -> None:
@@ -271,6 +249,9 @@ def test_a_self_check_is_malformed_if_it_lacks_what_the_interface_asks_for(tmp_p
     paths = [str(save(tmp_path / name, uncensored(), config)) for name, config in found.items()]
     interfaces = [method.runs[0].interface for method in read_methods(paths)]
     assert interfaces == ["verdict", "joint", "joint"]
+
+
+_IMAGE = "data:image/svg+xml;base64,"
 
 
 class _Reader(HTMLParser):
@@ -312,13 +293,15 @@ def test_hostile_text_stays_text_on_the_page(hostile: Path) -> None:
     reader = _Reader()
     reader.feed(page)
     tags = {tag for tag, _ in reader.tags}
-    assert not tags & {"script", "img", "iframe", "object", "embed", "link", "base", "form", "a b"}
+    assert not tags & {"script", "svg", "iframe", "object", "embed", "link", "base", "form", "a b"}
     assert page.count("</style>") == sum(tag == "style" for tag, _ in reader.tags)
+    ids = {attributes["id"] for _, attributes in reader.tags if "id" in attributes}
     for tag, attributes in reader.tags:
-        assert not any(name.startswith("on") or name == "src" for name in attributes), tag
-        assert (attributes.get("href") or "#").startswith("#")
+        assert not any(name.startswith("on") for name in attributes), tag
+        assert (attributes.get("src") or _IMAGE).startswith(_IMAGE), tag
+        assert (attributes.get("href") or "#results")[1:] in ids
     assert "<script>alert(1)</script>" in reader.text
-    assert "U+202E" in reader.text
+    assert "\u202e" not in reader.text
     assert len(page) < 1_500_000  # of texts of two mebibytes
     assert "characters left out" in reader.text
 
@@ -331,7 +314,7 @@ def test_the_page_loads_nothing_and_says_so(hostile: Path) -> None:
     assert "http:" not in page
     assert "https:" not in page
     assert "@import" not in page
-    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+    assert "url(" not in page
 
 
 def test_hostile_text_stays_text_in_every_other_file(hostile: Path) -> None:
@@ -348,23 +331,13 @@ def test_hostile_text_stays_text_in_every_other_file(hostile: Path) -> None:
         json.loads(file.with_suffix(".json").read_text(encoding="ascii"))
 
 
-def test_ids_of_the_page_are_unique_and_every_reference_to_one_is_met(hostile: Path) -> None:
-    reader = _Reader()
-    reader.feed((hostile / "index.html").read_text(encoding="ascii"))
-    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
-    assert len(ids) == len(set(ids))
-    wanted = {str(a["href"])[1:] for _, a in reader.tags if a.get("href")}
-    wanted |= {str(a["for"]) for tag, a in reader.tags if tag == "label"}
-    assert wanted <= set(ids)
-
-
 def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
     tmp_path: Path,
 ) -> None:
     path = save(tmp_path / "run", uncensored(), config(42))
     figures, notes = all_figures(read_methods([f"m={path}"]))
     assert notes == []
-    assert [figure.name[0] for figure in figures] == ["1", "2", "3", "4", "6", "7"]
+    assert [figure.name[0] for figure in figures] == ["1", "2", "3", "4", "5", "6", "7"]
     for figure in figures:
         numbers = json.loads(json.dumps(figure.numbers))
         first, second = svg(figure.draw, figure.numbers), svg(figure.draw, numbers)
@@ -374,6 +347,9 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
     # Turn 1: a and e right; turn 2: b, c, f; turn 3: b and d.
     assert budgets["accuracy"] == [2 / 6, 3 / 6, 2 / 6]
     assert (budgets["adaptive"], budgets["turns"]) == (0.5, 13 / 6)
+    own = next(p for p in figures if p.name == "5_stopping_rules_1").numbers["own"]
+    # With at most 1 turn a and e are right, with at most 2 a, c and f, with all three a, c and d.
+    assert [point["accuracy"] for point in own] == [2 / 6, 3 / 6, 3 / 6]
 
 
 @pytest.mark.parametrize(
@@ -383,8 +359,6 @@ def test_figures_are_drawn_to_the_same_bytes_twice_and_their_numbers_are_json(
         (["m={folder}"], "eval/one"),
         (["={folder}/eval/one"], "NAME=FOLDER"),
         (["m={folder}/eval/one", "--max-trajectories", "-1"], "--max-trajectories"),
-        (["m={folder}/eval/one", "--budget", "0"], "--budget must be above 0"),
-        (["m={folder}/eval/one", "--budget", "500"], "--budget: no stopping rule"),
         (["m={folder}/unlabelled"], "no label"),
         (["m={folder}/eval/one", "--out", "{folder}/bad.json/x"], "bad.json is a file"),
     ],
