@@ -60,24 +60,6 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str
     return table
 
 
-def merged(rows: Iterable[Sequence[str]]) -> list[list[str]]:
-    """Rows without those that repeat the one before but for their first cell, a label.
-
-    Examples:
-        >>> merged([["0.50", "a"], ["0.55", "a"], ["0.60", "a"], ["0.65", "b"]])
-        [['0.50-0.60', 'a'], ['0.65', 'b']]
-    """
-    found: list[list[str]] = []
-    first = ""
-    for label, *cells in rows:
-        if found and found[-1][1:] == cells:
-            found[-1][0] = f"{first}-{label}"
-        else:
-            found.append([label, *cells])
-            first = label
-    return found
-
-
 def name_some(names: Sequence[str], most: int = 10) -> str:
     """Names in one line, the first of them where there are many."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -116,16 +116,13 @@ def average(datasets: Datasets, names: Sequence[str]) -> dict[str, Any]:
     missing every value is None.
     """
     values = macro_average(datasets, names)
-    metrics = [name for name in values if name not in ("n_datasets", "datasets", "missing")]
     if values["missing"]:
-        return dict.fromkeys([*metrics, "accuracy_ci95"])
+        return dict.fromkeys([*METRIC_NAMES, "accuracy_ci95"])
     rows = [(datasets[name]["accuracy"], *datasets[name]["accuracy_ci95"]) for name in names]
     accuracy, low, high = np.array(rows, dtype=np.float64).T
-    interval = [
-        values["accuracy"] - float(np.sqrt(np.sum((accuracy - low) ** 2))) / len(names),
-        values["accuracy"] + float(np.sqrt(np.sum((high - accuracy) ** 2))) / len(names),
-    ]
-    return {**{name: values[name] for name in metrics}, "accuracy_ci95": interval}
+    below, above = (np.sqrt(np.sum((end - accuracy) ** 2)) / len(names) for end in (low, high))
+    mean = values["accuracy"]
+    return {**values, "accuracy_ci95": [mean - float(below), mean + float(above)]}
 
 
 # --- over seeds ---------------------------------------------------------------------------------

@@ -43,43 +43,17 @@ def levels_of(confidence: NDArray[Any], correct: NDArray[Any]) -> ConfidenceCoun
     return ConfidenceCounts(confidence=values, total=total, right=right.astype(np.float64))
 
 
-def bin_sums(levels: ConfidenceCounts, bins: int = BINS) -> Floats:
-    """[3, ..., bins] turns, right turns and summed confidence in each bin of equal width.
-
-    Bins are [k/bins, (k+1)/bins), and the last one holds 1 too; a confidence written as the
-    decimal k/bins lies in bin k.
-    """
-    columns = np.stack([levels.total, levels.right, levels.total * levels.confidence])
-    index = np.searchsorted(np.arange(1, bins) / bins, levels.confidence, side="right")
-    return np.asarray(columns @ (index[:, None] == np.arange(bins)).astype(np.float64))
+def bin_of(confidence: NDArray[Any]) -> NDArray[np.int64]:
+    """The bin of each confidence: [k/10, (k+1)/10), and the last one holds 1 too."""
+    return np.searchsorted(np.arange(1, BINS) / BINS, confidence, side="right")
 
 
-def expected_calibration_error(levels: ConfidenceCounts, bins: int = BINS) -> Floats:
+def expected_calibration_error(levels: ConfidenceCounts) -> Floats:
     """ECE: the mean over turns of |accuracy - mean confidence| of their bin."""
-    turns, right, stated = bin_sums(levels, bins)
-    total = turns.sum(-1)
-    return np.asarray(np.abs(right - stated).sum(-1) / np.where(total > 0, total, np.nan))
-
-
-def reliability_bins(
-    levels: ConfidenceCounts, bins: int = BINS
-) -> list[dict[str, float | int | None]]:
-    """The bars of a reliability diagram, from counts [U].
-
-    Returns:
-        One per bin: its edges ``low`` and ``high``, ``n`` turns, and mean ``confidence`` and
-        ``accuracy``, None of an empty bin.
-    """
-    return [
-        {
-            "low": k / bins,
-            "high": (k + 1) / bins,
-            "n": int(n),
-            "confidence": float(stated / n) if n else None,
-            "accuracy": float(right / n) if n else None,
-        }
-        for k, (n, right, stated) in enumerate(bin_sums(levels, bins).T)
-    ]
+    in_bin = (bin_of(levels.confidence)[:, None] == np.arange(BINS)).astype(np.float64)
+    gap = (levels.right - levels.total * levels.confidence) @ in_bin
+    total = levels.total.sum(-1)
+    return np.asarray(np.abs(gap).sum(-1) / np.where(total > 0, total, np.nan))
 
 
 def auroc(levels: ConfidenceCounts) -> Floats:

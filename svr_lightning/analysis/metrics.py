@@ -4,8 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from svr_lightning.analysis import calibration
 from svr_lightning.analysis.averages import AVERAGES, MATH_5, macro_average
 from svr_lightning.analysis.intervals import (
@@ -27,8 +25,6 @@ from svr_lightning.analysis.table import (
 )
 from svr_lightning.core.metrics import DEFINITIONS, METRIC_NAMES
 from svr_lightning.files import finite
-
-DIAGNOSTICS = "diagnostics.json"
 
 
 def measure_all(tables: Mapping[str, TurnTable]) -> dict[str, dict[str, Any]]:
@@ -58,33 +54,19 @@ def measure(table: TurnTable) -> dict[str, Any]:
     return {**values, "n": len(table.ids), "accuracy_ci95": interval}
 
 
-def diagnose(
-    tables: Mapping[str, TurnTable], *, resamples: int = RESAMPLES, seed: int = 0
-) -> dict[str, Any]:
-    """The content of ``diagnostics.json``: every metric of each data set with its interval.
-
-    ``resamples`` are those of the bootstrap over clusters, ``seed`` that of its draws, from which
-    each data set starts.
+def diagnose(table: TurnTable, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Any]:
+    """The metrics of :func:`measure`, and ``ece`` where the method has self-checks.
 
     Returns:
-        Per data set ``n`` problems, ``n_clusters``, and ``metrics``: those of :func:`measure`,
-        and ``ece`` of the observed turns where the method has self-checks, each as
-        ``{"value": x, "ci95": [low, high]}``, None if undefined.
+        Each as ``{"value": x, "ci95": [low, high]}``, None if undefined. Intervals are those of
+        ``resamples`` of the clusters.
     """
-    datasets = {}
-    for name, table in tables.items():
-        problems = problem_table(table, table.outcome)
-        values, resampled = point_values(problems), _resampled(problems, resamples, seed)
-        datasets[name] = {
-            "n": len(table.ids),
-            "n_clusters": len(np.unique(table.cluster)),
-            "metrics": {
-                key: {"value": finite(value), "ci95": percentile_interval(resampled[key])}
-                for key, value in values.items()
-            },
-        }
-    bootstrap = {"resamples": resamples, "seed": seed, "level": 0.95, "unit": "cluster"}
-    return {"datasets": datasets, "bootstrap": bootstrap}
+    problems = problem_table(table, table.outcome)
+    resampled = _resampled(problems, resamples, seed)
+    return {
+        key: {"value": finite(value), "ci95": percentile_interval(resampled[key])}
+        for key, value in point_values(problems).items()
+    }
 
 
 def defined_values(records: Sequence[SampleRecord]) -> dict[str, float]:

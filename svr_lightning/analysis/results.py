@@ -6,9 +6,9 @@ Every number of the results is computed from the samples.
 import json
 import os
 import platform
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,25 @@ def read_samples(path: str | os.PathLike[str]) -> list[SampleRecord]:
     Raises:
         ConfigError: naming the file and the line that is no sample record or repeats one.
     """
-    return list(_read_lines(Path(path)))
+    path = Path(path)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror}); give a {SAMPLES}"
+        raise ConfigError(f"{path}: {reason}") from error
+    records = []
+    first_line: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = SampleRecord.from_json(_parse_line(line))
+            if first_line.setdefault(record.key, number) != number:
+                raise ValueError(f"repeats {'/'.join(record.key)} of line {first_line[record.key]}")
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}, line {number}: {error}; fix or remove the line") from error
+        records.append(record)
+    return records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +83,6 @@ class Evaluation:
     """By data set."""
     config: Mapping[str, Any]
     """Of the run; empty without a results file."""
-    versions: Mapping[str, Any]
-    """See :func:`package_versions`; empty without a results file."""
 
     @property
     def independent(self) -> bool:
@@ -93,28 +109,7 @@ def read_evaluation(path: Path) -> Evaluation:
         records=records,
         tables=tables,
         config=section(results, "config"),
-        versions=section(results, "versions"),
     )
-
-
-def _read_lines(path: Path) -> Iterator[SampleRecord]:
-    """The records of every line that is not blank."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror}); give a {SAMPLES}"
-        raise ConfigError(f"{path}: {reason}") from error
-    first_line: dict[tuple[str, str], int] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = SampleRecord.from_json(_parse_line(line))
-            if first_line.setdefault(record.key, number) != number:
-                raise ValueError(f"repeats {'/'.join(record.key)} of line {first_line[record.key]}")
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}, line {number}: {error}; fix or remove the line") from error
-        yield record
 
 
 def _parse_line(line: bytes) -> Any:
@@ -259,20 +254,13 @@ def applied_limit(task: str, own: int | None, most: int | None) -> int:
     return limit if most is None else min(limit, most)
 
 
-def package_versions() -> dict[str, str | None]:
-    """Versions of what a result depends on; None of a package that is not installed."""
+def package_versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
     return {
         "svr_lightning": svr_lightning.__version__,
-        **{name: _version(name) for name in _DEPENDENCIES},
+        **{name: version(name) for name in _DEPENDENCIES},
         "python": platform.python_version(),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 # --- the journal --------------------------------------------------------------------------------

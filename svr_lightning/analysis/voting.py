@@ -42,22 +42,11 @@ def vote(
     Raises:
         ValueError: naming a problem with fewer samples than votes.
     """
-    found: dict[str, Any] = {}
-    for name, table in tables.items():
-        values, draws = _measured(table, ks, resamples, seed)
-        found[name] = {
-            **values,
-            "n": len(table.ids),
-            "samples": min(filter(None, table.length.tolist()), default=0),
-            "ci95": {metric: percentile_interval(drawn) for metric, drawn in draws.items()},
-        }
-    return found
+    return {name: _vote(table, ks, resamples, seed) for name, table in tables.items()}
 
 
-def _measured(
-    table: TurnTable, ks: Sequence[int], resamples: int, seed: int
-) -> tuple[dict[str, float], dict[str, Floats]]:
-    """The metrics of :func:`vote` on one data set, and [R] draws of the accuracies.
+def _vote(table: TurnTable, ks: Sequence[int], resamples: int, seed: int) -> dict[str, Any]:
+    """The values of one data set.
 
     ``maj@k`` is the mean over ``resamples`` draws of k samples of each problem, without replacement
     and in the order of the turns; for k = S it is exact. Each draw of the interval takes as many
@@ -92,7 +81,12 @@ def _measured(
         np.add.at(sums, table.cluster, outcomes)
         draws[f"maj@{k}"] = sums[clusters, columns].sum(1) / drawn
         draws[f"pass@{k}"] = resampled(passes)
-    return {name: float(value) for name, value in values.items()}, draws
+    return {
+        **{name: float(value) for name, value in values.items()},
+        "n": n,
+        "samples": min(filter(None, table.length.tolist()), default=0),
+        "ci95": {metric: percentile_interval(drawn) for metric, drawn in draws.items()},
+    }
 
 
 def sample_tokens(table: TurnTable) -> Floats:

@@ -53,7 +53,7 @@ from svr_lightning.analysis.replay import THRESHOLDS, Tables
 from svr_lightning.analysis.table import TurnTable, pool
 from svr_lightning.cli.inputs import EVERY_TURN, Recordings, load_recordings
 from svr_lightning.core.stopping import Confident
-from svr_lightning.display import merged, number, text_table
+from svr_lightning.display import number, text_table
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
@@ -321,7 +321,7 @@ def _show(
     ]
     console = Console()
     console.print(Text(f"{title}; wrong acc.: wrong of accepted answers", style="bold"))
-    console.print(text_table(("threshold", *_HEADS.values(), "certified"), merged(rows)))
+    console.print(text_table(("threshold", *_HEADS.values(), "certified"), rows))
     if choice is not None:
         line = f"threshold {number(choice.threshold)}: {promised}, on new problems like these"
     else:

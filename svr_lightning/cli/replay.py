@@ -6,10 +6,10 @@ The recording holds T_max turns of every problem:
     svr replay RUN/eval/test
 
 Evaluates the stopping rule of the run, fixed budgets K = 1 to T_max, thresholds, and how labels
-change from turn to turn. Writes replay.json, and diagnostics.json with intervals and calibration at
-the run's rule. The terminal shows each data set, or the average of the paper's; equal neighbouring
-rows are merged. --compare-stops adds rules that need no self-check (docs/stopping.md) and compares
-all within the same tokens: those of the run's rule, or --budget.
+change from turn to turn. Writes replay.json, with intervals and calibration at the run's rule. The
+terminal shows each data set, or the average of the paper's. --compare-stops adds rules that need no
+self-check (docs/stopping.md) and compares all within the same tokens: those of the run's rule, or
+--budget.
 
 Fresh turns (model.evaluation.fresh_turns) are independent samples, so majority voting is evaluated
 too. Maj@k is the accuracy of the answer that most of k samples give, averaged over draws of k; ties
@@ -26,14 +26,14 @@ from rich.console import Console
 from rich.text import Text
 
 from svr_lightning.analysis.averages import average, groups
-from svr_lightning.analysis.metrics import DIAGNOSTICS, diagnose
+from svr_lightning.analysis.metrics import diagnose
 from svr_lightning.analysis.replay import THRESHOLDS, curves, gate_of, replayed
 from svr_lightning.analysis.results import SAMPLES, setting
 from svr_lightning.analysis.stops import compare_stops
 from svr_lightning.analysis.voting import VOTES, vote
 from svr_lightning.cli.inputs import EVERY_TURN, Recordings, load_recordings
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.display import merged, plain, text_table
+from svr_lightning.display import plain, text_table
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.files import write_json
 
@@ -81,13 +81,14 @@ def run(options: argparse.Namespace) -> int:
     privileged = any(setting(one, "protocol", "privileged") is True for one in recorded.configs)
     samples = [str(path) for path in recorded.files]
     found = {"samples": samples, "privileged": privileged, **found, **_votes(recorded, options)}
+    ended = replayed(tables, rule, max_turns)
+    found["diagnostics"] = {name: diagnose(table) for name, table in ended.items()}
     write_json(out / "replay.json", found)
-    write_json(out / DIAGNOSTICS, diagnose(replayed(tables, rule, max_turns)))
     show(found, str(rule))
     if not any(table.self_checked for table in tables.values()):
         count = sum(int(table.length.sum()) for table in tables.values())
         Console().print(Text(f"0 of {count} turns state a self-check: no threshold ever stops"))
-    Console().print(Text(f"{out}: replay.json, {DIAGNOSTICS}"))
+    Console().print(Text(str(out / "replay.json")))
     return 0
 
 
@@ -117,8 +118,8 @@ def show(found: Mapping[str, Any], rule: str) -> None:
         budgets = [[str(row["budget"]), *_cells(row, names)] for row in found["fixed"]]
         rows = [[f"{row['threshold']:.2f}", *_cells(row, names)] for row in found["thresholds"]]
         own = ["the run's rule", *_cells(point, names)]
-        console.print(text_table(["K", *heads], merged(budgets), f"{title}: fixed budgets"))
-        table = text_table(["threshold", *heads], [*merged(rows), own], f"{title}: adaptive")
+        console.print(text_table(["K", *heads], budgets, f"{title}: fixed budgets"))
+        table = text_table(["threshold", *heads], [*rows, own], f"{title}: adaptive")
         console.print(table)
         if "stops" in found:
             _print_stops(console, title, found["stops"][part])

@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from svr_lightning.analysis.averages import Datasets, average, groups, values_of
+from svr_lightning.analysis.averages import average, groups, values_of
 from svr_lightning.analysis.calibration import (
     BINS,
+    bin_of,
     expected_calibration_error,
     levels_of,
-    reliability_bins,
 )
 from svr_lightning.analysis.check_value import FRESH, REFINING
 from svr_lightning.analysis.intervals import effective_size, wilson_interval
@@ -35,6 +35,7 @@ from svr_lightning.analysis.table import (
     problem_table,
 )
 from svr_lightning.core.metrics import VERDICT_CODES
+from svr_lightning.files import finite
 from svr_lightning.report import drawing
 from svr_lightning.report.drawing import BLUE, FAINT, GREY, LIGHT_BLUE, ORANGE, Draw
 from svr_lightning.report.runs import Method, Numbers, Run, data_sets
@@ -81,7 +82,6 @@ def _of_method(method: Method, number: int) -> Iterator[Plot]:
     """The figures of a method's first seed."""
     run = method.runs[0]
     seed = f", seed {run.seed}" if len(method.runs) > 1 else ""
-    turns = "all recorded turns" if run.complete else "turns up to the stop"
 
     def plot(name: str, caption: str, numbers: Numbers, draw: Draw, part: str = "") -> Plot:
         where = f", {part}" if part else ""
@@ -112,7 +112,7 @@ def _of_method(method: Method, number: int) -> Iterator[Plot]:
             )
             yield plot("5_stopping_rules", caption, rule_numbers(run, table), draw_rules, part)
         if run.max_turns > 1:
-            caption = f"what refinement does to answers, {turns}"
+            caption = "what refinement does to answers, all recorded turns"
             yield plot("6_transitions", caption, transition_numbers(table), draw_transitions, part)
         if run.stops:
             caption = "where trajectories end; orange is the premature stop error"
@@ -131,49 +131,39 @@ def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
 def frontier_numbers(methods: Sequence[Method]) -> Numbers:
     """Where methods lie on each average or data set, and the lines to compare them with.
 
-    Lines are the fixed budgets of the first method that was recorded whole, and majority voting.
+    Lines are the fixed budgets of the first method that was recorded whole, and majority voting. A
+    point's bar is over problems, or over seeds where a method has several.
     """
     panels = []
     for name, sets in groups(data_sets(methods)).items():
         there = [(n, m) for n, m in enumerate(methods) if set(sets) <= m.runs[0].tables.keys()]
-        lines = []
-        fixed = next((method for _, method in there if method.runs[0].complete), None)
-        if fixed:
-            label = f"{drawing.shown(fixed.name, 20)}, fixed budgets"
-            lines.append(_line(label, fixed.runs[0].budgets, sets))
-        lines += [
-            _line(f"{drawing.shown(m.name, 20)}, votes", [*m.runs[0].votes.values()], sets)
-            for _, m in there
-            if m.runs[0].votes
+        whole = [(m, m.runs[0].budgets, "fixed budgets") for _, m in there if m.runs[0].complete]
+        votes = [(m, [*m.runs[0].votes.values()], "votes") for _, m in there if m.runs[0].votes]
+        lines = [
+            {
+                "name": f"{drawing.shown(method.name, 20)}, {what}",
+                "accuracy": [fmean(row[one]["accuracy"] for one in sets) for row in rows],
+                "tokens": [fmean(row[one]["avg_total_tokens"] for one in sets) for row in rows],
+            }
+            for method, rows, what in [*whole[:1], *votes]
         ]
-        points = [{"method": number, **_point(method, sets)} for number, method in there]
+        points = []
+        for number, method in there:
+            accuracy = values_of(method.seeds, sets, "accuracy")
+            interval = average(method.seeds[0], sets)["accuracy_ci95"]
+            if len(accuracy) > 1:
+                interval = [fmean(accuracy) + sign * stdev(accuracy) for sign in (-1, 1)]
+            points.append(
+                {
+                    "method": number,
+                    "name": method.name,
+                    "accuracy": fmean(accuracy),
+                    "tokens": fmean(values_of(method.seeds, sets, "avg_total_tokens")),
+                    "accuracy_interval": interval,
+                }
+            )
         panels.append({"name": name, "points": points, "lines": lines})
     return {"panels": panels}
-
-
-def _point(method: Method, sets: Sequence[str]) -> Numbers:
-    """Where a method lies; its bar is over problems, or over seeds where it has several."""
-    runs = [run for run in method.runs if set(sets) <= run.tables.keys()]
-    seeds = [run.datasets for run in runs]
-    accuracy, tokens = (values_of(seeds, sets, name) for name in ("accuracy", "avg_total_tokens"))
-    interval = average(runs[0].datasets, sets)["accuracy_ci95"]
-    if len(runs) > 1:
-        interval = [fmean(accuracy) + sign * stdev(accuracy) for sign in (-1, 1)]
-    return {
-        "name": method.name,
-        "seeds": len(runs),
-        "accuracy": fmean(accuracy),
-        "tokens": fmean(tokens),
-        "accuracy_interval": interval,
-    }
-
-
-def _line(name: str, rows: Sequence[Datasets], sets: Sequence[str]) -> Numbers:
-    return {
-        "name": name,
-        "accuracy": [fmean(row[one]["accuracy"] for one in sets) for row in rows],
-        "tokens": [fmean(row[one]["avg_total_tokens"] for one in sets) for row in rows],
-    }
 
 
 def draw_frontier(data: Numbers) -> Figure:
@@ -268,6 +258,7 @@ def draw_thresholds(data: Numbers) -> Figure:
 # --- is the confidence honest? ----------------------------------------------------------------
 
 _VERDICTS = {"CORRECT": BLUE, "INCORRECT": ORANGE, "UNSURE": GREY}
+_CODES = VERDICT_CODES.items()
 
 
 def reliability_numbers(table: TurnTable) -> Numbers:
@@ -287,18 +278,27 @@ def _reliability(turns: Mapping[str, NDArray[Any]], cluster: Ints, rows: Bools) 
     """
     clusters = cluster[turns["row"][rows]]
     confidence, correct, verdict = (turns[k][rows] for k in ("confidence", "correct", "verdict"))
-    levels = levels_of(confidence, correct)
-    bin_of = np.searchsorted(np.arange(1, BINS) / BINS, confidence, side="right")
     bins = []
-    for number, row in enumerate(reliability_bins(levels, BINS)):
-        here = bin_of == number
-        verdicts = {one.value: int((verdict[here] == k).sum()) for one, k in VERDICT_CODES.items()}
-        size = effective_size(correct[here], cluster_codes(clusters[here].tolist()))
-        accuracy = row["accuracy"]
-        interval = None if accuracy is None else wilson_interval(accuracy, size)
-        bins.append({**row, "accuracy_ci95": interval, "verdicts": verdicts})
-    ece = float(expected_calibration_error(levels, BINS)) if len(confidence) else None
-    return {"n": len(confidence), "ece": ece, "bins": bins}
+    for k in range(BINS):
+        here = bin_of(confidence) == k
+        n, share, interval = int(here.sum()), None, None
+        if n:
+            share = float(correct[here].mean())
+            size = effective_size(correct[here], cluster_codes(clusters[here].tolist()))
+            interval = wilson_interval(share, size)
+        bins.append(
+            {
+                "low": k / BINS,
+                "high": (k + 1) / BINS,
+                "n": n,
+                "confidence": float(confidence[here].mean()) if n else None,
+                "accuracy": share,
+                "accuracy_ci95": interval,
+                "verdicts": {v.value: int((verdict[here] == c).sum()) for v, c in _CODES},
+            }
+        )
+    ece = expected_calibration_error(levels_of(confidence, correct))
+    return {"n": len(confidence), "ece": finite(float(ece)), "bins": bins}
 
 
 def draw_reliability(data: Numbers) -> Figure:
@@ -348,13 +348,19 @@ def rule_numbers(run: Run, table: TurnTable) -> Numbers:
 def draw_rules(data: Numbers) -> Figure:
     """Accuracy of stopping rules over tokens, at their best settings; the own rule is a star."""
     figure, (axes,) = _panels(1, 4.4)
-    looks = cycle([(GREY, "o"), *drawing.METHODS[1:], *((colour, ".") for colour, _ in _OTHERS)])
+
+    def trace(points: Sequence[Numbers], name: str, **style: Any) -> None:
+        x, y = ([point[key] for point in points] for key in ("tokens", "accuracy"))
+        axes.plot(x, y, label=name, **style)
+
+    others = [(GREY, "o"), *drawing.METHODS[1:]]
+    looks = cycle([*others, *((colour, ".") for colour, _ in others)])
     for line, (colour, marker) in zip(data["lines"], looks, strict=False):
         look: dict[str, Any] = {"color": colour, "marker": marker, "linewidth": 1.1}
         if line["name"] == ORACLE:
             look = {"color": drawing.INK, "linestyle": drawing.DASHED}
-        _trace(axes, line["points"], line["name"], **look)
-    _trace(axes, data["own"], "its own rule, at most 1 to T_max turns", color=BLUE, linewidth=2.2)
+        trace(line["points"], line["name"], **look)
+    trace(data["own"], "its own rule, at most 1 to T_max turns", color=BLUE, linewidth=2.2)
     end = data["own"][-1]
     axes.plot(end["tokens"], end["accuracy"], "*", color=BLUE, markersize=14, zorder=5)
     axes.axvline(end["tokens"], color=FAINT, linestyle=drawing.DASHED, zorder=0)
@@ -362,14 +368,6 @@ def draw_rules(data: Numbers) -> Figure:
     drawing.token_axis(axes)
     drawing.legend(figure, axes)
     return figure
-
-
-_OTHERS = drawing.METHODS[1:5]
-
-
-def _trace(axes: Axes, points: Sequence[Numbers], name: str, **style: Any) -> None:
-    x, y = ([point[key] for point in points] for key in ("tokens", "accuracy"))
-    axes.plot(x, y, label=name, **style)
 
 
 # --- what refinement does to answers ----------------------------------------------------------
@@ -452,10 +450,7 @@ def stop_numbers(table: TurnTable) -> Numbers:
     for turn in range(1, int(turns.max(initial=0)) + 1):
         counts = np.bincount(code[turns == turn], minlength=4).tolist()
         rows.append({"turn": turn, **dict(zip((key for key, *_ in _ENDS), counts, strict=True))})
-    esr, pse = found.value("esr"), found.value("pse")
-    return {"n": len(table.ids), "not_run": int((turns == 0).sum()), "esr": esr, "pse": pse} | {
-        "turns": rows
-    }
+    return {"n": len(table.ids), "turns": rows}
 
 
 def draw_stops(data: Numbers) -> Figure:

@@ -9,12 +9,9 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from svr_lightning.analysis.averages import display, ordered
-from svr_lightning.analysis.results import setting
 from svr_lightning.display import plain
-from svr_lightning.files import to_json
 from svr_lightning.report.figures import Plot
-from svr_lightning.report.runs import Method, Run, heading
+from svr_lightning.report.runs import Method, Run
 from svr_lightning.report.tables import Table, headlines
 from svr_lightning.report.trajectories import CLASSES, choose, malformed, trajectories
 
@@ -54,7 +51,7 @@ def page(
         malformed=malformed,
         notes=notes,
         policy=POLICY,
-        runs=[_facts(method, run) for method in methods for run in method.runs],
+        methods=methods,
         sections=[
             (
                 "" if number is None else methods[number].name,
@@ -63,7 +60,7 @@ def page(
             for number in sections
         ],
         tables=tables,
-        title=heading(methods),
+        title=", ".join(method.name for method in methods),
     )
     return html.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
@@ -87,30 +84,6 @@ def _resource(name: str) -> str:
 
 def _encoded(svg: str) -> str:
     return base64.b64encode(svg.encode("ascii")).decode("ascii")
-
-
-def _facts(
-    method: Method, run: Run
-) -> tuple[str, dict[str, Any], list[tuple[dict[str, Any], str]]]:
-    """A heading, facts of a run, and of each of its files facts and the configuration."""
-    counts = (f"{display(name)} {len(run.tables[name].ids):,}" for name in ordered(run.tables))
-    replayed = "every turn was recorded; the stopping rule is replayed"
-    facts = {
-        "problems": ", ".join(counts),
-        "stopping": f"{run.rule_text}; {replayed}" if run.complete and run.stops else run.rule_text,
-    }
-    sources = [
-        (
-            {
-                "samples": source.samples,
-                "policy": setting(source.config, "model", "policy", "path"),
-                "versions": ", ".join(f"{name} {one}" for name, one in source.versions.items()),
-            },
-            to_json(source.config, indent=1),
-        )
-        for source in run.sources
-    ]
-    return f"{method.name}, seed {run.seed}", facts, sources
 
 
 def _listing(methods: Sequence[Method], most: int) -> Iterator[tuple[str, Run, list[Any]]]:

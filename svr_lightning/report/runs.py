@@ -23,7 +23,6 @@ from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.stopping import Confident, StopRule, is_own
 from svr_lightning.errors import ConfigError
 
-_NAMED = 6  # methods that a heading names
 Numbers = dict[str, Any]
 
 
@@ -147,13 +146,6 @@ class Method:
 def data_sets(methods: Sequence[Method]) -> list[str]:
     """The data sets of all methods, each once, in the order of tables."""
     return ordered(name for method in methods for run in method.runs for name in run.tables)
-
-
-def heading(methods: Sequence[Method]) -> str:
-    """The names of a few methods, the number of many."""
-    if len(methods) > _NAMED:
-        return f"{len(methods)} methods"
-    return ", ".join(method.name for method in methods)
 
 
 # --- reading ----------------------------------------------------------------------------------

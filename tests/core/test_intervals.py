@@ -1,5 +1,7 @@
 """Intervals over clusters, by hand and by simulation."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from svr_lightning.analysis.intervals import (
     percentile_interval,
     resample_counts,
     split_clusters,
+    wilson_interval,
 )
 
 
@@ -67,3 +70,10 @@ def test_holms_method_goes_down_from_the_smallest_p_value() -> None:
     # .01 <= .05 / 4, .013 <= .05 / 3, .026 > .05 / 2, and what follows is not rejected.
     assert holm([0.026, 0.01, 0.04, 0.013]) == [False, True, False, True]
     assert holm([]) == []
+
+
+def test_the_interval_of_a_proportion_is_wilsons() -> None:
+    # 0 of 30 (AIME26): the upper bound is z^2 / (n + z^2) = 3.8415 / 33.8415
+    assert wilson_interval(0.0, 30) == [0.0, pytest.approx(0.11351, abs=1e-5)]
+    assert wilson_interval(1.0, 30) == [pytest.approx(0.88649, abs=1e-5), 1.0]
+    assert wilson_interval(math.nan, 0) is None

@@ -172,7 +172,7 @@ def test_a_metric_that_is_added_to_the_list_is_in_results_logs_intervals_tables_
     results = measure_all(tables)
     assert results["datasets"]["toy"]["wrong"] == results["macro"]["all"]["wrong"] == 0.5
     assert named_metrics("val", results)["val/toy/wrong"] == 0.5
-    assert diagnose(tables, resamples=9)["datasets"]["toy"]["metrics"]["wrong"]["ci95"] is not None
+    assert diagnose(tables["toy"], resamples=9)["wrong"]["ci95"] is not None
     print_comparison("toy", results["datasets"]["toy"], results["datasets"]["toy"])
     assert "share of wrong answers" in capsys.readouterr().out
     (_, table, *_) = all_tables(read_methods([str(save(tmp_path, adaptive()))]))

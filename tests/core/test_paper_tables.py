@@ -10,22 +10,11 @@ import json
 from fractions import Fraction
 from pathlib import Path
 
-from svr_lightning.analysis.averages import MATH_5, macro_average
+from svr_lightning.analysis.averages import DISPLAY, MATH_5, macro_average
 
 TESTS = Path(__file__).parents[1]
 ROWS = json.loads((TESTS / "goldens" / "paper_tables.json").read_text())
-PROBLEMS = {
-    "countdown": 1000,
-    "gsm8k": 1319,
-    "math500": 500,
-    "aime26": 30,
-    "amc23": 40,
-    "olympiadbench": 674,
-    "minerva_math": 272,
-}
-AVERAGES = {"all": tuple(PROBLEMS), "math": MATH_5}
-PERCENT = ("esr", "pse")
-SHARES = ("accuracy", "any_turn_accuracy", *PERCENT)
+AVERAGES = {"all": tuple(DISPLAY), "math": MATH_5}
 
 Key = tuple[str, str, str, str]
 """Table, metric, row, average."""
@@ -38,20 +27,6 @@ EXPLAINED_BY_ROUNDED_INPUTS: dict[Key, str] = {
     ("app_reward_diag", "overconfidence", "w/o Rverify", "all"): "21.34",
 }
 """The average of the printed rows, where it does not round to the printed average."""
-
-ONLY_FROM_ROUNDED_INPUTS: dict[Key, str] = {
-    ("fixed_budget_sweep", "accuracy", "K=10", "all"): "0.4506",
-    ("confidence_threshold_accuracy", "accuracy", "0.75", "math"): "0.4165",
-    ("adaptive_per_dataset", "any_turn_accuracy", "SVR", "math"): "0.4655",
-    ("seed_robustness", "esr", "seed 42", "all"): "86.254",
-    ("seed_robustness", "esr", "seed 44", "all"): "85.152",
-    ("seed_robustness", "esr", "seed 44", "math"): "81.472",
-    ("seed_robustness", "pse", "seed 42", "math"): "36.987",
-    ("seed_robustness", "pse", "seed 43", "math"): "40.966",
-    ("seed_robustness", "pse", "seed 44", "math"): "39.932",
-}
-"""The average of the shares k/N behind the printed rows, where it does not round to the printed
-average."""
 
 
 def half_a_digit(printed: str) -> Fraction:
@@ -75,15 +50,6 @@ def key(row: dict[str, str], part: str) -> Key:
     return (row["table"], row["metric"], row["row"], part)
 
 
-def counts_behind(row: dict[str, str], name: str) -> list[Fraction]:
-    """Every k/N, in the unit of the row, that is printed as the row has it."""
-    unit = 100 if row["metric"] in PERCENT else 1
-    printed, n = Fraction(row[name]), PROBLEMS[name]
-    middle = round(printed * n / unit)
-    near = [Fraction(unit * k, n) for k in range(middle - 2, middle + 3)]
-    return [share for share in near if abs(share - printed) <= half_a_digit(row[name])]
-
-
 def test_averages_of_the_printed_rows_are_the_printed_averages_but_for_five() -> None:
     exceptions = {}
     for row in ROWS:
@@ -97,35 +63,6 @@ def test_averages_of_the_printed_rows_are_the_printed_averages_but_for_five() ->
         k: format_like(EXPLAINED_BY_ROUNDED_INPUTS.get(k, "0.0"), v) for k, v in exceptions.items()
     }
     assert shown == EXPLAINED_BY_ROUNDED_INPUTS
-
-
-def test_every_printed_share_is_a_count_of_its_data_set() -> None:
-    shares = [row for row in ROWS if row["metric"] in SHARES]
-    assert [
-        (key(row, name), row[name])
-        for row in shares
-        for name in PROBLEMS
-        if not counts_behind(row, name)
-    ] == []
-
-
-def test_averages_of_exact_counts_are_the_printed_averages_but_for_nine() -> None:
-    exceptions = {}
-    for row in ROWS:
-        if row["metric"] not in SHARES:
-            continue
-        for part, names in AVERAGES.items():
-            behind = {name: counts_behind(row, name) for name in names}
-            low, high = (
-                average({name: pick(shares) for name, shares in behind.items()}, names)
-                for pick in (min, max)
-            )
-            if off_by(row, part, low - 1e-12, high + 1e-12):
-                exceptions[key(row, part)] = (low + high) / 2
-    shown = {
-        k: format_like(ONLY_FROM_ROUNDED_INPUTS.get(k, "0.0"), v) for k, v in exceptions.items()
-    }
-    assert shown == ONLY_FROM_ROUNDED_INPUTS
 
 
 def format_like(example: str, value: float) -> str:

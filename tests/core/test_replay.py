@@ -20,8 +20,8 @@ def _measured(table: TurnTable, rule: StopRule | None, max_turns: int) -> dict[s
     return measure(replayed({"toy": table}, rule, max_turns)["toy"])
 
 
-def _returned(threshold: float, max_turns: int = 3, **rule: Any) -> list[tuple[int, bool]]:
-    outcome = replay(_table(uncensored()), Confident(threshold=threshold, **rule), max_turns)
+def _returned(threshold: float, max_turns: int = 3) -> list[tuple[int, bool]]:
+    outcome = replay(_table(uncensored()), Confident(threshold=threshold), max_turns)
     return list(zip(outcome.returned.tolist(), outcome.stopped_early.tolist(), strict=True))
 
 
@@ -49,22 +49,6 @@ def test_a_gate_that_opens_at_the_last_allowed_turn_is_no_early_stop() -> None:
     # With T_max = 2 c still returns turn 2, now as the last; d, e and f run out of turns.
     assert _returned(0.85, 2) == [(1, True), (1, True), *[(2, False)] * 4]
     assert _returned(0.85, 1) == [(1, False)] * 6
-
-
-def test_one_signal_alone_opens_a_gate_of_its_own() -> None:
-    stops = [(1, True), (1, True), (2, True), (3, False), (1, True), (1, True)]
-    # A verdict alone: e1 and f1 say C; c1 says it too, but is truncated.
-    assert _returned(0.0) == stops
-    # A confidence alone at .60: f1 is C .80; at turn 2 of f I .60 would do.
-    assert _returned(0.6, needs_correct=False) == stops
-
-
-def test_the_most_confident_turn_is_returned_where_none_stopped() -> None:
-    outcome = replay(_table(uncensored()), Confident(threshold=1.01, fallback="most_confident"), 3)
-    # a: C .95; b: C .99 twice, the earlier; c: 1.0 is truncated, so .85; d: .99; e: .80; f: .90.
-    assert outcome.returned.tolist() == [1, 2, 2, 3, 1, 3]
-    assert outcome.observed.tolist() == [3] * 6
-    assert not outcome.stopped_early.any()
 
 
 def test_a_fixed_budget_returns_its_own_turn() -> None:

@@ -5,9 +5,9 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -98,16 +98,6 @@ def test_the_math_average_names_what_is_missing_and_is_null_without_any() -> Non
     assert summarize([])["datasets"] == {}
 
 
-def test_the_interval_of_a_proportion_is_wilsons() -> None:
-    # 8 of 10: (0.8 + 0.19207) / 1.38415 -+ 1.95996 sqrt(0.016 + 0.0096) / 1.38415
-    low, high = wilson_interval(0.8, 10) or []
-    assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
-    # 0 of 30 (AIME26): the upper bound is z^2 / (n + z^2) = 3.8415 / 33.8415
-    assert wilson_interval(0.0, 30) == [0.0, pytest.approx(0.11351, abs=1e-5)]
-    assert wilson_interval(1.0, 30) == [pytest.approx(0.88649, abs=1e-5), 1.0]
-    assert wilson_interval(math.nan, 0) is None
-
-
 def test_files_hold_one_line_per_problem_and_read_back_equal(tmp_path: Path) -> None:
     rows = [*_mixed(), adaptive("gsm8k")[0], adaptive("gsm8k")[4]]
     written = write_results(tmp_path / "eval" / "after", rows, {"seed": 1}, {"torch": "2"})
@@ -132,29 +122,12 @@ def test_model_text_of_any_kind_stays_on_its_line_and_reads_back(tmp_path: Path)
 
 
 def test_results_are_valid_json_whatever_the_configuration_holds(tmp_path: Path) -> None:
-    class Mode(StrEnum):
-        ON = "on"
-
-    config = {
-        "limit": math.inf,
-        "nested": [{"x": math.nan, 3: (1, 2)}],
-        "path": Path("runs"),
-        "mode": Mode.ON,
-        "flag": True,
-    }
+    config = {"limit": math.inf, "nested": [{"x": math.nan, 3: (1, 2)}], "path": Path("runs")}
     write_results(tmp_path, [failed("a")], config, {"absent": None})
-
-    def refuse(name: str) -> None:
-        raise AssertionError(name)
-
-    stored = json.loads((tmp_path / "results.json").read_text(), parse_constant=refuse)
-    assert stored["config"] == {
-        "limit": None,
-        "nested": [{"x": None, "3": [1, 2]}],
-        "path": "runs",
-        "mode": "on",
-        "flag": True,
-    }
+    text = (tmp_path / "results.json").read_text()
+    assert not {"NaN", "Infinity"} & {*re.findall(r"\w+", text)}
+    stored = json.loads(text)
+    assert stored["config"] == {"limit": None, "nested": [{"x": None, "3": [1, 2]}], "path": "runs"}
     assert stored["datasets"]["toy"]["auroc"] is None
 
 
@@ -197,29 +170,17 @@ def _turn(**changes: Any) -> str:
         ("{'dataset'", "no JSON (Expecting property name"),
         (_line()[:-20], "no JSON"),
         ("[" * 100_000, "recursion"),
-        ("[1]", "the record: Expected `object`, got `array`"),
         (_line(error=math.nan), "NaN is not JSON"),
-        (_line(dataset=None), "dataset: Expected `str`, got `null`"),
-        (_line(stopped_early=0), "stopped_early: Expected `bool`, got `int`"),
         (_line(returned_turn=True), "returned_turn: Expected `int`, got `bool`"),
         (_line(returned_turn=4), "returns turn 4 of 3"),
-        (_line(returned_turn=0), "returns turn 0 of 3"),
         (_line(turns=[], returned_turn=0), "either turns or an 'error'"),
         (_line(error="failed"), "either turns or an 'error'"),
-        (_line(turns=["text"]), "turns[0]: Expected `object`, got `str`"),
         (_turn(turn=3), "its turns must be numbered from 1; found 3"),
         (_turn(verdict="MAYBE"), "turns[1].verdict: Invalid enum value 'MAYBE'"),
-        (_turn(verdict=[]), "turns[1].verdict: Expected"),
         (_turn(confidence=92), "turns[1].confidence: Expected `float` <= 1.0"),
         (_turn(confidence=None), "both 'verdict' and 'confidence', or null for both"),
-        (_turn(answer=2), "turns[1].answer: Expected `str | null`, got `int`"),
         (_turn(prompt_tokens=2**31), "turns[1].prompt_tokens: Expected `int` <= 2147483647"),
         (_turn(correct=1), "turns[1].correct: Expected `bool | null`, got `int`"),
-        (_turn(prompt_tokens=-1), "turns[1].prompt_tokens: Expected `int` >= 0"),
-        (
-            json.dumps({"schema_version": 2, "dataset": "toy"}),
-            "the record: Object missing required field `id`",
-        ),
         (json.dumps(adaptive()[0]), "repeats toy/a of line 1"),
     ],
 )

@@ -1,18 +1,15 @@
 """Columns hold what records say, and their metrics are those of the records."""
 
 import random
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svr_lightning.analysis.metrics import measure
-from svr_lightning.analysis.table import Endings
 from svr_lightning.core.metrics import VERDICT_CODES
-from tests.trajectories import adaptive, failed, record, turn_tables, uncensored
+from tests.trajectories import adaptive, failed, record, turn_tables
 
 SCORES = ("verdict_probability", "answer_logprob", "completion_logprob")
 PLAIN = ("correct", "truncated", "confidence", "prompt_tokens", "completion_tokens")
@@ -89,22 +86,6 @@ def test_a_problem_that_could_not_be_run_has_no_turn_and_counts_as_wrong() -> No
     values = measure(alone)
     assert (values["n"], values["accuracy"], values["turns"], values["auroc"]) == (1, 0, 0, None)
     assert values["brier"] is None
-
-
-def test_turns_behind_an_earlier_answer_are_paid_for() -> None:
-    table = turn_tables(uncensored())["toy"]
-    outcome = Endings(
-        returned=np.array([1, 2, 2, 3, 1, 2]),
-        observed=np.full(6, 3),
-        stopped_early=np.zeros(6, dtype=np.bool_),
-    )
-    values = measure(replace(table, outcome=outcome))
-    assert values["accuracy"] == 1.0  # each at its own right turn
-    assert values["turns"] == 3
-    assert values["avg_prompt_tokens"] == 600
-    # a 150, b 180, c 592, d 60, e 6, f 300
-    assert values["avg_completion_tokens"] == 1288 / 6
-    assert table.observed(outcome).all()
 
 
 def test_a_repeated_record_counts_once_and_an_unlabelled_turn_is_named() -> None:

@@ -13,6 +13,9 @@ from svr_lightning.__main__ import main
 from svr_lightning.analysis.logs import load_log
 from svr_lightning.errors import ConfigError
 
+NAMES = ["--columns", "id=question", "confidence=p", "correct=y"]
+PLAIN = {"id": 1, "confidence": 0.5, "correct": 1}
+
 
 def log_rows(size: int = 300) -> list[dict[str, Any]]:
     """One turn each, right where the confidence is high."""
@@ -22,18 +25,28 @@ def log_rows(size: int = 300) -> list[dict[str, Any]]:
     ]
 
 
+def written(folder: Path, rows: list[Any]) -> Path:
+    """A log of JSON lines."""
+    folder.mkdir(exist_ok=True)
+    (folder / "log.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return folder / "log.jsonl"
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["certify", *map(str, arguments)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
 def test_the_log_of_another_program_is_certified(tmp_path: Path, suffix: str) -> None:
-    log = tmp_path / f"log.{suffix}"
-    if suffix == "jsonl":
-        log.write_text("".join(json.dumps(row) + "\n" for row in log_rows()))
-    elif suffix == "csv":
+    log = written(tmp_path, log_rows()).with_suffix(f".{suffix}")
+    if suffix == "csv":
         lines = [",".join(map(str, row.values())) for row in log_rows()]
         log.write_text("\n".join([",".join(log_rows(1)[0]), *lines]))
-    else:
+    elif suffix == "parquet":
         write_table(Table.from_pylist(log_rows()), log)
-    names = ["id=question", "confidence=p", "correct=y", "tokens=cost", "cluster=twin"]
-    command = ["certify", str(log), "--calibrate-on", "1", "--columns", *names]
+    command = ["certify", str(log), "--calibrate-on", "1", *NAMES, "tokens=cost", "cluster=twin"]
     assert main([*command, "--max-wrong-accepted", "0.1"]) == 0
     content = json.loads((tmp_path / "certify" / "certificate.json").read_text())
     rates = content["certified"]["rates"]
@@ -57,100 +70,59 @@ def test_the_example_log_is_certified_by_one_command(
 
 
 @pytest.mark.parametrize(
-    ("row", "columns", "said"),
+    ("row", "said"),
     [
-        (
-            {"id": 1, "p": 85, "correct": 1},
-            ["confidence=p"],
-            "log.jsonl, row 1: p=85: Expected a number in [0, 1]",
-        ),
-        ({"id": 1, "confidence": [0.5], "correct": 1}, [], "confidence=[0.5]: Expected `float`"),
-        (
-            {"id": 1, "confidence": 0.5, "correct": "yes"},
-            [],
-            "correct='yes': Expected `bool`",
-        ),
-        (
-            {"id": 1, "confidence": 0.5},
-            [],
-            "log.jsonl, row 1: no correct; the row has id, confidence",
-        ),
-        ({"id": "", "confidence": 0.5, "correct": 1}, [], "row 1: id is empty; fill it in"),
-        ({"id": 1, "confidence": math.nan, "correct": 1}, [], "row 1: confidence is empty"),
-        ({"id": 1, "confidence": None, "correct": 1}, [], "confidence is empty; fill it in, or"),
-        ({"id": 1, "confidence": 0.5, "correct": 1, "turn": 2}, [], "numbered from 1; found 2"),
-        ({"id": 1, "confidence": 0.5, "correct": 1, "turn": -1}, [], "turn=-1: Expected `int` >="),
-        (
-            {"id": 1, "confidence": 0.5, "correct": 1, "tokens": "x"},
-            [],
-            "tokens='x': Expected `int`",
-        ),
-        (
-            {"id": 1, "confidence": 0.5, "correct": 1, "tokens": 1.5},
-            [],
-            "tokens=1.5: Expected `int`",
-        ),
-        ([1], [], "log.jsonl, row 1: the row is no object"),
-        ({}, ["score=p"], "--columns score=p: give NAME=COLUMN"),
+        ({**PLAIN, "confidence": 85}, "log.jsonl, row 1: confidence=85: Expected a number in [0,"),
+        ({**PLAIN, "confidence": [0.5]}, "confidence=[0.5]: Expected `float`"),
+        ({**PLAIN, "correct": "yes"}, "correct='yes': Expected `bool`"),
+        ({"id": 1, "confidence": 0.5}, "row 1: no correct; the row has id, confidence"),
+        ({**PLAIN, "id": ""}, "row 1: id is empty; fill it in"),
+        ({**PLAIN, "confidence": math.nan}, "row 1: confidence is empty"),
+        ({**PLAIN, "confidence": None}, "confidence is empty; fill it in, or"),
+        ({**PLAIN, "turn": 2}, "numbered from 1; found 2"),
+        ({**PLAIN, "turn": -1}, "turn=-1: Expected `int` >="),
+        ({**PLAIN, "tokens": 1.5}, "tokens=1.5: Expected `int`"),
+        ([1], "log.jsonl, row 1: the row is no object"),
     ],
 )
 def test_a_log_that_cannot_be_used_is_one_line(
-    row: Any, columns: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    row: Any, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = tmp_path / "log.jsonl"
-    log.write_text(json.dumps(row) + "\n")
-    names = columns or ["id=id"]
-    assert main(["certify", str(log), "--max-pse", "0.1", "--columns", *names]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    log = written(tmp_path, [row])
+    assert said in refusal(capsys, log, "--max-pse", 0.1, "--columns", "id=id")
 
 
-def test_of_two_logs_with_one_name_none_is_lost_silently(
+def test_options_that_do_not_fit_logs_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logs = [tmp_path / name / "log.jsonl" for name in ("a", "b")]
-    for log in logs:
-        log.parent.mkdir()
-        log.write_text("".join(f"{json.dumps(row)}\n" for row in log_rows(5)))
-    columns = ["--columns", "id=question", "confidence=p", "correct=y"]
-    given = [*map(str, logs), "--max-pse", "0.1", *columns]
-    assert main(["certify", *given]) == 2
-    assert "b/log.jsonl: data set 'log' is in another of the files" in capsys.readouterr().err
+    log, other = written(tmp_path / "a", log_rows(5)), written(tmp_path / "b", log_rows(5))
+    promise = ("--max-pse", 0.1)
+    assert "another program's log needs --columns" in refusal(capsys, log, *promise)
+    wrong = refusal(capsys, log, *promise, "--columns", "score=p")
+    assert "--columns score=p: give NAME=COLUMN" in wrong
+    twice = refusal(capsys, log, other, *promise, *NAMES)
+    assert "b/log.jsonl: data set 'log' is in another of the files" in twice
 
 
 @pytest.mark.parametrize("yes", [True, 1, 1.0, "True"])
 def test_a_table_made_by_pandas_is_read(tmp_path: Path, yes: Any) -> None:
     """It writes floats, and NaN where there is nothing."""
-    row = {"id": 1, "turn": 1.0, "confidence": 0.5, "correct": yes, "tokens": 7.0}
+    row = {**PLAIN, "turn": 1.0, "correct": yes, "tokens": 7.0}
     last = {**row, "turn": 2.0, "tokens": math.nan, "cluster": math.nan}
-    log = tmp_path / "log.jsonl"
-    log.write_text(f"{json.dumps(row)}\n{json.dumps(last)}\n")
-    table = load_log(log)
+    table = load_log(written(tmp_path, [row, last]))
     assert table.length.tolist() == [2]
     assert table.correct.tolist() == [[True, True]]
     assert table.ids == ("1",)
-
-
-def test_samples_of_another_program_are_told_of_the_option_for_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "log.jsonl"
-    log.write_text(json.dumps(log_rows(1)[0]))
-    assert main(["certify", str(log), "--max-pse", "0.1"]) == 2
-    assert "another program's log needs --columns" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("counted", "said"), [(0, "9 of 9 turns"), (1, "8 of 9 turns")])
 def test_tokens_are_promised_only_where_all_were_counted(
     counted: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [{"id": k, "confidence": 0.9, "correct": 1} for k in range(9)]
-    rows = [{**row, "tokens": 5} if k < counted else row for k, row in enumerate(rows)]
-    log = tmp_path / "log.jsonl"
-    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    limits = ["--max-tokens", "9", "--token-bound", "99", "--calibrate-on", "1"]
-    assert main(["certify", str(log), "--columns", "id=id", *limits]) == 2
-    assert f"{said} have no tokens" in capsys.readouterr().err
+    rows = [{**PLAIN, "id": k, **({"tokens": 5} if k < counted else {})} for k in range(9)]
+    limits = ("--max-tokens", 9, "--token-bound", 99, "--calibrate-on", 1)
+    line = refusal(capsys, written(tmp_path, rows), "--columns", "id=id", *limits)
+    assert f"{said} have no tokens" in line
 
 
 @pytest.mark.parametrize(
@@ -159,57 +131,41 @@ def test_tokens_are_promised_only_where_all_were_counted(
 def test_a_cluster_may_be_named_once_for_all_turns_of_a_problem(
     said: list[str], clusters: int, tmp_path: Path
 ) -> None:
-    turns = [{"id": k, "confidence": 0.9, "correct": 1, "cluster": c} for k in "pq" for c in said]
-    turns = [{**row, "turn": place % 3 + 1} for place, row in enumerate(turns)]
-    log = tmp_path / "log.jsonl"
-    log.write_text("".join(json.dumps(row) + "\n" for row in turns))
-    assert len(set(load_log(log).cluster.tolist())) == clusters
+    turns = [
+        {**PLAIN, "id": name, "turn": place, "cluster": cluster}
+        for name in "pq"
+        for place, cluster in enumerate(said, start=1)
+    ]
+    assert len(set(load_log(written(tmp_path, turns)).cluster.tolist())) == clusters
 
 
 def test_two_clusters_of_one_problem_are_refused(tmp_path: Path) -> None:
-    turns = [{"id": "p", "confidence": 0.9, "correct": 1, "cluster": c} for c in "ab"]
-    turns = [{**row, "turn": place} for place, row in enumerate(turns, start=1)]
-    log = tmp_path / "log.jsonl"
-    log.write_text("".join(json.dumps(row) + "\n" for row in turns))
-    with pytest.raises(
-        ConfigError, match=r"log\.jsonl, row 2: problem 'p' has the clusters 'a' and 'b'"
-    ):
-        load_log(log)
+    turns = [{**PLAIN, "turn": place, "cluster": c} for place, c in enumerate("ab", start=1)]
+    with pytest.raises(ConfigError, match=r"row 2: problem '1' has the clusters 'a' and 'b'"):
+        load_log(written(tmp_path, turns))
 
 
 def test_rows_of_one_id_are_turns_only_by_a_column_of_turns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = tmp_path / "log.jsonl"
-    twice = [{**row, "n": n} for row in log_rows(300) for n in (1, 2)]
-    log.write_text("".join(f"{json.dumps(row)}\n" for row in twice))
-    names = ["id=question", "confidence=p", "correct=y"]
-    command = ["certify", str(log), "--max-wrong-accepted", "0.2", "--columns", *names]
-    assert main(command) == 2
-    assert (
-        "row 2: question '0' is there twice; if its rows are turns, name their column with --"
-        in (capsys.readouterr().err)
-    )
-    assert main([*command, "turn=n"]) == 0
+    log = written(tmp_path, [{**row, "n": n} for row in log_rows(300) for n in (1, 2)])
+    given = [str(log), "--max-wrong-accepted", "0.2", *NAMES]
+    assert "row 2: question '0' is there twice; if its rows are turns" in refusal(capsys, *given)
+    assert main(["certify", *given, "turn=n"]) == 0
     assert "calibration: 150 problems, T_max = 2" in capsys.readouterr().out
 
 
 def test_a_promise_on_early_stops_is_refused_of_a_log_with_one_turn_each(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = tmp_path / "log.jsonl"
-    rows = [{"id": k, "confidence": 1.0, "correct": 0} for k in range(300)]
-    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert main(["certify", str(log), "--max-pse", "0.05", "--columns", "id=id"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    log = written(tmp_path, [{**PLAIN, "id": k, "confidence": 1.0} for k in range(300)])
+    line = refusal(capsys, log, "--max-pse", 0.05, "--columns", "id=id")
     assert "no answer could break the promise pse at most 0.05 with T_max = 1" in line
 
 
 def test_turns_may_be_numbered_from_zero(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    rows = [{"id": "a", "turn": turn, "confidence": 0.5, "correct": turn} for turn in (0, 1)]
-    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert load_log(log).correct.tolist() == [[False, True]]
+    rows = [{**PLAIN, "turn": turn, "correct": turn} for turn in (0, 1)]
+    assert load_log(written(tmp_path, rows)).correct.tolist() == [[False, True]]
 
 
 def test_a_pointer_of_git_lfs_is_no_log(tmp_path: Path) -> None:

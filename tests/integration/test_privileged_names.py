@@ -8,7 +8,6 @@ import pytest
 
 from svr_lightning.__main__ import main
 from svr_lightning.core.types import Verdict
-from svr_lightning.report.figures import all_figures
 from svr_lightning.report.runs import read_methods
 from tests.trajectories import save, uncensored
 
@@ -47,16 +46,6 @@ def test_every_file_and_the_screen_mark_a_privileged_run_and_no_other(
     screen = " ".join(capsys.readouterr().out.split())
     assert screen.count("privileged: Oracle-guided") == screen.count("privileged:") > 0
     assert screen.count("Oracle-guided") == screen.count("privileged:")
-
-
-def test_a_mark_does_not_change_a_methods_place(runs: Path) -> None:
-    plain = read_methods([f"SVR={runs / 'plain'}", f"Murphy={runs / 'plain'}"])
-    labels = read_methods([f"SVR={runs / 'plain'}", f"Murphy={runs / 'labels'}"])
-    assert [method.name for method in labels] == ["SVR", "privileged: Murphy"]
-    frontiers = [all_figures(methods, {})[0][0].numbers["panels"][0] for methods in (plain, labels)]
-    # A method's colour goes by its place.
-    names = [[one["name"] for one in numbers["points"]] for numbers in frontiers]
-    assert names == [["SVR", "Murphy"], ["SVR", "privileged: Murphy"]]
 
 
 def test_one_privileged_seed_or_data_set_marks_the_method(runs: Path, tmp_path: Path) -> None:
