@@ -20,10 +20,10 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 MAX_LEVELS = 8
 MAX_ROOMS = 15
-MAX_LINES = {"svr_lightning callbacks": 23_900, "tests": 28_150, "tools experiments": 5_700}
+MAX_LINES = {"svr_lightning callbacks": 23_270, "tests": 27_309, "tools experiments": 5_657}
 """Of folders together, docstrings, comments and blank lines included. These limits only go down:
 what is added takes the place of something else."""
-MAX_CODE = 15_400
+MAX_CODE = 14_957
 """Lines of the package without docstrings, comments and blank lines."""
 
 
