@@ -238,7 +238,10 @@ def ddp_under_slurm(folder: Path) -> Seen:
 
 def zero2() -> SVRDeepSpeedStrategy:
     """Buckets small enough for several of them."""
-    return SVRDeepSpeedStrategy(allgather_bucket_size=100_000, reduce_bucket_size=100_000)
+    strategy = SVRDeepSpeedStrategy()
+    sizes = ("allgather_bucket_size", "reduce_bucket_size")
+    strategy.config["zero_optimization"] |= dict.fromkeys(sizes, 100_000)
+    return strategy
 
 
 def ddp_and_zero2(folder: Path) -> Seen:

@@ -1,26 +1,27 @@
 """The trained policy as a folder that ``from_pretrained`` loads, with a model card."""
 
-import inspect
 import json
-import shlex
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from transformers import GenerationConfig
 
 from svr_lightning import __version__
 from svr_lightning.analysis.averages import text_of
 from svr_lightning.analysis.operating_point import write_operating_point
 from svr_lightning.core.metrics import DEFINITIONS
-from svr_lightning.core.stopping import Confident, rule_as_config
+from svr_lightning.core.stopping import Confident
 from svr_lightning.engines import lora
-from svr_lightning.recipes.svr import SVR
-from svr_lightning.training.config import EvaluationConfig, PolicyConfig
+from svr_lightning.files import write_json
 
+SETTINGS = "svr.json"
+"""In the folder of a policy: a configuration with which commands ask it as it was trained."""
+_RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
 _SCORES = ("accuracy", "turns", "esr", "pse", "brier")
 
 
@@ -35,13 +36,12 @@ class HFExport(Callback):
     def __init__(self, dtype: str = "float32") -> None:
         self.dtype = dtype
 
-    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Export, on one rank; not the trial of a ``fast_dev_run``."""
-        fast: Any = trainer.fast_dev_run  # type: ignore[attr-defined]
-        if not trainer.interrupted and not fast:
+        if not trainer.interrupted and not trainer.fast_dev_run:
             self.export(trainer, pl_module, Path(trainer.default_root_dir))
 
-    def export(self, trainer: Trainer, pl_module: Any, root: Path) -> Path:
+    def export(self, trainer: Any, pl_module: Any, root: Path) -> Path:
         """Write ``root/policy`` with the weights that the module has, on one rank."""
         if trainer.is_global_zero:
             export_policy(pl_module, root, exported_weights(pl_module.policy, self.dtype))
@@ -87,6 +87,8 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
         own = {k: v for k, v in asdict(rule).items() if v != getattr(usual, k)}
         details = {"max_turns": evaluation.max_turns, **({"rule": own} if own else {})}
         write_operating_point(folder, rule.threshold, details)
+    if pl_module.run_config:
+        write_json(folder / SETTINGS, _settings(pl_module.run_config))
     after = root / "eval" / "after" / "results.json"
     datasets = json.loads(after.read_text())["datasets"] if after.is_file() else {}
     (folder / "README.md").write_text(model_card(pl_module, datasets), encoding="utf-8")
@@ -119,7 +121,8 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
         * recipe.uses_labels,
         "",
         "```bash",
-        *_command(pl_module),
+        f"svr predict {'--config THIS_FOLDER/svr.json ' * bool(pl_module.run_config)}\\",
+        "  --model.policy.path THIS_FOLDER --question '...'",
         "```",
         *(scores if datasets else []),
         "",
@@ -127,51 +130,9 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _command(pl_module: Any) -> list[str]:
-    """A command that runs the policy with the settings of its training."""
-    task = pl_module.run_config.get("data", {}).get("questions_task")
-    stop = pl_module.evaluation.stop
-    settings = {
-        **({"data.questions_task": task} if task else {}),
-        **_other_than_default(pl_module.policy_config, _RENDERING, "model.policy"),
-        **_other_than_default(pl_module.evaluation, _LIMITS, "model.evaluation"),
-        **({"model.evaluation.stop": rule_as_config(stop)} if stop else {}),
-        **_recipe_settings(pl_module),
-    }
-    options = [
-        f"  --{name} {shlex.quote(value if isinstance(value, str) else json.dumps(value))}"
-        for name, value in settings.items()
-    ]
-    parts = ["svr predict --model.policy.path THIS_FOLDER", *options]
-    return [*(f"{part} \\" for part in parts), "  --question '...'"]
-
-
-_RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
-_LIMITS = ("max_turns", "max_completion_tokens")
-
-
-def _other_than_default(
-    config: PolicyConfig | EvaluationConfig, names: tuple[str, ...], section: str
-) -> dict[str, Any]:
-    default = type(config)()
-    return {
-        f"{section}.{name}": getattr(config, name)
-        for name in names
-        if getattr(config, name) != getattr(default, name)
-    }
-
-
-def _recipe_settings(pl_module: Any) -> dict[str, Any]:
-    """The recipe, and those of its options that may shape a prompt or what is read from a text."""
-    recipe = type(pl_module.recipe)
-    chosen = pl_module.run_config.get("model", {}).get("recipe", {}).get("init_args", {})
-    options = {
-        f"model.recipe.{name}": chosen[name]
-        for name, parameter in inspect.signature(recipe).parameters.items()
-        if name in chosen
-        and chosen[name] != parameter.default
-        and isinstance(chosen[name], bool | str)
-        and name != "custom_reward"
-    }
-    named = {"model.recipe": f"{recipe.__module__}.{recipe.__qualname__}"}
-    return {**(named if recipe is not SVR or options else {}), **options}
+def _settings(run_config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's configuration decides the prompts, and what is read from an answer."""
+    model, task = run_config["model"], run_config.get("data", {}).get("questions_task")
+    policy = {name: model["policy"][name] for name in _RENDERING}
+    settings = {"policy": policy, "recipe": model["recipe"], "evaluation": model["evaluation"]}
+    return {"model": settings, **({"data": {"questions_task": task}} if task else {})}

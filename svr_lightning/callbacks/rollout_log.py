@@ -11,7 +11,7 @@ from rich.text import Text
 
 from svr_lightning.display import excerpt, plain, turn_header
 from svr_lightning.recipes.base import Group
-from svr_lightning.training.gathering import gather_lists
+from svr_lightning.training.logs import gather_lists
 
 SCHEMA_VERSION = 1
 

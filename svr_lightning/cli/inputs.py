@@ -1,6 +1,5 @@
-"""The recordings and the questions that commands read."""
+"""The recordings that commands read."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,38 +129,3 @@ def _joined(parts: Sequence[tuple[Path, Mapping[str, TurnTable]]]) -> dict[str, 
             )
         tables |= found
     return tables
-
-
-# --- questions for predict ----------------------------------------------------------------------
-
-
-def read_questions(path: str) -> list[str]:
-    """The questions of a text file, one per line, or of a ``.jsonl`` with "question" in each row.
-
-    Raises:
-        ConfigError: naming the file and the line that cannot be used.
-    """
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise ConfigError(f"--questions {path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--questions {path}: cannot be read as UTF-8 text ({error})") from error
-    numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
-    require(bool(numbered), f"--questions {path}: there are no questions in it")
-    if not path.endswith((".jsonl", ".json")):
-        return [line for _, line in numbered]
-    questions = []
-    for number, line in numbered:
-        try:
-            question = json.loads(line)["question"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ConfigError(
-                f'--questions {path}:{number}: must be a JSON object with "question"'
-            ) from error
-        require(
-            isinstance(question, str) and bool(question.strip()),
-            f'--questions {path}:{number}: "question" must be a text',
-        )
-        questions.append(question)
-    return questions

@@ -215,7 +215,7 @@ def _engine_backend(options: argparse.Namespace, certificate: Certificate | None
         print("the certificate does not name its weights, so they are not compared")
     import torch
 
-    from svr_lightning.devices import driver_fault
+    from svr_lightning.cli.messages import driver_fault
     from svr_lightning.engines.transformers import TransformersEngine
     from svr_lightning.rollout.rendering import Renderer
     from svr_lightning.training.config import PolicyConfig

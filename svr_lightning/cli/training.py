@@ -2,9 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from itertools import count, pairwise
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -24,7 +23,6 @@ from lightning.pytorch.cli import (
 from lightning.pytorch.utilities import rank_zero_info
 
 from svr_lightning.analysis.results import RESULTS, SAMPLES
-from svr_lightning.cli.inputs import read_questions
 from svr_lightning.cli.messages import RENAMED, explain, of_parser
 from svr_lightning.errors import ConfigError, did_you_mean, program, require
 from svr_lightning.evaluation.printing import print_results
@@ -60,15 +58,18 @@ class Layer(jsonargparse.ActionConfigFile):  # type: ignore[name-defined,misc]
         """Merge a file or a text into ``cfg``."""
         layer = _content(values)
         data: Any = layer.get("data")
+        where = f"{values}: " if Path(values).is_file() else ""
         for part in _DATA_SETS:
-            if isinstance(data, dict) and part in data and cfg.get(f"data.{part}") is not None:
-                cfg[f"data.{part}"] = _inherited(cfg[f"data.{part}"], data[part])
+            if isinstance(data, dict) and part in data:
+                one_of_many = part in ("val", "test") and isinstance(data[part], dict)
+                require(not one_of_many, f"{where}data.{part} is a list; write [{{...}}]")
+                if cfg.get(f"data.{part}") is not None:
+                    cfg[f"data.{part}"] = _inherited(cfg[f"data.{part}"], data[part])
         if cfg.get("trainer.callbacks") and "callbacks" in (layer.get("trainer") or {}):
             rank_zero_info(f"{values} replaces trainer.callbacks; callbacks+ would add to them")
         try:
             super().__call__(parser, cfg, values, option_string)
         except (ArgumentError, KeyError, TypeError, ValueError) as error:
-            where = f"{values}: " if Path(values).is_file() else ""
             raise ConfigError(f"{where}{explain(error) or _refusal(error, parser)}") from error
 
 
@@ -80,18 +81,6 @@ def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
     if unknown and (now := RENAMED.get(f"--{named}")):
         return f"{named} is now {now}"
     return text + (did_you_mean(named, parser.get_defaults().keys()) if unknown else "")
-
-
-def _file_with(error: Exception, arguments: Sequence[str]) -> str:
-    """``FILE: `` of the configuration that sets the option that the parser does not accept."""
-    option = re.search(r"not accept option '([\w.]+)'", str(error))
-    for flag, value in pairwise(arguments if option else ()):
-        section: Any = _content(value) if flag == "--config" and Path(value).is_file() else None
-        for part in option.group(1).split(".") if option else ():
-            section = section.get(part) if isinstance(section, dict) else None
-        if section is not None:
-            return f"{value}: "
-    return ""
 
 
 _DATA_SETS = ("train", "val", "test", "predict")
@@ -192,11 +181,6 @@ class SVRCommandLine(LightningCLI):
             parser.add_argument(
                 "--question", action="append", help="a question; may be given several times"
             )
-            parser.add_argument(
-                "--questions",
-                type=str | None,
-                help='a file: one question per line, or .jsonl with "question" in each row',
-            )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Say what is wrong in one line."""
@@ -204,7 +188,7 @@ class SVRCommandLine(LightningCLI):
             super().parse_arguments(parser, args)
         except ArgumentError as error:
             found = explain(error) or _refusal(error, self._parser(self._command))
-            raise ConfigError(_file_with(error, args) + found) from error
+            raise ConfigError(found) from error
 
     def before_instantiate_classes(self) -> None:
         """Leave out what a command does not need.
@@ -227,10 +211,9 @@ class SVRCommandLine(LightningCLI):
             self.save_config_callback = None
 
     def _take_questions(self, config: Namespace) -> None:
-        """Make ``--question`` and ``--questions`` entries of ``data.questions``."""
-        given = [*(config.data.questions or []), *(config.pop("question") or [])]
-        file = config.pop("questions")
-        config.data.questions = given + (read_questions(file) if file else [])
+        """Make each ``--question`` an entry of ``data.questions``."""
+        asked = config.pop("question") or []
+        config.data.questions = [*(config.data.questions or []), *asked]
         task, policy = config.data.questions_task, config.model.policy.path
         made_for = _TASK_OF_EMBEDDED.get(policy, task)
         require(
@@ -294,19 +277,7 @@ class SVRCommandLine(LightningCLI):
         )
         self._find_checkpoint()
 
-    before_test = before_export = before_validate
-
-    def before_predict(self) -> None:
-        """Keep the answers of earlier calls in folders with a number."""
-        self.before_validate()
-        folder = Path(self.trainer.default_root_dir) / "eval" / "predict"
-        if self.trainer.is_global_zero and (folder / SAMPLES).is_file():
-            names = (folder.with_name(f"predict-{number}") for number in count(1))
-            kept = next(name for name in names if not name.exists())
-            kept.mkdir()
-            for file in (SAMPLES, RESULTS):
-                if (folder / file).is_file():
-                    (folder / file).rename(kept / file)
+    before_test = before_predict = before_export = before_validate
 
     def after_validate(self) -> None:
         """Show the results that the evaluation wrote."""
@@ -365,10 +336,8 @@ def best_checkpoint(trainer: Trainer) -> str:
         if not isinstance(callback, ModelCheckpoint) or callback.monitor is None:
             continue
         for last in filter(Path.exists, _checkpoints(trainer)):
-            # DeepSpeed's checkpoint is a folder, with the rest beside the weights.
-            file = next(iter(last.glob("checkpoint/*model_states.pt")), last)
             try:
-                saved = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+                saved = torch.load(last, map_location="cpu", mmap=True, weights_only=True)
                 name = Path(saved["callbacks"][callback.state_key]["best_model_path"]).name
             except (OSError, RuntimeError, KeyError, TypeError, UnpicklingError) as error:
                 raise ConfigError(
@@ -431,7 +400,7 @@ and --stop RULE --stop.OPTION VALUE are short for --model.evaluation.stop."""
 
 
 def _spelled_out(arguments: list[str]) -> Iterator[str]:
-    """The arguments with short options as keys, and data sets with a path as layers."""
+    """The arguments with short options as keys, and data sets as layers."""
     words = iter(arguments)
     for word in words:
         flag, equals, value = word.partition("=")
@@ -441,18 +410,15 @@ def _spelled_out(arguments: list[str]) -> Iterator[str]:
             yield f"--model.evaluation.{word.removeprefix('--')}"
         elif found := re.fullmatch(r"--data\.(train|val|test|predict)(\.path)?", flag):
             value = value if equals else next(words, "")
-            given = {"path": value} if found[2] else _data_set(value)
-            layer = json.dumps({"data": {found[1]: given}})
-            yield from ("--config", layer) if given else (flag, value)
+            given = {"path": value} if found[2] else _yaml(value)
+            yield from ("--config", json.dumps({"data": {found[1]: given}}))
         else:
             yield word
 
 
-def _data_set(text: str) -> Any:
-    """A data set, or a list of them, if one of them has a path; else nothing."""
+def _yaml(text: str) -> Any:
+    """What a text says; the text itself, for the parser to refuse, if it is no YAML."""
     try:
-        found = yaml.safe_load(text)
+        return yaml.safe_load(text)
     except yaml.YAMLError:
-        return None
-    entries = found if isinstance(found, list) else [found]
-    return found if any(isinstance(one, dict) and "path" in one for one in entries) else None
+        return text

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,18 +91,12 @@ class Evaluator:
         self.root, self.seed, self.rank = root, seed, rank
         self.records: list[SampleRecord] = []
         self.step = 0
-        self._name, self._every_turn = "", False
+        self._folder, self._every_turn = root, False
         self._sampling: Sampling = sampling or self._as_it_is
         self._gather = gather
         self._journal: Journal | AnswerJournal | None = None
         if isinstance(engine, OpenAIEngine):
             engine.chat_template_kwargs = dict(chat_template_kwargs or {})
-
-    # --- from the first problem to the files ---------------------------------------------------
-
-    def folder(self, name: str) -> Path:
-        """Where an evaluation's files are."""
-        return self.root / "eval" / name
 
     def begin(
         self,
@@ -126,32 +119,20 @@ class Evaluator:
         Returns:
             One line about the work of an earlier start; None if there is none.
         """
-        self.records, self._name, self.step, self._every_turn = [], name, step, every_turn
+        self.records, self.step, self._every_turn = [], step, every_turn
+        self._folder = folder = self.root / "eval" / name
         if isinstance(self.engine, OpenAIEngine):
-            path = self.folder(name) / ANSWERS
+            path = folder / ANSWERS
             self._journal = self.engine.journal = AnswerJournal(path)
             kept = len(self._journal.entries)
             found = f"continuing with {kept} answers in {path}; remove it to start over"
             return found if kept else None
         if fingerprint is None:
             return None
-        path = self.folder(name) / f".journal-{self.rank}.jsonl"
-        self._journal = journal = Journal(path, fingerprint)
-        finished = len(journal.entries)
-        if not finished:
-            return None
-        return f"{path.parent}: continuing after {finished} problems of an earlier start"
-
-    def identity(self, step: int) -> dict[str, Any]:
-        """All settings that decide the records of an evaluation at ``step``, for a fingerprint."""
-        return {
-            "evaluation": asdict(self.config),
-            "rule": repr(self.rule),
-            "draws": [self.seed, step],
-            "recipe": repr(self.recipe),
-            "engine": [type(self.engine).__name__, self.engine.dtype],
-            "versions": package_versions(),
-        }
+        self._journal = Journal(folder / f".journal-{self.rank}.jsonl", fingerprint)
+        finished = len(self._journal.entries)
+        found = f"{folder}: continuing after {finished} problems of an earlier start"
+        return found if finished else None
 
     def finish(self, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Gather the records of all processes and write ``eval/<name>/``; results quote ``config``.
@@ -162,12 +143,12 @@ class Evaluator:
         samples = unique(self._gather(self.records))
         results = []
         if self.rank == 0 and samples:
-            folder = self.folder(self._name)
             warn_of_faults(samples)
             if all(record.problem.has_reference for record in samples):
-                results.append(write_results(folder, samples, config or {}, package_versions()))
+                versions = package_versions()
+                results.append(write_results(self._folder, samples, config or {}, versions))
             else:
-                write_samples(folder, samples)
+                write_samples(self._folder, samples)
             if self.dialogue.stop_policy(1, Confident())[1] is not None:
                 warn_of_missing_self_checks(samples)
         results = self._gather(results)  # so journals are removed after the files are written
@@ -175,8 +156,6 @@ class Evaluator:
             self._journal.discard()
         self._journal = None
         return results[0] if results else {}
-
-    # --- one data set --------------------------------------------------------------------------
 
     def solve(
         self,
@@ -224,11 +203,11 @@ class Evaluator:
         with self._sampling(self.step):
             for index, result in driver.stream(jobs):
                 problem = fitting[index]
-                records[problem.id] = self._kept(
-                    error_record(problem, dataset, result.reason)
-                    if isinstance(result, RequestError)
-                    else trajectory_record(result, dataset, self.config.grader)
-                )
+                if isinstance(result, RequestError):
+                    record = error_record(problem, dataset, result.reason)
+                else:
+                    record = trajectory_record(result, dataset, self.config.grader)
+                records[problem.id] = self._kept(record)
         found = [records[problem.id] for problem in problems]
         self.records += found
         return found

@@ -40,9 +40,15 @@ class DurableCheckpointIO(TorchCheckpointIO):
             os.replace(aside, target)
         except BaseException as error:
             aside.unlink(missing_ok=True)
-            if (fault := system_fault(error)) is None:
+            # torch.save reports as its own RuntimeError why the system did not write.
+            fault = error if isinstance(error, OSError) else error.__context__
+            if not isinstance(fault, OSError):
                 raise
-            raise not_written(target, fault) from fault
+            free = os.statvfs(target.parent)
+            raise RuntimeError(
+                f"checkpoint {target} could not be written ({fault.strerror or fault}); "
+                f"{free.f_bavail * free.f_frsize // 2**20} MiB are free; the previous one is intact"
+            ) from fault
         flush(target.parent)
 
     def load_checkpoint(
@@ -51,59 +57,27 @@ class DurableCheckpointIO(TorchCheckpointIO):
         """Read a checkpoint after checking all of it.
 
         Raises:
-            ConfigError: if it is missing or damaged.
+            ConfigError: if it is missing, a folder or damaged.
         """
         target = Path(path)
-        check_file(target)
+        require(
+            not target.is_dir(),
+            f"checkpoint {target} is a folder, as DeepSpeed writes it; use the strategy that "
+            "wrote it, or the exported policy/ with model.policy.path",
+        )
+        require(target.is_file(), f"checkpoint {target} does not exist; check --ckpt_path")
         try:
+            # torch writes zip archives with a checksum per tensor, and does not compare it itself.
+            with ZipFile(target) as archive:
+                if found := archive.testzip():
+                    raise ValueError(f"{found} does not match its checksum")
             # Mapped: the processes of a node share what they read, instead of a copy for each.
             return torch.load(target, map_location=map_location, weights_only=True, mmap=True)
         except Exception as error:
-            raise ConfigError(unreadable(target, error)) from error
-
-
-def system_fault(error: BaseException) -> OSError | None:
-    """Why the system did not write, which torch.save reports as its own RuntimeError."""
-    fault = error if isinstance(error, OSError) else error.__context__
-    return fault if isinstance(fault, OSError) else None
-
-
-def not_written(target: Path, fault: OSError) -> RuntimeError:
-    """The error of a save that the system refused."""
-    free = os.statvfs(target.parent)
-    return RuntimeError(
-        f"checkpoint {target} could not be written ({fault.strerror or fault}); "
-        f"{free.f_bavail * free.f_frsize // 2**20} MiB are free; the previous one is intact"
-    )
-
-
-def check_file(target: Path) -> None:
-    """Require a checkpoint in one file that matches its own checksums.
-
-    Raises:
-        ConfigError: if it is missing, a folder or damaged.
-    """
-    require(
-        not target.is_dir(),
-        f"checkpoint {target} is a folder, as DeepSpeed writes it; use the strategy that "
-        "wrote it, or the exported policy/ with model.policy.path",
-    )
-    require(target.is_file(), f"checkpoint {target} does not exist; check --ckpt_path")
-    try:
-        # torch writes zip archives with a checksum per tensor, and does not compare it itself.
-        with ZipFile(target) as archive:
-            if damaged := archive.testzip():
-                raise ValueError(f"{damaged} does not match its checksum")
-    except Exception as error:
-        raise ConfigError(unreadable(target, error)) from error
-
-
-def unreadable(target: Path, error: Exception) -> str:
-    """The message for a checkpoint that cannot be read."""
-    return (
-        f"checkpoint {target} is damaged ({typed_line(error)}); "
-        "give --ckpt_path another one, or leave it out to start afresh"
-    )
+            raise ConfigError(
+                f"checkpoint {target} is damaged ({typed_line(error)}); "
+                "give --ckpt_path another one, or leave it out to start afresh"
+            ) from error
 
 
 def flush(path: Path) -> None:
@@ -147,21 +121,16 @@ def replacing(strategy: Any, path: Any) -> Iterator[Path]:
     strategy.barrier()
     yield aside
     if strategy.is_global_zero:
-        put_in_place(aside, target)
+        for within in (*(path for path in aside.iterdir() if path.is_dir()), aside):
+            flush(within)
+        old = target.with_name(f".{target.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        if target.exists():
+            os.replace(target, old)
+        os.replace(aside, target)
+        flush(target.parent)
+        shutil.rmtree(old, ignore_errors=True)
     strategy.barrier()
-
-
-def put_in_place(aside: Path, target: Path) -> None:
-    """Rename a folder whose files are all on the disk, in place of the one that is there."""
-    for within in (*(path for path in aside.iterdir() if path.is_dir()), aside):
-        flush(within)
-    old = target.with_name(f".{target.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if target.exists():
-        os.replace(target, old)
-    os.replace(aside, target)
-    flush(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def remove(target: Path) -> None:
@@ -208,9 +177,7 @@ def check_resumable(checkpoint: Mapping[str, Any]) -> None:
 def check_adapters(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse adapters of other settings (alpha shows in no weight) or of another base model.
 
-    Args:
-        saved: a checkpoint.
-        own: :func:`~svr_lightning.training.policy.adapter_facts` of the run.
+    ``own`` are :func:`~svr_lightning.training.policy.adapter_facts` of the run.
 
     Raises:
         ConfigError: if they differ.

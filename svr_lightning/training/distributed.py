@@ -109,26 +109,20 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
     Args:
         stage: 2 shards gradients and optimizer, 1 the optimizer only.
         offload_optimizer: keep the optimizer in the memory of the CPU.
-        contiguous_gradients: copy gradients to one buffer as they appear.
         overlap_comm: reduce gradients while the backward pass still runs.
-        allgather_bucket_size: elements gathered at a time after an update.
-        reduce_bucket_size: elements reduced at a time.
         timeout: how long a process waits for another one; the slowest rollout has to fit.
         config: DeepSpeed's own configuration or a file with it, in place of all that is above
             but the timeout.
 
     Raises:
-        ConfigError: where DeepSpeed is not installed, for another stage, or for fp16.
+        ConfigError: where DeepSpeed is not installed, or for another stage.
     """
 
     def __init__(
         self,
         stage: int = 2,
         offload_optimizer: bool = False,
-        contiguous_gradients: bool = True,
         overlap_comm: bool = False,
-        allgather_bucket_size: int = 200_000_000,
-        reduce_bucket_size: int = 200_000_000,
         timeout: timedelta = timedelta(minutes=30),
         config: dict[str, Any] | str | None = None,
     ) -> None:
@@ -142,10 +136,7 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
         super().__init__(
             stage=stage,
             offload_optimizer=offload_optimizer,
-            contiguous_gradients=contiguous_gradients,
             overlap_comm=overlap_comm,
-            allgather_bucket_size=allgather_bucket_size,
-            reduce_bucket_size=reduce_bucket_size,
             timeout=timeout,
             config=config,
         )
@@ -161,8 +152,6 @@ class SVRDeepSpeedStrategy(CPUDeepSpeed):
             f"trainer.strategy: ZeRO stage {stage} is not 1 or 2. Stage 3 shards the weights, "
             "which every process's rollouts need whole, and without ZeRO DDP does the same",
         )
-        fp16 = self.config.get("fp16", {}).get("enabled")
-        require(not fp16, f"trainer.strategy: fp16 {FP16}; use bf16")
 
     @property
     def precision_plugin(self) -> Any:
@@ -262,19 +251,17 @@ def own_strategy(strategy: Any) -> Any:
         if strategy not in StrategyRegistry:
             return strategy  # for Lightning to refuse
         options = StrategyRegistry[strategy]["init_params"]
-        known = ("stage", "offload_optimizer")
-        return SVRDeepSpeedStrategy(**{name: options[name] for name in known if name in options})
+        offload = options.get("offload_optimizer", False)
+        return SVRDeepSpeedStrategy(options.get("stage", 2), offload_optimizer=offload)
     if isinstance(strategy, DeepSpeedStrategy) and not isinstance(strategy, SVRDeepSpeedStrategy):
         raise ConfigError(
             "trainer.strategy: Lightning's DeepSpeedStrategy clips no gradient here and its "
             "checkpoints are not atomic; use the class svr_lightning.training.distributed."
             "SVRDeepSpeedStrategy"
         )
-    sharded = isinstance(strategy, FSDPStrategy | ModelParallelStrategy) or (
-        isinstance(strategy, str) and "fsdp" in strategy
-    )
+    fsdp = isinstance(strategy, str) and "fsdp" in strategy
     require(
-        not sharded,
+        not (fsdp or isinstance(strategy, FSDPStrategy | ModelParallelStrategy)),
         "trainer.strategy: rollouts need whole weights on every process, which FSDP shards; use "
         "deepspeed_stage_2, or ddp with model.policy.lora",
     )

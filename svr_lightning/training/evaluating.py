@@ -20,12 +20,13 @@ from svr_lightning.analysis.operating_point import (
     Certificate,
     read_operating_point,
 )
-from svr_lightning.analysis.results import certified_settings
+from svr_lightning.analysis.records import SampleRecord
+from svr_lightning.analysis.results import certified_settings, package_versions
 from svr_lightning.core.stopping import Confident, StopRule, rule_as_config
 from svr_lightning.core.types import Problem
 from svr_lightning.engines.base import Engine
 from svr_lightning.evaluation.config import EvaluationConfig
-from svr_lightning.evaluation.evaluator import Evaluator
+from svr_lightning.evaluation.evaluator import Evaluator, OnTurn
 from svr_lightning.evaluation.printing import TurnPrinter, print_outcome
 from svr_lightning.recipes.base import Recipe
 from svr_lightning.rollout.rendering import Renderer
@@ -33,9 +34,8 @@ from svr_lightning.tasks import TASKS
 from svr_lightning.training.config import PolicyConfig
 from svr_lightning.training.data import Split, SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy
-from svr_lightning.training.gathering import gather_lists
 from svr_lightning.training.internals import has_trainer
-from svr_lightning.training.logs import CSVLog
+from svr_lightning.training.logs import CSVLog, gather_lists
 from svr_lightning.training.policy import (
     fingerprint,
     prepare_policy,
@@ -44,7 +44,7 @@ from svr_lightning.training.policy import (
     weights_fingerprint,
 )
 from svr_lightning.training.serving import PolicyEngine
-from svr_lightning.training.sources import problems_digest
+from svr_lightning.training.sources import DataSource, problems_digest
 
 
 class PolicyModule(LightningModule):
@@ -66,6 +66,8 @@ class PolicyModule(LightningModule):
     """Keeps the policy's weights in the engine. With a server there are neither."""
     evaluator: Evaluator
     """From :meth:`configure_model` on, if there is a trainer."""
+    trajectories_per_engine: int | None = None
+    """Trajectories of one rollout on this process; None where nothing trains."""
 
     def __init__(
         self,
@@ -95,30 +97,17 @@ class PolicyModule(LightningModule):
         return not has_trainer(self) or self.trainer.state.fn == "fit"
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """Move, but in an evaluation not beside an engine's own copy, with which it may not fit.
-
-        DeepSpeed needs its module on the GPU.
-        """
-        if (
-            args
-            and isinstance(args[0], torch.device)
-            and self.engine is not None
-            and self.engine.holds_copy
-            and not self.trains
-            and not isinstance(self.trainer.strategy, SVRDeepSpeedStrategy)
-        ):
-            return self
+        """Move, but in an evaluation not beside an engine's own copy, with which it may not fit."""
+        beside = self.engine is not None and self.engine.holds_copy and not self.trains
+        moves = bool(args) and isinstance(args[0], torch.device)
+        if moves and beside and not isinstance(self.trainer.strategy, SVRDeepSpeedStrategy):
+            return self  # DeepSpeed needs its module on the GPU
         return super().to(*args, **kwargs)
 
     @property
     def data(self) -> SVRDataModule:
-        """The trainer's data self."""
+        """The trainer's data."""
         return self.trainer.datamodule  # type: ignore[attr-defined, no-any-return]
-
-    @property
-    def trajectories_per_engine(self) -> int | None:
-        """Trajectories of one rollout on this process; None where nothing trains."""
-        return None
 
     def read_policy(self) -> None:
         """Read the policy's files once; :class:`SVRTrainer` does so before it writes anything.
@@ -193,43 +182,42 @@ class PolicyModule(LightningModule):
     # --- Lightning's loops ----------------------------------------------------------------------
 
     def on_validation_epoch_start(self) -> None:
-        """Begin or continue the records of a validation."""
+        """Begin the records, or continue those of a killed process."""
         self.begin_evaluation(self.validation_name, "val")
+
+    def on_test_epoch_start(self) -> None:
+        """Begin the records, or continue those of a killed process."""
+        self.begin_evaluation("test", "test")
+
+    def on_predict_epoch_start(self) -> None:
+        """Begin the records, or continue those of a killed process."""
+        self.begin_evaluation("predict", "predict")
 
     def validation_step(
         self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Solve a batch of one validation data set."""
-        self._solve(batch, "val", dataloader_idx)
+        """Solve a batch of one data set."""
+        self._solve(batch, self.data.sources["val"][dataloader_idx])
+
+    def test_step(self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Solve a batch of one data set."""
+        self._solve(batch, self.data.sources["test"][dataloader_idx])
+
+    def predict_step(self, batch: list[Problem], batch_idx: int) -> list[dict[str, Any]]:
+        """Answer the user's questions, showing each turn as it comes; the records as JSON."""
+        show = TurnPrinter(name_problems=len(batch) > 1)
+        records = self._solve(batch, self.data.sources["predict"][0], show)
+        for record in records:
+            print_outcome(record, self.evaluator.rule, name_problem=len(batch) > 1)
+        return [record.to_json() for record in records]
 
     def on_validation_epoch_end(self) -> None:
         """Write and log the results."""
         self.finish_evaluation("val")
 
-    def on_test_epoch_start(self) -> None:
-        """Begin or continue the records of a test."""
-        self.begin_evaluation("test", "test")
-
-    def test_step(self, batch: list[Problem], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Solve a batch of one test data set."""
-        self._solve(batch, "test", dataloader_idx)
-
     def on_test_epoch_end(self) -> None:
         """Write and log the results."""
         self.finish_evaluation("test")
-
-    def on_predict_epoch_start(self) -> None:
-        """Begin or continue the answers to the user's questions."""
-        self.begin_evaluation("predict", "predict")
-
-    def predict_step(self, batch: list[Problem], batch_idx: int) -> list[dict[str, Any]]:
-        """Answer the user's questions, showing each turn as it comes; the records as JSON."""
-        show = TurnPrinter(name_problems=len(batch) > 1)
-        (source,) = self.data.sources["predict"]
-        records = self.evaluator.solve(batch, source.name, source.max_completion_tokens, show)
-        for record in records:
-            print_outcome(record, self.evaluator.rule, name_problem=len(batch) > 1)
-        return [record.to_json() for record in records]
 
     def on_predict_epoch_end(self) -> None:
         """Write the transcripts."""
@@ -254,9 +242,11 @@ class PolicyModule(LightningModule):
         if found:
             rank_zero_info(found)
 
-    def _solve(self, problems: list[Problem], split: Split, index: int = 0) -> None:
-        source = self.data.sources[split][index]
-        self.evaluator.solve(problems, source.name, source.max_completion_tokens)
+    def _solve(
+        self, problems: list[Problem], source: DataSource, on_turn: OnTurn | None = None
+    ) -> list[SampleRecord]:
+        limit = source.max_completion_tokens
+        return self.evaluator.solve(problems, source.name, limit, on_turn)
 
     def finish_evaluation(self, stage: Split | None = None) -> None:
         """Write the files; with a ``stage``, also log the metrics under ``<stage>/...``."""
@@ -274,7 +264,7 @@ class PolicyModule(LightningModule):
             # Rounded up: a process with one batch less must not stay away from a common sync.
             batches = limit if isinstance(limit, int) else math.ceil(len(loader) * limit)
             for problems in islice(loader, batches):
-                self.evaluator.solve(problems, source.name, source.max_completion_tokens)
+                self._solve(problems, source)
         self.finish_evaluation()
 
     @cached_property
@@ -304,18 +294,18 @@ class PolicyModule(LightningModule):
         if self.evaluation.stop is not None or own is None:
             return
         file, rule = Path(folder) / OPERATING_POINT, self.applied_evaluation.full_rule
-        certificate = own if isinstance(own, Certificate) else None
-        promises = "".join(f"; {words}" for words in certificate.promises) if certificate else ""
-        rank_zero_info(f"stops at {rule}, the operating point of {file}{promises}")
-        if certificate is None:
+        promises = own.promises if isinstance(own, Certificate) else ()
+        said = "; ".join([f"stops at {rule}, the operating point of {file}", *promises])
+        rank_zero_info(said)
+        if not isinstance(own, Certificate):
             return
         turns, applied = self.stop_policy
         settings = {
             "model": {"evaluation": asdict(self.evaluation), "policy": asdict(self.policy_config)},
             "data": {part: [*map(asdict, self.data.sources[part])] for part in ("val", "test")},
         }
-        departures = certificate.departures(applied, turns, certified_settings(settings))
-        if not certificate.is_for(folder):  # hashes whole files
+        departures = own.departures(applied, turns, certified_settings(settings))
+        if not own.is_for(folder):  # hashes whole files
             departures.append("other weights than it was written for")
         if departures:
             rank_zero_warn(f"{file} promises nothing for {', '.join(departures)}")
@@ -364,7 +354,12 @@ class PolicyModule(LightningModule):
                 ],
                 "data": [(s.name, s.max_completion_tokens, problems_digest(p)) for s, p in sources],
                 "ranks": self.trainer.world_size,
-                **self.evaluator.identity(self.global_step),
+                "evaluation": asdict(self.applied_evaluation),
+                "rule": repr(self.evaluator.rule),
+                "draws": [self.seed, self.global_step],
+                "recipe": repr(self.recipe),
+                "engine": [type(self.engine).__name__, self.serving.engine.dtype],
+                "versions": package_versions(),
             }
         )
 

@@ -52,35 +52,28 @@ def cuda_kernels(model: Any, *, trains: bool = True) -> list[str]:
     used, config = ["attention without cuDNN"], model.config.get_text_config()
     if "linear_attention" not in (getattr(config, "layer_types", None) or ()):
         return used
-    try:
-        require(
-            find_spec("fla") is not None,
+    if find_spec("fla") is None:
+        fault = (
             "linear attention: without flash-linear-attention transformers runs a Python loop, "
-            "more than ten times slower than a kernel; pip install 'svr-lightning[kernels]'",
+            "more than ten times slower than a kernel; pip install 'svr-lightning[kernels]'"
         )
-        triton, hopper = version("triton"), torch.cuda.get_device_capability()[0] == 9
-        release = Version(triton).release
-        # The bounds of flash-linear-attention, whose backward pass would raise.
-        require(
-            not hopper or not (3, 4) <= release < SAFE_TRITON,
-            f"linear attention: Triton {triton} computes wrong gradients of it on this GPU "
-            "(Hopper); install torch 2.13, which brings 3.7.1",
-        )
-    except ConfigError as error:
-        if trains:
-            raise
-        rank_zero_warn(str(error))
+        require(not trains, fault)
+        rank_zero_warn(fault)
         return used
+    triton, hopper = version("triton"), torch.cuda.get_device_capability()[0] == 9
+    release = Version(triton).release
+    # The bounds of flash-linear-attention, whose backward pass would raise.
+    require(
+        not (trains and hopper and (3, 4) <= release < SAFE_TRITON),
+        f"linear attention: Triton {triton} computes wrong gradients of it on this GPU "
+        "(Hopper); install torch 2.13, which brings 3.7.1",
+    )
     if release >= SAFE_TRITON:
         # On Hopper it would compile a kernel of TileLang for each batch size, for half a minute.
         os.environ.setdefault("FLA_TILELANG", "0")
     tilelang = "off" if os.environ.get("FLA_TILELANG") == "0" else "as it chooses"
-    used.append(
-        f"flash-linear-attention {version('fla-core')} on Triton {triton}, TileLang {tilelang}"
-    )
-    if find_spec("causal_conv1d") is not None:
-        used.append(f"causal-conv1d {version('causal-conv1d')}")
-    return used
+    fla = f"flash-linear-attention {version('fla-core')} on Triton {triton}, TileLang {tilelang}"
+    return [*used, fla]
 
 
 def chooses_liger(wanted: bool | None, *, model_type: str, device: str, installed: bool) -> bool:

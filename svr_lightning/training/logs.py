@@ -1,4 +1,4 @@
-"""What a run logs: ``metrics.csv``, the numbers of a rollout and of a step, and one warning."""
+"""What a run logs: ``metrics.csv``, and the numbers of a rollout and of a step."""
 
 import csv
 import math
@@ -7,11 +7,11 @@ import resource
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from svr_lightning.core.rewards import Reward
 from svr_lightning.core.stopping import StopRule
 from svr_lightning.core.types import ScoredTurn, StopSignals, Verdict
 from svr_lightning.recipes.base import Group
+
+T = TypeVar("T")
 
 
 class CSVLog(Logger):
@@ -82,6 +84,24 @@ class CSVLog(Logger):
 
 MAXIMA = frozenset({"train/ratio_max", "train/behaviour/max", "memory/peak"})
 """Logged values of which that of all processes is the largest, not the mean."""
+
+
+def gather_lists(values: Sequence[T]) -> list[T]:
+    """The values of all ranks, in the order of ranks; every rank must call it."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return list(values)
+    gathered: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(gathered, list(values))
+    return list(chain.from_iterable(gathered))
+
+
+def combined(rows: Iterable[Mapping[str, float]], maxima: Container[str]) -> dict[str, float]:
+    """The mean of each value over the rows that have it; of those in ``maxima`` the largest."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for key, value in row.items():
+            found.setdefault(key, []).append(value)
+    return {key: max(of) if key in maxima else fmean(of) for key, of in found.items()}
 
 
 def seconds_now(device_type: str) -> float:
@@ -175,61 +195,6 @@ def peak_memory(device: torch.device) -> float:
     return peak / (2**30 if sys.platform == "darwin" else 2**20)  # bytes there, KiB on Linux
 
 
-WINDOW = 5
-"""Rollouts whose means are compared: the first ones of the run with the latest ones."""
-INFORMATIVE_AUROC = 0.6
-"""Below this, confidence hardly separates correct from wrong answers."""
-RARE = 0.1
-"""With a smaller share of turns that would stop, a policy hardly ever stopped before."""
-REMAINS = 0.25
-"""Stops below this part of their initial share count as lost."""
-
-ADVICE = (
-    "self-verification has collapsed into uniform doubt: the verdict is CORRECT in "
-    "{now.says_correct:.0%} of the turns ({start.says_correct:.0%} at the start), "
-    "{now.would_stop:.0%} would stop, and "
-    "confidence (spread {now.spread:.2f}) does not tell right from wrong (AUROC {now.auroc:.2f}). "
-    "A lower Brier score is no success here. Try a lower model.optimizer.lr, the recipe SVRPlus "
-    "(credit for each section), easier problems, or a supervised warm start whose self-checks say "
-    "something; see docs/results.md"
-)
-
-
-class SelfVerification(NamedTuple):
-    """Statistics of a rollout's self-checks."""
-
-    says_correct: float
-    """Share of turns with the verdict CORRECT."""
-    would_stop: float
-    """Share of turns that would end a trajectory."""
-    spread: float
-    """Standard deviation of the confidence."""
-    auroc: float
-    """How well the confidence ranks correct answers above wrong ones."""
-
-
-def has_collapsed(start: SelfVerification, now: SelfVerification) -> bool:
-    """Whether a policy that used to stop now doubts correct and wrong answers equally.
-
-    A policy that never said CORRECT has not collapsed, nor has one whose confidence separates
-    correct from wrong answers at a lower level: a lower threshold makes it stop.
-
-    Examples:
-        >>> overconfident = SelfVerification(
-        ...     says_correct=0.9, would_stop=0.7, spread=0.2, auroc=0.5
-        ... )
-        >>> doubtful = SelfVerification(says_correct=0.1, would_stop=0.0, spread=0.1, auroc=0.52)
-        >>> has_collapsed(overconfident, doubtful), has_collapsed(doubtful, doubtful)
-        (True, False)
-    """
-    return (
-        start.would_stop > RARE
-        and now.would_stop < REMAINS * start.would_stop
-        and now.says_correct < start.says_correct / 2
-        and now.auroc < INFORMATIVE_AUROC
-    )
-
-
 NOTHING_RIGHT = (
     "no answer of the rollout is correct. Likely causes: references in another form than answers "
     "are read in, a prompt or chat template that the model does not know, too hard problems"
@@ -246,50 +211,3 @@ def nothing_to_learn(stats: Mapping[str, float]) -> str | None:
     if stats.get("train/truncated") == 1:
         return NOTHING_FINISHED
     return NOTHING_RIGHT if stats.get("train/accuracy") == 0 else None
-
-
-class CollapseWatch:
-    """Compares the latest rollouts with the first ones, and warns once.
-
-    A policy that is wrong more often than correct, and whose self-check is uninformative, is
-    rewarded for uniform doubt. It then never stops and has no reason to say CORRECT again,
-    while its falling Brier score looks like success. See docs/results.md.
-    """
-
-    def __init__(self) -> None:
-        self._seen: list[SelfVerification] = []
-        self._warned = False
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint, so that a resumed run keeps its start."""
-        return {"warned": self._warned, "seen": list(map(list, self._seen))}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
-        self._seen = [SelfVerification(*one) for one in state["seen"]]
-        self._warned = state["warned"]
-
-    def note(self, stats: Mapping[str, float]) -> str | None:
-        """Add the logged values of a rollout; returns the warning at its first occurrence.
-
-        Rollouts without self-checks, or with only correct or only wrong answers, are ignored.
-        """
-        if self._warned or "train/auroc" not in stats:
-            return None
-        self._seen.append(
-            SelfVerification(
-                says_correct=stats["train/verdict/correct"],
-                would_stop=stats["train/would_stop"],
-                spread=stats["train/confidence/spread"],
-                auroc=stats["train/auroc"],
-            )
-        )
-        if len(self._seen) < 2 * WINDOW:
-            return None
-        start, now = (
-            SelfVerification(*map(fmean, zip(*rollouts, strict=True)))
-            for rollouts in (self._seen[:WINDOW], self._seen[-WINDOW:])
-        )
-        del self._seen[WINDOW]
-        self._warned = has_collapsed(start, now)
-        return ADVICE.format(start=start, now=now) if self._warned else None

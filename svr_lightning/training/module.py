@@ -5,13 +5,12 @@
 policy are the base class's.
 """
 
-import json
 import math
 import time
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -45,12 +44,12 @@ from svr_lightning.training.config import (
 from svr_lightning.training.data import SVRDataModule
 from svr_lightning.training.distributed import SVRDeepSpeedStrategy, check_precision
 from svr_lightning.training.evaluating import PolicyModule
-from svr_lightning.training.gathering import combined, gather_lists
 from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import (
     MAXIMA,
-    CollapseWatch,
     CSVLog,
+    combined,
+    gather_lists,
     nothing_to_learn,
     peak_memory,
     rollout_stats,
@@ -140,24 +139,18 @@ class SVRModule(PolicyModule):
         self.reference = None
         self.groups: list[Group] = []
         """Of the latest rollout, for observers."""
-        self._collapse = CollapseWatch()
         self._prompt_shown = self._warned_of_nothing = False
 
     # --- before the first step ------------------------------------------------------------------
 
     def configure_model(self) -> None:
         """Load the policy once, and copy it as the reference if the loss has a KL term."""
+        if has_trainer(self) and self.trains:
+            problems = self.data.problems_per_rollout // self.trainer.world_size
+            self.trajectories_per_engine = problems * self.recipe.group_size
         super().configure_model()
         if self.in_process and self.reference is None and self.recipe.loss.beta and self.trains:
             self.reference = make_reference(self.policy, self.reference_config)
-
-    @property
-    def trajectories_per_engine(self) -> int | None:
-        """Trajectories of one rollout on this process; None where nothing trains."""
-        if not has_trainer(self) or not self.trains:
-            return None
-        problems = self.data.problems_per_rollout // self.trainer.world_size
-        return problems * self.recipe.group_size
 
     @property
     def sequences_per_step(self) -> int:
@@ -186,7 +179,7 @@ class SVRModule(PolicyModule):
             "needs; leave model.engine out, or use TransformersEngine, VLLMEngine or ServersEngine",
         )
         for logger in self.trainer.loggers:
-            logger.log_hyperparams(self.run_config or self._settings())
+            logger.log_hyperparams(self.run_config)
         sharded = isinstance(self.trainer.strategy, SVRDeepSpeedStrategy)
         require(
             not (sharded and self.policy_config.lora),
@@ -195,22 +188,6 @@ class SVRModule(PolicyModule):
         )
         if not sharded:
             check_precision(str(self.trainer.precision), self.optimizer_config.lr)
-
-    def _settings(self) -> dict[str, Any]:
-        """What a module that no command line made logs as its hyperparameters."""
-        model = {
-            "policy": asdict(self.policy_config),
-            "recipe": repr(self.recipe),
-            "sampling": asdict(self.sampling),
-            "optimizer": asdict(self.optimizer_config),
-            "reference": asdict(self.reference_config),
-            "evaluation": asdict(self.evaluation),
-            "resample": self.resample,
-            "updates_per_rollout": self.updates_per_rollout,
-            "micro_batch_size": self.micro_batch_size,
-            "seed": self.seed,
-        }
-        return dict(json.loads(json.dumps({"model": model}, default=str)))  # tuples as lists
 
     def configure_optimizers(self) -> Any:
         """AdamW over the policy, warmup-stable-decay over the planned optimizer steps."""
@@ -266,7 +243,9 @@ class SVRModule(PolicyModule):
         self.groups = groups
         stats = rollout_stats(groups, self.recipe.stop_policy(1, Confident())[1])
         stats["time/rollout"] = time.perf_counter() - started
-        stats["speed/rollout"] = _sampled_tokens(groups) / stats["time/rollout"]
+        turns = [turn for group in groups for scored in group.scored for turn in scored]
+        tokens = sum(turn.completion_tokens for turn in turns)
+        stats["speed/rollout"] = tokens / stats["time/rollout"]
         if engine.preemptions is not None and preempted is not None:
             stats["engine/preemptions"] = float(engine.preemptions - preempted)
         if sync_seconds is not None:
@@ -405,15 +384,15 @@ class SVRModule(PolicyModule):
         return norm
 
     def _watch(self, stats: dict[str, float], step: int) -> None:
-        """Warn of a rollout without signal, a collapse, an engine with other weights; show values.
+        """Warn of a rollout without signal and of an engine with other weights; show values.
 
         Raises:
             RuntimeError: if the engine's log-probabilities are not numbers.
         """
         nothing = None if self._warned_of_nothing else nothing_to_learn(stats)
-        self._warned_of_nothing |= nothing is not None
-        for warning in filter(None, (nothing, self._collapse.note(stats))):
-            rank_zero_warn(f"optimizer step {step}: {warning}")
+        if nothing is not None:
+            self._warned_of_nothing = True
+            rank_zero_warn(f"optimizer step {step}: {nothing}")
         gap = stats["engine/logprob_diff"]
         # Later updates of a rollout differ from what sampled it, and top_p cuts a distribution.
         comparable = "train/reward/mean" in stats and not self.sampling.restricted
@@ -438,15 +417,13 @@ class SVRModule(PolicyModule):
         return state if self.policy_config.lora is None else lora.adapters_of(state)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the start of the run's self-verification, and whose adapters these are."""
-        checkpoint["collapse"] = self._collapse.state_dict()
+        """Add whose adapters these are."""
         checkpoint |= adapter_facts(self.policy, self.policy_config.lora)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Check and restore them; drop the reference if the run does not train."""
+        """Check that it fits; drop the reference if the run does not train."""
         if has_trainer(self) and self.trains:
             check_resumable(checkpoint)
-            self._collapse.load_state_dict(checkpoint["collapse"])
         self.serving.weights_replaced()
         check_adapters(checkpoint, adapter_facts(self.policy, self.policy_config.lora))
         if "state_dict" not in checkpoint:
@@ -454,11 +431,6 @@ class SVRModule(PolicyModule):
         if self.reference is None and not self.trains:
             checkpoint["state_dict"] = without_reference(checkpoint["state_dict"])
         check_weights(self.state_dict(), checkpoint["state_dict"])
-
-
-def _sampled_tokens(groups: Sequence[Group]) -> int:
-    turns = [turn for group in groups for scored in group.scored for turn in scored]
-    return sum(turn.completion_tokens for turn in turns)
 
 
 def _require_finite(what: str, value: float, step: int, problem_ids: Sequence[str]) -> None:

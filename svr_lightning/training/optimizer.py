@@ -49,19 +49,3 @@ def clip_gradients(optimizer: Any, limit: float | None) -> float:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit)
     return norm.item()
-
-
-def use_rates(optimizer: Any, scheduler: Any, config: OptimizerConfig) -> None:
-    """Continue with the rates of ``config`` in place of those that a checkpoint has restored.
-
-    Args:
-        optimizer: of :func:`make_optimizer`, restored, or what a strategy has wrapped it in.
-        scheduler: its own, restored.
-        config: of the run that resumes.
-    """
-    scheduler.base_lrs = [config.lr] * len(scheduler.base_lrs)
-    for number, group in enumerate(optimizer.param_groups):
-        factor = scheduler.lr_lambdas[number](scheduler.last_epoch)
-        group["initial_lr"], group["lr"] = config.lr, config.lr * factor
-        group["betas"] = config.betas
-        group["weight_decay"] = 0.0 if number else config.weight_decay  # the matrices come first

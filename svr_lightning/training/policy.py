@@ -5,7 +5,7 @@ A policy is a folder, a hub id, the embedded checkpoint, or a tiny model with ra
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -47,11 +47,7 @@ _SCORE_SHAPING = (
 def load_policy(
     config: PolicyConfig, seed: int, device: str = "cpu", *, trains: bool = True
 ) -> tuple[Any, Any]:
-    """Load a model with fp32 weights and its tokenizer, for a ``device`` of this type.
-
-    Raises:
-        ConfigError: as :func:`read_policy` does, or if it cannot compute as configured.
-    """
+    """What :func:`read_policy` and :func:`prepare_policy` do: a model and its tokenizer."""
     model, tokenizer = read_policy(config, seed)
     prepare_policy(model, config, seed, device, trains=trains)
     return model, tokenizer
@@ -64,7 +60,11 @@ def read_policy(config: PolicyConfig, seed: int) -> tuple[Any, Any]:
         ConfigError: if the checkpoint cannot be found or read or lacks a weight, its context is
             too short, or the loss does not support its architecture.
     """
-    tokenizer = load_tokenizer(config)
+    source = _source(config)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=config.revision)
+    except Exception as error:
+        raise ConfigError(_unreadable("tokenizer", source, error)) from error
     if config.path == RANDOM_HYBRID:
         model = _random_hybrid(len(tokenizer), tokenizer.eos_token_id, seed, config.max_model_len)
     else:
@@ -90,19 +90,6 @@ def prepare_policy(
         model.train()  # Layers recompute in training mode only; Lightning keeps the mode.
 
 
-def load_tokenizer(config: PolicyConfig) -> Any:
-    """The tokenizer of a policy.
-
-    Raises:
-        ConfigError: if it cannot be found or read.
-    """
-    source = _source(config)
-    try:
-        return AutoTokenizer.from_pretrained(source, revision=config.revision)
-    except Exception as error:
-        raise ConfigError(_unreadable("tokenizer", source, error)) from error
-
-
 def stop_token_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Every token that ends a turn: what model and tokenizer declare, and the template's own."""
     declared = getattr(model, "generation_config", None)
@@ -119,17 +106,13 @@ def freeze_vision(model: Any) -> None:
             parameter.requires_grad_(False)
 
 
-def _embedded_folder(name: str) -> str:
-    if name not in EMBEDDED:
-        known = ", ".join([*EMBEDDED, RANDOM_HYBRID])
-        raise ConfigError(f"model.policy.path={name!r} is not built in; known: {known}")
-    return str(files("svr_lightning.tiny") / EMBEDDED[name])
-
-
 def _source(config: PolicyConfig) -> str:
     """The folder or the name on the hub that transformers loads from."""
-    name = f"{BUILT_IN}countdown-tiny" if config.path == RANDOM_HYBRID else config.path
-    source = _embedded_folder(name) if name.startswith(BUILT_IN) else name
+    source = f"{BUILT_IN}countdown-tiny" if config.path == RANDOM_HYBRID else config.path
+    if source.startswith(BUILT_IN):
+        known = ", ".join([*EMBEDDED, RANDOM_HYBRID])
+        require(source in EMBEDDED, f"model.policy.path={source!r} is not built in; known: {known}")
+        return str(files("svr_lightning.tiny") / EMBEDDED[source])
     looks_local = source.startswith((".", "/", "~")) or source.count("/") > 1
     require(
         not looks_local or Path(source).is_dir(),
@@ -157,13 +140,8 @@ def _read_model(config: PolicyConfig) -> Any:
             )
     except Exception as error:
         raise ConfigError(_unreadable("model", source, error)) from error
-    _require_all_weights(source, found["missing_keys"], found["unexpected_keys"])
-    return model
-
-
-def _require_all_weights(source: str, missing: Iterable[str], unknown: Iterable[str]) -> None:
-    """Refuse a checkpoint without some weights, which transformers would draw at random."""
-    absent, other = sorted(missing), sorted(unknown)
+    # transformers would draw weights that are missing at random.
+    absent, other = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
     instead = f"; it has others, such as {one_line(other[0])}" if other else ""
     require(
         not absent,
@@ -171,6 +149,7 @@ def _require_all_weights(source: str, missing: Iterable[str], unknown: Iterable[
         f"({name_some(absent, 3)}){instead}. Save it again with all weights under "
         "the names that transformers gives them",
     )
+    return model
 
 
 def _unreadable(what: str, source: str, error: Exception) -> str:
@@ -244,8 +223,7 @@ PROBE = 4096
 def probe(tensor: Tensor) -> Tensor:
     """Some evenly spaced elements, at least :data:`PROBE` if there are as many.
 
-    Reading all of a large model would take as long as its first batches. A sample is enough to
-    distinguish policies: an optimizer step, a mix or another seed changes almost every element.
+    They distinguish policies: an optimizer step, a mix or another seed changes almost every one.
     """
     flat = tensor.detach().reshape(-1)
     return flat[:: max(1, flat.numel() // PROBE)]

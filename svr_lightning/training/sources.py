@@ -50,7 +50,7 @@ class DataSource:
     task: str
     """``countdown``, ``gsm8k``, ``math``, or the class path of a task of your own."""
     path: str
-    """Hub id; or a .json, .jsonl, .jsonl.gz, .csv or .parquet file; or a folder of such files; or
+    """Hub id; or a .json, .jsonl, .csv or .parquet file; or a folder of such files; or
     ``embedded:countdown-tiny`` or ``embedded:arithmetic-tiny``."""
     split: str = "train"
     """Of a hub data set, a folder or an embedded set, as ``datasets`` finds it by the names of

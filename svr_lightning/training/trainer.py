@@ -12,6 +12,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
@@ -35,7 +36,6 @@ from svr_lightning.training.internals import (
     save_at_the_end,
 )
 from svr_lightning.training.logs import CSVLog
-from svr_lightning.training.optimizer import use_rates
 
 
 class RolloutFetcher(Fetcher):
@@ -100,7 +100,6 @@ class RolloutFitLoop(FitLoop):
         Checkpoints are saved before that validation, and Lightning considers it done.
         """
         self.setup_data()
-        module = self.trainer.lightning_module
         if self.restarting and self.validation_due:
             val_loop = self.epoch_loop.val_loop
             progress = val_loop.batch_progress.state_dict()
@@ -110,11 +109,6 @@ class RolloutFitLoop(FitLoop):
             self.trainer.training = True
             # Lightning counts this validation itself when it continues.
             val_loop.batch_progress.load_state_dict(progress)
-        if self.restarting:
-            for optimizer, one in zip(
-                self.trainer.optimizers, self.trainer.lr_scheduler_configs, strict=True
-            ):
-                use_rates(optimizer, one.scheduler, module.optimizer_config)
         super().run()
 
     def on_run_start(self) -> None:
@@ -154,6 +148,7 @@ class RolloutFitLoop(FitLoop):
         return {
             "data.problems_per_step": data.problems_per_step,
             "model.updates_per_rollout": module.updates_per_rollout,
+            "model.optimizer": asdict(module.optimizer_config),
             "model.seed": module.seed,
             "data.seed": data.seed,
             "data.train": f"sha256 {data.training_digest[:16]}",
@@ -173,7 +168,7 @@ class RolloutFitLoop(FitLoop):
             "give --ckpt_path one that this version has saved",
         )
         for name, now in self._settings().items():
-            before = state_dict["settings"][name]
+            before = state_dict["settings"].get(name, now)
             require(
                 before == now,
                 f"{name}={now}, but the checkpoint was saved with {before}; resume with {before}, "
@@ -185,14 +180,6 @@ class RolloutFitLoop(FitLoop):
         for saver in self.trainer.savers:
             save_at_the_end(saver, self.trainer.global_step)
         super().on_run_end()
-
-
-_MOVED = {
-    "gradient_clip_val": "model.optimizer.gradient_clip_val",
-    "gradient_clip_algorithm": "model.optimizer.gradient_clip_val, which limits the norm",
-    "accumulate_grad_batches": "model.micro_batch_size, of which a step accumulates all it needs",
-}
-"""Options of Lightning's trainer that the module has instead."""
 
 
 class SVRTrainer(HookedTrainer):
@@ -217,10 +204,6 @@ class SVRTrainer(HookedTrainer):
         **kwargs: Any,
     ) -> None:
         _quieten()
-        for name, now in _MOVED.items():
-            value = kwargs.get(name)
-            unset = value is None or (name == "accumulate_grad_batches" and value == 1)
-            require(unset, f"trainer.{name}={value} has no effect here; set {now}")
         root = kwargs.get("default_root_dir") or "runs/default"
         check_folder(root, f"trainer.default_root_dir={root}")
         kwargs |= {
@@ -284,20 +267,17 @@ class SVRTrainer(HookedTrainer):
         """Errors of one process end all; an interrupted training says how to resume."""
         try:
             with failing_together(self), self._finishing_updates():
-                self._read_before_writing()
+                # Faults of data and policy are found before loggers and callbacks write files.
+                if (data := getattr(self, "datamodule", None)) is not None:
+                    data.setup(self.state.fn)
+                if (read := getattr(self.lightning_module, "read_policy", None)) is not None:
+                    read()
                 yield
         except KeyboardInterrupt:
             if self.state.fn == "fit":
                 self._save_interrupted()
                 rank_zero_info(self._resume_hint())
             raise
-
-    def _read_before_writing(self) -> None:
-        """Find faults of the data and of the policy before loggers and callbacks write files."""
-        if (data := getattr(self, "datamodule", None)) is not None:
-            data.setup(self.state.fn)
-        if (read := getattr(self.lightning_module, "read_policy", None)) is not None:
-            read()
 
     @contextmanager
     def _finishing_updates(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from svr_lightning import devices
+from svr_lightning.cli import messages
 from svr_lightning.cli.messages import explain
 
 
@@ -13,12 +13,12 @@ def test_a_driver_that_is_too_old_for_torchs_cuda_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = tmp_path / "version"
-    monkeypatch.setattr(devices, "DRIVER", driver)
+    monkeypatch.setattr(messages, "DRIVER", driver)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert devices.driver_fault() is None  # no GPU here
+    assert messages.driver_fault() is None  # no GPU here
     driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 2024\n")
-    assert devices.driver_fault() == (
+    assert messages.driver_fault() == (
         "torch is built for CUDA 13.0, which needs an NVIDIA driver >= 580; "
         "the driver here is 550.54.15"
     )
@@ -27,4 +27,4 @@ def test_a_driver_that_is_too_old_for_torchs_cuda_is_named(
     assert line.startswith("torch is built for CUDA 13.0")
     assert "--config hardware/cpu_smoke" in line
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert devices.driver_fault() is None
+    assert messages.driver_fault() is None

@@ -69,18 +69,10 @@ def test_fit_leaves_what_the_documentation_lists(run: tuple[Path, str]) -> None:
         assert results["datasets"]["held_out"]["n"] == 6
         assert rule_from_config(results["config"]["model"]["evaluation"]) == Confident()
         assert results["versions"]["torch"]
-
-
-def test_tensorboard_shows_the_training_curves(run: tuple[Path, str]) -> None:
-    events = EventAccumulator(str(run[0] / "logs"))
-    events.Reload()
+    lines = jsonl(folder / "rollouts.jsonl")
+    assert [len(line["turns"]) for line in lines] == [3] * (2 * 2 * 8)  # steps x problems x G
+    events = EventAccumulator(str(folder / "logs")).Reload()
     assert [point.step for point in events.Scalars("train/reward/mean")] == [1, 2]
-
-
-def test_every_rollout_is_on_disk(run: tuple[Path, str]) -> None:
-    lines = jsonl(run[0] / "rollouts.jsonl")
-    assert len(lines) == 2 * 2 * 8  # steps x problems x G
-    assert all(len(line["turns"]) == 3 for line in lines)
 
 
 def test_the_exported_policy_loads_and_predicts(
@@ -98,7 +90,6 @@ def test_the_exported_policy_loads_and_predicts(
     assert "CORRECT" in card
     command = card.split("```bash")[1].split("```")[0].replace("\\\n", " ")
     said = command.replace("THIS_FOLDER", str(policy)).replace("...", "3 5 8 = 16")
-    assert "--data.questions_task countdown" in said
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(said)[1:]) == 0
     output = capsys.readouterr().out

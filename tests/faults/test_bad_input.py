@@ -25,7 +25,6 @@ def fault(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: object) ->
     ("arguments", "parts"),
     [
         # Of the parser: a value of another type, a class that is not there or lacks something.
-        (["--model.optimizer.lr", "fast"], ["model.optimizer.lr: Expected a", "fast"]),
         ([STOP, "Confidnt"], ["model.evaluation.stop: ", "Confidnt"]),
         ([f"{STOP}.threshold", "0.9"], ["model.evaluation.stop: ", "StopRule is abstract"]),
         ([f"{RECIPE}.loss.betaa", "1"], ["model.recipe: ", "--loss.betaa=1"]),
@@ -36,17 +35,13 @@ def fault(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: object) ->
         # Of a section: a number out of range, or settings that contradict each other.
         ([STOP, "Confident", f"{STOP}.threshold", "1.5"], ["threshold=1.5", "[0, 1]"]),
         (["--model.evaluation.votes", "10"], ["now --record --model.evaluation.fresh_turns true"]),
-        (["--model.sampling.temperature", "0"], ["temperature=0", "above 0"]),
         (["--model.policy.max_model_len", "100"], ["max_prompt_tokens=512", "max_model_len=100"]),
         ([f"{RECIPE}.init_args.horizon", "0"], ["model.recipe.init_args.horizon=0", "at least 1"]),
         (["--model.optimizer.betas", "[1.5, 0.9]"], ["optimizer.betas=[1.5, 0.9]", "[0, 1)"]),
-        ([ENGINE, "TransformersEngine", f"{ENGINE}.max_batch", "0"], ["max_batch=0 must be"]),
         # Of Lightning.
-        (["--trainer.strategy", "dpp"], ["dpp"]),
         (["--trainer.precision", "bf16-true"], ["bf16-true", "fp32 masters"]),
         # Found where it is used: weights, data, checkpoints.
         (["--model.policy.path", "./no/such/folder"], ["./no/such/folder"]),
-        (["--data.train.path", "./no/such/file.jsonl"], ["./no/such/file.jsonl"]),
         (["--ckpt_path", "no.ckpt"], ["no.ckpt", "--ckpt_path"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,

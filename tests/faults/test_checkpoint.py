@@ -3,7 +3,6 @@
 It is one file, or under DeepSpeed a folder with files of each process.
 """
 
-import errno
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -183,29 +182,6 @@ def test_a_kill_at_any_moment_of_a_save_leaves_the_old_checkpoint_or_the_new_one
             assert kind.step_of(saved) == step
             assert names(saved.parent) == ["last.ckpt"]
     assert tuple(outcomes) == kind.outcomes
-
-
-def test_a_first_save_that_is_killed_leaves_no_name_to_resume_from(
-    kind: Kind, tmp_path: Path
-) -> None:
-    target = tmp_path / "last.ckpt"
-    assert killed(kind, 1, target, max(1, len(kind.outcomes) - 3))
-    assert not target.exists()
-    kind.save(2, target)
-    assert kind.step_of(target) == 2
-
-
-@one_file
-def test_a_full_disk_at_any_moment_of_a_save_leaves_a_whole_checkpoint(
-    kind: Kind, saved: Path
-) -> None:
-    for call in (1, 2):
-        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        message = r"\(No space left on device\); \d+ MiB are free"
-        with ending_at(call, full), pytest.raises(RuntimeError, match=message):
-            kind.save(2, saved)
-        assert kind.step_of(saved) == 1
-        assert names(saved.parent) == ["last.ckpt"]
 
 
 @one_file

@@ -86,21 +86,6 @@ def test_adaptive_inference_stops_at_the_first_open_gate_and_runs_to_the_end_oth
     assert [len(record["turns"]) for record in records] == [3, 4, 4]
 
 
-def test_a_truncated_turn_does_not_stop_whatever_it_claims() -> None:
-    engine = at_places(lambda *_: words(says("8+2", "CORRECT", 1.0) + " and" * 200))
-    (record,) = adaptive(engine, PROBLEMS[:1], max_turns=3)
-    assert (record["returned_turn"], record["stopped_early"]) == (3, False)
-    assert [turn["finish_reason"] for turn in record["turns"]] == ["length"] * 3
-    assert [turn["truncated"] for turn in record["turns"]] == [True] * 3
-
-
-def test_without_a_rule_every_turn_runs_and_the_last_is_returned() -> None:
-    records = adaptive(at_places(opinionated), rule=None)
-    assert {(r["returned_turn"], r["stopped_early"], len(r["turns"])) for r in records} == {
-        (4, False, 4)
-    }
-
-
 def test_a_record_holds_what_the_samples_file_promises() -> None:
     seen: list[tuple[str, int]] = []
     records = adaptive(

@@ -15,7 +15,6 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from safetensors.torch import load_file
 
 from svr_lightning.__main__ import main
-from svr_lightning.cli.inputs import read_questions
 from svr_lightning.cli.main import READING
 from svr_lightning.cli.messages import explain
 from svr_lightning.cli.training import best_checkpoint
@@ -106,9 +105,9 @@ def test_a_configuration_is_found_by_name_or_path(
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        ("model: {evaluation: {adaptve: 1}}", "did you mean 'model.evaluation.adaptive'?"),
         ("trainer: {max_steps: many}", "trainer.max_steps: Expected a <class 'int'>. Got value: m"),
         ("model: [", "while parsing a flow node did not find expected node content"),
+        ("data: {test: {name: x, path: y}}", "data.test is a list; write [{...}]"),
         ("- a", "Unexpected config: - a"),
         ("model: {recipe: {class_path: mine.X}}", "model.recipe: No module named 'mine'"),
     ],
@@ -244,28 +243,11 @@ def test_recording_and_stopping_have_short_options(capsys: pytest.CaptureFixture
 # --- predict ------------------------------------------------------------------------------------
 
 
-def test_questions_are_asked_as_they_were_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_questions_are_asked_as_they_were_written(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever they would mean to the parser, which reads YAML."""
     odd = ["null", "5", "[a]", "- 1 2 = 3", "{x: 1}", "#", "é 😀\u2028 \"'\\ --x"]
     words = [word for question in odd for word in ("--question", question)]
     assert resolved(capsys, "predict", *words)["question"] == odd
-    file = tmp_path / "questions.jsonl"
-    file.write_text("\ufeff" + '{"question": "one\u2028line"}\r\n', encoding="utf-8")
-    assert read_questions(str(file)) == ["one\u2028line"]
-
-
-def test_a_file_holds_a_question_per_line_or_per_row(tmp_path: Path) -> None:
-    text, rows = tmp_path / "a.txt", tmp_path / "b.jsonl"
-    text.write_text("What is 1 + 1?\n\n  What is: 2?  \n")
-    assert read_questions(str(text)) == ["What is 1 + 1?", "What is: 2?"]
-    rows.write_text('{"question": "A?", "answer": 3}\n{"task": 1}\n')
-    with pytest.raises(ConfigError, match=r"b.jsonl:2"):
-        read_questions(str(rows))
-    text.write_text("\n")
-    with pytest.raises(ConfigError, match="no questions"):
-        read_questions(str(text))
 
 
 def test_a_policy_for_one_task_is_not_asked_about_another(
@@ -321,16 +303,6 @@ def monitored(folder: Path, **saved: Any) -> Any:
 def test_the_best_checkpoint_is_the_one_that_the_run_recorded(tmp_path: Path) -> None:
     trainer = monitored(tmp_path, best_model_path="/before/the/move/step-4.ckpt")
     (tmp_path / "step-4.ckpt").touch()
-    assert best_checkpoint(trainer) == str(tmp_path / "step-4.ckpt")
-
-
-def test_the_best_checkpoint_of_shards_is_a_folder(tmp_path: Path) -> None:
-    trainer = monitored(tmp_path, best_model_path="step-4.ckpt")
-    recorded = tmp_path / "moved" / "checkpoint" / "mp_rank_00_model_states.pt"
-    recorded.parent.mkdir(parents=True)
-    (tmp_path / "last.ckpt").rename(recorded)
-    (tmp_path / "moved").rename(tmp_path / "last.ckpt")
-    (tmp_path / "step-4.ckpt").mkdir()
     assert best_checkpoint(trainer) == str(tmp_path / "step-4.ckpt")
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from jsonargparse import ArgumentParser
-from torch.utils.data import DistributedSampler
 
 from svr_lightning.core.types import Problem
 from svr_lightning.errors import ConfigError
@@ -81,22 +79,29 @@ def test_ranks_cut_every_global_batch_into_contiguous_slices(ranks: int) -> None
     assert joined == whole
 
 
-def test_a_batch_that_does_not_divide_among_the_processes_is_refused() -> None:
-    data = module(rank=1, ranks=3)
-    with pytest.raises(ConfigError, match=r"problems_per_step=8 must be a multiple of the 3 proc"):
-        data.setup("fit")
-    with pytest.raises(ConfigError, match="multiple of the 3"):
-        data.train_dataloader()
-
-
-def test_a_training_set_of_less_than_one_batch_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"37 problems are fewer than the 64 of one rollout"):
-        module(problems_per_step=64).setup("fit")
-
-
-def test_training_without_data_says_what_to_set() -> None:
-    with pytest.raises(ConfigError, match=r"nothing to train on: set data\.train"):
-        SVRDataModule().setup("fit")
+@pytest.mark.parametrize(
+    ("stage", "settings", "message"),
+    [
+        ("fit", {"problems_per_step": 64}, r"37 problems are fewer than the 64 of one rollout"),
+        ("fit", {"rank": 1, "ranks": 3}, r"problems_per_step=8 must be a multiple of the 3 proc"),
+        ("fit", {"train": None}, r"nothing to train on: set data\.train"),
+        ("validate", {}, r"nothing to validate: set data\.val"),
+        ("test", {}, r"nothing to test: set data\.test"),
+        ("predict", {}, r"nothing to predict: set data\.predict or data\.questions"),
+        ("test", {"test": [made("x"), made("x")]}, r"data\.test: the names .* must differ"),
+        ("test", {"test": [made("math"), made("x")]}, r"\['math'\] are the names of averages"),
+        ("predict", {"predict": made(), "questions": ["x"]}, "give one of them"),
+        ("predict", {"questions": ["fine", " "]}, "question 1 is empty"),
+        ("predict", {"questions": ["x" * 100_001]}, "the question 0 has 100001 characters"),
+        ("predict", {"questions": ["x"], "questions_task": "chess"}, "unknown task 'chess'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_work_begins(
+    stage: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        module(**settings).setup(stage)
+    SVRDataModule(train=made("math"), val=[made("all")])  # an average's name is free alone
 
 
 # Fresh problems
@@ -127,6 +132,12 @@ def test_a_fresh_draw_gives_what_is_left() -> None:
 # Evaluation
 
 
+def test_a_set_smaller_than_the_number_of_processes_is_refused() -> None:
+    data = module(rank=0, ranks=4, test=[made("few", 3)])
+    with pytest.raises(ConfigError, match=r"3 problems cannot .* set trainer\.devices to at most"):
+        data.test_dataloader()
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_ranks_cover_an_evaluation_set_exactly_once_in_file_order(ranks: int) -> None:
     sources = [made("one", 23, max_completion_tokens=99), made("two", 7)]
@@ -143,40 +154,6 @@ def test_ranks_cover_an_evaluation_set_exactly_once_in_file_order(ranks: int) ->
         whole = [problem.id for problem in module(val=sources).problems("val")[index]]
         assert len(whole) == size
         assert [share[index] for share in shares] == [whole[rank::ranks] for rank in range(ranks)]
-
-
-def test_a_set_smaller_than_the_number_of_processes_is_refused() -> None:
-    data = module(rank=0, ranks=4, test=[made("few", 3)])
-    with pytest.raises(
-        ConfigError, match=r"3 problems cannot .* set trainer\.devices to at most 3"
-    ):
-        data.test_dataloader()
-
-
-def test_lightning_will_not_replace_these_samplers() -> None:
-    # It injects a DistributedSampler of its own, which pads, only where none is.
-    data = module(test=[made("some", 3)])
-    for loader in (data.train_dataloader(), *data.test_dataloader()):
-        assert isinstance(loader.sampler, DistributedSampler)
-
-
-@pytest.mark.parametrize(
-    ("stage", "key"), [("validate", "data.val"), ("test", "data.test"), ("predict", "data.pred")]
-)
-def test_a_stage_without_data_says_what_to_set(stage: str, key: str) -> None:
-    with pytest.raises(ConfigError, match=f"nothing to {stage}: set {key}"):
-        module().setup(stage)
-
-
-def test_two_sets_of_one_name_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"data\.val: the names \['x', 'x'\] must differ"):
-        SVRDataModule(val=[made("x"), made("x")])
-
-
-def test_a_set_beside_others_may_not_be_named_like_their_average() -> None:
-    with pytest.raises(ConfigError, match=r"data\.test: \['math'\] are the names of averages"):
-        SVRDataModule(test=[made("math"), made("x")])
-    SVRDataModule(train=made("math"), val=[made("all")])
 
 
 def test_setup_reads_what_its_stage_needs_and_logs_a_fingerprint(
@@ -215,47 +192,6 @@ def test_questions_of_the_users_own_become_problems_without_a_reference() -> Non
         Problem(id="questions/1", task="gsm8k", question="And 7 * 6?", reference=""),
     ]
     assert data.sources["predict"][0].name == "questions"
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"questions": ["fine", " "]}, "question 1 is empty"),
-        ({"questions": ["x" * 100_001]}, "the question 0 has 100001 characters"),
-        ({"questions": ["x"], "questions_task": "chess"}, "unknown task 'chess'"),
-    ],
-)
-def test_questions_are_checked(settings: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        module(**settings).setup("predict")
-
-
-def test_questions_and_a_data_set_at_once_are_refused() -> None:
-    with pytest.raises(ConfigError, match="give one of them"):
-        SVRDataModule(predict=made(), questions=["x"])
-
-
-# Within a configuration
-
-
-def test_the_data_module_is_configured_from_plain_values() -> None:
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(SVRDataModule, "data")
-    config = {
-        "train": {"name": "a", "task": "gsm8k", "path": str(FILE)},
-        "val": [{"name": "b", "task": "math", "path": "x/y", "max_completion_tokens": 2048}],
-        "on_bad_row": "skip",
-    }
-    parsed = parser.parse_args(["--data", json.dumps(config), "--data.train.limit=16"])
-    data = parser.instantiate_classes(parsed).data
-    assert data.sources["val"] == [
-        DataSource(name="b", task="math", path="x/y", max_completion_tokens=2048)
-    ]
-    assert len(data.problems("train")[0]) == 16
-    wrong = parser.parse_args(["--data.train", '{"name": "-", "task": "math", "path": "x"}'])
-    # The message arrives as it was written, not inside one of the parser's own.
-    with pytest.raises(ConfigError, match="a name is made of letters"):
-        parser.instantiate_classes(wrong)
 
 
 def test_a_local_file_stands_for_the_hubs_data_set_and_never_for_a_path_of_the_users_own(

@@ -85,24 +85,21 @@ def test_new_weights_do_not_inherit_what_the_old_ones_were_tuned_to(tmp_path: Pa
 
 
 def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path: Path) -> None:
-    configured = {
-        "model": {"recipe": {"init_args": {"interface": "verdict", "group_size": 4}}},
-        "data": {"questions_task": "gsm8k"},
+    policy = {"path": "start", "max_prompt_tokens": 512, "max_model_len": 1024}
+    trained: dict[str, Any] = {
+        "recipe": {"class_path": "mine.Recipe", "init_args": {"interface": "verdict"}},
+        "policy": {**policy, "chat_template_kwargs": {}},
+        "evaluation": {"max_completion_tokens": 96},
     }
-    point, card = exported(
-        tmp_path,
-        run_config=configured,
-        evaluation=EvaluationConfig(stop=RepeatedAnswer(), max_completion_tokens=96),
-        policy=PolicyConfig(chat_template_kwargs={}),
-    )
+    configured = {"model": {**trained, "optimizer": {}}, "data": {"questions_task": "gsm8k"}}
+    stop = EvaluationConfig(stop=RepeatedAnswer())
+    point, card = exported(tmp_path, run_config=configured, evaluation=stop)
     assert point == {}  # another rule than the paper's has no such threshold
     command = card.split("```bash\n")[1].split("```")[0].replace("\\\n", "")
     assert command.split() == [
-        *("svr", "predict", "--model.policy.path", "THIS_FOLDER"),
-        *("--data.questions_task", "gsm8k", "--model.policy.chat_template_kwargs", "'{}'"),
-        *("--model.evaluation.max_completion_tokens", "96", "--model.evaluation.stop"),
-        *('\'{"class_path":', '"svr_lightning.core.stopping.RepeatedAnswer",'),
-        *('"init_args":', '{"times":', "2,", '"in_a_row":', "true}}'"),
-        *("--model.recipe", "svr_lightning.recipes.svr.SVR"),
-        *("--model.recipe.interface", "verdict", "--question", "'...'"),
+        *("svr", "predict", "--config", "THIS_FOLDER/svr.json"),
+        *("--model.policy.path", "THIS_FOLDER", "--question", "'...'"),
     ]
+    trained["policy"].pop("path")
+    settings = json.loads((tmp_path / "policy" / "svr.json").read_text())
+    assert settings == {"model": trained, "data": {"questions_task": "gsm8k"}}

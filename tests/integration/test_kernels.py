@@ -1,22 +1,16 @@
 """Which kernels a model gets, and what is logged of them."""
 
-import logging
 import os
-import tomllib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from packaging.requirements import Requirement
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.training import kernels
-from svr_lightning.training.kernels import LIGER_MODELS, chooses_liger, cuda_kernels, use_kernels
-from tests import forked
+from svr_lightning.training.kernels import LIGER_MODELS, chooses_liger, cuda_kernels
 from tests.models import tiny_hybrid, tiny_qwen3
-from tests.small_fit import data, module, trainer
 
 
 def chosen(wanted: bool | None, **changes: Any) -> bool:
@@ -51,21 +45,6 @@ def test_where_liger_cannot_be_it_is_left_out_or_refused_with_the_reason(
     assert "\n" not in str(error.value)
 
 
-def test_the_names_of_architectures_are_those_of_the_models() -> None:
-    models = [tiny_qwen3(), tiny_hybrid()]
-    assert [m.config.get_text_config().model_type for m in models] == list(LIGER_MODELS)
-
-
-def test_a_cpu_is_given_no_kernels_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    for model in (tiny_qwen3(), tiny_hybrid()):
-        before = str(model)
-        with caplog.at_level(logging.INFO):
-            use_kernels(model, None, "cpu")
-        assert str(model) == before
-        assert caplog.messages == ["kernels on cpu: torch"]
-        caplog.clear()
-
-
 # Linear attention and attention on CUDA
 
 
@@ -76,7 +55,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     def cuda_kernels_with(
         triton: str, capability: tuple[int, int] = (9, 0), **options: Any
     ) -> list[str]:
-        found = {"triton": triton, "fla-core": "0.6.0", "causal-conv1d": "1.7.0"}
+        found = {"triton": triton, "fla-core": "0.6.0"}
         monkeypatch.setattr(kernels, "find_spec", lambda _: object())
         monkeypatch.setattr(kernels, "version", found.__getitem__)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
@@ -98,10 +77,8 @@ def test_attention_never_plans_for_each_new_shape(gpu: Callable[..., list[str]])
 def test_the_log_names_the_releases_that_linear_attention_computes_with(
     gpu: Callable[..., list[str]],
 ) -> None:
-    assert gpu("3.7.1")[1:] == [
-        "flash-linear-attention 0.6.0 on Triton 3.7.1, TileLang off",
-        "causal-conv1d 1.7.0",
-    ]
+    said = "flash-linear-attention 0.6.0 on Triton 3.7.1, TileLang off"
+    assert gpu("3.7.1") == ["attention without cuDNN", said]
     assert os.environ["FLA_TILELANG"] == "0"
 
 
@@ -141,27 +118,3 @@ def test_hopper_is_refused_with_a_triton_whose_gradients_are_wrong(
             gpu(triton, capability)
     else:
         assert f"on Triton {triton}" in gpu(triton, capability)[1]
-
-
-def test_the_extra_kernels_has_what_transformers_imports_and_nothing_to_compile() -> None:
-    project = tomllib.loads((forked.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = {
-        extra: {Requirement(line).name for line in project["optional-dependencies"][extra]}
-        for extra in ("kernels", "conv1d")
-    }
-    # Without einops fla cannot be imported; its kernels are fla-core's.
-    assert named["kernels"] == {"liger-kernel", "flash-linear-attention", "fla-core", "einops"}
-    assert named["conv1d"] == {"causal-conv1d"}
-
-
-def test_a_test_loads_a_policy_that_does_not_train(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = []
-    monkeypatch.setattr(
-        "svr_lightning.training.policy.use_kernels", lambda *_, trains: given.append(trains)
-    )
-    run = trainer(tmp_path, max_steps=1)
-    run.fit(module(), data())
-    run.test(module(), data(test=data().sources["val"]))
-    assert given == [True, False]

@@ -76,21 +76,6 @@ def test_several_updates_share_one_rollout(tmp_path: Path) -> None:
     assert {len(problems) for problems in watch.problems} == {4}
 
 
-def test_gradients_take_no_memory_during_a_rollout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held: list[list[str]] = []
-    collect = SVRModule.collect
-
-    def watched(model: SVRModule, *arguments: Any) -> Any:
-        held.append([name for name, p in model.policy.named_parameters() if p.grad is not None])
-        return collect(model, *arguments)
-
-    monkeypatch.setattr(SVRModule, "collect", watched)
-    trainer(tmp_path, max_steps=2).fit(module(micro_batch_size=4), data())
-    assert held == [[], []]
-
-
 class RoundedEngine(TransformersEngine):
     """Reports log-probabilities that are off by 0.01, as those of an engine in bf16 are."""
 
@@ -117,66 +102,28 @@ def test_the_ratio_starts_at_one_whatever_the_engine_rounds(tmp_path: Path) -> N
     assert values["engine/logprob_diff"][1] == pytest.approx(0.01, abs=allowed, rel=0)
 
 
-@pytest.mark.parametrize(("size", "accumulate"), [(3, 3), (1, 8)])
-def test_the_size_of_micro_batches_does_not_change_the_update(
-    tmp_path: Path, size: int, accumulate: int
-) -> None:
-    passes = 0
-
-    class Count(Callback):
-        def on_after_backward(self, *_: Any) -> None:
-            nonlocal passes
-            passes += 1
-
-    whole, split = module(), module(micro_batch_size=size)
-    trainer(tmp_path, max_steps=1).fit(whole, data())
-    trainer(tmp_path, Count(), max_steps=1).fit(split, data())
-    assert passes == accumulate
-    assert_same_first_step(split.policy, whole, **FIRST_STEP)
-
-
-class Forwards(Callback):
-    """Counts how often the policy's and the reference's first layers begin to compute."""
-
-    def __init__(self) -> None:
-        self.policy = self.reference = 0
-
-    def on_train_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
-    ) -> None:
-        assert not pl_module.reference.training
-        self._hooks = [
-            getattr(pl_module, name)
-            .model.layers[0]
-            .mlp.register_forward_pre_hook(
-                lambda *_, name=name: setattr(self, name, getattr(self, name) + 1)
-            )
-            for name in ("policy", "reference")
-        ]
-
-    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
-        for hook in self._hooks:
-            hook.remove()
+RECOMPUTING = PolicyConfig(max_prompt_tokens=512, max_model_len=1024, gradient_checkpointing=True)
 
 
 @pytest.mark.parametrize(
-    ("settings", "policy", "reference"),
-    [
-        ({}, 1, 1),
-        ({"gradient_checkpointing": True}, 2, 1),
-    ],
-    ids=["plain", "gradient-checkpointing"],
+    "settings", [{"micro_batch_size": 3}, {"micro_batch_size": 1}, {"policy": RECOMPUTING}]
 )
-def test_what_saves_memory_computes_again_and_makes_the_same_update(
-    tmp_path: Path, settings: dict[str, Any], policy: int, reference: int
+def test_what_saves_memory_does_not_change_the_update(
+    tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    plain = module()
-    trainer(tmp_path, max_steps=1).fit(plain, data())
-    saving = module(policy=PolicyConfig(max_prompt_tokens=512, max_model_len=1024, **settings))
-    count = Forwards()
-    trainer(tmp_path, count, max_steps=1).fit(saving, data())
-    assert (count.policy, count.reference) == (policy, reference)
-    assert_same_first_step(saving.policy, plain, **FIRST_STEP)
+    whole, saving = module(), module(**settings)
+    for model in (whole, saving):
+        trainer(tmp_path, max_steps=1).fit(model, data())
+    assert_same_first_step(saving.policy, whole, **FIRST_STEP)
+
+
+def test_what_has_no_rollouts_is_refused_in_one_line(tmp_path: Path) -> None:
+    stock = Trainer(default_root_dir=tmp_path, accelerator="cpu", max_steps=1, logger=False)
+    with pytest.raises(ConfigError, match=r"stock lightning Trainer .* svr_lightning.SVRTrainer"):
+        stock.fit(module(), datamodule=data())
+    loader = DataLoader([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"needs the problems of an SVRDataModule"):
+        trainer(tmp_path).fit(module(), loader)
 
 
 def test_limits_and_fast_dev_run_count_problem_batches(tmp_path: Path) -> None:
@@ -246,6 +193,7 @@ def test_a_run_resumed_in_mid_epoch_ends_with_the_same_weights(tmp_path: Path) -
         ({"problems_per_step": 3}, "data.problems_per_step=3, but.* with 2"),
         ({"seed": 4}, "model.seed=4, but the checkpoint was saved with 3; resume with 3"),
         ({"recipe": SVRPlus(group_size=4, horizon=2)}, "model.recipe=SVRPlus, but"),
+        ({"optimizer": OptimizerConfig(lr=1e-4)}, r"model.optimizer={'lr': 0.0001,.* {'lr': 0.001"),
     ],
 )
 def test_a_run_resumes_only_with_the_settings_that_make_it_the_same_run(
@@ -281,20 +229,28 @@ def test_a_run_goes_on_with_the_next_problems_in_other_micro_batches(tmp_path: P
     assert seen[2].versions == seen[2].steps
 
 
-def test_a_training_does_not_go_on_from_weights_only(tmp_path: Path) -> None:
-    run = trainer(tmp_path, SaveAndStop(1, tmp_path / "1.ckpt"))
+def test_a_checkpoint_without_optimizer_or_of_another_method_is_refused(tmp_path: Path) -> None:
+    whole, bare = tmp_path / "1.ckpt", tmp_path / "weights.ckpt"
+    run = trainer(tmp_path, SaveAndStop(1, whole))
     run.fit(module(), data())
-    run.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
+    run.save_checkpoint(bare, weights_only=True)
     with pytest.raises(ConfigError, match="saved with save_weights_only"):
-        trainer(tmp_path).fit(module(), data(), ckpt_path=tmp_path / "weights.ckpt")
-
-
-def test_a_reference_is_not_dropped_for_a_method_without_one(tmp_path: Path) -> None:
-    path = tmp_path / "1.ckpt"
-    trainer(tmp_path, SaveAndStop(1, path)).fit(module(), data())
+        trainer(tmp_path).fit(module(), data(), ckpt_path=bare)
     free = SVR(group_size=4, horizon=2, length_scale=92, loss=LossSpec(beta=0.0))
     with pytest.raises(ConfigError, match=r"another model or method.*such as reference"):
-        trainer(tmp_path).fit(module(recipe=free), data(), ckpt_path=path)
+        trainer(tmp_path).fit(module(recipe=free), data(), ckpt_path=whole)
+
+
+def test_nothing_is_saved_within_a_rollout(tmp_path: Path) -> None:
+    path = tmp_path / "now.ckpt"
+
+    class Save(Callback):
+        def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+            trainer.save_checkpoint(path)
+
+    with pytest.warns(UserWarning, match=r"within a rollout; .*now.ckpt is not written"):
+        trainer(tmp_path, Save(), max_steps=1).fit(module(), data())
+    assert not path.exists()
 
 
 def test_the_last_checkpoint_is_the_end_of_the_run(tmp_path: Path) -> None:
@@ -345,23 +301,11 @@ def test_a_rate_too_small_for_the_weights_is_warned_of(tmp_path: Path) -> None:
         trainer(tmp_path).fit(frozen, data())
 
 
-def test_a_stock_trainer_is_refused_in_one_line(tmp_path: Path) -> None:
-    stock = Trainer(default_root_dir=tmp_path, accelerator="cpu", max_steps=1, logger=False)
-    with pytest.raises(ConfigError, match=r"stock lightning Trainer .* svr_lightning.SVRTrainer"):
-        stock.fit(module(), datamodule=data())
-
-
 def test_validation_data_is_not_read_by_a_training_that_does_not_validate(tmp_path: Path) -> None:
     gone = DataSource(name="gone", task="math", path=str(tmp_path / "gone.jsonl"))
     with pytest.raises(ConfigError, match="gone"):
         trainer(tmp_path, max_steps=1, limit_val_batches=1).fit(module(), data(val=[gone]))
     trainer(tmp_path, max_steps=1).fit(module(), data(val=[gone]))
-
-
-def test_problems_without_a_data_module_are_refused_in_one_line(tmp_path: Path) -> None:
-    loader = DataLoader([1, 2])  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"needs the problems of an SVRDataModule"):
-        trainer(tmp_path).fit(module(), loader)
 
 
 def test_a_fast_dev_run_leaves_nothing_that_the_next_run_trips_over(tmp_path: Path) -> None:
@@ -423,17 +367,6 @@ def test_a_step_without_a_finished_or_a_correct_answer_is_warned_of_once(tmp_pat
     assert nothing_to_learn({"train/truncated": 0.5, "train/accuracy": 0.0}) == NOTHING_RIGHT
     assert nothing_to_learn({"train/truncated": 0.5, "train/accuracy": 0.1}) is None
     assert nothing_to_learn({}) is None
-
-
-def test_a_trainer_option_that_the_module_has_is_named_by_the_modules_key(tmp_path: Path) -> None:
-    for name, value, now in (
-        ("gradient_clip_val", 1.0, "model.optimizer.gradient_clip_val"),
-        ("gradient_clip_algorithm", "norm", "model.optimizer.gradient_clip_val"),
-        ("accumulate_grad_batches", 4, "model.micro_batch_size"),
-    ):
-        with pytest.raises(ConfigError, match=f"trainer.{name}={value} has no effect.*set {now}"):
-            trainer(tmp_path, **{name: value})
-    trainer(tmp_path, accumulate_grad_batches=1)
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 
 from svr_lightning.metrics import ConfidenceAUROC, FinalAccuracy
-from svr_lightning.training.gathering import combined, gather_lists
-from svr_lightning.training.logs import MAXIMA
+from svr_lightning.training.logs import MAXIMA, combined, gather_lists
 from tests import forked
 
 

@@ -1,6 +1,5 @@
 """AdamW's groups and schedule, the reference that follows the policy, the gradient's norm."""
 
-import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ from svr_lightning.training.optimizer import (
     clip_gradients,
     make_optimizer,
     parameter_groups,
-    use_rates,
 )
 from svr_lightning.training.policy import freeze_vision, load_policy, stop_token_ids
 from svr_lightning.training.reference import make_reference, mix_reference
@@ -90,26 +88,6 @@ def test_the_learning_rate_follows_the_schedule_in_every_group() -> None:
     assert rates[39] == pytest.approx(0.16875)
 
 
-def test_a_resumed_run_takes_the_rates_of_its_configuration() -> None:
-    before, its_schedule = made(total=40)
-    for _ in range(32):
-        before.step()
-        its_schedule.step()
-    model = tiny_qwen3()
-    config = OptimizerConfig(lr=1e-5, weight_decay=0.2, betas=(0.8, 0.9))
-    parts = make_optimizer(model, config, 40)
-    optimizer, scheduler = parts["optimizer"], parts["lr_scheduler"]["scheduler"]
-    optimizer.load_state_dict(before.state_dict())
-    scheduler.load_state_dict(its_schedule.state_dict())
-    use_rates(optimizer, scheduler, config)
-    for expected in (1.0, 0.88125):  # of the schedule, as above
-        assert [group["lr"] for group in optimizer.param_groups] == [1e-5 * expected] * 2
-        assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.0]
-        assert [group["betas"] for group in optimizer.param_groups] == [(0.8, 0.9)] * 2
-        optimizer.step()
-        scheduler.step()
-
-
 def test_the_first_step_of_adamw_by_hand() -> None:
     # At the floor of the schedule lr is 0.05 * 2e-4 = 1e-5. A first step moves by lr against the
     # gradient's sign, and decay takes 0.1 lr of a matrix: 2 (1 - 1e-6) - 1e-5.
@@ -176,17 +154,6 @@ def test_a_bf16_mix_is_rounded_once_and_not_at_every_product() -> None:
     torch.testing.assert_close(reference.weight.double(), exact, rtol=2.0**-8, atol=allowed)
 
 
-def test_every_weight_of_a_model_is_mixed() -> None:
-    reference, policy = tiny_hybrid(seed=0), tiny_hybrid(seed=1)
-    before = copy.deepcopy(reference)
-    mix_reference(reference.requires_grad_(False), policy, 0.6)
-    for mixed, old, new in zip(
-        reference.parameters(), before.parameters(), policy.parameters(), strict=True
-    ):
-        torch.testing.assert_close(mixed.data, 0.4 * old.data + 0.6 * new.data)
-        assert not mixed.requires_grad
-
-
 @pytest.mark.parametrize("make", [tiny_qwen3, tiny_hybrid])
 def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_they_are(
     make: Callable[[], Any],
@@ -204,13 +171,6 @@ def test_a_reference_in_bf16_has_the_policys_weights_rounded_and_its_buffers_as_
         gap = completion_logprobs(reference, batch, 1.0) - completion_logprobs(policy, batch, 1.0)
     # A random walk of bf16's rounding through the layers: four weighted sums in each.
     assert 0 < gap.abs().max() < rounding(4 * len(policy.base_model.layers), scores, torch.bfloat16)
-
-
-def test_a_reference_has_the_type_of_the_policys_weights_unless_told_otherwise() -> None:
-    policy = weight([1.0 + 2.0**-20])
-    reference: Any = make_reference(policy, ReferenceConfig())
-    assert torch.equal(reference.weight, policy.weight)
-    assert not reference.weight.requires_grad
 
 
 # --- the policy that they act on --------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Every form a data set comes in, and every fault it may have."""
 
 import csv
-import gzip
 import json
 import logging
 import re
@@ -45,12 +44,6 @@ def write_json(path: Path) -> Path:
     return path
 
 
-def write_gzip(path: Path) -> Path:
-    with gzip.open(path, "wt", encoding="utf-8") as file:
-        file.write("\n\n".join(json.dumps(row) for row in ROWS))
-    return path
-
-
 def write_parquet(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
     arrow = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet").write_table(arrow.Table.from_pylist(rows), path)
@@ -75,7 +68,10 @@ def error_of(source: DataSource, on_bad_row: Any = "error") -> str:
         ("rows.json", write_json),
         ("rows.jsonl", lambda path: write_lines(path, ROWS)),
         ("rows.JSONL", lambda path: write_lines(path, ["", *ROWS, "  "])),
-        ("rows.jsonl.gz", write_gzip),
+        (
+            "marked.jsonl",
+            lambda path: write_lines(path, ["\ufeff" + json.dumps(ROWS[0]), *ROWS[1:]]),
+        ),
         ("rows.parquet", write_parquet),
     ],
 )
@@ -109,21 +105,6 @@ def test_csv_rows_are_under_a_header_and_faults_name_their_line(tmp_path: Path) 
     assert (one.payload["nums"], one.reference) == ([3, 5, 8], "16")
 
 
-def test_an_interval_in_a_csv_cell_stays_text_and_a_list_of_texts_does_not(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text('problem,answer\nWhich interval?,"[1, 2]"\nWhich two?,"[""3"", ""4""]"\n')
-    problems = load_problems(DataSource(name="own", task="math", path=str(path)))
-    assert [problem.reference for problem in problems] == ["[1, 2]", "3,4"]
-
-
-def test_a_mapped_column_is_read_before_others_that_the_task_knows(tmp_path: Path) -> None:
-    row = {"problem": "old", "question": "older", "mine": "new", "answer": "1", "fixed": "2"}
-    path = write_lines(tmp_path / "rows.jsonl", [row])
-    columns = {"question": "mine", "final_answer": "fixed"}
-    (one,) = load_problems(DataSource(name="own", task="math", path=str(path), columns=columns))
-    assert (one.question, one.reference) == ("new", "2")
-
-
 def test_columns_may_have_names_of_their_own(tmp_path: Path) -> None:
     rows = [{"problem_text": row["question"], "answer": row["answer"]} for row in ROWS]
     path = write_lines(tmp_path / "rows.jsonl", rows)
@@ -131,12 +112,6 @@ def test_columns_may_have_names_of_their_own(tmp_path: Path) -> None:
     assert [p.question for p in problems] == [row["question"] for row in ROWS]
     said = error_of(gsm8k(path, columns={"question": "text"}))
     assert "rows.jsonl:1: missing column 'text', which columns.question names" in said
-
-
-def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(ROWS[0]).encode() + b"\r\n")
-    assert load_problems(gsm8k(path))[0].id == "a"
 
 
 def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path: Path) -> None:
@@ -151,16 +126,8 @@ def test_a_folder_gives_the_files_named_for_the_split_in_order_of_name(tmp_path:
         ("toy/1", "4"),
     ]
     assert len(load_problems(gsm8k(tmp_path, split="test"))) == 3
+    assert len(load_problems(gsm8k(tmp_path, subset="data", split="test"))) == 3
     assert 'Unknown split "dev". Should be one of ' in error_of(gsm8k(tmp_path, split="dev"))
-
-
-def test_subset_is_a_sub_folder_of_a_folder(tmp_path: Path) -> None:
-    write_lines(tmp_path / "main" / "train.jsonl", ROWS[:1])
-    write_lines(tmp_path / "socratic" / "train.jsonl", ROWS)
-    assert len(load_problems(gsm8k(tmp_path, subset="main"))) == 1
-    assert "/other doesn't contain any data files. Check the files" in error_of(
-        gsm8k(tmp_path, subset="other")
-    )
 
 
 def test_the_embedded_problems_load_by_split() -> None:
@@ -220,19 +187,6 @@ def test_a_hub_data_set_is_asked_for_by_name_split_and_revision(
     }, "and never trust_remote_code"
 
 
-def test_an_unreachable_hub_is_one_line_that_says_what_was_tried(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    message = error_of(DataSource(name="g", task="gsm8k", path="nobody/no-such-set", subset="main"))
-    assert (
-        "load_dataset('nobody/no-such-set', name='main', split='train', revision=None)" in message
-    )
-    assert "raised ConnectionError: Couldn't reach 'nobody/no-such-set' on the Hub" in message
-    assert message.endswith("or use a local copy")
-
-
 @pytest.mark.parametrize("path", ["./missing", "data/missing.jsonl", "/a/b/c", "a/b/c", "x\0y"])
 def test_a_path_that_can_be_no_hub_id_is_reported_without_asking_the_hub(
     path: str, monkeypatch: pytest.MonkeyPatch
@@ -246,16 +200,8 @@ def test_a_path_that_can_be_no_hub_id_is_reported_without_asking_the_hub(
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("question,answer\n")
-    assert "rows.txt is none of .json, .jsonl, .jsonl.gz, .parquet, .csv" in error_of(
+    assert "rows.txt is none of .json, .jsonl, .parquet, .csv" in error_of(
         gsm8k(tmp_path / "rows.txt")
-    )
-    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b"{}" * 99)[:-9])
-    assert "cannot read cut.jsonl.gz: Compressed file ended" in error_of(
-        gsm8k(tmp_path / "cut.jsonl.gz")
-    )
-    (tmp_path / "no.jsonl.gz").write_bytes(b"plain text")
-    assert "cannot read no.jsonl.gz: Not a gzipped file" in error_of(
-        gsm8k(tmp_path / "no.jsonl.gz")
     )
     (tmp_path / "empty").mkdir()
     assert "/empty doesn't contain any data files" in error_of(gsm8k(tmp_path / "empty"))
@@ -352,7 +298,7 @@ def test_what_save_to_disk_wrote_is_read_by_split(tmp_path: Path) -> None:
     assert message.endswith("split 'dev' is none of train, test")
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.parquet", "rows.jsonl.gz"])
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.parquet"])
 def test_a_pointer_of_git_lfs_is_named_with_its_cure(tmp_path: Path, name: str) -> None:
     file = tmp_path / "data" / name
     file.parent.mkdir()
@@ -367,11 +313,6 @@ def test_a_csv_row_with_more_cells_than_the_header_is_refused(tmp_path: Path) ->
     assert "quote cells with a comma" in error_of(gsm8k(tmp_path / "rows.csv"))
 
 
-def test_nan_in_a_column_nobody_reads_is_no_fault(tmp_path: Path) -> None:
-    rows = [{**row, "score": NAN} for row in ROWS[1:]]
-    assert len(load_problems(gsm8k(write_parquet(tmp_path / "rows.parquet", rows)))) == 2
-
-
 @pytest.mark.parametrize("cluster", [NAN, None, "", "  "], ids=str)
 def test_rows_without_a_cluster_are_not_one_cluster(tmp_path: Path, cluster: Any) -> None:
     rows = [{**row, "cluster": cluster} for row in ROWS]
@@ -379,24 +320,11 @@ def test_rows_without_a_cluster_are_not_one_cluster(tmp_path: Path, cluster: Any
     assert [problem.cluster for problem in problems] == [None, None, None]
 
 
-def test_only_the_first_five_bad_rows_are_listed(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "rows.jsonl", [ROWS[0]] + [{"question": "q"}] * 7)
-    message = error_of(gsm8k(path))
-    assert "7 of 8 rows cannot be used" in message
-    assert re.findall(r"rows\.jsonl:(\d+)", message) == ["2", "3", "4", "5", "6"]
-    assert "; and 2 more." in message
-
-
 def test_repeated_ids_are_an_error_even_where_bad_rows_are_skipped(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rows.jsonl", [ROWS[0], ROWS[1], ROWS[0]])
     message = error_of(gsm8k(path), "skip")
     assert "1 rows repeat an id: rows.jsonl:3 has the id 'a' of rows.jsonl:1" in message
-
-
-def test_a_source_without_usable_rows_is_an_error(tmp_path: Path) -> None:
     assert "there are no rows in it" in error_of(gsm8k(write_lines(tmp_path / "a.jsonl", [])))
-    bad = gsm8k(write_lines(tmp_path / "b.jsonl", [{"nums": [1]}]))
-    assert "No row is left: check the task, and name the columns" in error_of(bad, "skip")
 
 
 @pytest.mark.parametrize(
@@ -458,7 +386,7 @@ def test_the_fingerprint_follows_content_and_order(tmp_path: Path) -> None:
     problems = load_problems(gsm8k(write_lines(tmp_path / "rows.jsonl", ROWS)))
     digest = problems_digest(problems)
     assert re.fullmatch("[0-9a-f]{64}", digest)
-    assert digest == problems_digest(load_problems(gsm8k(write_gzip(tmp_path / "r.jsonl.gz"))))
+    assert digest == problems_digest(load_problems(gsm8k(write_json(tmp_path / "r.json"))))
     assert digest != problems_digest(problems[::-1])
     assert digest != problems_digest(problems[:2])
 

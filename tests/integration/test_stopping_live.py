@@ -74,25 +74,3 @@ def test_live_inference_stops_where_the_replay_does(
         assert live.stopped_early == outcome.stopped_early[row]
         assert live.signals == recorded.signals[: live.observed]
         assert [t.text for t in live.turns] == [t.text for t in recorded.turns[: live.observed]]
-
-
-def test_the_recordings_have_what_every_rule_reads(
-    recordings: dict[str, list[SampleRecord]],
-) -> None:
-    for name, records in recordings.items():
-        turns = [turn for record in records for turn in record.turns]
-        assert len(turns) == len(PROBLEMS) * TURNS
-        assert {turn.verdict is None for turn in turns} == {name == "grpo_mt"}
-        for turn in turns:
-            assert turn.completion_logprob is not None
-            assert (turn.answer_logprob is None) is (turn.answer is None)
-            assert (turn.answer_group == 0) is (COUNTDOWN.answer_form(turn.answer or "") is None)
-        assert len({turn.completion_logprob for turn in turns}) > 4  # they tell turns apart
-
-
-def test_rules_that_read_a_self_check_do_not_apply_where_there_is_none(
-    engine: TransformersEngine, recordings: dict[str, list[SampleRecord]]
-) -> None:
-    assert run(engine, "grpo_mt", stop=OF_A_SELF_CHECK) == recordings["grpo_mt"]
-    (table,) = turn_tables(recordings["grpo_mt"]).values()
-    assert replay(table, OF_A_SELF_CHECK, TURNS).observed.tolist() == [TURNS] * len(PROBLEMS)

@@ -14,7 +14,7 @@ from svr_lightning.core.parsing import parse_self_check, self_check_format_score
 from svr_lightning.core.types import Verdict
 from svr_lightning.errors import ConfigError
 from svr_lightning.tasks import get_task
-from svr_lightning.training.policy import _embedded_folder
+from tests.commands import ROOT
 
 ROWS = [
     {"question": "What is 12 + 30?", "answer": "42"},
@@ -58,7 +58,7 @@ def test_a_task_whose_references_are_no_answers_is_refused(file: Path) -> None:
 
 
 def test_a_language_model_is_taught_on_them(file: Path, tmp_path: Path) -> None:
-    model = _embedded_folder("embedded:arithmetic-tiny")
+    model = str(ROOT / "svr_lightning" / "tiny" / "arithmetic_policy")
     words = ["--rows", str(file), "--task", "math", "--model", model, "--rate", "1e-3"]
     losses = command.main([*words, "--out", str(tmp_path / "taught"), "--steps", "12"])
     assert losses[-1] < losses[0]
