@@ -41,11 +41,10 @@ class HFExport(Callback):
         if not trainer.interrupted and not trainer.fast_dev_run:
             self.export(trainer, pl_module, Path(trainer.default_root_dir))
 
-    def export(self, trainer: Any, pl_module: Any, root: Path) -> Path:
+    def export(self, trainer: Any, pl_module: Any, root: Path) -> None:
         """Write ``root/policy`` with the weights that the module has, on one rank."""
         if trainer.is_global_zero:
             export_policy(pl_module, root, exported_weights(pl_module.policy, self.dtype))
-        return root / "policy"
 
 
 def exported_weights(model: Any, dtype: str) -> dict[str, torch.Tensor]:

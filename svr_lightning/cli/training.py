@@ -14,7 +14,6 @@ import yaml
 from jsonargparse import ArgumentError, Namespace, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import (
     LightningArgumentParser,
     LightningCLI,
@@ -151,7 +150,8 @@ class CommandTrainer(SVRTrainer):
         self.limit_test_batches = 0
         self.test(model, datamodule=datamodule, ckpt_path=ckpt_path)  # loads the weights
         folder = Path(out or Path(self.default_root_dir) / "export")
-        rank_zero_info(f"policy: {exporters[0].export(self, model, folder)}")
+        exporters[0].export(self, model, folder)
+        rank_zero_info(f"policy: {folder / 'policy'}")
 
 
 class SVRCommandLine(LightningCLI):
@@ -312,28 +312,21 @@ class SVRCommandLine(LightningCLI):
         """Configuration files and flags win over the hyperparameters in a checkpoint."""
 
 
-def _checkpoints(trainer: Trainer) -> list[Path]:
+def _checkpoints(trainer: SVRTrainer) -> list[Path]:
     """The checkpoints that ``last`` may mean: files, or folders of a sharded strategy."""
     return [
         path
-        for callback in trainer.checkpoint_callbacks
-        if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None
+        for saver in trainer.savers
         for path in sorted(
-            Path(callback.dirpath).glob(
-                f"{callback.CHECKPOINT_NAME_LAST}*{callback.FILE_EXTENSION}"
-            )
+            Path(str(saver.dirpath)).glob(f"{saver.CHECKPOINT_NAME_LAST}*{saver.FILE_EXTENSION}")
         )
     ]
 
 
-def best_checkpoint(trainer: Trainer) -> str:
-    """The best checkpoint by a monitored metric, as the run's last checkpoint names it.
-
-    Raises:
-        ConfigError: if no callback monitors a metric, or there is no such checkpoint.
-    """
-    for callback in trainer.checkpoint_callbacks:
-        if not isinstance(callback, ModelCheckpoint) or callback.monitor is None:
+def best_checkpoint(trainer: SVRTrainer) -> str:
+    """The best checkpoint by a monitored metric, as the run's last checkpoint names it."""
+    for callback in trainer.savers:
+        if callback.monitor is None:
             continue
         for last in filter(Path.exists, _checkpoints(trainer)):
             try:

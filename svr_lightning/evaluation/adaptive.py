@@ -14,11 +14,6 @@ def trajectory_record(trajectory: Trajectory, dataset: str, grader: str = "paper
 
     Without a reference ``correct`` is null. A turn that cannot be graded counts as wrong and says
     why in ``grading_error``.
-
-    Args:
-        trajectory: what :func:`~svr_lightning.recipes.dialogues.chain` returned.
-        dataset: its name in the record.
-        grader: name of the grader.
     """
     problem, end = trajectory.problem, trajectory.ending
     assert end is not None, "nodes of trees are not evaluated"

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.utilities import rank_zero_info
+
 from svr_lightning.analysis.records import SampleRecord, unique
 from svr_lightning.analysis.results import (
     Journal,
@@ -105,7 +107,7 @@ class Evaluator:
         step: int = 0,
         fingerprint: str | None = None,
         every_turn: bool = False,
-    ) -> str | None:
+    ) -> None:
         """Begin an evaluation, or continue an interrupted one.
 
         Args:
@@ -115,24 +117,19 @@ class Evaluator:
                 records.
             every_turn: also record the turns after a stop, up to T_max, for replays of other
                 rules. Results do not count them.
-
-        Returns:
-            One line about the work of an earlier start; None if there is none.
         """
         self.records, self.step, self._every_turn = [], step, every_turn
         self._folder = folder = self.root / "eval" / name
         if isinstance(self.engine, OpenAIEngine):
-            path = folder / ANSWERS
-            self._journal = self.engine.journal = AnswerJournal(path)
-            kept = len(self._journal.entries)
-            found = f"continuing with {kept} answers in {path}; remove it to start over"
-            return found if kept else None
-        if fingerprint is None:
-            return None
-        self._journal = Journal(folder / f".journal-{self.rank}.jsonl", fingerprint)
-        finished = len(self._journal.entries)
-        found = f"{folder}: continuing after {finished} problems of an earlier start"
-        return found if finished else None
+            self._journal = self.engine.journal = AnswerJournal(folder / ANSWERS)
+        elif fingerprint is not None:
+            self._journal = Journal(folder / f".journal-{self.rank}.jsonl", fingerprint)
+        if self._journal is not None and self._journal.entries:
+            what = "answers" if isinstance(self._journal, AnswerJournal) else "problems"
+            rank_zero_info(
+                f"continuing after {len(self._journal.entries)} {what} of an earlier start; "
+                f"remove {self._journal.path} to start over"
+            )
 
     def finish(self, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Gather the records of all processes and write ``eval/<name>/``; results quote ``config``.

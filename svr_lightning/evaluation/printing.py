@@ -29,11 +29,7 @@ _COLUMNS = {
 
 
 class TurnPrinter:
-    """Shows each turn as it ends, under its question: turns of several problems alternate.
-
-    Args:
-        name_problems: whether turns name their problem.
-    """
+    """Shows each turn as it ends, under its question: turns of several problems alternate."""
 
     def __init__(self, *, name_problems: bool = False) -> None:
         self._name_problems = name_problems
@@ -88,7 +84,7 @@ def print_results(file: Path) -> None:
     rows = dict(results["datasets"])
     for name, sets in averages(results["datasets"]).items():
         rows[name] = macro_average(results["datasets"], sets)
-    partial, console = False, Console()
+    console = Console()
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     cells = {
         name: [
@@ -104,10 +100,9 @@ def print_results(file: Path) -> None:
     for heading, width in zip(headings, taken, strict=True):  # only names are shortened
         table.add_column(heading, justify="right", no_wrap=True, width=width)
     for name, row in cells.items():
-        partial |= any(cell.endswith("*") for cell in row)
         table.add_row(Text(plain(name)), *row)
     console.print(table)
-    if partial:
+    if any(cell.endswith("*") for row in cells.values() for cell in row):
         console.print(Text("* average over the data sets where the metric is defined"))
     console.print(Text(f"{file.parent}: samples.jsonl, results.json"), soft_wrap=True)
 

@@ -161,14 +161,9 @@ def check(folder: Path, ranks: int | None) -> None:
 
 
 def check_resumable(checkpoint: Mapping[str, Any]) -> None:
-    """Require the optimizer, too.
-
-    Raises:
-        ConfigError: if it holds weights and counters only.
-    """
-    # The optimizer itself may lie in other files.
+    """Require the optimizer, too."""
     require(
-        "lr_schedulers" in checkpoint,
+        "lr_schedulers" in checkpoint,  # the optimizer itself may lie in other files
         "the checkpoint was saved with save_weights_only and a training cannot resume from it; "
         "start from the exported policy/ with model.policy.path",
     )
@@ -178,9 +173,6 @@ def check_adapters(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse adapters of other settings (alpha shows in no weight) or of another base model.
 
     ``own`` are :func:`~svr_lightning.training.policy.adapter_facts` of the run.
-
-    Raises:
-        ConfigError: if they differ.
     """
     settings = own.get("lora")
     require(

@@ -202,8 +202,19 @@ class SVRDataModule(LightningDataModule):
         )
         return _loader(problems, order, self.problems_per_rollout // ranks)
 
-    def val_dataloader(self, part: Split = "val") -> list[DataLoader[Problem]]:
+    def val_dataloader(self) -> list[DataLoader[Problem]]:
         """One loader for each source."""
+        return self._evaluation_loaders("val")
+
+    def test_dataloader(self) -> list[DataLoader[Problem]]:
+        """One loader for each source."""
+        return self._evaluation_loaders("test")
+
+    def predict_dataloader(self) -> list[DataLoader[Problem]]:
+        """One loader, for the only source."""
+        return self._evaluation_loaders("predict")
+
+    def _evaluation_loaders(self, part: Split) -> list[DataLoader[Problem]]:
         rank, ranks = self.shard
         loaders = []
         for source, problems in zip(self.sources[part], self.problems(part), strict=True):
@@ -218,14 +229,6 @@ class SVRDataModule(LightningDataModule):
             )
             loaders.append(_loader(problems, share, self.eval_batch_size or len(share)))
         return loaders
-
-    def test_dataloader(self) -> list[DataLoader[Problem]]:
-        """One loader for each source."""
-        return self.val_dataloader("test")
-
-    def predict_dataloader(self) -> list[DataLoader[Problem]]:
-        """One loader, for the only source."""
-        return self.val_dataloader("predict")
 
     def _load(self, part: Split, source: DataSource) -> list[Problem]:
         if part == "predict" and self.questions:

@@ -50,14 +50,8 @@ from svr_lightning.training.sources import DataSource, problems_digest
 class PolicyModule(LightningModule):
     """A policy, the engine that serves it, and its evaluation in Lightning's loops.
 
-    With a server as engine there is no policy in this process.
-
-    Args:
-        policy: which model, and how it is prompted.
-        recipe: whose prompts and self-checks the policy uses.
-        evaluation: how it is run.
-        engine: what samples; None chooses by the policy's device.
-        seed: of every random draw.
+    With a server as engine there is no policy in this process. For the arguments see
+    :class:`~svr_lightning.training.module.SVRModule`.
     """
 
     policy: torch.nn.Module
@@ -233,14 +227,10 @@ class PolicyModule(LightningModule):
         if self.trainer.sanity_checking:
             self.evaluator.records = []
             return
-        found = self.evaluator.begin(
-            name,
-            step=self.global_step,
-            fingerprint=self.record_fingerprint(split),
-            every_turn=every_turn,
+        fingerprint = self.record_fingerprint(split)
+        self.evaluator.begin(
+            name, step=self.global_step, fingerprint=fingerprint, every_turn=every_turn
         )
-        if found:
-            rank_zero_info(found)
 
     def _solve(
         self, problems: list[Problem], source: DataSource, on_turn: OnTurn | None = None

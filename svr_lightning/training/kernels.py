@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from packaging.version import Version
 from transformers.integrations.liger import apply_liger_kernel
 
-from svr_lightning.errors import ConfigError, require
+from svr_lightning.errors import require
 
 LIGER_MODELS = ("qwen3", "qwen3_5_text")
 """Architectures whose RMSNorm and SwiGLU (and, for Qwen3, rotary embedding) liger-kernel replaces
@@ -19,19 +19,19 @@ SAFE_TRITON = (3, 7, 1)
 """First release since 3.4 whose gradients of gated linear attention are right on Hopper."""
 
 
-def use_kernels(model: Any, liger: bool | None, device: str, *, trains: bool = True) -> None:
+def use_kernels(model: Any, liger: bool, device: str, *, trains: bool = True) -> None:
     """Patch the model in place with the kernels that this machine has for it, and log which ones.
 
     ``liger`` is that of :class:`PolicyConfig`, ``device`` the type that will run the model. Where
-    nothing ``trains``, slow or wrong kernels are warned of: with vLLM the model computes nothing.
+    nothing ``trains``, slow kernels are warned of: with vLLM the model computes nothing.
 
     Raises:
-        ConfigError: if ``liger`` is True and cannot be, or a training would be slow or wrong.
+        ConfigError: if a training would be slow or wrong.
     """
-    config = model.config.get_text_config()
     installed = find_spec("liger_kernel") is not None and find_spec("triton") is not None
+    known = model.config.get_text_config().model_type in LIGER_MODELS
     used = []
-    if chooses_liger(liger, model_type=config.model_type, device=device, installed=installed):
+    if liger and device == "cuda" and known and installed:
         # Its fused losses would replace the model's forward, which the engine needs for scores.
         changes = {"fused_linear_cross_entropy": False, "cross_entropy": False}
         apply_liger_kernel(model, changes)
@@ -74,21 +74,3 @@ def cuda_kernels(model: Any, *, trains: bool = True) -> list[str]:
     tilelang = "off" if os.environ.get("FLA_TILELANG") == "0" else "as it chooses"
     fla = f"flash-linear-attention {version('fla-core')} on Triton {triton}, TileLang {tilelang}"
     return [*used, fla]
-
-
-def chooses_liger(wanted: bool | None, *, model_type: str, device: str, installed: bool) -> bool:
-    """Whether liger-kernel is used; a ConfigError if it is wanted and cannot be."""
-    if wanted is False:
-        return False
-    obstacle = None
-    if model_type not in LIGER_MODELS:
-        obstacle = f"the architecture {model_type!r} is none of {', '.join(LIGER_MODELS)}"
-    elif device != "cuda":
-        obstacle = f"its kernels need CUDA and this run computes on {device!r}"
-    elif not installed:
-        obstacle = "liger-kernel and triton are not both installed; pip install liger-kernel"
-    if wanted and obstacle:
-        raise ConfigError(
-            f"model.policy.liger=true cannot be: {obstacle}; or set model.policy.liger=null"
-        )
-    return obstacle is None

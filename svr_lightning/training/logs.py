@@ -30,11 +30,7 @@ T = TypeVar("T")
 class CSVLog(Logger):
     """Writes every logged value as ``step,key,value`` lines, flushed at once.
 
-    Long format: columns never change, so written rows are never changed, and a resumed run only
-    drops the rows after its checkpoint.
-
-    Args:
-        folder: where ``metrics.csv`` goes.
+    Written rows are never changed, and a resumed run only drops those after its checkpoint.
     """
 
     def __init__(self, folder: str | Path) -> None:

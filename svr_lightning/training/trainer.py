@@ -43,10 +43,6 @@ class RolloutFetcher(Fetcher):
 
     Resuming is lazy: Lightning sets ``fetched`` after it made the iterator, so the problems that
     the checkpoint already covers are skipped when the first rollout is requested.
-
-    Args:
-        collect: from problems to a rollout.
-        interrupted: whether the run is to end before the next one.
     """
 
     def __init__(
@@ -176,7 +172,7 @@ class RolloutFitLoop(FitLoop):
             )
 
     def on_run_end(self) -> None:
-        """Save ``last`` at the end of the run: Lightning would keep any earlier save."""
+        """Save ``last``."""
         for saver in self.trainer.savers:
             save_at_the_end(saver, self.trainer.global_step)
         super().on_run_end()

@@ -38,12 +38,6 @@ def test_the_sets_have_the_papers_limits(name: str, wanted: tuple[str, ...]) -> 
     assert limits == {dataset: LIMITS[dataset] for dataset in wanted}
 
 
-def test_a_set_is_the_same_rows_wherever_it_is_named() -> None:
-    trained = [s for run in ("countdown", "gsm8k", "math") for s in sets(f"{run}.yaml")]
-    assert sets("eval/all7.yaml") == trained
-    assert sets("eval/math5.yaml") == [s for s in trained if s["name"] in MATH_5]
-
-
 def evaluate(tmp_path: Path, *layers: str, **settings: Any) -> Path:
     shipped = ("eval/all7.yaml", "hardware/cpu_smoke.yaml", *layers)
     paths = [*(CONFIGS / layer for layer in shipped), ROOT / "tests" / "real_rows.yaml"]

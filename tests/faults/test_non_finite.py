@@ -32,10 +32,11 @@ def fit(folder: Path, *callbacks: Callback) -> None:
 
 
 class Strike(Callback):
-    """Does something before the second step to its first micro-batch; notes what was."""
+    """Does something before the second step to its first micro-batch; notes what was and is."""
 
     def __init__(self, fault: Fault) -> None:
         self.before: dict[str, Any] = {}
+        self.after: dict[str, Any] = {}
         self.batch_problems: list[str] = []
         self.step_problems: list[str] = []
         self._fault = fault
@@ -48,13 +49,6 @@ class Strike(Callback):
         self.before = state(trainer, pl_module)
         self.batch_problems = list(dict.fromkeys(batch.group_ids))
         self.step_problems = [group.problem.id for group in pl_module.groups]
-
-
-class AtEnd(Callback):
-    """What is left when the run ends with an error."""
-
-    def __init__(self) -> None:
-        self.after: dict[str, Any] = {}
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self.after = state(trainer, pl_module)
@@ -98,14 +92,14 @@ def infinite_gradient(model: SVRModule, batch: TrainBatch) -> None:
 def test_the_step_and_its_problems_are_named_and_nothing_is_updated(
     tmp_path: Path, fault: Fault, what: str
 ) -> None:
-    strike, end = Strike(fault), AtEnd()
+    strike = Strike(fault)
     message = f"the {what} of optimizer step 2 is not finite; stopped before the update"
     with pytest.raises(RuntimeError, match=message) as error:
-        fit(tmp_path, strike, end)
+        fit(tmp_path, strike)
     named = strike.batch_problems if what == "loss" else strike.step_problems
     assert f"Problems: {', '.join(named)}. The last checkpoint is intact" in str(error.value)
     assert len(strike.step_problems) == 2
     assert strike.before["step"] == 1
     found: list[str] = []
-    compare("state", strike.before, end.after, found)
+    compare("state", strike.before, strike.after, found)
     assert found == []

@@ -6,14 +6,11 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.replay import replay
-from svr_lightning.analysis.results import Journal
 from svr_lightning.core.prompts import first_turn_messages
 from svr_lightning.core.stopping import (
     Confident,
@@ -39,7 +36,6 @@ from tests.scripted import (
     ORDERS,
     PROBLEMS,
     RENDERER,
-    STEP,
     at_places,
     countdown,
     evaluator,
@@ -331,31 +327,6 @@ def test_the_output_says_when_no_turn_states_a_self_check() -> None:
         warn_of_missing_self_checks(records_of([*records, *one]))
 
 
-def test_problems_finish_from_the_start_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[set[str]] = []
-    finished: list[SampleRecord] = []
-    seen: set[str] = set()
-    append = Journal.append
-
-    def note(problem: Problem, _turn: Any) -> None:
-        seen.add(problem.id)
-
-    def add(journal: Journal, record: SampleRecord) -> None:
-        append(journal, record)
-        finished.append(record)
-        started.append(set(seen))
-
-    monkeypatch.setattr(Journal, "append", add)
-    engine = at_places(moody, MANY, samples=1)
-    engine.max_batch = 4
-    first = evaluator(engine, max_turns=3, root=tmp_path)
-    assert first.begin("toy", step=STEP, fingerprint="f") is None
-    records = first.solve(MANY, "toy", on_turn=note)
-    # Four trajectories at a time: no more than four are started and not yet ended.
-    assert max(len(known) - index for index, known in enumerate(started)) == 4
-    assert sorted(r.id for r in finished) == sorted(r.id for r in records)
-
-
 def test_fresh_turns_are_independent_samples_of_the_first_prompt() -> None:
     """Turn 2 doubts, turn 3 is sure. No turn sees what came before; each has its own draw."""
     engine = at_places(opinionated)
@@ -364,6 +335,8 @@ def test_fresh_turns_are_independent_samples_of_the_first_prompt() -> None:
     first = RENDERER.prompt_ids(first_turn_messages(get_task("countdown"), PROBLEMS[0]))
     assert [request.prompt_ids for request in engine.requests] == [first] * 3
     assert len({request.seed for request in engine.requests}) == 3
+    with pytest.raises(ConfigError, match="fresh_turns at temperature=0: all turns would be the"):
+        EvaluationConfig(fresh_turns=True)
 
 
 def test_a_single_turn_recipe_has_fresh_turns_until_a_rule_without_a_self_check_stops() -> None:
@@ -374,8 +347,3 @@ def test_a_single_turn_recipe_has_fresh_turns_until_a_rule_without_a_self_check_
     assert [len(one.turns) for one in alone.solve(PROBLEMS[:1], "toy")] == [1]
     fresh = evaluator(engine, rule=twice, recipe=GRPO(), fresh_turns=True)
     assert [one.returned_turn for one in fresh.solve(PROBLEMS[:1], "toy")] == [3]
-
-
-def test_fresh_turns_need_a_temperature() -> None:
-    with pytest.raises(ConfigError, match="fresh_turns at temperature=0: all turns would be the"):
-        EvaluationConfig(fresh_turns=True)

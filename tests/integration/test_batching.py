@@ -45,24 +45,6 @@ def test_a_batch_is_padded_on_the_right_and_points_at_what_predicts_each_token()
     assert (batch.weight, batch.group_ids, len(batch)) == (0.5, ("g", "g"), 2)
 
 
-def test_the_mask_covers_the_completion_from_its_first_token_to_its_end_and_no_prompt() -> None:
-    samples = rollout()
-    batch = batch_of(samples, weight=1.0)
-    assert batch.mask.sum(dim=1).tolist() == [len(s.completion_ids) for s in samples]
-    for row, each in enumerate(samples):
-        following = batch.logit_positions[batch.rows == row] + 1
-        assert tuple(batch.input_ids[row][following].tolist()) == each.completion_ids
-    assert batch.rows.tolist() == batch.mask.nonzero()[:, 0].tolist()
-
-
-def test_a_batch_moves_as_a_whole_and_keeps_what_is_no_tensor() -> None:
-    batch = batch_of(rollout(), weight=0.25)
-    moved = batch.to("meta")
-    assert isinstance(moved, TrainBatch)
-    assert {moved.input_ids.device.type, moved.advantages.device.type} == {"meta"}
-    assert (moved.weight, moved.group_ids) == (0.25, batch.group_ids)
-
-
 # --- splitting --------------------------------------------------------------------------------
 
 
@@ -80,26 +62,6 @@ def test_every_sequence_weighs_the_same_however_a_step_is_split(accumulate: int)
         assert batch.weight / accumulate == pytest.approx(1 / 8, rel=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "count", "sizes"),
-    [
-        # One micro-batch pads all to 9; of two, 4 x 2 = 8 and 2 x 9 = 18 beat 3 x 2 and 3 x 9.
-        ([1, 1, 2, 2, 9, 9], 1, [6]),
-        ([1, 1, 2, 2, 9, 9], 2, [4, 2]),
-        # Equal lengths come out in equal counts, or as near as they can.
-        ([3] * 7, 3, [3, 3, 1]),
-        # 9 by itself sets the bound; every run keeps a sequence, though one would hold all five.
-        ([1, 1, 1, 1, 1, 9], 6, [1, 1, 1, 1, 1, 1]),
-    ],
-)
-def test_a_step_is_cut_where_its_largest_micro_batch_is_smallest(
-    lengths: list[int], count: int, sizes: list[int]
-) -> None:
-    runs = balanced_split(lengths, count)
-    assert [run.stop - run.start for run in runs] == sizes
-    assert [run.start for run in runs] == [0, *(run.stop for run in runs[:-1])]
-
-
 def test_no_other_cut_makes_the_largest_micro_batch_smaller() -> None:
     rng = random.Random(0)
     for _ in range(300):
@@ -112,6 +74,7 @@ def test_no_other_cut_makes_the_largest_micro_batch_smaller() -> None:
             for cut in [(0, *inner, size)]
         )
         runs = balanced_split(lengths, count)
+        assert [run.start for run in runs] == [0, *(run.stop for run in runs[:-1])]
         assert max(lengths[r.stop - 1] * (r.stop - r.start) for r in runs) == min(every)
 
 

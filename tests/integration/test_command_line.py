@@ -297,7 +297,7 @@ def monitored(folder: Path, **saved: Any) -> Any:
     """A trainer whose last checkpoint recorded ``saved`` of its monitoring callback."""
     callback = ModelCheckpoint(folder, monitor="accuracy", mode="max", save_last=True)
     torch.save({"callbacks": {callback.state_key: saved}}, folder / "last.ckpt")
-    return SimpleNamespace(checkpoint_callbacks=[callback], default_root_dir=str(folder))
+    return SimpleNamespace(savers=[callback], default_root_dir=str(folder))
 
 
 def test_the_best_checkpoint_is_the_one_that_the_run_recorded(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Which kernels a model gets, and what is logged of them."""
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,40 +10,18 @@ import torch
 
 from svr_lightning.errors import ConfigError
 from svr_lightning.training import kernels
-from svr_lightning.training.kernels import LIGER_MODELS, chooses_liger, cuda_kernels
+from svr_lightning.training.kernels import LIGER_MODELS, cuda_kernels, use_kernels
 from tests.models import tiny_hybrid, tiny_qwen3
 
 
-def chosen(wanted: bool | None, **changes: Any) -> bool:
-    settings = {"model_type": "qwen3", "device": "cuda", "installed": True}
-    return chooses_liger(wanted, **{**settings, **changes})
-
-
-@pytest.mark.parametrize("model_type", LIGER_MODELS)
-def test_liger_is_taken_on_cuda_where_it_is_installed_unless_it_is_not_wanted(
-    model_type: str,
-) -> None:
-    assert chosen(None, model_type=model_type)
-    assert chosen(True, model_type=model_type)
-    assert not chosen(False, model_type=model_type)
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"device": "cpu"}, "need CUDA and this run computes on 'cpu'"),
-        ({"installed": False}, "not both installed; pip install liger-kernel"),
-        ({"model_type": "gpt2"}, "'gpt2' is none of qwen3, qwen3_5_text"),
-    ],
-)
-def test_where_liger_cannot_be_it_is_left_out_or_refused_with_the_reason(
-    changes: dict[str, Any], reason: str
-) -> None:
-    assert not chosen(None, **changes)
-    assert not chosen(False, **changes)
-    with pytest.raises(ConfigError, match=reason) as error:
-        chosen(True, **changes)
-    assert "\n" not in str(error.value)
+def test_a_cpu_is_given_no_kernels_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    for model in (tiny_qwen3(), tiny_hybrid()):
+        before = str(model)
+        with caplog.at_level(logging.INFO):
+            use_kernels(model, True, "cpu")
+        assert str(model) == before
+        assert caplog.messages == ["kernels on cpu: torch"]
+        caplog.clear()
 
 
 # Linear attention and attention on CUDA
@@ -66,6 +45,24 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     before = torch.backends.cuda.cudnn_sdp_enabled()
     yield cuda_kernels_with
     torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def test_liger_is_taken_where_it_is_installed_unless_it_is_not_wanted(
+    gpu: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu("3.7.1")
+    monkeypatch.setattr(kernels, "version", lambda _: "3.7.1")
+    patched: list[str] = []
+    monkeypatch.setattr(
+        kernels, "apply_liger_kernel", lambda model, _: patched.append(model.config.model_type)
+    )
+    for model in (tiny_qwen3(), tiny_hybrid()):
+        use_kernels(model, False, "cuda")
+        use_kernels(model, True, "cuda")
+    assert patched == list(LIGER_MODELS)
+    monkeypatch.setattr(kernels, "LIGER_MODELS", ())
+    use_kernels(tiny_qwen3(), True, "cuda")
+    assert patched == list(LIGER_MODELS)
 
 
 def test_attention_never_plans_for_each_new_shape(gpu: Callable[..., list[str]]) -> None:

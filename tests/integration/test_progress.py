@@ -54,15 +54,6 @@ def test_a_training_shows_its_steps_in_eighty_columns(
     assert len(line) <= 80
 
 
-def test_values_without_room_are_left_out_whole() -> None:
-    with progress_line(1000, "step") as bar:
-        bar.show([f"value_{n} 0.12" for n in range(9)], 100)
-        line = str(bar)
-    assert line.startswith("step 100/1000, 00:")
-    assert len(line) <= 80
-    assert line.endswith(" 0.12")
-
-
 def test_the_time_left_does_not_rise_between_two_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress_line(10, "step") as bar:
         now = bar.start_t

@@ -4,15 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.profilers import SimpleProfiler
 
-from svr_lightning.engines.transformers import TransformersEngine
 from svr_lightning.training.logs import CSVLog
-from svr_lightning.training.serving import PolicyEngine
 from tests.commands import logged
-from tests.models import tiny_qwen3
 from tests.small_fit import data, module, trainer
 
 
@@ -44,36 +39,3 @@ def test_a_training_logs_its_speed(tmp_path: Path) -> None:
         assert learned == pytest.approx(seen.learned[step - 1])
         assert 0.1 < values["memory/peak"][step] < 64
     assert values["memory/peak"][2] >= values["memory/peak"][1]
-
-
-@pytest.fixture
-def gpu_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, on a machine whose GPU always has work for three seconds."""
-    clock = [0.0]
-
-    def wait() -> None:
-        clock[0] += 3
-
-    monkeypatch.setattr(torch.cuda, "synchronize", wait)
-    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    return clock
-
-
-def test_a_sync_on_a_gpu_takes_from_the_end_of_earlier_work_to_its_own_end(
-    gpu_clock: list[float],
-) -> None:
-    sizes = {"stop_token_ids": (), "max_model_len": 512}
-    serving = PolicyEngine(tiny_qwen3(), TransformersEngine(), device_type="cuda", **sizes)
-    with serving.sampling(0) as seconds:
-        assert (seconds, gpu_clock) == (3, [6])
-
-
-# Profilers
-
-
-def test_lightnings_profilers_know_the_rollout(tmp_path: Path) -> None:
-    simple = SimpleProfiler(dirpath=tmp_path, filename="simple")
-    trainer(tmp_path, max_steps=1, profiler=simple).fit(module(), datamodule=data())
-    table = (tmp_path / "fit-simple.txt").read_text()
-    assert "rollout" in table
-    assert "run_training_batch" in table
