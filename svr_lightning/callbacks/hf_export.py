@@ -1,6 +1,5 @@
 """The trained policy as a folder that ``from_pretrained`` loads, with a model card."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,7 +13,6 @@ from transformers import GenerationConfig
 from svr_lightning import __version__
 from svr_lightning.analysis.averages import text_of
 from svr_lightning.analysis.operating_point import write_operating_point
-from svr_lightning.core.metrics import DEFINITIONS
 from svr_lightning.core.stopping import Confident
 from svr_lightning.engines import lora
 from svr_lightning.files import write_json
@@ -22,7 +20,6 @@ from svr_lightning.files import write_json
 SETTINGS = "svr.json"
 """In the folder of a policy: a configuration with which commands ask it as it was trained."""
 _RENDERING = ("chat_template_kwargs", "max_prompt_tokens", "max_model_len")
-_SCORES = ("accuracy", "turns", "esr", "pse", "brier")
 
 
 class HFExport(Callback):
@@ -88,24 +85,15 @@ def export_policy(pl_module: Any, root: Path, state: dict[str, torch.Tensor]) ->
         write_operating_point(folder, rule.threshold, details)
     if pl_module.run_config:
         write_json(folder / SETTINGS, _settings(pl_module.run_config))
-    after = root / "eval" / "after" / "results.json"
-    datasets = json.loads(after.read_text())["datasets"] if after.is_file() else {}
-    (folder / "README.md").write_text(model_card(pl_module, datasets), encoding="utf-8")
+    (folder / "README.md").write_text(model_card(pl_module), encoding="utf-8")
     return folder
 
 
-def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
-    """The model card: how the policy was trained, a command that runs it, and its scores."""
-    rows = [
-        ["data set", "n", *(DEFINITIONS[metric].head for metric in _SCORES)],
-        ["---"] * (len(_SCORES) + 2),
-    ]
-    for name, values in datasets.items():
-        numbers = (text_of([datasets], [name], metric) for metric in _SCORES)
-        rows.append([name.replace("|", "\\|"), str(values["n"]), *numbers])
-    scores = ["", "On held-out problems:", "", *(f"| {' | '.join(row)} |" for row in rows)]
+def model_card(pl_module: Any) -> str:
+    """The model card: how the policy was trained, and a command that runs it."""
     recipe, (max_turns, rule) = pl_module.recipe, pl_module.stop_policy
     stop = f"at the first complete turn with {rule}, or" if rule is not None else "only"
+    settings = f"--config THIS_FOLDER/{SETTINGS} " if pl_module.run_config else ""
     lines = [
         "---",
         "library_name: transformers",
@@ -120,10 +108,9 @@ def model_card(pl_module: Any, datasets: dict[str, dict[str, Any]]) -> str:
         * recipe.uses_labels,
         "",
         "```bash",
-        f"svr predict {'--config THIS_FOLDER/svr.json ' * bool(pl_module.run_config)}\\",
+        f"svr predict {settings}\\",
         "  --model.policy.path THIS_FOLDER --question '...'",
         "```",
-        *(scores if datasets else []),
         "",
     ]
     return "\n".join(lines)
