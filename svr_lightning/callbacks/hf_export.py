@@ -11,7 +11,6 @@ from lightning.pytorch import Callback
 from transformers import GenerationConfig
 
 from svr_lightning import __version__
-from svr_lightning.analysis.averages import text_of
 from svr_lightning.analysis.operating_point import write_operating_point
 from svr_lightning.core.stopping import Confident
 from svr_lightning.engines import lora
