@@ -4,15 +4,19 @@ The first claim is the primary one. The others are corrected together by Holm's 
 many intervals of 95 % leaves out the truth by chance.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from experiments.miniature import summary
 from experiments.miniature.results import FREE, Judged, common_seeds, rivals_of, within
 from experiments.miniature.rows import BY_NAME
 from experiments.miniature.summary import Floats
-from svr_lightning.analysis.intervals import decided, holm, normal_p_value
+from experiments.real.report import holm
+from svr_lightning.analysis.intervals import percentile_interval
 
 FIXED = "its best fixed budget"
 WITHIN = (140, 400)
@@ -97,6 +101,21 @@ def _claims() -> Iterator[Claim]:
 CLAIMS = tuple(_claims())
 
 
+def decided(values: Floats) -> str:
+    """Whether an estimate is ``above`` or ``below`` zero by its interval, or ``not decided``.
+
+    ``values`` are the estimate, then its resamples, like those of :func:`normal_p_value`.
+    """
+    low, high = percentile_interval(values[1:]) or (0.0, 0.0)
+    return "above" if low > 0 else "below" if high < 0 else "not decided"
+
+
+def normal_p_value(values: Floats) -> float:
+    """Two-sided p-value of "the estimate is zero", with the bootstrap's standard error."""
+    error = float(np.nanstd(values[1:]))
+    return math.erfc(abs(values[0]) / error / math.sqrt(2)) if error else float(values[0] == 0)
+
+
 def claim_entries(every: Sequence[Judged]) -> list[dict[str, Any]]:
     """Of each claim whose rows are there: its ``difference`` with ``ci95``, and two labels.
 
@@ -106,11 +125,11 @@ def claim_entries(every: Sequence[Judged]) -> list[dict[str, Any]]:
     known = {one.row.name: one for one in every}
     found = [(claim, gap) for claim in CLAIMS if (gap := _gap(claim, known)) is not None]
     p_values = [normal_p_value(gap) for _, gap in found]
-    rejected = [False, *holm(p_values[1:])] if found else []
+    adjusted = holm({str(number): p for number, p in enumerate(p_values) if number})
     entries = []
-    for number, ((claim, gap), sure) in enumerate(zip(found, rejected, strict=True)):
+    for number, (claim, gap) in enumerate(found):
         label = decided(gap)
-        corrected = (label if sure else "not decided") if number else None
+        corrected = (label if adjusted[str(number)] <= 0.05 else "not decided") if number else None
         entries.append(
             {
                 "claim": claim.words,

@@ -8,7 +8,7 @@ Shapes: N problems, C clusters, R resamples. ``cluster`` is [N] codes 0..C-1.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -88,39 +88,6 @@ def percentile_interval(values: Floats) -> list[float] | None:
     if len(defined) == 0:
         return None
     return [float(bound) for bound in np.quantile(defined, (0.025, 0.975))]
-
-
-def decided(values: Floats) -> str:
-    """Whether an estimate is ``above`` or ``below`` zero by its interval, or ``not decided``.
-
-    ``values`` are the estimate, then its resamples.
-    """
-    low, high = percentile_interval(values[1:]) or (0.0, 0.0)
-    return "above" if low > 0 else "below" if high < 0 else "not decided"
-
-
-def normal_p_value(values: Floats) -> float:
-    """Two-sided p-value of "the estimate is zero", with the bootstrap's standard error.
-
-    ``values`` are the estimate, then its resamples.
-    """
-    error = float(np.nanstd(values[1:]))
-    return math.erfc(abs(values[0]) / error / math.sqrt(2)) if error else float(values[0] == 0)
-
-
-def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
-    """Which hypotheses Holm's step-down method rejects at a family-wise error of ``level``.
-
-    Examples:
-        >>> holm([0.01, 0.04, 0.03])
-        [True, False, False]
-    """
-    rejected = [False] * len(p_values)
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        if p_values[index] > level / (len(p_values) - rank):
-            break
-        rejected[index] = True
-    return rejected
 
 
 def ratio_resamples(

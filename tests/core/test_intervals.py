@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from svr_lightning.analysis.intervals import (
-    decided,
     effective_size,
-    holm,
-    normal_p_value,
     percentile_interval,
     resample_counts,
     split_clusters,
@@ -54,22 +51,6 @@ def test_intervals_over_clusters_cover_the_truth_and_those_over_problems_do_not(
             hits[name] += low <= 0.3 <= high
     assert hits["clusters"] >= 180
     assert hits["problems"] < 150
-
-
-def test_a_difference_is_above_or_below_zero_or_not_decided() -> None:
-    spread = np.linspace(-1, 1, 101)
-    labels = [decided(np.array([mean, *(mean + spread)])) for mean in (1.0, 0.9, -0.9, -1.0)]
-    assert labels == ["above", "not decided", "not decided", "below"]
-    # An estimate of 1.96 standard errors.
-    values = np.array([1.96, *np.repeat([0.96, 2.96], 50)])
-    assert normal_p_value(values) == pytest.approx(0.05, abs=1e-4)
-    assert normal_p_value(np.zeros(9)) == 1.0
-
-
-def test_holms_method_goes_down_from_the_smallest_p_value() -> None:
-    # .01 <= .05 / 4, .013 <= .05 / 3, .026 > .05 / 2, and what follows is not rejected.
-    assert holm([0.026, 0.01, 0.04, 0.013]) == [False, True, False, True]
-    assert holm([]) == []
 
 
 def test_the_interval_of_a_proportion_is_wilsons() -> None:

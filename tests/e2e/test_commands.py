@@ -18,8 +18,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from svr_lightning.__main__ import main
 from svr_lightning.core.stopping import Confident, rule_from_config
 from tests.commands import ROOT, TINY, jsonl
-from tests.synthetic import recording
-from tests.trajectories import save
 
 SHORT = [
     *("--trainer.max_steps", "2"),
@@ -168,9 +166,9 @@ def test_an_installed_wheel_needs_no_checkout(installed: Path, tmp_path: Path) -
     run_installed("fit", "--config", "countdown_tiny", *SHORT, "--data.val", "[]", *root)
     asked = ("--model.policy.path", "run/policy", "--question", "3 5 8 = 16")
     assert "turn 1" in run_installed("predict", "--config", "countdown_tiny", *asked, *root)
-    save(tmp_path / "recorded", recording({"mine": (300, 0.6, 0.3, 0.1)}, turns=4))
-    promise = ("--max-wrong-accepted", "0.6", "--write", "run/policy")
-    assert "certificate.json" in run_installed("certify", "recorded", *promise)
+    promise = ("--max-wrong-accepted", "0.2", "--out", "certified", "--write", "run/policy")
+    log = str(ROOT / "examples" / "log.csv")
+    assert "certificate.json" in run_installed("certify", log, *promise)
     assert "usage: svr serve" in run_installed("serve", "--help")
     layers = ("--config", "gsm8k", "--config", "hardware/1gpu", "--config", "methods/murphy")
     assert "murphy.Murphy" in run_installed("fit", *layers, "--print_config")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.miniature import claims, summary
-from experiments.miniature.claims import Claim, claim_entries
+from experiments.miniature.claims import Claim, claim_entries, decided, normal_p_value
 from experiments.miniature.recordings import Answers, Seeds
 from experiments.miniature.results import FREE, Judged, pairs_of, versus
 from experiments.miniature.rows import BY_NAME
@@ -112,6 +112,16 @@ def test_the_gap_to_the_best_rival_is_measured_within_each_budget() -> None:
     assert points[140]["gap"] == {"difference": -1.0, "ci95": [-1.0, -1.0]}
     assert points[400]["ours"]["accuracy"] == 1.0
     assert points[400]["gap"]["difference"] == 0.0
+
+
+def test_a_difference_is_above_or_below_zero_or_not_decided() -> None:
+    spread = np.linspace(-1, 1, 101)
+    labels = [decided(np.array([mean, *(mean + spread)])) for mean in (1.0, 0.9, -0.9, -1.0)]
+    assert labels == ["above", "not decided", "not decided", "below"]
+    # An estimate of 1.96 standard errors.
+    values = np.array([1.96, *np.repeat([0.96, 2.96], 50)])
+    assert normal_p_value(values) == pytest.approx(0.05, abs=1e-4)
+    assert normal_p_value(np.zeros(9)) == 1.0
 
 
 def test_claims_begin_with_adaptive_inference_against_its_fixed_budgets(
