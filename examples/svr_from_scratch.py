@@ -114,10 +114,15 @@ ALIASES = {"RIGHT": "CORRECT", "WRONG": "INCORRECT"}
 PRIOR = {"CORRECT": 0.8, "INCORRECT": 0.2, "UNSURE": 0.5}  # all of them below THRESHOLD
 
 
+def final_part(text: str) -> str:
+    """What counts: all that follows the reasoning, which may quote answers and self-checks."""
+    return text.rpartition("</think>")[2]
+
+
 def parse_self_check(text: str) -> tuple[str, float]:
     """(v_t, c_t): without a valid verdict UNSURE, without a confidence the verdict's prior."""
-    block = BLOCK.search(text)
-    scope = block[1] if block else text
+    block = BLOCK.search(final_part(text))
+    scope = block[1] if block else final_part(text)
     word, number = VERDICT.search(scope), CONFIDENCE.search(scope)
     said = word[1].upper() if word else "UNSURE"
     verdict = ALIASES.get(said, said)
@@ -129,9 +134,9 @@ def parse_self_check(text: str) -> tuple[str, float]:
 
 def self_check_format(text: str) -> float:
     """r_scfmt: 1 for a complete block with both fields, 0 for a broken one, -1 for none."""
-    block = BLOCK.search(text)
+    block = BLOCK.search(final_part(text))
     if block is None:
-        return 0.0 if "<self_check>" in text.lower() else -1.0
+        return 0.0 if "<self_check>" in final_part(text).lower() else -1.0
     return 1.0 if VERDICT.search(block[1]) and CONFIDENCE.search(block[1]) else 0.0
 
 
@@ -209,7 +214,7 @@ def value(node: Any) -> Fraction:
 
 def grade(text: str, row: Row) -> bool:
     """y_t: the equation in the answer uses every number once and reaches the target."""
-    answer = re.search(r"<answer>(.*?)</answer>", text, re.DOTALL)
+    answer = re.search(r"<answer>(.*?)</answer>", final_part(text), re.DOTALL)
     left = answer[1].partition("=")[0].strip() if answer else ""
     if not re.fullmatch(r"[0-9+\-*/() ]{1,200}", left):
         return False

@@ -62,7 +62,7 @@ import re, sys
 from collections import Counter
 from pathlib import Path
 from zipfile import ZipFile
-from packaging.requirements import Requirement
+from pip._vendor.packaging.requirements import Requirement
 
 def plain(name): return re.sub("[-_.]+", "-", name).lower()
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -362,6 +363,7 @@ def run(command: str, about: str, arguments: list[str]) -> str | None:
     explained = bool({"-h", "--help"} & {*arguments})
     set_parsing_settings(docstring_parse_attribute_docstrings=explained)
     parsing = {"exit_on_error": False, "allow_abbrev": False}
+    warnings.filterwarnings("ignore", message=".*args parameter is intended.*")
     try:
         SVRCommandLine(
             command=command,

@@ -334,7 +334,6 @@ def _quieten() -> None:
 _EXPECTED = (
     # Lightning advises every module with manual optimisation to save before its step.
     "Using ModelCheckpoint with manual optimization",
-    ".*args parameter is intended.*",
     ".*does not have many workers.*",
     ".*your dataloader is not resumable.*",
     ".*Total length of .* across ranks is zero.*",

@@ -147,6 +147,8 @@ COMPLETIONS = [
     says("8+4-2", "CORRECT, INCORRECT, or UNSURE", 0.9),
     "<answer>8-(-4)-2</answer> VERDICT = RIGHT",
     "<think>8+4</think> <answer>8+4",
+    f"<think>{says('8+4-2', 'CORRECT', 0.9)}</think> <answer>8+4+2</answer> VERDICT: UNSURE",
+    "<think><self_check>VERDICT: CORRECT; CONFIDENCE: 0.9</self_check></think>",
     "<self_check>VERDICT: CORRECT; CONFIDENCE: 0.9",
     "",
 ]
@@ -157,9 +159,11 @@ def test_the_method_written_out_reads_and_grades_as_the_package_does(
     scratch: ModuleType, text: str
 ) -> None:
     row = {"id": "x", "nums": [8, 4, 2], "target": 10}
-    task, check = svr.get_task("countdown"), svr.parse_self_check(text)
+    task = svr.get_task("countdown")
+    part = text[task.read(text).check :]
+    check = svr.parse_self_check(part)
     assert scratch.parse_self_check(text) == (check.verdict, check.confidence)
-    assert scratch.self_check_format(text) == svr.self_check_format_score(text)
+    assert scratch.self_check_format(text) == svr.self_check_format_score(part)
     assert scratch.grade(text, row) == task.grade(text, task.from_row(row))
     assert scratch.task_format(text) == task.format_score(text)
 
