@@ -179,6 +179,104 @@ def test_adapters_are_compared_as_published() -> None:
         assert auroc in text
 
 
+BENCH = {
+    name: published(f"tools/bench/results/{name}.json")
+    for name in ("rollout_vllm", "rollout_transformers", "update", "step", "serve")
+}
+
+
+def test_the_benchmarks_have_the_published_figures() -> None:
+    engines = {"vLLM": BENCH["rollout_vllm"], "transformers": BENCH["rollout_transformers"]}
+    expected = {
+        f"{engine}, {way}": [
+            str(found[way]["steps"]),
+            f"{found[way]['seconds']:.2f}",
+            f"{found[way]['tokens_per_second']:.0f}",
+        ]
+        for engine, found in engines.items()
+        for way in ("pipelined", "lock-step")
+    }
+    assert table("docs/benchmarks.md", "") == expected
+    median = BENCH["step"]["median"]
+    for shown, key in zip(
+        table("docs/benchmarks.md", "seconds").values(),
+        ("seconds", "rollout", "update"),
+        strict=True,
+    ):
+        assert shown == [f"{median[one][key]:.2f}" for one in ("ours", "trl", "ratio")]
+    text = " ".join(page("docs/benchmarks.md").split())
+    peak, serve = BENCH["update"]["peak_gib"], BENCH["serve"]
+    times = [one["wall"]["blocks"] / one["wall"]["plain"] for one in BENCH["update"]["timing"]]
+    for words in (
+        f"{engines['vLLM']['tokens']:,} tokens in all",
+        f"takes {engines['vLLM']['steps_ratio']:.2f} of the engine steps",
+        f"gives {engines['vLLM']['speedup']:.2f} times the tokens per second with vLLM, "
+        f"{engines['transformers']['speedup']:.2f} times with transformers",
+        f"has {engines['vLLM']['bound_steps']} tokens",
+        f"need {peak['blocks']:.2f} GiB beyond the inputs where all logits at once need "
+        f"{peak['plain']:.2f} GiB",
+        f"{min(times):.2f} to {max(times):.2f} of the time",
+        f"answers {serve['server']['turns_per_second']:.1f} turns per second, "
+        f"{serve['share']['turns_per_second']:.2f} of the driver without a server "
+        f"({serve['driver']['turns_per_second']:.1f})",
+        f"Of {serve['server']['answers']['right']:,} answers",
+        f"stays at {serve['server']['memory_mb']['end']:.0f} MB",
+    ):
+        assert words in text, words
+
+
+def curve(task: str, name: str, budget: int) -> Any:
+    """A point of a row's curve of budgets."""
+    (found,) = (c for c in RESULTS[task]["budgets"]["curves"] if c["name"] == name)
+    (point,) = (point for point in found["points"] if point["budget"] == budget)
+    return point
+
+
+def test_numbers_in_prose_are_the_published_ones() -> None:
+    rows = {row["name"]: row for row in RESULTS["countdown"]["rows"]}
+    grpo = rows["grpo"]["greedy"]
+    start = rows["warm_start"]["sampled"]["auroc_first_turn"]["mean"]
+    stopping = " ".join(
+        f"{one['accuracy']:.3f} at {one['tokens']:.0f}"
+        for one in (
+            curve("countdown", "svr_plus_fresh", 280),
+            curve("countdown", "svr_plus", 560),
+            curve("arithmetic", "svr_plus_fresh", 70),
+            curve("arithmetic", "svr_plus", 140),
+        )
+    )
+    said = {name: " ".join(page(name).split()) for name in ("README.md", "docs/results.md")}
+    for words in re.findall(r"\S+ at \d+", stopping):
+        assert words in " ".join(page("docs/stopping.md").split())
+    assert f"GRPO solves {grpo['accuracy']['mean']:.3f}" in said["README.md"]
+    assert f"{grpo['accuracy']['mean']:.3f} of a similar" in said["docs/results.md"]
+    assert f"at {grpo['avg_total_tokens']['mean']:.0f} tokens" in said["docs/results.md"]
+    assert f"its first turns have {start:.3f}" in said["docs/results.md"]
+    level = pair("countdown", "svr_plus_fresh", "RLCR's fresh turns", 400)
+    assert gap(level) in page("docs/miniature.md")
+
+
+def test_the_collapse_is_described_as_published() -> None:
+    found = published("tools/results/collapse.json")
+    ends = {
+        one["name"]: sorted(run["last"]["verdict/correct"] for run in one["runs"].values())
+        for one in found["conditions"]
+    }
+    (collapsed, known) = found["conditions"][:2]
+    text = " ".join(page("docs/results.md").split())
+    shares = [step["verdict/correct"] for step in collapsed["mean_log"]]
+    kept = ends["SVR without verification rewards"]
+    first = fmean(run["first"]["auroc"] for run in known["runs"].values())
+    last = sorted(run["last"]["auroc"] for run in known["runs"].values())
+    for words in (
+        f"at least {found['expected']['break_even_accuracy']:.0%}".replace("%", " %"),
+        f"{shares[1]:.0%} of the turns to {shares[55]:.0%} after".replace("%", " %"),
+        f"(AUROC {first:.2f}) the same method ends at {last[0]:.2f} to {last[-1]:.2f}",
+        f"CORRECT ends at {kept[0]:.2f} to {kept[-1]:.2f}",
+    ):
+        assert words in text, words
+
+
 def test_the_shipped_policy_answers_the_question_of_the_readme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
