@@ -51,8 +51,6 @@ class Plot:
     numbers: Numbers
     """Plain JSON."""
     draw: Draw
-    method: int | None = None
-    """Which method it is about, from 0; None for a comparison."""
 
 
 def all_figures(methods: Sequence[Method]) -> tuple[list[Plot], list[str]]:
@@ -91,7 +89,6 @@ def _of_method(method: Method, number: int) -> Iterator[Plot]:
             caption=f"{method.name}{seed}{where}: {caption}.",
             numbers=numbers,
             draw=draw,
-            method=number,
         )
 
     parts = run.parts

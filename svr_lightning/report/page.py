@@ -41,8 +41,6 @@ def page(
         undefined=StrictUndefined,
     )
     environment.filters["clip"] = lambda value, head=1500, tail=2500: clip(str(value), head, tail)
-    alone = len(methods) == 1
-    sections = (None, *range(not alone and len(methods)))
     html = environment.from_string(_resource("page.html")).render(
         classes=CLASSES,
         css=_resource("page.css"),
@@ -52,13 +50,7 @@ def page(
         notes=notes,
         policy=POLICY,
         methods=methods,
-        sections=[
-            (
-                "" if number is None else methods[number].name,
-                [(p.caption, _encoded(s)) for p, s in figures if alone or p.method == number],
-            )
-            for number in sections
-        ],
+        figures=[(plot.caption, _encoded(svg)) for plot, svg in figures],
         tables=tables,
         title=", ".join(method.name for method in methods),
     )

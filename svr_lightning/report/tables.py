@@ -35,8 +35,6 @@ class Table:
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    main: bool = False
-    """Whether a page shows it at the beginning, and unfolded."""
 
 
 def all_tables(methods: Sequence[Method]) -> list[Table]:
@@ -93,7 +91,6 @@ def main_results(methods: Sequence[Method]) -> Table:
     columns = [(names, "accuracy") for names in sets.values()]
     return Table(
         name="main_results",
-        main=True,
         caption=f"Final-answer accuracy.{_notes(methods)}",
         head=("Method", *sets),
         rows=[_row([method.name], method.seeds, columns) for method in methods],
@@ -119,7 +116,6 @@ def results(methods: Sequence[Method]) -> Table:
     heads = [DEFINITIONS[metric].head for metric in shown]
     return Table(
         name="results",
-        main=True,
         caption=f"Results. Intervals are 95 % over problems. {rules}.{_notes(methods)}",
         head=("Method", "Data set", "n", "Final", "95 % interval", *heads),
         rows=rows,
