@@ -262,8 +262,8 @@ class SVRCommandLine(LightningCLI):
             rank_zero_info(f"{name}: {path}")
         judged = root / "eval" / "after"
         if (judged / RESULTS).is_file():
-            out = f"--out {root / 'report'}"
-            rank_zero_info(f"next: {program()} report {root.name}={judged} {out}")
+            method, out = type(self.model.recipe).__name__, root / "report"
+            rank_zero_info(f"next: {program()} report {method}={judged} --out {out}")
 
     def before_validate(self) -> None:
         """Refuse ``--ckpt_path`` if there is no such checkpoint."""

@@ -252,6 +252,8 @@ def test_numbers_in_prose_are_the_published_ones() -> None:
     assert f"{grpo['accuracy']['mean']:.3f} of a similar" in said["docs/results.md"]
     assert f"at {grpo['avg_total_tokens']['mean']:.0f} tokens" in said["docs/results.md"]
     assert f"its first turns have {start:.3f}" in said["docs/results.md"]
+    accepted = rows["grpo_fresh"]["sampled"]["any_turn_accuracy"]["mean"]
+    assert f"accepts solves {accepted:.3f}" in page("docs/miniature.md")
     level = pair("countdown", "svr_plus_fresh", "RLCR's fresh turns", 400)
     assert gap(level) in page("docs/miniature.md")
 
