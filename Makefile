@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # For models this small, threads that wait for a busy core cost far more than they gain.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run miniature test pytest quick gpu lint verifiers release
+.PHONY: run miniature test pytest quick gpu lint release
 .DEFAULT_GOAL := run
 
 $(VENV)/.run: pyproject.toml
@@ -34,14 +34,6 @@ $(VENV)/.lint:
 	$(PYTHON) -m pip install --quiet --editable ".[lint]"
 	touch $@
 
-# An environment over that one, for what its versions conflict with.
-$(VENV)/.verifiers: $(VENV)/.test
-	python3 -m venv $(VENV)/verifiers
-	$(PYTHON) -c 'import site; print(*site.getsitepackages())' > \
-		$$($(VENV)/verifiers/bin/python -c 'import site; print(*site.getsitepackages())')/below.pth
-	$(VENV)/verifiers/bin/python -m pip install --quiet "verifiers>=0.4,<0.5"
-	touch $@
-
 run: $(VENV)/.run
 	$(PYTHON) -m svr_lightning fit --config countdown_tiny $(ARGS)
 
@@ -49,7 +41,7 @@ miniature: $(VENV)/.run
 	$(PYTHON) -m experiments.miniature --jobs $(JOBS) $(ARGS)
 
 # `make test --jobs 2` runs them side by side.
-test: lint pytest verifiers
+test: lint pytest
 
 pytest: $(VENV)/.test
 	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
@@ -67,9 +59,6 @@ lint: $(VENV)/.lint
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
-
-verifiers: $(VENV)/.verifiers
-	$(VENV)/verifiers/bin/python -m pytest tests/adapters/test_verifiers.py
 
 # Builds the package, installs it elsewhere, compares version and changelog; publishes nothing.
 release: $(VENV)/.run

@@ -1,25 +1,16 @@
-"""What every demonstration of a warm start has to be, and what a policy learned from them."""
+"""What every demonstration of a warm start has to be."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-import svr_lightning as svr
 from experiments.warmstart.documents import Document
 from svr_lightning.core.metrics import auroc
 from svr_lightning.core.parsing import self_check_format_score, without_spans
-from svr_lightning.core.types import Verdict
-from svr_lightning.engines.transformers import TransformersEngine
-from svr_lightning.recipes.base import Group
 from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
-from svr_lightning.recipes.svr import SVR
-from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
-from svr_lightning.tiny import problems, word_problems
-from tools.bench.workloads import start_policy
 
 
 def countdown_question(document: Document) -> tuple[list[int], int]:
@@ -40,33 +31,6 @@ def assert_form(task: Task, document: Document) -> None:
     assert task.format_score(solution) == 1.0
     if document.kind == "svr":
         assert self_check_format_score(document.completion) == 1.0
-
-
-# --- what a shipped policy says before any training ----------------------------------------------
-
-TASKS: dict[str, tuple[str, Callable[[Any], list[dict[str, Any]]]]] = {
-    "countdown": ("countdown", problems.generate),
-    "word_problems": ("gsm8k", word_problems.generate),
-}
-"""The task that reads a problem, and the rows of a split."""
-
-
-def sampled(policy: Path, task: str, limit: int, temperature: float = 0.9) -> list[Group]:
-    """Two trajectories of three turns for each of ``limit`` test problems."""
-    name, generate = TASKS[task]
-    reader, rows = get_task(name), generate("test")
-    chosen = [reader.from_row(row) for row in rows[:: max(1, len(rows) // limit)]][:limit]
-    engine = TransformersEngine(max_batch=128)
-    _, renderer = start_policy(engine, str(policy), ends=True)
-    return svr.collect_rollout(
-        engine,
-        SVR(group_size=2, horizon=3, length_scale=256),
-        chosen,
-        renderer=renderer,
-        sampling=svr.Decoding(max_completion_tokens=96, temperature=temperature),
-        seed=0,
-        step=0,
-    )
 
 
 def worst_leak(
@@ -97,26 +61,3 @@ def worst_leak_of(tokenizer: Any, documents: Iterable[Document]) -> tuple[str, f
     """The same of the demonstrations that give an answer."""
     graded = [document for document in documents if document.correct is not None]
     return worst_leak(tokenizer, [d.solution for d in graded], [d.correct for d in graded])
-
-
-def summary(groups: Sequence[Group], tokenizer: Any) -> dict[str, Any]:
-    """Accuracy of first turns, overconfidence, doubt, and what gives away which are right."""
-    pairs = [
-        (turn, scored)
-        for group in groups
-        for trajectory, labels in zip(group.trajectories, group.scored, strict=True)
-        for turn, scored in zip(trajectory.turns, labels, strict=True)
-    ]
-    right = np.array([scored.correct for _, scored in pairs])
-    confidence = np.array([scored.confidence for _, scored in pairs], dtype=float)
-    trusted = np.array([scored.verdict == Verdict.CORRECT for _, scored in pairs])
-    first = np.array([turn.index == 1 for turn, _ in pairs])
-    texts = [turn.completion.text.partition("\n<self_check>")[0] for turn, _ in pairs]
-    return {
-        "first turns right": right[first].mean(),
-        "wrong answers called CORRECT": trusted[~right].mean(),
-        "doubt": (~trusted | (confidence < 0.85)).mean(),
-        "AUROC": auroc(np.where(trusted, 1.0, -1.0) + confidence, right),
-        "tokens": np.mean([scored.completion_tokens for _, scored in pairs]),
-        "leak": worst_leak(tokenizer, texts, right.tolist()),
-    }

@@ -1,34 +1,34 @@
-"""The memory of one training step on each GPU, by what it holds, and the cards that it fits.
+"""The memory of one training step of each shipped run on each GPU, by what it holds.
 
-    python -m tools.memory --config configs/math.yaml --config configs/hardware/1gpu.yaml
-    python -m tools.memory --config configs/math.yaml --model.micro_batch_size 4
-    python -m tools.memory --docs                    # writes the table of docs/scaling.md
+    python -m tools.memory                           # writes the table of docs/scaling.md
 
-Takes what ``svr fit`` takes, runs the package's own training step at its true shape on tensors
-without data, and counts what exists at a time storage by storage. It needs neither a GPU nor the
-checkpoint. Every sequence is as long as the configuration allows: an upper bound. Not counted are
-temporaries inside one operation, fragmentation, the CUDA context and libraries' workspaces: leave
-3 GiB for them. Kernels that a CPU lacks are replaced by functions that make the same tensors; where
-flash-linear-attention is installed, transformers would call it: run this in an environment without.
+Runs the package's own training step at its true shape on tensors without data, and counts what
+exists at a time storage by storage. It needs neither a GPU nor the checkpoint. Every sequence is as
+long as the configuration allows: an upper bound. Not counted are temporaries inside one operation,
+fragmentation, the CUDA context and libraries' workspaces: leave 3 GiB for them. Kernels that a CPU
+lacks are replaced by functions that make the same tensors; where flash-linear-attention is
+installed, transformers would call it: run this in an environment without.
 """
 
 import inspect
 import io
-import sys
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import torch
 import yaml
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import AutoConfig, AutoModelForCausalLM, masking_utils
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM, masking_utils
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from svr_lightning.cli.main import main as command_line
@@ -37,29 +37,22 @@ from svr_lightning.core.losses import LossSpec
 from svr_lightning.core.types import Sample
 from svr_lightning.engines import lora
 from svr_lightning.engines.vllm import VLLMEngine
-from svr_lightning.errors import ConfigError, require
 from svr_lightning.training.config import OptimizerConfig, PolicyConfig
-from svr_lightning.training.distributed import SVRDeepSpeedStrategy
 from svr_lightning.training.optimizer import make_optimizer
-from svr_lightning.training.policy import BUILT_IN, RANDOM_HYBRID, load_policy
+from svr_lightning.training.policy import load_policy
 from svr_lightning.training.reference import mix_reference
 from svr_lightning.training.update import batch_of, policy_update_loss
-from tools.bench.update import LiveBytes
 from tools.bench.workloads import GIB
-from tools.shapes import qwen3, qwen3_5
+from tools.shapes import qwen3_5
 
-KNOWN: dict[str, Any] = {
-    "Qwen/Qwen3.5-2B": qwen3_5,
-    "Qwen/Qwen3-4B": lambda: qwen3(2560, 9728, 36, 32, tied=True),
-    "Qwen/Qwen3-8B": lambda: qwen3(4096, 12_288, 36, 32),
-    "Qwen/Qwen3-14B": lambda: qwen3(5120, 17_408, 40, 40),
-    "Qwen/Qwen3-32B": lambda: qwen3(5120, 25_600, 64, 64),
-}
-"""Models whose shape needs no download."""
+LARGE = "Qwen/Qwen3.5-2B"
+"""The policy of the shipped runs."""
 GROUP = 4
-"""Layers after which the known models repeat themselves."""
-CARDS = {"24 GB": 23.6, "48 GB": 47.4, "80 GB": 79.2, "141 GB": 139.8}
-"""GiB that torch reports as the total memory of an RTX 4090, an A6000, an A100 and an H200."""
+"""Layers after which it repeats itself."""
+CARDS = {"24 GB": 23.6, "80 GB": 79.2}
+"""GiB that torch reports as the total memory of an RTX 4090 and an A100."""
+BUCKET = 200_000_000
+"""Elements that ZeRO reduces at a time: ``reduce_bucket_size`` as Lightning sets it."""
 SPARE = 3.0
 """GiB that have to be left for what is not counted."""
 CACHE = 1.0
@@ -74,15 +67,6 @@ HARDWARE = {"1gpu_24gb": "24 GB", "1gpu": "80 GB", "4gpu_zero2": "80 GB", "multi
 # --- what is computed ---------------------------------------------------------------------------
 
 
-class Zero(NamedTuple):
-    """DeepSpeed's ZeRO stage 2."""
-
-    reduce_bucket_size: int
-    """Elements of a communication buffer."""
-    overlap_comm: bool
-    offload_optimizer: bool
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A training step: which model, at which shape, in which types, on how many GPUs."""
@@ -92,7 +76,8 @@ class Plan:
     """``cuda`` or ``cpu``."""
     precision: str
     ranks: int
-    zero: Zero | None
+    zero: bool
+    """DeepSpeed's ZeRO stage 2."""
     lora: tuple[int, str | tuple[str, ...]] | None
     """Rank of the adapters that train, and which layers have one."""
     checkpointing: bool
@@ -109,34 +94,22 @@ class Plan:
 
 
 def resolve(arguments: Sequence[str]) -> dict[str, Any]:
-    """What ``svr fit ARGUMENTS`` would run with.
-
-    Raises:
-        ConfigError: where the command line would refuse them; it has printed why.
-    """
+    """What ``svr fit ARGUMENTS`` would run with."""
     printed = io.StringIO()
     try:
         with redirect_stdout(printed):
             code: Any = command_line(["fit", *arguments, "--print_config"])
     except SystemExit as end:
         code = end.code
-    require(not code, "the configuration cannot be read; see above")
+    assert not code, printed.getvalue()
     return dict(yaml.safe_load(printed.getvalue()))
 
 
 def plan_of(resolved: Mapping[str, Any]) -> Plan:
-    """The plan of a resolved configuration.
-
-    Raises:
-        ConfigError: if it leaves the number of devices to the machine.
-    """
+    """The plan of a resolved configuration, which states its number of devices."""
     trainer, model, data = (resolved[name] for name in ("trainer", "model", "data"))
     policy, recipe, devices = model["policy"], model["recipe"]["init_args"], trainer["devices"]
-    require(
-        isinstance(devices, int | list),
-        f"trainer.devices={devices} depends on the machine; give a number",
-    )
-    ranks = (devices if isinstance(devices, int) else len(devices)) * trainer["num_nodes"]
+    ranks = devices * trainer["num_nodes"]
     sequences = data["problems_per_step"] // ranks * recipe["group_size"]
     micro_batches = ceil(sequences / model["micro_batch_size"])
     prompt, longest = policy["max_prompt_tokens"], policy["max_model_len"]
@@ -153,7 +126,7 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
         device=device,
         precision=str(trainer["precision"]),
         ranks=ranks,
-        zero=_zero(trainer["strategy"]),
+        zero="deepspeed" in str(trainer["strategy"]).lower(),
         lora=adapters,
         checkpointing=policy["gradient_checkpointing"],
         sequences=ceil(sequences / micro_batches),
@@ -167,36 +140,16 @@ def plan_of(resolved: Mapping[str, Any]) -> Plan:
     )
 
 
-def _zero(strategy: Any) -> Zero | None:
-    given = strategy if isinstance(strategy, dict) else {"class_path": strategy}
-    if "deepspeed" not in given["class_path"].lower():
-        return None
-    settings = _defaults(SVRDeepSpeedStrategy) | given.get("init_args", {})
-    return Zero(*(settings[name] for name in Zero._fields))
-
-
 def _defaults(cls: Any) -> dict[str, Any]:
     parameters = inspect.signature(cls).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
 def architecture(policy: str) -> Any:
-    """The configuration of a policy's model.
-
-    Raises:
-        ConfigError: if it is neither known, built in, a folder nor in the hub's cache.
-    """
-    if policy in KNOWN:
-        return KNOWN[policy]()
-    if policy == RANDOM_HYBRID or policy.startswith(BUILT_IN):
-        return load_policy(PolicyConfig(path=policy), seed=0)[0].config
-    try:
-        return AutoConfig.from_pretrained(policy).get_text_config()
-    except Exception as error:
-        raise ConfigError(
-            f"model.policy.path={policy!r}: its shape cannot be read; give a folder with its "
-            f"config.json, or one of {', '.join(KNOWN)}"
-        ) from error
+    """The configuration of a policy's model: :data:`LARGE`, or one that is built in."""
+    return (
+        qwen3_5() if policy == LARGE else load_policy(PolicyConfig(path=policy), seed=0)[0].config
+    )
 
 
 # --- the step -----------------------------------------------------------------------------------
@@ -228,45 +181,31 @@ class Usage:
         """At the peak of the update."""
         return self.resting + self.gradients + max(self.micro_batch, self.step)
 
-    @property
-    def parts(self) -> dict[str, int]:
-        """What is reported."""
-        return {
-            "policy": self.weights,
-            "reference": self.reference,
-            "optimizer": self.optimizer,
-            "gradients": self.gradients,
-            "activations and temporaries of a micro-batch": self.micro_batch,
-            "or temporaries of the optimizer's step": self.step,
-            "peak of the update without the engine": self.training,
-        }
-
 
 def usage(plan: Plan) -> Usage:
     """The memory of one training step on one GPU.
 
-    Of a known model the step runs at two depths, since each group of layers adds the same.
+    Of the large model the step runs at two depths, since each group of layers adds the same.
     """
     # What the card and the other ranks hold changes nothing of what is counted.
     alone = replace(
         plan, ranks=1, engine_share=0.0, sleeps=False, micro_batches=min(plan.micro_batches, 2)
     )
-    if plan.policy in KNOWN:
+    if plan.policy == LARGE:
         one, two = (vars(counted(alone, groups * GROUP)) for groups in (1, 2))
         more = architecture(plan.policy).num_hidden_layers // GROUP - 2
         found = Usage(**{name: size + more * (size - one[name]) for name, size in two.items()})
     else:
         found = counted(alone)
-    if plan.zero is None:
+    if not plan.zero:
         return found
-    shard, zero = found.parameters / plan.ranks, plan.zero
-    # bf16: the gradients added up, those of this micro-batch, and the buffers they are reduced in.
-    buffers = 2 * zero.reduce_bucket_size * (2 if zero.overlap_comm else 1)
+    shard = found.parameters / plan.ranks
     return replace(
         found,
         # fp32 masters and two moments.
-        optimizer=0 if zero.offload_optimizer else round(12 * shard),
-        gradients=round(2 * 2 * shard) + buffers,
+        optimizer=round(12 * shard),
+        # bf16: the gradients added up, those of this micro-batch, and the buffer of reductions.
+        gradients=round(2 * 2 * shard) + 2 * BUCKET,
         # The shard's gradient as one tensor, and in fp32.
         step=max(found.step, round((2 + 4) * shard)),
     )
@@ -275,7 +214,7 @@ def usage(plan: Plan) -> Usage:
 @cache
 def counted(plan: Plan, layers: int | None = None) -> Usage:
     """The step with all or so many layers; under ZeRO without optimizer and gradients."""
-    config, batch, sharded = architecture(plan.policy), full_batch(plan), plan.zero is not None
+    config, batch, sharded = architecture(plan.policy), full_batch(plan), plan.zero
     if layers is not None:
         config.num_hidden_layers, config.layer_types = layers, config.layer_types[:layers]
     in_bf16 = plan.precision == "bf16-true"
@@ -382,6 +321,39 @@ def _backward_pass(plan: Plan, model: Any, reference: Any, batch: Any, sharded: 
     return int(live.peak)
 
 
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all storages that operations have made and that are still alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._alive: dict[int, Any] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run it, then note its storages."""
+        given = {
+            t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)
+        }
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in given and storage._cdata not in self._alive:
+                    self._note(storage)
+        return result
+
+    def _note(self, storage: Any) -> None:
+        key, size = storage._cdata, storage.nbytes()
+
+        def gone(_: Any) -> None:
+            del self._alive[key]
+            self.now -= size
+
+        self._alive[key] = weakref.ref(storage, gone)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
 @contextmanager
 def kernels() -> Iterator[None]:
     """A GPU's block size, and flash-linear-attention's kernel, as far as memory is concerned."""
@@ -469,29 +441,6 @@ def fit(plan: Plan, used: Usage, gigabytes: float) -> Fit:
     )
 
 
-def report(plan: Plan) -> str:
-    """What each GPU holds, and what is left of each card."""
-    used = usage(plan)
-    zero = "ZeRO-2" if plan.zero else "no ZeRO"
-    lines = [
-        f"{plan.policy}, {plan.ranks} x {plan.device}, {zero}, {plan.precision}; micro-batches of "
-        f"{plan.sequences} sequences of {plan.prompt} + {plan.completion} tokens",
-        *("", "GiB on each"),
-        *(f"  {name:<46} {size / GIB:7.2f}" for name, size in used.parts.items()),
-    ]
-    if plan.device == "cuda":
-        lines += [
-            "",
-            f"{'card':<8}{'engine':>8}{'cache':>8}{'rollout':>9}{'update':>8}{'spare':>8}",
-        ]
-    for card, gigabytes in CARDS.items() if plan.device == "cuda" else ():
-        on = fit(plan, used, gigabytes)
-        verdict = "fits" if on.fits else f"does not fit: spare < {SPARE:g} or cache < {CACHE:g}"
-        values = f"{on.engine:8.1f}{on.cache:8.1f}{on.rollout:9.1f}{on.update:8.1f}{on.spare:8.1f}"
-        lines.append(f"{card:<8}{values}  {verdict}")
-    return "\n".join(lines)
-
-
 @cache
 def layered_plan(run: str, layer: str) -> Plan:
     """The plan of a shipped run on a hardware layer."""
@@ -527,21 +476,5 @@ def with_table(text: str) -> str:
     return before + begin + table_of_runs() + end + rest.partition(end)[2]
 
 
-def main(arguments: list[str]) -> int:
-    """Print the report, or write the table; 2 for a fault of the configuration."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(__doc__)
-        return 0
-    try:
-        if arguments == ["--docs"]:
-            DOCS.write_text(with_table(DOCS.read_text(encoding="utf-8")), encoding="utf-8")
-        else:
-            print(report(plan_of(resolve(arguments))))
-    except ConfigError as error:
-        print(f"tools.memory: error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    DOCS.write_text(with_table(DOCS.read_text(encoding="utf-8")), encoding="utf-8")

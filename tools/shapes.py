@@ -47,7 +47,16 @@ _SMALL_HYBRID: dict[str, Any] = _SMALL | {
     "linear_value_head_dim": 64,
     "rope_parameters": _QWEN3_5_2B["rope_parameters"] | {"mrope_section": [2, 1, 1]},
 }
-_QWEN3_1_7B = {"hidden": 2048, "inner": 6144, "layers": 28, "heads": 16, "tied": True}
+_QWEN3_1_7B: dict[str, Any] = {
+    "vocab_size": _QWEN3_5_2B["vocab_size"],
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 32_768,
+}
 _INTO_THE_STREAM = ("o_proj.weight", "out_proj.weight", "down_proj.weight")
 """Matrices whose output is added to the residual stream."""
 _SHARPER = 0.5
@@ -65,28 +74,9 @@ def qwen3_5(small: bool = False, layers: int | None = None) -> Any:
     return Qwen3_5TextConfig(**dims | ({"num_hidden_layers": layers} if layers else {}))
 
 
-def qwen3(
-    hidden: int, inner: int, layers: int, heads: int, tied: bool = False, vocabulary: int = 151_936
-) -> Any:
-    """A dense Qwen3, whose models share what is not given here."""
-    return Qwen3Config(
-        vocab_size=vocabulary,
-        num_key_value_heads=8,
-        head_dim=128,
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        tie_word_embeddings=tied,
-        max_position_embeddings=32_768,
-    )
-
-
 def dense(small: bool = False) -> Any:
     """Qwen3-1.7B with Qwen3.5's vocabulary: about the size of :func:`qwen3_5`."""
-    if small:
-        return Qwen3Config(**_SMALL, tie_word_embeddings=True)
-    return qwen3(**_QWEN3_1_7B, vocabulary=_QWEN3_5_2B["vocab_size"])  # type: ignore[arg-type]
+    return Qwen3Config(**(_SMALL if small else _QWEN3_1_7B), tie_word_embeddings=True)
 
 
 def random_model(config: Any, device: str) -> Any:

@@ -9,14 +9,11 @@ import numpy as np
 
 from experiments.miniature import summary
 from experiments.miniature.recordings import Seeds, same_problems
-from experiments.miniature.rows import VOTE_PAPER, Row
+from experiments.miniature.rows import Row
 from experiments.miniature.summary import Floats
 from svr_lightning.analysis.choice import Chosen, Draws, Options, joined
-from svr_lightning.analysis.stops import ORACLE, total_tokens
 from svr_lightning.analysis.table import Endings, TurnTable
 
-REFERENCE = "svr"
-"""The row that all others are compared with."""
 BUDGETS = (70, 140, 280, 400, 560, 800)
 """Tokens per problem."""
 CHECKED = ("svr", "svr_plus", "rlcr_fresh", "svr_fresh", "svr_plus_fresh")
@@ -95,70 +92,26 @@ def row_entries(every: Sequence[Judged]) -> list[Entry]:
     Raises:
         ConfigError: if two rows have different problems.
     """
-    reference = next((one for one in every if one.row.name == REFERENCE), None)
     entries: list[Entry] = []
     for one in every:
         same_problems(every[0].seeds.greedy[0].ids, one.seeds.greedy[0].ids, one.row.name)
-        own = [(row_entry(one), *_answers(one))]
-        own += [(vote_entry(one, k), v.right, v.tokens) for k, v in one.seeds.votes.items()]
-        for entry, right, tokens in own:
-            if reference and one is not reference:
-                entry[f"versus_{REFERENCE}"] = versus(reference, one, right, tokens)
-            entries.append(entry)
+        entries += [row_entry(one), *(vote_entry(one, k) for k in one.seeds.votes)]
     return entries
 
 
 def row_entry(one: Judged) -> Entry:
-    """Greedy and sampled metrics of a row, its fixed budgets and its stopping rules."""
+    """Greedy and sampled metrics of a row, and its best number of turns."""
     fixed = _entries(summary.values([*map(summary.turn_ratios, one.seeds.greedy)], one.draws), one)
     best = max(fixed, key=lambda k: (fixed[k]["mean"], -int(k)))
     row = one.row
     return {
         **_identity(row, row.name, row.title),
-        "paper": _paper(*row.paper) if row.paper else None,
         "trained_seeds": list(one.seeds.seeds) if row.trained else [],
         "problems": len(one.cluster),
         "greedy": _applicable(row, _entries(one.metrics["greedy"], one)),
-        "fixed": {k: fixed[k]["mean"] for k in fixed},
         "best_fixed": {"budget": int(best), **fixed[best]},
-        "stops": stops_entry(one),
-        "changes": changes_entry(one, "greedy"),
-        "sampled": {
-            **_applicable(row, _entries(one.metrics["sampled"], one)),
-            "each_turn": _entries(
-                summary.values([*map(summary.turn_ratios, one.seeds.sampled)], one.draws), one
-            ),
-            "changes": changes_entry(one, "sampled"),
-        },
+        "sampled": _applicable(row, _entries(one.metrics["sampled"], one)),
     }
-
-
-def stops_entry(one: Judged) -> list[Entry]:
-    """Each family of stopping rules within the row's own tokens; none for single turns.
-
-    Of fresh turns the sampled ones, since greedy ones would repeat the first.
-    """
-    how = "sampled" if one.row.fresh else "greedy"
-    families: dict[str, Options] = getattr(one, how)
-    if getattr(one.seeds, how)[0].correct.shape[1] == 1:
-        return []
-    right, tokens = _answers(one, how)
-    accuracy = summary.over_seeds(_means(right, one.draws), one.draws)
-    found = []
-    for name, options in families.items():
-        (best,) = summary.best([options], [tokens], one.draws)
-        entry = best and {
-            **summary.chosen_entry(best),
-            "gap": summary.gap_entry(best.accuracy - accuracy),
-        }
-        found.append({"name": name, "reads_labels": name == ORACLE, "at_own_cost": entry})
-    return found
-
-
-def changes_entry(one: Judged, how: str) -> Entry:
-    """Means over seeds of ``summary.change_ratios``; none for single turns."""
-    ratios = [summary.change_ratios(table) for table in getattr(one.seeds, how)]
-    return _entries(summary.values(ratios, one.draws), one) if ratios and ratios[0] else {}
 
 
 def vote_entry(one: Judged, k: int) -> Entry:
@@ -175,26 +128,10 @@ def vote_entry(one: Judged, k: int) -> Entry:
     ]
     return {
         **_identity(one.row, f"{one.row.name}_maj{k}", f"{one.row.title} Maj@{k}"),
-        "paper": _paper("majority_vote", f"GRPO Maj@{k}", VOTE_PAPER.get(k)),
         "trained_seeds": list(one.seeds.seeds),
         "problems": len(ones),
         "greedy": _entries(summary.values(runs, one.draws), one),
     }
-
-
-def versus(reference: Judged, one: Judged, right: Floats, tokens: Floats) -> Entry:
-    """The reference minus what another row returned, [S, N] each, over common seeds."""
-    seeds = common_seeds(reference, one)
-    if not seeds:
-        return {}
-    drawn = summary.draws(reference.cluster, len(seeds))
-    found: Entry = {"seeds": seeds}
-    pairs = zip(("accuracy", "tokens"), _answers(reference), (right, tokens), strict=True)
-    for name, ours, theirs in pairs:
-        gap = _means(ours[reference.index(seeds)] - theirs[one.index(seeds)], drawn)
-        found[name] = summary.gap_entry(summary.over_seeds(gap, drawn))
-        found[name]["seeds"] = gap[:, 0].tolist()
-    return found
 
 
 def common_seeds(one: Judged, other: Judged) -> list[int]:
@@ -214,17 +151,11 @@ def budget_entries(every: Sequence[Judged]) -> Entry:
         ``curves``: title, name and ``points`` of every row that takes several turns or votes.
         ``pairs``: of each of :data:`CHECKED` that is there and each of :data:`RIVALS`, the common
         seeds and ``points``; a point has ``budget``, ``ours``, ``pair`` (the rivals' best) and
-        ``gap``, ours minus the pair, paired. ``oracles``: like ``curves``, fresh turns up to the
-        first right answer. This reads labels; where a program can check an answer, as on Countdown,
-        it is what the program gives.
+        ``gap``, ours minus the pair, paired.
     """
-    curves, oracles = [], []
-    for one in every:
-        if len(one.every.names) > 1:
-            curves.append(_curve(one, best_of((one,), one.seeds.seeds)))
-        if one.row.fresh:
-            oracle = summary.best([one.sampled[ORACLE]], BUDGETS, one.draws)
-            oracles.append(_curve(one, oracle))
+    curves = [
+        _curve(one, best_of((one,), one.seeds.seeds)) for one in every if len(one.every.names) > 1
+    ]
     pairs = [
         pair
         for one in every
@@ -232,7 +163,7 @@ def budget_entries(every: Sequence[Judged]) -> Entry:
         for against in RIVALS
         if (pair := pairs_of(one, every, against))["points"]
     ]
-    return {"curves": curves, "pairs": pairs, "oracles": oracles}
+    return {"curves": curves, "pairs": pairs}
 
 
 def _curve(one: Judged, best: Sequence[Chosen | None]) -> Entry:
@@ -287,26 +218,8 @@ def best_of(rows: tuple[Judged, ...], seeds: tuple[int, ...]) -> list[Chosen | N
     return summary.best(options, BUDGETS, summary.draws(rows[0].cluster, len(seeds)))
 
 
-def _answers(one: Judged, how: str = "greedy") -> tuple[Floats, Floats]:
-    """[S, N] whether the row's answers are right, and their tokens, under its own protocol."""
-    pairs = one.own(how)
-    right = [table.at(table.correct, end.returned).astype(float) for table, end in pairs]
-    return np.stack(right), np.stack([total_tokens(table, end) for table, end in pairs])
-
-
-def _means(columns: Floats, drawn: Draws) -> Floats:
-    """[S, 1 + R] the means over problems of [S, N]."""
-    return np.asarray(columns @ drawn.counts.T / drawn.counts.sum(1))
-
-
 def _entries(found: Mapping[str, Floats], one: Judged) -> Entry:
     return {name: summary.entry(values, one.draws) for name, values in found.items()}
-
-
-def _paper(table: str, row: str, accuracy: float | None) -> Entry | None:
-    if accuracy is None:
-        return None
-    return {"table": table, "row": row, "all7_accuracy": accuracy}
 
 
 def _identity(row: Row, name: str, title: str) -> Entry:

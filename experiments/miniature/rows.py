@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple
 from svr_lightning.core.parsing import SelfCheckFields
 
 Group = Literal["method", "ablation", "variant", "control", "fresh"]
-PaperRow = tuple[str, str, float]
-"""Table and row of the paper, and the All-7 accuracy there."""
 Task = Literal["countdown", "arithmetic"]
 BOTH: tuple[Task, ...] = ("countdown", "arithmetic")
 SEEDS = (42, 43, 44, 45, 46)
@@ -24,8 +22,6 @@ CANDIDATE_RATE = 4e-4
 VOTES = "configs/eval/majority_vote.yaml"
 VOTE_COUNTS = (1, 3, 5, 10)
 """Numbers of samples that vote; a vote of one is that sample."""
-VOTE_PAPER: Mapping[int, float] = {3: 0.504, 5: 0.529, 10: 0.564}
-"""All-7 accuracy of Maj@k over GRPO in the paper's table on majority voting."""
 TEMPERATURE = 0.9
 """Temperature of training and of the sampled evaluation."""
 HORIZON = 3
@@ -65,20 +61,17 @@ class Row:
     """Whether its prompts show labels, in evaluation too."""
     votes: bool = False
     """Whether samples for majority voting are drawn from its policies."""
-    paper: PaperRow | None = None
-    """The paper's result."""
 
 
-def _method(name: str, title: str, paper: tuple[str, float] | None = None, **more: Any) -> Row:
+def _method(name: str, title: str, **more: Any) -> Row:
     layers = () if name == "svr" else (f"configs/methods/{name}.yaml",)
-    found = paper and ("main_results", *paper)
-    return Row(**{"name": name, "title": title, "layers": layers, "paper": found} | more)
+    return Row(**{"name": name, "title": title, "layers": layers} | more)
 
 
-def _ablation(name: str, title: str, paper: PaperRow, **more: Any) -> Row:
+def _ablation(name: str, title: str, **more: Any) -> Row:
     layers = (f"configs/ablations/{name}.yaml",)
     own = {"group": "ablation", "rate_of": "svr", "interface": "joint", "layers": layers}
-    return replace(_method(name, title, **own | more), paper=paper)
+    return _method(name, title, **own | more)
 
 
 def _variant(name: str, title: str, **more: Any) -> Row:
@@ -88,7 +81,7 @@ def _variant(name: str, title: str, **more: Any) -> Row:
 def _fresh(row: Row) -> Row:
     """A row whose policies answer the question anew in each turn, instead of refining."""
     named = {"name": f"{row.name}_fresh", "title": f"{row.title}, fresh turns", "group": "fresh"}
-    shape = {"policy_of": row.name, "single": True, "fresh": True, "votes": False, "paper": None}
+    shape = {"policy_of": row.name, "single": True, "fresh": True, "votes": False}
     return replace(row, **named, **shape)  # type: ignore[arg-type]
 
 
@@ -102,15 +95,14 @@ def _longer(row: Row, steps: int) -> Row:
         tasks=("countdown",),
         rate_of=row.name,
         steps=steps,
-        paper=None,
     )
 
 
-_GRPO = _method("grpo", "GRPO", ("GRPO", 0.427), tasks=BOTH, single=True, votes=True)
-_GRPO_MT = _method("grpo_mt", "GRPO-MT", ("GRPO-MT", 0.464), tasks=BOTH)
-_IGRPO = _method("igrpo", "iGRPO", ("iGRPO", 0.415), tasks=BOTH, single=True)
+_GRPO = _method("grpo", "GRPO", tasks=BOTH, single=True, votes=True)
+_GRPO_MT = _method("grpo_mt", "GRPO-MT", tasks=BOTH)
+_IGRPO = _method("igrpo", "iGRPO", tasks=BOTH, single=True)
 _RLCR = _method("rlcr", "RLCR", tasks=BOTH, single=True, interface="confidence")
-_SVR = _method("svr", "SVR", ("SVR (ours)", 0.563), tasks=BOTH, interface="joint")
+_SVR = _method("svr", "SVR", tasks=BOTH, interface="joint")
 _SVR_PLUS = _variant("svr_plus", "SVR+", tasks=BOTH)
 ROWS = (
     Row(
@@ -119,7 +111,6 @@ ROWS = (
         tasks=BOTH,
         trained=False,
         interface="joint",
-        paper=("main_results", "Qwen3.5-2B", 0.420),
     ),
     replace(
         _GRPO_MT,
@@ -127,11 +118,10 @@ ROWS = (
         title="warm start, neutral prompts",
         group="control",
         trained=False,
-        paper=None,
     ),
     _GRPO,
-    _method("gspo_published", "GSPO (published)", ("GSPO", 0.385), single=True),
-    _method("gspo_matched", "GSPO (matched)", ("GSPO", 0.385), single=True),
+    _method("gspo_published", "GSPO (published)", single=True),
+    _method("gspo_matched", "GSPO (matched)", single=True),
     _GRPO_MT,
     _IGRPO,
     replace(
@@ -142,34 +132,28 @@ ROWS = (
         policy_of="igrpo",
         single=False,
     ),
-    _method("murphy", "Murphy (chain)", ("Murphy", 0.488), tasks=BOTH),
-    _method("murphy_tree", "Murphy (tree)", ("Murphy", 0.488), rate_of="murphy"),
-    _method("mlmt_rl", "MLMT-RL", ("MLMT-RL", 0.458)),
-    _method("scrpo", "ScRPO (chain)", ("ScRPO", 0.434)),
+    _method("murphy", "Murphy (chain)", tasks=BOTH),
+    _method("murphy_tree", "Murphy (tree)", rate_of="murphy"),
+    _method("mlmt_rl", "MLMT-RL"),
+    _method("scrpo", "ScRPO (chain)"),
     _RLCR,
     _method("rlcr_log", "RLCR, log score", single=True, rate_of="rlcr", interface="confidence"),
     _method("rlcr_turns", "RLCR, three turns", tasks=BOTH, interface="confidence"),
-    _method("oracle", "Oracle-guided", ("Oracle-guided (fixed)", 0.519), uses_labels=True),
+    _method("oracle", "Oracle-guided", uses_labels=True),
     _SVR,
-    _ablation(
-        "without_verify", "w/o R_verify", ("app_reward_acc", "w/o Rverify", 0.528), tasks=BOTH
-    ),
-    _ablation("without_cal", "w/o R_cal", ("app_reward_acc", "w/o Rcal", 0.536)),
-    _ablation("without_over", "w/o R_over", ("app_reward_acc", "w/o Rover", 0.518)),
-    _ablation("without_ready", "w/o R_ready", ("app_reward_acc", "w/o Rready", 0.494)),
-    _ablation(
-        "single_turn", "Single-turn SVR", ("app_interface", "Single-turn SVR", 0.471), single=True
-    ),
+    _ablation("without_verify", "w/o R_verify", tasks=BOTH),
+    _ablation("without_cal", "w/o R_cal"),
+    _ablation("without_over", "w/o R_over"),
+    _ablation("without_ready", "w/o R_ready"),
+    _ablation("single_turn", "Single-turn SVR", single=True),
     _ablation(
         "verdict_only",
         "Verdict-only",
-        ("app_interface", "Verdict-only", 0.529),
         interface="verdict",
     ),
     _ablation(
         "confidence_only",
         "Confidence-only",
-        ("app_interface", "Confidence-only", 0.482),
         interface="confidence",
     ),
     _variant("svr_proper", "SVR, proper score", rate_of="svr"),

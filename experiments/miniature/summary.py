@@ -17,8 +17,7 @@ from svr_lightning.analysis.choice import RESAMPLES, Chosen, Draws, Options, cho
 from svr_lightning.analysis.intervals import level_resamples, percentile_interval, ratio_resamples
 from svr_lightning.analysis.stops import ORACLE, families, options_of
 from svr_lightning.analysis.table import Endings, TurnTable, cluster_codes, problem_table
-from svr_lightning.core.metrics import DEFINITIONS, VERDICT_CODES
-from svr_lightning.core.types import Verdict
+from svr_lightning.core.metrics import DEFINITIONS
 
 AUROCS = tuple(name for name, one in DEFINITIONS.items() if one.terms is None)
 """Of all observed turns, as the paper has it, of first turns and of returned turns."""
@@ -80,44 +79,6 @@ def turn_ratios(table: TurnTable) -> Ratios:
     width = int(table.length[ran].min()) if ran.any() else 0
     one = np.ones(len(ran))
     return {str(k + 1): (table.correct[:, k].astype(float), one) for k in range(width)}
-
-
-def change_ratios(table: TurnTable) -> Ratios:
-    """What turns 2, 3 and later ones change of the answer before; nothing for single turns.
-
-    Returns:
-        By ``2/changed``, ``2/corrected``, ``2/broken`` and so on: answers that differ, of all;
-        right ones, of those behind a wrong one; wrong ones, of those behind a right one. With a
-        self-check also ``1/wrong_called_correct``, of the wrong first answers.
-    """
-    turns = table.correct.shape[1]
-    answers = np.zeros(table.correct.shape, dtype=np.int64)
-    for row, signals in enumerate(table.signals):
-        answers[row, : len(signals)] = [turn.answer for turn in signals]
-    there = table.length[:, None] > np.arange(1, turns)
-    was, now = table.correct[:, :-1], table.correct[:, 1:]
-    counts = {
-        "changed": (answers[:, 1:] != answers[:, :-1], there),
-        "corrected": (now & ~was, there & ~was),
-        "broken": (~now & was, there & was),
-    }
-    spans = {"2": slice(0, 1), "3": slice(1, 2), "later": slice(2, turns)}
-    found = {
-        f"{name}/{what}": _sums(top[:, span] & of[:, span], of[:, span])
-        for name, span in spans.items()
-        if span.start < turns - 1
-        for what, (top, of) in counts.items()
-    }
-    if found and table.self_checked:
-        wrong = (table.length > 0) & ~table.correct[:, 0]
-        called = wrong & (table.verdict[:, 0] == VERDICT_CODES[Verdict.CORRECT])
-        found["1/wrong_called_correct"] = _sums(called[:, None], wrong[:, None])
-    return found
-
-
-def _sums(*columns: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    top, bottom = (column.sum(1).astype(np.float64) for column in columns)
-    return top, bottom
 
 
 def over_seeds(found: Floats, drawn: Draws) -> Floats:

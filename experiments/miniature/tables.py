@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.miniature.results import REFERENCE
-from experiments.miniature.rows import TEMPERATURE
 from experiments.miniature.summary import AUROCS
 
 Entry = Mapping[str, Any]
@@ -29,31 +27,21 @@ stopping rule at most ten turns. Sampled: the same at temperature 0.9. Maj@k is 
 samples at temperature 0.6, drawn again and again from sixteen; Maj@1 is one sample, and its prompt
 counts k times. Best fixed: the number of turns with the highest accuracy, picked on these very
 problems. Any turn: over all recorded turns.
-Tokens are prompts and completions of all turns. Paper: accuracy of Qwen3.5-2B over seven
-benchmarks, another task, model and scale. PSE: the share of problems that stop early with a wrong
-answer. ESR: the share of problems that stop before the turns run out."""
+Tokens are prompts and completions of all turns. PSE: the share of problems that stop early with a
+wrong answer. ESR: the share of problems that stop before the turns run out."""
 _CHECKS = """\
 How well a self-check tells right answers from wrong ones. The paper's AUROC is over all observed
 turns, and greedy refinement repeats a doubted answer up to ten times; over first or returned turns
 every problem counts once. Sampled: at temperature 0.9. Brier: the mean square of confidence minus
 correctness over observed turns. Overconfidence: the share of observed turns that call a wrong
 answer CORRECT."""
-_FEEDBACK = "Turn 2 of MLMT-RL is feedback, whose text is graded as an answer."
-_STOPS = """\
-Families of stopping rules on the same recordings, within the mean tokens of the row's own rule,
-with at most three turns or all. In brackets: the difference to the row's own rule. Empty: no
-setting is as cheap, or the score was not recorded. The oracle reads labels and is no rule that can
-be used. What the rules are: docs/stopping.md."""
-_VERSUS = """\
-SVR minus the row, on the same problems and seeds. Seeds ahead: on how many of them SVR is more
-accurate. These intervals are not corrected for their number."""
 _BUDGETS = """\
 Either side takes its best option within the budget of tokens per problem, with greedy turns or
 turns sampled at temperature 0.9; results.json has the options chosen. A free stop needs no
 self-check. Fresh turns answer the question anew and see no draft. The gap is ours minus theirs on
 common seeds. These intervals are not corrected for their number."""
 _HEAD = (
-    *("", "seeds", "accuracy", "sampled", "paper", "first turn", "any turn"),
+    *("", "seeds", "accuracy", "sampled", "first turn", "any turn"),
     *("best fixed (turns)", "turns", "tokens", "tokens per right answer", "PSE", "PSE, sampled"),
     "ESR",
 )
@@ -63,7 +51,6 @@ _CHECK_HEAD = (
     *("Brier", "sampled", "overconfidence", "sampled"),
 )
 _BUDGET_HEAD = ("budget", "ours (tokens)", "theirs (tokens)", "gap", "theirs, chosen most often")
-_COMPARED = ("", "accuracy", "seeds ahead", "tokens")
 
 
 def table_md(results: Entry) -> str:
@@ -83,20 +70,12 @@ def table_md(results: Entry) -> str:
     judged = [entry for entry in entries if "sampled" in entry]
     checked = (entry for entry in judged if entry["self_check"])
     section("Self-checks", _CHECKS, _CHECK_HEAD, map(_check, checked))
-    if stopped := [entry for entry in judged if entry["stops"]]:
-        names = list(dict.fromkeys(one["name"] for entry in stopped for one in entry["stops"]))
-        rows = (_stops(entry, names) for entry in stopped)
-        section("Stopping rules at equal tokens", _STOPS, ("", "own rule", *names), rows)
     if budgets["pairs"]:
         parts += ["", "## Within equal budgets", "", _BUDGETS]
     for one in budgets["pairs"]:
         seeds = ", ".join(map(str, one["seeds"]))
         parts += ["", f"### {one['title']} against {one['against']}, seeds {seeds}", ""]
         parts += _grid(_BUDGET_HEAD, map(_budget, one["points"]))
-    turns = f"Temperature {TEMPERATURE}, no early stop. {_FEEDBACK}"
-    section("Each sampled turn", turns, ("", "turn 1", "turn 2", "turn 3"), map(_turns, judged))
-    if pairs := [entry for entry in entries if entry.get(f"versus_{REFERENCE}")]:
-        section("Compared with SVR", _VERSUS, _COMPARED, map(_compared, pairs))
     return "\n".join([*parts, ""])
 
 
@@ -110,18 +89,6 @@ def _check(entry: Entry) -> list[str]:
     areas = [_mean(values, name) for values in both for name in AUROCS]
     others = [_mean(values, name) for name in ("brier", "overconfidence") for values in both]
     return [_title(entry), *areas, *others]
-
-
-def _stops(entry: Entry, names: Sequence[str]) -> list[str]:
-    found = {one["name"]: one["at_own_cost"] for one in entry["stops"]}
-    own = entry["sampled" if entry["group"] == "fresh" else "greedy"]
-    cells = [_title(entry), f"{own['accuracy']['mean']:.3f}"]
-    for name in names:
-        at_cost = found.get(name)
-        cells.append(
-            "" if at_cost is None else f"{at_cost['accuracy']:.3f} ({_gap(at_cost['gap'])})"
-        )
-    return cells
 
 
 def _budget(point: Entry) -> list[str]:
@@ -138,14 +105,12 @@ def _grid(head: Sequence[str], rows: Any) -> list[str]:
 
 def _greedy(entry: Entry) -> list[str]:
     values = entry["greedy"]
-    paper = entry["paper"]
     best = entry.get("best_fixed")
     return [
         _title(entry),
         str(len(entry["trained_seeds"]) or ""),
         _interval(values["accuracy"]),
         _interval(entry["sampled"]["accuracy"]) if "sampled" in entry else "",
-        "" if paper is None else f"{paper['all7_accuracy']:.3f}",
         *(_mean(values, name) for name in ("first_turn_accuracy", "any_turn_accuracy")),
         "" if best is None else f"{best['mean']:.3f} ({best['budget']})",
         _mean(values, "turns", ".2f"),
@@ -154,21 +119,6 @@ def _greedy(entry: Entry) -> list[str]:
         _mean(values, "pse"),
         _mean(entry["sampled"], "pse") if "sampled" in entry else "",
         _mean(values, "esr"),
-    ]
-
-
-def _turns(entry: Entry) -> list[str]:
-    values = entry["sampled"]["each_turn"]
-    return [_title(entry), *(_mean(values, str(turn)) for turn in (1, 2, 3))]
-
-
-def _compared(entry: Entry) -> list[str]:
-    values = entry[f"versus_{REFERENCE}"]
-    gap = values["accuracy"]
-    ahead = sum(difference > 0 for difference in gap["seeds"])
-    return [
-        *(_title(entry), _gap(gap), f"{ahead}/{len(gap['seeds'])}"),
-        _gap(values["tokens"], "+.0f"),
     ]
 
 

@@ -14,20 +14,16 @@ from experiments.warmstart.documents import Document
 from svr_lightning.core.parsing import SelfCheckFields
 from svr_lightning.core.prompts import (
     AnswerStyle,
-    doubtful_draft,
+    analysis,
     feedback,
     first_turn_messages,
     guided,
     neutral,
     refinement_messages,
     scored,
-    wrong_draft,
 )
 from svr_lightning.core.types import DraftState, Message, OracleState, Problem, Verdict
-from svr_lightning.recipes.scrpo import (
-    ANALYSIS_CLOSE,
-    ANALYSIS_OPEN,
-)
+from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.tasks import get_task
 
 Weighted = tuple[tuple[float, int], ...]
@@ -203,11 +199,11 @@ class Demonstrations:
         if not truncated and not draft.correct and rng.random() < TOLD_SHARE:
             attempt = self.solver.another(rng, problem, draft)
             known = OracleState(draft=shown, truncated=False, correct=False)
-            messages = wrong_draft(style, problem.question, known, turn)
+            messages = analysis(style, problem.question, known, turn)
         else:
             attempt = self._refined(rng, problem, draft, truncated, KEEP_UNCHECKED)
             state = DraftState(draft=shown, truncated=truncated)
-            messages = doubtful_draft(style, problem.question, state, turn)
+            messages = analysis(style, problem.question, state, turn)
         completion = analysis_text(draft, attempt)
         return _document("analysis", messages, completion, text, truncated, attempt.correct)
 

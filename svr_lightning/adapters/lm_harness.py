@@ -18,13 +18,7 @@ from datasets import Dataset, DatasetDict
 
 from svr_lightning.analysis.metrics import defined_values
 from svr_lightning.analysis.records import SampleRecord
-from svr_lightning.core.types import (
-    Ending,
-    FinishReason,
-    Problem,
-    RemoteCompletion,
-    Trajectory,
-)
+from svr_lightning.core.types import Ending, FinishReason, Problem, RemoteCompletion, Trajectory
 from svr_lightning.evaluation.adaptive import trajectory_record
 from svr_lightning.recipes.dialogues import SelfVerifying, turn_of
 from svr_lightning.training.sources import DataSource, load_problems
@@ -43,12 +37,7 @@ def documents(
 ) -> DatasetDict:
     """The problems of a data set, as ``--metadata`` of the harness names it.
 
-    Args:
-        task: how rows are read and answers graded; the server has to have the same.
-        path: as in a configuration of this package, and so are the next three.
-        split: of it.
-        subset: of it.
-        limit: the first so many problems.
+    ``task`` reads rows and grades answers, as the server's.
     """
     source = DataSource(name=task, task=task, path=path, split=split, subset=subset, limit=limit)
     rows = [

@@ -8,8 +8,6 @@ from typing import Literal
 ADVANTAGE_EPSILON = 1e-4
 _ROUNDING = 1e-9
 """Rewards are sums of a few terms near 1; their order changes them by 1e-15."""
-MERS_DISCOUNT = 0.9
-"""gamma of Murphy's MeRS, for each step back."""
 RewardScale = Literal["group", "none"]
 
 
@@ -112,31 +110,4 @@ def max_to_go(rewards: Sequence[float], parents: Sequence[int | None]) -> list[f
         parent = parents[node]
         if parent is not None:
             credited[parent] = max(credited[parent], credited[node])
-    return credited
-
-
-def mean_to_go(
-    rewards: Sequence[float],
-    parents: Sequence[int | None],
-    turns: Sequence[int],
-    horizon: int,
-) -> list[float]:
-    """[N] Murphy's MeRS: R_n = (r_n + 0.9 mean over children of R_c) / (S - s + 1).
-
-    A node without children keeps r_n. s is the node's turn, from 1, and S the horizon; parents
-    stand before their children.
-
-    Examples:
-        >>> mean_to_go([0.0, 1.0], [None, 0], [1, 2], horizon=3)
-        [0.3, 1.0]
-    """
-    credited = list(rewards)
-    children: dict[int, list[float]] = {}
-    for node in reversed(range(len(credited))):
-        if node in children:
-            mean = math.fsum(children[node]) / len(children[node])
-            credited[node] = (rewards[node] + MERS_DISCOUNT * mean) / (horizon - turns[node] + 1)
-        parent = parents[node]
-        if parent is not None:
-            children.setdefault(parent, []).append(credited[node])
     return credited

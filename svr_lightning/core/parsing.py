@@ -66,11 +66,6 @@ _BLANK = {ord(c): " " for c in _MARKS + _OPENERS}
 _NO_NUMBER = {ord(c): "?" for c in "0123456789"}
 
 
-class _Fields(NamedTuple):
-    verdict: Verdict | None
-    confidence: float | None
-
-
 class Reading(NamedTuple):
     """The answer of a completion, and where its parts begin."""
 
@@ -150,9 +145,10 @@ def parse_self_check(text: str, interface: SelfCheckFields = "joint") -> SelfChe
         SelfCheck(verdict=<Verdict.CORRECT: 'CORRECT'>, confidence=0.92)
     """
     block = first_span(text, OPEN_TAG, CLOSE_TAG)
-    fields = _asked_for(_read_fields(text if block is None else block), interface)
-    verdict = fields.verdict or Verdict.UNSURE
-    confidence = CONFIDENCE_PRIOR[verdict] if fields.confidence is None else fields.confidence
+    scope = text if block is None else block
+    verdict = (None if interface == "confidence" else _read_verdict(scope)) or Verdict.UNSURE
+    stated = None if interface == "verdict" else _read_confidence(scope)
+    confidence = CONFIDENCE_PRIOR[verdict] if stated is None else stated
     return SelfCheck(verdict=verdict, confidence=confidence)
 
 
@@ -184,9 +180,8 @@ def self_check_format_score(text: str, interface: SelfCheckFields = "joint") -> 
     block = first_span(text, OPEN_TAG, CLOSE_TAG)
     if block is None:
         return -1.0 if _tag(OPEN_TAG).search(text) is None else 0.0
-    fields = _read_fields(block)
-    verdict = interface == "confidence" or fields.verdict is not None
-    confidence = interface == "verdict" or fields.confidence is not None
+    verdict = interface == "confidence" or _read_verdict(block) is not None
+    confidence = interface == "verdict" or _read_confidence(block) is not None
     return 1.0 if verdict and confidence else 0.0
 
 
@@ -246,17 +241,6 @@ def _span_bounds(
 
 def _tag(tag: str) -> re.Pattern[str]:
     return re.compile(re.escape(tag), re.IGNORECASE | re.ASCII)
-
-
-def _asked_for(fields: _Fields, interface: SelfCheckFields) -> _Fields:
-    return _Fields(
-        verdict=None if interface == "confidence" else fields.verdict,
-        confidence=None if interface == "verdict" else fields.confidence,
-    )
-
-
-def _read_fields(scope: str) -> _Fields:
-    return _Fields(verdict=_read_verdict(scope), confidence=_read_confidence(scope))
 
 
 def _read_verdict(scope: str) -> Verdict | None:

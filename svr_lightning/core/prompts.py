@@ -287,30 +287,21 @@ def guided(style: AnswerStyle, question: str, attempt: str, hints: str, turn: in
     return plain_refinement(style, question, attempt, turn, instruction)
 
 
-def doubtful_draft(
-    style: AnswerStyle, question: str, state: DraftState, turn: int
+def analysis(
+    style: AnswerStyle, question: str, state: DraftState | OracleState, turn: int
 ) -> list[Message]:
-    """Analysis, then solution, of a draft that may be wrong."""
-    claim = CUT_OFF if state.truncated else "Your previous answer may be wrong."
-    instruction = _analyse(style, claim, "what went wrong in it, if anything did")
-    return plain_refinement(style, question, state.draft, turn, instruction)
-
-
-def wrong_draft(style: AnswerStyle, question: str, state: OracleState, turn: int) -> list[Message]:
-    """Analysis, then solution, of a draft that the evaluator found wrong.
+    """Analysis, then solution, of a draft that may be wrong or that the evaluator found wrong.
 
     Raises:
-        ValueError: if the draft is right.
+        ValueError: if the draft is known to be right.
     """
-    if state.correct:
+    if isinstance(state, OracleState) and state.correct:
         raise ValueError("a draft that is right must not be called wrong")
-    claim = CUT_OFF if state.truncated else "Your previous answer was wrong."
-    instruction = _analyse(style, claim, "what went wrong in it")
-    return plain_refinement(style, question, state.draft, turn, instruction)
-
-
-def _analyse(style: AnswerStyle, claim: str, found: str) -> str:
-    return (
-        f"{claim} First explain inside <analysis>...</analysis> {found}. Then give the "
-        f"corrected, complete solution with the final answer in {style.reminder}."
+    known = isinstance(state, OracleState)
+    claim = "Your previous answer was wrong." if known else "Your previous answer may be wrong."
+    instruction = (
+        f"{CUT_OFF if state.truncated else claim} First explain inside <analysis>...</analysis> "
+        f"what went wrong in it{'' if known else ', if anything did'}. Then give the corrected, "
+        f"complete solution with the final answer in {style.reminder}."
     )
+    return plain_refinement(style, question, state.draft, turn, instruction)

@@ -18,7 +18,6 @@ from svr_lightning.core.types import Ending, StopSignals, Verdict
 
 DEFAULT_THRESHOLD = 0.85
 Score = Literal["confidence", "verdict_probability", "answer_logprob", "completion_logprob"]
-Fallback = Literal["last", "most_confident"]
 T = TypeVar("T")
 
 
@@ -251,9 +250,6 @@ class Confident(StopRule):
     of the answer's tokens or of all tokens, in nats."""
     needs_correct: bool = True
     """Whether the verdict must be CORRECT as well. With a threshold of 0, it alone decides."""
-    fallback: Fallback = "last"
-    """What is returned if no turn stops: the last turn, or the one with the best score of those
-    that are not truncated; ties go to the better verdict, then to the earlier turn."""
 
     def __str__(self) -> str:
         bound = f"{_NAMES[self.score]} >= {self.threshold:g}"
@@ -272,10 +268,9 @@ class Confident(StopRule):
         return self.score != "confidence"
 
     def check(self) -> None:
-        """Refuse unknown names, and a threshold that no score can have."""
-        for name, known in (("score", Score), ("fallback", Fallback)):
-            value, choices = getattr(self, name), get_args(known)
-            _require(value in choices, f"{name}={value} must be one of {', '.join(choices)}")
+        """Refuse an unknown score, and a threshold that it cannot have."""
+        known = get_args(Score)
+        _require(self.score in known, f"score={self.score} must be one of {', '.join(known)}")
         if "logprob" in self.score:
             wanted = f"of {self.score} must be a mean log-probability, at most 0"
             holds = -math.inf < self.threshold <= 0
@@ -292,21 +287,10 @@ class Confident(StopRule):
         value = getattr(turn, self.score)
         return value is not None and bool(value >= self.threshold)
 
-    def answer_turn(self, turns: Sequence[StopSignals], max_turns: int) -> int:
-        """The last turn, or what ``fallback`` says if no turn stopped."""
-        if self.fallback == "last" or self.stops(turns, max_turns):
-            return len(turns)
-        return max(range(len(turns)), key=lambda index: self._rank(turns[index])) + 1
-
     def reason(self, turns: Sequence[StopSignals]) -> str:
         """The rule with the score of the turn that stopped."""
         value = f"{_NAMES[self.score]} {getattr(turns[-1], self.score):g}"
         return str(self).replace(_NAMES[self.score], value)
-
-    def _rank(self, turn: StopSignals) -> tuple[bool, float, int]:
-        order = (None, Verdict.INCORRECT, Verdict.UNSURE, Verdict.CORRECT)
-        value = getattr(turn, self.score)
-        return not turn.truncated, -math.inf if value is None else value, order.index(turn.verdict)
 
 
 _NAMES: Mapping[Score, str] = {
@@ -318,6 +302,10 @@ _NAMES: Mapping[Score, str] = {
 RULES: Mapping[str, type[StopRule]] = {
     rule.__name__: rule for rule in (FixedTurns, RepeatedAnswer, Majority, Posterior, Confident)
 }
+
+
+_GONE = (("give_up", (None, 0)), ("fallback", ("last",)))
+"""Options of earlier recordings, with the values that had no effect."""
 
 
 def ending(rule: Rule[T] | None, turns: Sequence[T], max_turns: int) -> Ending | None:
@@ -396,8 +384,9 @@ def rule_from_config(evaluation: Mapping[str, Any]) -> StopRule:
         path = str(stop["class_path"])
         kind = RULES[path.rpartition(".")[2] if is_own(path) else path]
         options = dict(stop.get("init_args", {}))
-        if not options.get("give_up"):  # an option that was off in earlier recordings
-            options.pop("give_up", None)
+        for name, off in _GONE:
+            if name in options and options[name] in off:
+                del options[name]
         rule = kind(**options)
         for field in fields(kind):  # type: ignore[arg-type]
             wanted = (int, float) if isinstance(field.default, float) else type(field.default)

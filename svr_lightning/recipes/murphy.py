@@ -1,15 +1,15 @@
 """Murphy (Ekbote et al. 2025, arXiv 2511.07833): later success credits the failed turns before it.
 
 Differs from GRPO in: failed answers are tried again, as chains or as a tree; a node's credit is its
-own reward combined with its descendants' (MaRS, MeRS); nodes are compared with their siblings, or,
+own reward or the best of its descendants' (MaRS); nodes are compared with their siblings, or,
 without siblings, with the others of their turn; every node is optimised. The original's
-executor feedback, which shows labels, is left out.
+MeRS, a discounted mean, and its executor feedback, which shows labels, are left out.
 """
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from svr_lightning.core.credit import beyond_success, max_to_go, mean_to_go, sibling_advantages
+from svr_lightning.core.credit import beyond_success, max_to_go, sibling_advantages
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, MultiTurn, sample_of
@@ -34,8 +34,6 @@ class Murphy(MultiTurn):
     shape: Literal["chain", "tree"] = "chain"
     """``chain``: G trajectories of S turns. ``tree``: the G attempts of a turn are distributed over
     the failed attempts of the previous turn; a problem without failed attempts ends there."""
-    propagate: Literal["max", "mean"] = "max"
-    """MaRS, the best of a node and its descendants, or MeRS, a discounted mean."""
 
     def programs(self, problem: Problem, seeds: SeedContext = START) -> list[RolloutFn]:
         """G chains, or one program that grows the tree."""
@@ -58,11 +56,7 @@ class Murphy(MultiTurn):
         parents = [
             n.parent if n.parent is None or not nodes[n.parent].correct else None for n in nodes
         ]
-        credited = (
-            max_to_go(rewards, parents)
-            if self.propagate == "max"
-            else mean_to_go(rewards, parents, turns, self.horizon)
-        )
+        credited = max_to_go(rewards, parents)
         kept = [i for i, n in enumerate(nodes) if not solved[i] and self.in_loss(n.turn)]
         advantages = sibling_advantages(
             [credited[i] for i in kept],

@@ -11,19 +11,10 @@ from statistics import fmean
 
 from svr_lightning.core.credit import group_advantages
 from svr_lightning.core.parsing import ANSWER_OPEN, without_spans
-from svr_lightning.core.prompts import doubtful_draft, wrong_draft
-from svr_lightning.core.types import (
-    Problem,
-    Sample,
-    Turn,
-)
+from svr_lightning.core.prompts import analysis
+from svr_lightning.core.types import Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, MultiTurn, check_range, sample_of
-from svr_lightning.recipes.dialogues import (
-    Dialogue,
-    Neutral,
-    Prompt,
-    draft_of,
-)
+from svr_lightning.recipes.dialogues import Dialogue, Neutral, Prompt, draft_of
 from svr_lightning.recipes.labels import oracle_state
 from svr_lightning.tasks import get_task
 from svr_lightning.tasks.base import Task
@@ -47,11 +38,11 @@ class Analysing(Neutral):
         """Analysis of the previous answer, then a solution."""
         style, turn = get_task(problem.task).style, turns[-1].index + 1
         if self.oracle_free:
-            return doubtful_draft(style, problem.question, draft_of(turns[-1]), turn)
+            return analysis(style, problem.question, draft_of(turns[-1]), turn)
         state = oracle_state(self, problem, turns[-1])
         if state.correct:
             return super().later(problem, turns)
-        return wrong_draft(style, problem.question, state, turn)
+        return analysis(style, problem.question, state, turn)
 
     def formats(self, task: Task, text: str) -> tuple[float, float]:
         """The task's format score of the text without the analysis."""

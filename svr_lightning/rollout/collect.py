@@ -75,20 +75,19 @@ def collect_rollout(
     if resample != "off" and fresh is None:
         raise ValueError(f"resample={resample!r} needs fresh=, which draws training problems")
     roll = partial(
-        _roll_out_attempt,
+        _attempt,
         engine=engine,
         renderer=renderer,
         recipe=recipe,
         decoding=sampling,
-        run_seed=seed,
-        step=step,
+        place=SeedContext(run_seed=seed, step=step),
         show_progress=show_progress,
     )
     groups = roll(problems, 0)
     return groups if fresh is None else replace_degenerate(groups, roll, fresh, resample)
 
 
-def _roll_out_attempt(
+def _attempt(
     problems: Sequence[Problem],
     attempt: int,
     *,
@@ -96,14 +95,12 @@ def _roll_out_attempt(
     renderer: Renderer,
     recipe: Recipe,
     decoding: Decoding,
-    run_seed: int,
-    step: int,
+    place: SeedContext,
     show_progress: bool,
 ) -> list[Group]:
     progress = Progress("rollout", 0, quiet=not show_progress)
-    driver = Driver(
-        engine, renderer, run_seed=run_seed, step=step, attempt=attempt, progress=progress
-    )
+    at = {"run_seed": place.run_seed, "step": place.step, "attempt": attempt}
+    driver = Driver(engine, renderer, **at, progress=progress)
     return roll_out(problems, recipe=recipe, driver=driver, decoding=decoding)
 
 

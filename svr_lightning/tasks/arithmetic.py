@@ -75,6 +75,7 @@ def canonical(text: str) -> str:
         >>> canonical("7 - (1 - 4)/2")
         '(-(+1-4)/2+7)'
     """
+    evaluate(text)  # refuses a division by zero, of which a spelling knows nothing
     spelling: str = _compute(text, _number).spelling
     return spelling
 
@@ -113,7 +114,6 @@ class _Normal:
     ``3-3``, whose value is zero.
     """
 
-    value: Fraction
     terms: tuple[tuple[str, int], ...]
     """Spelling and sign of each summand, in order; a number or a product is one summand."""
     sign: int
@@ -123,14 +123,13 @@ class _Normal:
     """Factors that are divided by, in order, each spelt without a sign."""
 
     def __add__(self, other: "_Normal") -> "_Normal":
-        return _sum(self.value + other.value, (*self.terms, *other.terms))
+        return _sum((*self.terms, *other.terms))
 
     def __sub__(self, other: "_Normal") -> "_Normal":
         return self + -other
 
     def __mul__(self, other: "_Normal") -> "_Normal":
         return _product(
-            self.value * other.value,
             self.sign * other.sign,
             (*self.above, *other.above),
             (*self.below, *other.below),
@@ -138,14 +137,13 @@ class _Normal:
 
     def __truediv__(self, other: "_Normal") -> "_Normal":
         return _product(
-            self.value / other.value,
             self.sign * other.sign,
             (*self.above, *other.below),
             (*self.below, *other.above),
         )
 
     def __neg__(self) -> "_Normal":
-        return _Normal(-self.value, _negated(self.terms), -self.sign, self.above, self.below)
+        return _Normal(_negated(self.terms), -self.sign, self.above, self.below)
 
     def __pos__(self) -> "_Normal":
         return self
@@ -160,20 +158,20 @@ class _Normal:
 
 def _number(value: int) -> _Normal:
     spelling, sign = str(value), int(value != 0)
-    return _Normal(Fraction(value), ((spelling, sign),), sign, (spelling,), ())
+    return _Normal(((spelling, sign),), sign, (spelling,), ())
 
 
-def _sum(value: Fraction, terms: tuple[tuple[str, int], ...]) -> _Normal:
+def _sum(terms: tuple[tuple[str, int], ...]) -> _Normal:
     terms = tuple(sorted(terms))
     here, there = _spelt(terms), _spelt(_negated(terms))
     sign = (here < there) - (here > there)
-    return _Normal(value, terms, sign, (min(here, there),), ())
+    return _Normal(terms, sign, (min(here, there),), ())
 
 
-def _product(value: Fraction, sign: int, above: tuple[str, ...], below: tuple[str, ...]) -> _Normal:
+def _product(sign: int, above: tuple[str, ...], below: tuple[str, ...]) -> _Normal:
     above, below = tuple(sorted(above)), tuple(sorted(below))
     spelling = "*".join(above) + "".join(f"/{factor}" for factor in below)
-    return _Normal(value, ((spelling, sign),), sign, above, below)
+    return _Normal(((spelling, sign),), sign, above, below)
 
 
 def _negated(terms: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:

@@ -137,15 +137,10 @@ def equivalent(prediction: str, reference: str) -> bool:
     """
     if max(len(prediction), len(reference)) > MAX_ANSWER:
         return False
-    left, right = normalise(prediction), _normalised_reference(reference)
+    left, right = normalise(prediction), normalise(reference)
     if left == right:
         return left != ""
     return close(read_number(left), read_number(right))
-
-
-@lru_cache(maxsize=16384)
-def _normalised_reference(reference: str) -> str:
-    return normalise(reference)
 
 
 def close(left: Fraction | None, right: Fraction | None) -> bool:
@@ -153,6 +148,7 @@ def close(left: Fraction | None, right: Fraction | None) -> bool:
     return left is not None and right is not None and abs(left - right) < TOLERANCE
 
 
+@lru_cache(maxsize=16384)
 def normalise(answer: str) -> str:
     r"""Remove what does not change an answer's meaning, and give the rest one spelling.
 

@@ -1,5 +1,4 @@
-"""A test of an adapter is left out where its library is missing; ``make test`` has all of them,
-verifiers in an environment of its own."""
+"""A test of an adapter is left out where its library is missing; ``make test`` has all of them."""
 
 from importlib.util import find_spec
 
@@ -7,6 +6,5 @@ LIBRARIES = {
     "trl": "test_trl.py",
     "inspect_ai": "test_inspect.py",
     "lm_eval": "test_lm_eval.py",
-    "verifiers": "test_verifiers.py",
 }
 collect_ignore = [test for library, test in LIBRARIES.items() if find_spec(library) is None]

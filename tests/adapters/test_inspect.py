@@ -16,7 +16,6 @@ from svr_lightning.analysis.metrics import measure_all
 from svr_lightning.analysis.records import SampleRecord
 from svr_lightning.analysis.table import turn_tables
 from svr_lightning.core.types import FinishReason
-from svr_lightning.errors import ConfigError
 from tests.chat_server import ChatServer, completion
 from tests.countdown_server import opinion, records_of
 from tests.scripted import says
@@ -50,12 +49,6 @@ def test_an_eval_of_inspect_is_ours_turn_by_turn(
     for name in ("accuracy", "turns", "brier", "auroc", "overconfidence"):
         assert printed[name] == f"{values[name]:.3f}"
     assert "ece" in printed
-
-
-def test_a_rule_that_reads_log_probabilities_is_refused() -> None:
-    stop = {"class_path": "Confident", "init_args": {"score": "answer_logprob", "threshold": -0.1}}
-    with pytest.raises(ConfigError, match="Inspect's answers have no log-probabilities"):
-        inspect_eval.svr_solver("countdown", stop=stop)
 
 
 def test_a_sample_that_a_limit_of_inspect_ends_is_wrong_and_says_why(

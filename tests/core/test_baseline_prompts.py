@@ -2,7 +2,7 @@
 
 import pytest
 
-from svr_lightning.core.prompts import feedback, guided, neutral, wrong_draft
+from svr_lightning.core.prompts import analysis, feedback, guided, neutral
 from svr_lightning.core.types import DraftState, OracleState
 from svr_lightning.tasks import get_task
 
@@ -10,7 +10,7 @@ from svr_lightning.tasks import get_task
 def test_a_right_draft_is_never_called_wrong() -> None:
     state = OracleState(draft="d", truncated=False, correct=True)
     with pytest.raises(ValueError, match="a draft that is right"):
-        wrong_draft(get_task("math").style, "q", state, 2)
+        analysis(get_task("math").style, "q", state, 2)
 
 
 def test_drafts_are_shortened_as_svrs_are_and_hints_are_not() -> None:

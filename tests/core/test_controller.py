@@ -73,7 +73,7 @@ def test_it_refines_until_the_rule_accepts() -> None:
         (FixedTurns(turns=2), 2, 2),
         (RepeatedAnswer(), 3, 3),
         (Majority(), 4, 2),
-        (Confident(threshold=0.99, fallback="most_confident"), 4, 4),
+        (Confident(threshold=0.99), 4, 4),
     ],
 )
 def test_any_rule_decides_when_to_stop_and_what_to_return(

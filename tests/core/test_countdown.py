@@ -51,19 +51,13 @@ def test_a_row_may_bring_its_own_question_and_id() -> None:
         ({"nums": None}, "'nums'"),
         ({"target": None}, "'target'"),
         ({"nums": []}, "'nums'"),
-        ({"nums": "1, 2"}, "'nums'"),
-        ({"nums": 12}, "'nums'"),
-        ({"nums": [1, "2"]}, "'nums'"),
         ({"nums": [1, True]}, "'nums'"),
         ({"nums": [1, 2.5]}, "'nums'"),
         ({"nums": [1, float("nan")]}, "'nums'"),
-        ({"nums": [1, None]}, "'nums'"),
         ({"nums": [1, -2]}, "'nums'"),
         ({"target": "3"}, "'target'"),
         ({"target": False}, "'target'"),
-        ({"target": float("inf")}, "'target'"),
         ({"question": ""}, "'question'"),
-        ({"question": 5}, "'question'"),
         ({"question": "a\nb", "id": [1]}, "'id'"),
     ],
 )
@@ -82,16 +76,12 @@ def test_a_malformed_row_is_refused_in_one_line_that_names_the_field(
     "equation",
     [
         "3*(7+1)=24",  # the paper's example
-        "3*(7+1)",
         " \n 3 * ( 1 + 7 ) \n ",
         "3*(7+1)=99",  # only what stands before the first = counts
-        "3*(7+1)=24=25",
         "3*(7+1) = 24, which is right",
-        "(7+1)*3",
         "+3*(+7 - -1)",
         "-3*-(7+1)",
         "03*(007+1)",  # compared as integers
-        "((((3))))*(7+1)",
     ],
 )
 def test_an_equation_that_uses_every_number_once_and_hits_the_target_is_correct(
@@ -104,37 +94,25 @@ def test_an_equation_that_uses_every_number_once_and_hits_the_target_is_correct(
     "equation",
     [
         "",
-        "   ",
-        "=24",
         "24",
         "3*7+1",  # 22
         "3*7+3",  # 3 twice, 1 never
         "3*(7+1)+1-1",
-        "3*(7+1)+0",
         "37-1-12",
         "3 * 7 1",
         "3*(7+1",
-        "3*(7+1))",
         "3(7+1)",
-        "3*(7+1)*",
         "3**1*7",
-        "3//1*7",
         "3*(7.0+1)",
-        "3x(7+1)",
         "3\u00d7(7+1)",
         "3*(7+1);",
-        "3*(7+1)#",
         "3\n*(7+1)",
-        "3\t*(7+1)",
         "3*(7+1)\x00",
         "\u0663*(7+1)",  # an Arabic-Indic 3
-        "\uff13*(7+1)",  # a full-width 3
         "3\u00a0*(7+1)",
         "\\boxed{3*(7+1)}",
         "__import__('os')",
         "24 = 3*(7+1)",
-        "()",
-        "-",
     ],
 )
 def test_anything_else_is_incorrect(equation: str) -> None:
@@ -176,10 +154,6 @@ def test_without_a_block_nothing_is_correct(text: str) -> None:
     assert TASK.extract_answer(text) is None
 
 
-def test_the_answer_is_reported_as_written() -> None:
-    assert TASK.extract_answer(answered(" 3*(7+1) = 24\n")) == "3*(7+1) = 24"
-
-
 def test_the_self_check_never_decides_correctness() -> None:
     for verdict in ("CORRECT", "INCORRECT"):
         check = f"<self_check>VERDICT: {verdict}; CONFIDENCE: 1</self_check>"
@@ -194,11 +168,6 @@ def test_length_and_nesting_are_bounded() -> None:
     assert not correct(f"({deepest})", one)
     assert correct("+" * (MAX_LENGTH - 1) + "1", one)
     assert not correct("+" * MAX_LENGTH + "1", one)
-
-
-def test_a_problem_of_ones_own_without_a_target_grades_as_incorrect() -> None:
-    own = Problem(id="", task="countdown", question="?", reference="")
-    assert not correct("3*(7+1)", own)
 
 
 EXPRESSIONS = st.recursive(
@@ -243,7 +212,6 @@ CHECK = "<self_check>VERDICT: CORRECT; CONFIDENCE: 1</self_check>"
         "<think>a\n\nb</think> \n\t <answer>c\nd</answer>",
         f"  <think>a</think>\n<answer>b</answer>\n{CHECK}\n",
         f"{CHECK}<think>a</think>{CHECK}<answer>b</answer>{CHECK.upper()}",
-        "<think></think><answer></answer>",
         "<think>a</think> no </think><answer>b</answer>",
         "<think>a</think><answer>b</answer> or <answer>c</answer>",
     ],
@@ -257,14 +225,11 @@ def test_reasoning_then_an_answer_and_nothing_else_scores_1(text: str) -> None:
     [
         "",
         "<answer>b</answer>",
-        "<think>a</think>",
         "<think>a<answer>b</answer>",
         "a<think>a</think><answer>b</answer>",
         "<think>a</think> so <answer>b</answer>",
         "<think>a</think><answer>b</answer>.",
         "<think>a</think><answer>b",
-        "<think>a</think><answer>",
-        "</think><answer>b</answer>",
         "<think></answer></think><answer>",
         "<answer>b</answer><think>a</think>",
         "<THINK>a</THINK><ANSWER>b</ANSWER>",

@@ -37,10 +37,6 @@ def test_the_order_in_which_rewards_were_added_is_no_signal() -> None:
     assert not is_degenerate([1.0, 1.0, 1.0 + 1e-6])
 
 
-def test_without_scaling_only_the_mean_is_subtracted() -> None:
-    assert group_advantages([1.0, 2.0, 6.0], "none") == [-2.0, -1.0, 3.0]
-
-
 @given(RETURNS)
 def test_advantages_add_up_to_nothing(returns: list[float]) -> None:
     for scale in ("group", "none"):

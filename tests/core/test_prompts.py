@@ -100,16 +100,6 @@ def test_a_confidence_has_two_decimals_wherever_it_stands(
     assert f"(self-confidence {shown})" in text
 
 
-@pytest.mark.parametrize("verdict", Verdict)
-def test_truncation_takes_priority_and_hides_verdict_and_confidence(verdict: Verdict) -> None:
-    text = user_message("math", verdict, 0.77, truncated=True)
-    assert text.startswith("[T=2] Your self-verification last turn: TRUNCATED\n")
-    assert text.count("TRUNCATED") == 1
-    assert "CUT OFF" in text
-    assert "0.77" not in text
-    assert "CORRECT" not in text
-
-
 @pytest.mark.parametrize(("name", "limit"), [("countdown", 512), ("gsm8k", 640), ("math", 900)])
 def test_a_draft_is_cut_at_the_tasks_limit_and_marked_only_if_it_was_longer(
     name: str, limit: int

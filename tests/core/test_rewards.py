@@ -85,12 +85,6 @@ def test_truncation_costs_a_half_whatever_the_answer(turn: ScoredTurn, solve: fl
     assert only(replace(turn, truncated=True)).solve == pytest.approx(solve - 0.5)
 
 
-def test_progress_counts_truncated_turns_by_their_labels() -> None:
-    cut = replace(RIGHT, truncated=True)
-    assert turn_rewards([WRONG, cut])[1].prog == pytest.approx(0.3)
-    assert turn_rewards([cut, WRONG])[1].prog == pytest.approx(-0.8)
-
-
 # --- verify --------------------------------------------------------------------------------
 
 

@@ -36,10 +36,6 @@ def test_every_step_equals_the_schedule_of_transformers(
         theirs.step()
 
 
-def test_a_run_of_one_step_takes_it_at_the_floor() -> None:
-    assert warmup_stable_decay(0, 1) == 0.05
-
-
 @given(
     total=st.integers(1, 300),
     warmup=st.sampled_from([0.0, 0.05, 0.3, 0.5, 1.0]),

@@ -19,7 +19,6 @@ from svr_lightning.core.stopping import (
     Majority,
     Posterior,
     RepeatedAnswer,
-    Rule,
     StopRule,
     ending,
     first_ending,
@@ -66,9 +65,6 @@ def test_the_default_is_the_papers_rule() -> None:
         ("C", 0.85, False, 0.85, True),
         ("C", 0.8499999, False, 0.85, False),
         ("C", 1.0, True, 0.85, False),
-        ("C", 1.0, True, 0.0, False),
-        ("C", 0.65, False, 0.65, True),
-        ("C", 0.9, False, 0.95, False),
         ("C", 0.0, False, 0.0, True),
         ("I", 1.0, False, 0.0, False),
         ("U", 1.0, False, 0.0, False),
@@ -115,57 +111,6 @@ def test_a_score_stops_from_its_threshold_on_and_never_where_it_is_not_known(
     assert not Confident(score=score, threshold=threshold).stops([turn_of("U", 1.0, **scores)], 10)
 
 
-@pytest.mark.parametrize(
-    ("turns", "turn"),
-    [
-        ([("I", 0.5), ("I", 0.7), ("I", 0.6)], 2),
-        ([("I", 0.7), ("C", 0.7), ("U", 0.7)], 2),  # ties go to the better verdict
-        ([("I", 0.7), ("U", 0.7), ("I", 0.7)], 2),
-        ([("U", 0.7), ("U", 0.7)], 1),  # and then to the earlier turn
-        ([("C", 0.1), ("I", 0.2)], 2),  # the confidence comes first
-        ([("C", 0.8, True), ("I", 0.1)], 2),  # a truncated turn only where there is no other
-        ([("C", 0.1, True), ("C", 0.2, True)], 2),
-        ([("C", 0.8), ("C", 0.85)], 2),  # stopped: its own answer
-        ([("I", 0.99), ("C", 0.85)], 2),  # however confident an earlier turn was
-    ],
-)
-def test_an_exhausted_budget_returns_the_most_confident_turn(
-    turns: list[tuple[Any, ...]], turn: int
-) -> None:
-    seen = [turn_of(v, c, truncated=bool(cut)) for v, c, *cut in turns]
-    best = end_of(Confident(fallback="most_confident"), seen, len(turns))
-    assert best == Ending(len(turns), turn, False)
-    assert end_of(Confident(), seen, len(turns)).returned == len(turns)
-
-
-class Gates(Rule[bool]):
-    """Each turn decides itself whether it ends the trajectory."""
-
-    def stops(self, turns: Sequence[bool], max_turns: int) -> bool:
-        return turns[-1]
-
-
-@pytest.mark.parametrize(
-    ("gates", "max_turns", "turn"),
-    [
-        ([True], 10, 1),  # generation ended there: later turns never ran
-        ([False, True, False, True], 10, 2),  # the first open gate
-        ([False] * 10, 10, 10),  # none opened: the last turn's answer
-        ([False] * 9 + [True], 10, 10),
-        ([False, False, True], 2, 2),  # what lies beyond the budget does not count
-        ([False] * 9, 10, None),  # the trajectory goes on
-    ],
-)
-def test_the_first_open_gate_or_else_the_last_turn_is_returned(
-    gates: list[bool], max_turns: int, turn: int | None
-) -> None:
-    end = first_ending(Gates(), gates, max_turns)
-    if turn is None:
-        assert end is None
-    else:
-        assert end == Ending(turn, turn, turn < max_turns, gates[turn - 1])
-
-
 # --- rules that need no self-check --------------------------------------------------------------
 
 
@@ -177,9 +122,7 @@ def test_the_first_open_gate_or_else_the_last_turn_is_returned(
         ("abaaab", 4, 3, 4),
         ("abcabc", 6, 4, 6),
         ("a.abbb", 5, 3, 6),
-        ("......", 6, 6, 6),  # what cannot be read repeats nothing
         ("..a..a", 6, 6, 6),
-        ("abcbaa", 6, 4, 6),
     ],
 )
 def test_an_answer_stops_when_it_has_been_given_often_enough(
@@ -196,17 +139,11 @@ def test_an_answer_stops_when_it_has_been_given_often_enough(
     ("letters", "max_turns", "observed", "returned"),
     [
         ("aaabbb", 6, 3, 1),  # another answer could draw level, but a came first
-        ("aaabbb", 5, 3, 1),
         ("abab", 4, 3, 1),  # a tie of two goes to the answer that was given first
         ("abbaab", 6, 5, 1),  # b can only draw level, and a came first
         ("abbb", 4, 4, 2),  # b leads 2 to 1 with one turn left: a could draw level, and came first
-        ("abbbb", 5, 4, 2),  # 3 to 1, one left: settled
-        ("aab", 3, 2, 1),  # b can only draw level
-        ("abb", 3, 3, 2),
         ("abc", 3, 3, 1),  # one each, and nothing settled before the end
-        ("a.", 2, 1, 1),  # another answer could only draw level
         ("..a", 3, 3, 3),
-        (".aa", 3, 2, 2),
         ("...", 3, 3, 3),  # no vote at all: the last turn
         ("aaaaaaaaaa", 10, 5, 1),
         ("abababaaaa", 10, 8, 1),  # 5 to 3, two left
@@ -384,7 +321,6 @@ RULE = st.one_of(
             ["confidence", "verdict_probability", "answer_logprob", "completion_logprob"]
         ),
         needs_correct=st.booleans(),
-        fallback=st.sampled_from(["last", "most_confident"]),
     ),
 )
 LEVELS = st.sampled_from([0.0, 0.4, 0.5, 0.85, 1.0])
@@ -440,7 +376,10 @@ def test_a_rule_survives_its_configuration(rule: StopRule) -> None:
 
 def test_results_without_a_rule_have_the_papers_and_those_of_version_0_1_are_refused() -> None:
     assert rule_from_config({}) == Confident()
-    off = {"class_path": "Confident", "init_args": {"threshold": 0.9, "give_up": 0.0}}
+    off = {
+        "class_path": "Confident",
+        "init_args": {"threshold": 0.9, "give_up": 0.0, "fallback": "last"},
+    }
     assert rule_from_config({"stop": off}) == Confident(threshold=0.9)
     with pytest.raises(ValueError, match=r"gate: settings of version 0\.1; evaluate again"):
         rule_from_config({"threshold": 0.7, "gate": "joint"})
@@ -459,6 +398,7 @@ def test_results_without_a_rule_have_the_papers_and_those_of_version_0_1_are_ref
         {"stop": {"class_path": "RepeatedAnswer", "init_args": {"times": 2.5}}},
         {"stop": {"class_path": "RepeatedAnswer", "init_args": [2]}},
         {"stop": {"class_path": "Confident", "init_args": {"give_up": 0.3}}},
+        {"stop": {"class_path": "Confident", "init_args": {"fallback": "most_confident"}}},
     ],
     ids=str,
 )

@@ -16,6 +16,7 @@ from svr_lightning.core.stopping import (
     Confident,
     FixedTurns,
     Majority,
+    Posterior,
     RepeatedAnswer,
     StopRule,
 )
@@ -198,8 +199,7 @@ RULES = [
     Confident(needs_correct=False, threshold=0.9),
     Confident(score="verdict_probability", threshold=0.8),
     Confident(score="answer_logprob", threshold=-0.3, needs_correct=False),
-    Confident(score="completion_logprob", threshold=-0.3, fallback="most_confident"),
-    Confident(fallback="most_confident"),
+    Confident(score="completion_logprob", threshold=-0.3),
     FixedTurns(turns=3),
     RepeatedAnswer(),
     RepeatedAnswer(times=3, in_a_row=False),
@@ -237,7 +237,7 @@ def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(
     lengths = {len(record["turns"]) for record in live}
     if not isinstance(rule, FixedTurns):
         assert len(lengths) > 1 + isinstance(rule, Confident)  # some ended early and some ran on
-    if isinstance(rule, Majority) or getattr(rule, "fallback", "") == "most_confident":
+    if isinstance(rule, Majority):
         assert any("observed_turns" in record for record in live)
 
 
@@ -262,7 +262,7 @@ def test_live_inference_and_a_replayed_recording_agree_turn_by_turn(
             "(turn 1; stopped: the majority is settled)",
         ),
         (
-            Confident(fallback="most_confident"),
+            Posterior(threshold=0.99),
             [("8*4", "UNSURE", 0.4), ("8+4-2", "UNSURE", 0.9), ("8*4", "UNSURE", 0.5)],
             "answer: 8+4-2, correct (turn 2; stopped: no turns were left, the rule prefers an "
             "earlier one)",

@@ -63,7 +63,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
     assert written == {"threshold": 0.99, **content}
     assert content["promises"] == [{"name": "pse", "limit": 0.1, "bound": 1.0}]
     assert content["confidence"] == 0.9
-    assert content["rule"] == {"score": "confidence", "needs_correct": True, "fallback": "last"}
+    assert content["rule"] == {"score": "confidence", "needs_correct": True}
     assert content["data"]["datasets"] == {"toy": 300}
     assert (content["schema_version"], len(content["data"]["sha256"][0])) == (2, 64)
     rows = by_threshold(samples)

@@ -100,11 +100,6 @@ def test_top_up_gives_up_after_three_attempts_and_trains_on_what_there_is() -> N
     assert rolls.rolled == [["a", "b!"], ["x!"], ["y!"]]
 
 
-def test_top_up_makes_do_with_fewer_problems_than_it_asks_for() -> None:
-    rolls = Rolls([["x"]])
-    assert rolls.run(["a!", "b!"], "top_up") == [("x", 1), ("b!", 0)]
-
-
 # --- batch ------------------------------------------------------------------------------------
 
 
@@ -113,12 +108,6 @@ def test_batch_pools_what_teaches_over_whole_batches_and_takes_the_first_full_on
     assert rolls.run(["a", "b!", "c"], "batch") == [("a", 0), ("c", 0), ("x", 1)]
     assert rolls.rolled == [["a", "b!", "c"], ["x", "y!", "z"]]
     assert rolls.asked == [(1, 3, set())]  # from a pass of its own: problems may come again
-
-
-def test_batch_stops_as_soon_as_one_batch_is_full() -> None:
-    rolls = Rolls([["x!", "y"], ["z", "w"]])
-    assert rolls.run(["a!", "b!"], "batch") == [("y", 1), ("z", 2)]
-    assert len(rolls.rolled) == 3
 
 
 def test_batch_falls_back_to_the_untouched_original_after_three_attempts() -> None:

@@ -192,7 +192,6 @@ RUN_ELSEWHERE = {
     "python examples/": "tests/adapters and tests/integration/test_minimal_example.py",
     "python turn_length.py": "tests/integration/test_extending.py",
     "PYTHONPATH=. svr": "tests/integration/test_extending.py",
-    "PYTHONPATH=examples vf-eval": "tests/adapters/test_verifiers.py",
     "inspect eval": "tests/adapters/test_inspect.py",
     "export MINE_API_KEY": "a variable of the line after it",
     "tensorboard": "tests/e2e/test_commands.py reads what it shows",

@@ -69,7 +69,7 @@ def test_a_threshold_taken_from_the_policy_that_was_trained_is_handed_on(tmp_pat
 def test_an_exported_policy_stops_by_the_whole_rule_that_it_was_evaluated_with(
     tmp_path: Path,
 ) -> None:
-    rule = Confident(threshold=0.7, needs_correct=False, fallback="most_confident")
+    rule = Confident(threshold=0.7, needs_correct=False)
     exported(tmp_path, evaluation=EvaluationConfig(stop=rule, max_turns=2))
     assert read_operating_point(tmp_path / "policy") == rule
 

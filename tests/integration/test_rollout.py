@@ -108,14 +108,6 @@ def test_the_loss_covers_the_very_ids_that_were_sampled_last() -> None:
 # --- seeds and limits -------------------------------------------------------------------------
 
 
-def test_every_problem_sample_turn_and_attempt_has_a_seed_of_its_own() -> None:
-    engine = ScriptedEngine(muse)
-    for attempt in range(3):
-        driver(engine, attempt=attempt).run(jobs(PROBLEMS, SVR(group_size=8, horizon=3)))
-    seeds = [request.seed for request in engine.requests]
-    assert len(set(seeds)) == len(seeds) == 3 * len(PROBLEMS) * 8 * 3
-
-
 def test_prompts_that_a_program_asks_for_together_have_seeds_of_their_own() -> None:
     def pair(message: str) -> Generator[list[list[Message]], list[Completion], list[str]]:
         texts: list[str] = []

@@ -28,7 +28,7 @@ TURNS = 3
 COUNTDOWN = get_task("countdown")
 PROBLEMS = [COUNTDOWN.from_row(row) for row in generate("dev", orders=1)[:6]]
 RECIPES: Mapping[str, Recipe] = {"svr": SVR(), "grpo_mt": GRPOMT()}
-OF_A_SELF_CHECK = Confident(score="verdict_probability", threshold=0.9, fallback="most_confident")
+OF_A_SELF_CHECK = Confident(score="verdict_probability", threshold=0.9)
 CASES: list[tuple[str, StopRule]] = [
     ("svr", Confident(score="answer_logprob", threshold=-0.2, needs_correct=False)),
     ("svr", OF_A_SELF_CHECK),

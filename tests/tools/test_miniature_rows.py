@@ -1,6 +1,5 @@
 """The rows of the miniature experiment: each is what it says, all are alike in size, all resume."""
 
-import json
 import sys
 from functools import reduce
 from pathlib import Path
@@ -109,13 +108,3 @@ def test_what_is_done_is_skipped_and_an_interrupted_training_goes_on(
     assert (tmp_path / "fit.log").read_text().endswith("--ckpt_path last\n")
     assert run_cell([fit]) is None
     assert len((tmp_path / "fit.log").read_text().splitlines()) == 1  # not run again
-
-
-def test_the_papers_numbers_are_the_papers() -> None:
-    golden = json.loads((ROOT / "tests" / "goldens" / "paper_tables.json").read_text())
-    printed = {
-        (line["table"], line["row"]): line["all"] for line in golden if line["metric"] == "accuracy"
-    }
-    stated = [row.paper for row in ROWS if row.paper]
-    assert len(stated) == 20
-    assert all(printed[table, name] == f"{value:.3f}" for table, name, value in stated)

@@ -8,8 +8,8 @@ import pytest
 
 from experiments.miniature import claims, summary
 from experiments.miniature.claims import Claim, claim_entries, decided, normal_p_value
-from experiments.miniature.recordings import Answers, Seeds
-from experiments.miniature.results import FREE, Judged, pairs_of, versus
+from experiments.miniature.recordings import Seeds
+from experiments.miniature.results import FREE, Judged, pairs_of
 from experiments.miniature.rows import BY_NAME
 from svr_lightning.analysis.choice import Draws
 from svr_lightning.analysis.replay import replay
@@ -59,21 +59,6 @@ def test_problems_of_one_set_of_numbers_are_drawn_together() -> None:
     assert of("test-0-shop", "test-1-shop") == [0, 0]  # the clusters of the data set
 
 
-def test_changes_are_counted_of_the_turns_that_are_there() -> None:
-    """All answers of the table read the same, so that only labels change.
-
-    Turn 2: a and e break, b, c and f correct, d stays wrong. Turn 3: b stays right, d corrects, c
-    and f break, a and e stay wrong. b, c, d and f begin wrong; b, c and f call it CORRECT.
-    """
-    ratios = summary.change_ratios(table())
-    found = {name: top.sum() / of.sum() for name, (top, of) in ratios.items()}
-    assert found == {
-        **{"2/changed": 0.0, "2/corrected": 3 / 4, "2/broken": 2 / 2},
-        **{"3/changed": 0.0, "3/corrected": 1 / 3, "3/broken": 2 / 3},
-        "1/wrong_called_correct": 3 / 4,
-    }
-
-
 # --- rows -------------------------------------------------------------------------------------
 
 
@@ -88,16 +73,6 @@ def judged(name: str, turns: list[tuple[bool, str, float, int]], seeds: int = 2)
 
 
 RIGHT, WRONG = (True, "C", 0.9, 10), (False, "I", 0.1, 10)
-
-
-def test_a_comparison_is_paired_over_the_common_seeds() -> None:
-    svr, grpo = judged("svr", [WRONG, RIGHT]), judged("grpo", [WRONG], 1)
-    other = Answers(right=np.zeros((1, 10)), tokens=np.full((1, 10), 110.0))
-    found = versus(svr, grpo, other.right, other.tokens)
-    # SVR: prompts of 100 and 200 tokens, two completions of 10.
-    expected = {"difference": 1.0, "ci95": [1.0, 1.0], "seeds": [1.0]}
-    assert (found["seeds"], found["accuracy"]) == ([42], expected)
-    assert found["tokens"]["difference"] == 320 - 110
 
 
 def test_the_gap_to_the_best_rival_is_measured_within_each_budget() -> None:

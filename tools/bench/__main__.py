@@ -6,7 +6,6 @@ figures:
 - rollout: pipelined turns against turns in lock-step
 - serve: the server under load, every answer checked, and what a turn costs in it
 - step: one whole optimizer step against TRL's GRPOTrainer
-- update: memory and time of blockwise log-probabilities
 """
 
 import argparse
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from svr_lightning.files import write_json
 
-BENCHMARKS = ("rollout", "serve", "step", "update")
+BENCHMARKS = ("rollout", "serve", "step")
 
 
 def main(arguments: list[str]) -> int:
