@@ -108,8 +108,7 @@ def test_the_embedded_tasks_are_means_of_published_runs() -> None:
         f"{fmean(run['after'][key] for run in main_job):.3f}"
         for key in ("auroc_first_turn", "auroc_returned")
     ]
-    text = " ".join(page("docs/results.md").split())
-    assert f"is {once[0]} at first turns and {once[1]} at returned turns" in text
+    said("docs/results.md", f"is {once[0]} at first turns and {once[1]} at returned turns")
 
 
 FREE = "the best method without self-check under a free stop"
@@ -170,13 +169,11 @@ def test_every_table_of_results_is_checked_here() -> None:
 def test_adapters_are_compared_as_published() -> None:
     runs = [run["after"] for run in published("tools/results/lora.json")["runs"]]
     full = embedded("countdown_tiny", "svr", "after")
-    text = " ".join(page("docs/train.md").split())
     for group in (runs, full):
-        accuracy, auroc = (
-            f"{fmean(run[key] for run in group):.3f}" for key in ("accuracy", "auroc")
+        said(
+            "docs/train.md",
+            *(f"{fmean(run[key] for run in group):.3f}" for key in ("accuracy", "auroc")),
         )
-        assert accuracy in text
-        assert auroc in text
 
 
 BENCH = {
@@ -204,10 +201,10 @@ def test_the_benchmarks_have_the_published_figures() -> None:
         strict=True,
     ):
         assert shown == [f"{median[one][key]:.2f}" for one in ("ours", "trl", "ratio")]
-    text = " ".join(page("docs/benchmarks.md").split())
     peak, serve = BENCH["update"]["peak_gib"], BENCH["serve"]
     times = [one["wall"]["blocks"] / one["wall"]["plain"] for one in BENCH["update"]["timing"]]
-    for words in (
+    said(
+        "docs/benchmarks.md",
         f"{engines['vLLM']['tokens']:,} tokens in all",
         f"takes {engines['vLLM']['steps_ratio']:.2f} of the engine steps",
         f"gives {engines['vLLM']['speedup']:.2f} times the tokens per second with vLLM, "
@@ -221,41 +218,43 @@ def test_the_benchmarks_have_the_published_figures() -> None:
         f"({serve['driver']['turns_per_second']:.1f})",
         f"Of {serve['server']['answers']['right']:,} answers",
         f"stays at {serve['server']['memory_mb']['end']:.0f} MB",
-    ):
-        assert words in text, words
+    )
 
 
-def curve(task: str, name: str, budget: int) -> Any:
-    """A point of a row's curve of budgets."""
+def said(name: str, *words: str) -> None:
+    """A page says each of these, wherever its lines break."""
+    text = " ".join(page(name).split())
+    assert [one for one in words if one not in text] == []
+
+
+def curve(task: str, name: str, budget: int) -> str:
+    """Accuracy and tokens at a point of a row's curve of budgets."""
     (found,) = (c for c in RESULTS[task]["budgets"]["curves"] if c["name"] == name)
     (point,) = (point for point in found["points"] if point["budget"] == budget)
-    return point
+    return f"{point['accuracy']:.3f} at {point['tokens']:.0f}"
 
 
 def test_numbers_in_prose_are_the_published_ones() -> None:
     rows = {row["name"]: row for row in RESULTS["countdown"]["rows"]}
     grpo = rows["grpo"]["greedy"]
     start = rows["warm_start"]["sampled"]["auroc_first_turn"]["mean"]
-    stopping = " ".join(
-        f"{one['accuracy']:.3f} at {one['tokens']:.0f}"
-        for one in (
-            curve("countdown", "svr_plus_fresh", 280),
-            curve("countdown", "svr_plus", 560),
-            curve("arithmetic", "svr_plus_fresh", 70),
-            curve("arithmetic", "svr_plus", 140),
-        )
+    points = (
+        ("countdown", "svr_plus_fresh", 280),
+        ("countdown", "svr_plus", 560),
+        ("arithmetic", "svr_plus_fresh", 70),
+        ("arithmetic", "svr_plus", 140),
     )
-    said = {name: " ".join(page(name).split()) for name in ("README.md", "docs/results.md")}
-    for words in re.findall(r"\S+ at \d+", stopping):
-        assert words in " ".join(page("docs/stopping.md").split())
-    assert f"GRPO solves {grpo['accuracy']['mean']:.3f}" in said["README.md"]
-    assert f"{grpo['accuracy']['mean']:.3f} of a similar" in said["docs/results.md"]
-    assert f"at {grpo['avg_total_tokens']['mean']:.0f} tokens" in said["docs/results.md"]
-    assert f"its first turns have {start:.3f}" in said["docs/results.md"]
+    said("docs/stopping.md", *(curve(*point) for point in points))
+    said("README.md", f"GRPO solves {grpo['accuracy']['mean']:.3f}")
+    said(
+        "docs/results.md",
+        f"{grpo['accuracy']['mean']:.3f} of a similar held-out set at "
+        f"{grpo['avg_total_tokens']['mean']:.0f} tokens",
+        f"its first turns have {start:.3f}",
+    )
     accepted = rows["grpo_fresh"]["sampled"]["any_turn_accuracy"]["mean"]
-    assert f"accepts solves {accepted:.3f}" in page("docs/miniature.md")
     level = pair("countdown", "svr_plus_fresh", "RLCR's fresh turns", 400)
-    assert gap(level) in page("docs/miniature.md")
+    said("docs/miniature.md", f"accepts solves {accepted:.3f}", gap(level))
 
 
 def test_the_collapse_is_described_as_published() -> None:
@@ -265,18 +264,17 @@ def test_the_collapse_is_described_as_published() -> None:
         for one in found["conditions"]
     }
     (collapsed, known) = found["conditions"][:2]
-    text = " ".join(page("docs/results.md").split())
     shares = [step["verdict/correct"] for step in collapsed["mean_log"]]
     kept = ends["SVR without verification rewards"]
     first = fmean(run["first"]["auroc"] for run in known["runs"].values())
     last = sorted(run["last"]["auroc"] for run in known["runs"].values())
-    for words in (
+    said(
+        "docs/results.md",
         f"at least {found['expected']['break_even_accuracy']:.0%}".replace("%", " %"),
         f"{shares[1]:.0%} of the turns to {shares[55]:.0%} after".replace("%", " %"),
         f"(AUROC {first:.2f}) the same method ends at {last[0]:.2f} to {last[-1]:.2f}",
         f"CORRECT ends at {kept[0]:.2f} to {kept[-1]:.2f}",
-    ):
-        assert words in text, words
+    )
 
 
 def test_the_shipped_policy_answers_the_question_of_the_readme(
