@@ -134,10 +134,8 @@ def test_intervals_cover_the_accuracy_of_all_problems() -> None:
     ("task", "answers", "classes"),
     [
         ("gsm8k", ["1,000", "$1000", "1000.000001", "1000.5"], [0, 0, 0, 1]),
-        ("gsm8k", ["no number", None, "7"], [-1, -1, 0]),
         # 0 and 0.000008 are close, 0.000008 and 0.000016 too: the class is that of its first.
         ("gsm8k", ["0.000008", "0", "0.000016"], [0, 0, 0]),
-        ("gsm8k", ["0", "0.000008", "0.000016"], [0, 0, 1]),
         ("math", [r"\frac12", "0.5", r"x = \dfrac{1}{2}", r"\sqrt{2}"], [0, 0, 0, 1]),
         ("math", ["", "1" * 2001, None, "1"], [-1, -1, -1, 0]),
         ("countdown", ["(3+5)*2=16", "2*(5+3)", "3*2+5*2", "3+", "1/0"], [0, 0, 1, -1, -1]),

@@ -1,6 +1,7 @@
 """The command that certifies a threshold, from recordings to the policy's folder."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,12 @@ def samples(tmp_path: Path) -> Path:
     return tmp_path / "samples.jsonl"
 
 
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    (tmp_path / "policy").mkdir()
+    return tmp_path / "policy"
+
+
 def certify(samples: Path, *arguments: str, max_pse: str = "0.10") -> int:
     promise = ["--max-pse", max_pse] if max_pse else []
     command = ["certify", str(samples.parent), *promise, "--max-turns", "3"]
@@ -47,10 +54,8 @@ def by_threshold(samples: Path) -> dict[float, dict[str, Any]]:
 
 
 def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_reads_it(
-    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    samples: Path, policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    policy = tmp_path / "policy"
-    policy.mkdir()
     assert certify(samples, "--write", str(policy)) == 0
     # .75 to .99 return the same answers; of equals the strictest is taken.
     content = found(samples)
@@ -78,10 +83,8 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written_where_predict_
 
 
 def test_a_promise_that_no_threshold_keeps_is_not_certified(
-    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    samples: Path, policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    policy = tmp_path / "policy"
-    policy.mkdir()
     assert certify(samples, "--thresholds", "0.6", "0.7", "--write", str(policy)) == 1
     assert read_operating_point(policy) is None
     shown = capsys.readouterr().out
@@ -122,39 +125,36 @@ def with_rule(folder: Path, rows: list[dict[str, Any]], rule: StopRule, turns: i
     return folder / "samples.jsonl"
 
 
-def test_a_policy_that_states_no_verdict_is_certified_with_its_own_rule(tmp_path: Path) -> None:
-    """RLCR's self-check is a confidence alone, whose verdict reads UNSURE."""
-    rows = [record(f"p{k}", *[(True, "U", 0.9, 10)] * 3) for k in range(300)]
-    rule = Confident(threshold=0.8, needs_correct=False)
-    samples, policy = with_rule(tmp_path / "rlcr", rows, rule, 3), tmp_path / "policy"
-    policy.mkdir()
-    assert certify(samples, "--write", str(policy)) == 0
+@pytest.mark.parametrize(
+    ("verdict", "rule", "threshold"),
+    [
+        # RLCR's self-check is a confidence alone, whose verdict reads UNSURE.
+        ("U", Confident(threshold=0.8, needs_correct=False), 0.9),
+        ("C", Confident(threshold=-1.0, score="answer_logprob"), -0.1),
+    ],
+)
+def test_the_rule_of_the_recording_is_certified_and_one_that_cannot_be_changes_nothing(
+    verdict: str,
+    rule: Confident,
+    threshold: float,
+    tmp_path: Path,
+    policy: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [record(f"p{k}", *[(True, verdict, 0.9, 10)] * 3) for k in range(300)]
+    for turn in (turn for row in rows for turn in row["turns"]):
+        turn["answer_logprob"] = -0.01
+    samples = with_rule(tmp_path / "own", rows, rule, 3)
+    grid = ("--thresholds", str(threshold))
+    assert certify(samples, *grid, "--write", str(policy)) == 0
     own = read_operating_point(policy)
     assert isinstance(own, Certificate)
-    assert own.rule == Confident(threshold=0.9, needs_correct=False)
+    assert own.rule == replace(rule, threshold=threshold)
     assert found(samples)["certified"]["rates"]["accepted"] == 1.0
     before = (policy / "operating_point.json").read_bytes()
-    paper = with_rule(tmp_path / "paper", rows, Confident(), 3)
-    assert certify(paper, "--write", str(policy)) == 2  # no threshold stops where none is CORRECT
-    assert (policy / "operating_point.json").read_bytes() == before
-
-
-def test_a_rule_on_log_probabilities_is_certified_and_one_without_threshold_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = problems()
-    for row in rows:
-        for one in row["turns"]:
-            one["answer_logprob"] = -0.01 if one["correct"] else -2.0
-    rule = Confident(threshold=-1.0, score="answer_logprob")
-    samples, policy = with_rule(tmp_path / "nats", rows, rule, 3), tmp_path / "policy"
-    policy.mkdir()
-    assert certify(samples, "--thresholds", "-0.1", "--write", str(policy)) == 0
-    own = read_operating_point(policy)
-    assert isinstance(own, Certificate)
-    assert own.rule == Confident(threshold=-0.1, score="answer_logprob")
-    assert certify(with_rule(tmp_path / "votes", rows, Majority(), 3)) == 2
+    assert certify(with_rule(tmp_path / "votes", rows, Majority(), 3), "--write", str(policy)) == 2
     assert "its stopping rule, the majority is settled, has no threshold" in capsys.readouterr().err
+    assert (policy / "operating_point.json").read_bytes() == before
 
 
 def test_samples_that_end_at_their_stop_are_refused_with_what_to_do(
