@@ -20,11 +20,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 MAX_LEVELS = 8
 MAX_ROOMS = 15
-<<<<<<< HEAD
-MAX_LINES = {"svr_lightning callbacks": 22_366, "tests": 25_838, "tools experiments": 5_233}
-=======
-MAX_LINES = {"svr_lightning callbacks": 22_366, "tests": 25_863, "tools experiments": 5_233}
->>>>>>> 52554db (The limits follow the measured lines)
+MAX_LINES = {"svr_lightning callbacks": 22_366, "tests": 25_834, "tools experiments": 5_233}
 """Of folders together, docstrings, comments and blank lines included. These limits only go down:
 what is added takes the place of something else."""
 MAX_CODE = 14_406
