@@ -144,11 +144,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "log.jsonl").write_text("\n".join(lines))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        policy = ("--model.policy.path", "runs/countdown_tiny/policy")
-        assert (
-            main(["test", "--config", "countdown_tiny", *policy, *SHORT["test"], "--record"]) == 0
-        )
-        shutil.copytree("runs/countdown_tiny/eval/test", "runs/countdown_tiny/eval/validate")
+        record = "test --config countdown_tiny --model.policy.path runs/countdown_tiny/policy"
+        assert main([*record.split(), *SHORT["test"], "--record"]) == 0
+        for copy in ("countdown_tiny/eval/validate", "mine/eval/test"):
+            shutil.copytree("runs/countdown_tiny/eval/test", f"runs/{copy}")
         yield folder
 
 
@@ -163,11 +162,12 @@ def runs_here(words: list[str]) -> bool:
 
 @pytest.mark.parametrize("command", commands())
 def test_every_command_of_the_documentation_runs_in_small_or_resolves(
-    command: str, checkout: Path
+    command: str, checkout: Path, tmp_path: Path
 ) -> None:
     words = shlex.split(command)
     if runs_here(words):
-        code = main([*words, *SHORT.get(words[0], [])])
+        apart = ["--trainer.default_root_dir", str(tmp_path)] if words[0] == "fit" else []
+        code = main([*words, *SHORT.get(words[0], []), *apart])
         assert code == 0 or (words[0] == "certify" and code == 1)  # too few problems to certify
     elif words[0] in READING | SERVING:
         assert parser_of(words[0]).parse_args(words[1:])
