@@ -71,21 +71,6 @@ def is_degenerate(returns: Sequence[float]) -> bool:
     )
 
 
-def beyond_success(parents: Sequence[int | None], correct: Sequence[bool]) -> list[bool]:
-    """[N] whether an ancestor of each node of a forest is correct.
-
-    ``parents`` has the index of each node's parent, which comes before it; None for a root.
-
-    Examples:
-        >>> beyond_success([None, 0, 1, None], [True, False, False, False])
-        [False, True, True, False]
-    """
-    found: list[bool] = []
-    for parent in parents:
-        found.append(parent is not None and (found[parent] or correct[parent]))
-    return found
-
-
 def reward_to_go(rewards: Sequence[float]) -> list[float]:
     """[T] G_t = mean of r_s over s >= t: the reward-to-go of each turn of a trajectory.
 

@@ -9,7 +9,7 @@ MeRS, a discounted mean, and its executor feedback, which shows labels, are left
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from svr_lightning.core.credit import beyond_success, max_to_go, sibling_advantages
+from svr_lightning.core.credit import max_to_go, sibling_advantages
 from svr_lightning.core.seeds import START, SeedContext
 from svr_lightning.core.types import Problem, Sample, Turn
 from svr_lightning.recipes.base import Group, MultiTurn, sample_of
@@ -51,11 +51,13 @@ class Murphy(MultiTurn):
         nodes = nodes_of(group)
         rewards = [n.reward for n in nodes]
         turns = [n.turn.index for n in nodes]
-        solved = beyond_success([n.parent for n in nodes], [n.correct for n in nodes])
         # A solved node keeps its own reward: later turns of its chain do not count.
         parents = [
             n.parent if n.parent is None or not nodes[n.parent].correct else None for n in nodes
         ]
+        solved: list[bool] = []  # whether an ancestor is
+        for n, open_parent in zip(nodes, parents, strict=True):
+            solved.append(n.parent is not None and (open_parent is None or solved[open_parent]))
         credited = max_to_go(rewards, parents)
         kept = [i for i, n in enumerate(nodes) if not solved[i] and self.in_loss(n.turn)]
         advantages = sibling_advantages(

@@ -76,12 +76,6 @@ def _by_hand(row: dict[str, Any]) -> int:
 
     if story == "pens":
         return number(r"(\d+) boxes") * number(r"of (\d+) pens") - number(r"gives (\d+)")
-    if story == "fewer":
-        mine = number(r"has (\d+) marbles")
-        return 2 * mine + number(r"which is (\d+) fewer")
-    if story == "more":
-        mine = number(r"has (\d+) stamps")
-        return 2 * mine - number(r"which is (\d+) more")
     if story == "half":
         baked = number(r"(\d+) trays") * number(r"of (\d+) rolls")
         return baked - baked // 2 - number(r"eats (\d+)")
@@ -90,10 +84,8 @@ def _by_hand(row: dict[str, Any]) -> int:
 
 def test_answers_agree_with_the_text_of_the_question() -> None:
     rows = [row for split in SPLITS for row in generate(split)]
-    checked = [
-        r for r in rows if r["cluster"].split("-")[0] in ["pens", "fewer", "more", "half", "weeks"]
-    ]
-    assert len(checked) > 500
+    checked = [r for r in rows if r["cluster"].split("-")[0] in ["pens", "half", "weeks"]]
+    assert len(checked) > 300
     for row in checked:
         assert row["answer"] == f"#### {_by_hand(row)}"
 

@@ -1,12 +1,16 @@
-"""The demonstrations of the embedded Countdown: what they teach and what they hide."""
+"""The demonstrations of the embedded tasks: what they teach and what they hide."""
 
 import hashlib
 import itertools
+import random
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from experiments.warmstart import __main__ as command
 from experiments.warmstart import countdown, word_problems
@@ -15,18 +19,54 @@ from experiments.warmstart.countdown import documents, lessons
 from experiments.warmstart.documents import Document, encode
 from experiments.warmstart.embedded import build_tokenizer
 from svr_lightning import tiny
+from svr_lightning.core.metrics import auroc
+from svr_lightning.core.parsing import self_check_format_score, without_spans
+from svr_lightning.recipes.scrpo import ANALYSIS_CLOSE, ANALYSIS_OPEN
 from svr_lightning.tasks import get_task
+from svr_lightning.tasks.base import Task
 from svr_lightning.tiny.problems import split_of
-from tests.demonstrations import (
-    assert_form,
-    countdown_question,
-    worst_leak_of,
-)
 
-SHIPPED = Path(tiny.__file__).parent / "countdown_policy"
-COUNTDOWN = get_task("countdown")
+WORDS = Path(tiny.__file__).parent / "arithmetic_policy"
+COUNTDOWN, GSM8K = get_task("countdown"), get_task("gsm8k")
 MANY = 6000
 """The standard error of an AUROC over so many documents is below .01."""
+
+
+def countdown_question(document: Document) -> tuple[list[int], int]:
+    """Numbers and target of the question in a prompt; drafts come behind it or hold none."""
+    question = document.messages[1]["content"].split("Using the numbers [", 1)[1]
+    numbers, rest = question.split("]", 1)
+    return [int(n) for n in numbers.split(",")], int(rest.split("equals ")[1].split(".")[0])
+
+
+def assert_form(task: Task, document: Document) -> None:
+    """A completion has the form that its prompt asks for."""
+    assert len(document.completion) <= task.style.draft_limit
+    assert document.draft in document.messages[1]["content"]
+    if document.kind == "tutor":  # gives no answer
+        assert document.correct is None
+        return
+    solution = without_spans(document.completion, ANALYSIS_OPEN, ANALYSIS_CLOSE)
+    assert task.format_score(solution) == 1.0
+    if document.kind == "svr":
+        assert self_check_format_score(document.completion) == 1.0
+
+
+def worst_leak(tokenizer: Any, documents: Iterable[Document]) -> tuple[str, float]:
+    """What tells right answers from wrong ones best before the self-check: length, or a token.
+
+    Its name and its AUROC, at least .5: a low count may give it away as well.
+    """
+    graded = [document for document in documents if document.correct is not None]
+    labels = np.array([document.correct for document in graded], dtype=bool)
+    ids = [tokenizer(d.solution, add_special_tokens=False)["input_ids"] for d in graded]
+    counts = [Counter(row) for row in ids]
+    found = {"length": auroc(np.array([float(len(row)) for row in ids]), labels)}
+    for token in sorted({token for row in ids for token in row}):
+        values = np.array([float(count[token]) for count in counts])
+        found[f"{tokenizer.decode([token])!r} ({token})"] = auroc(values, labels)
+    sizes = {name: max(value, 1 - value) for name, value in found.items()}
+    return max(sizes.items(), key=lambda item: item[1])
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +93,30 @@ def test_demonstrations_hold_no_numbers_of_a_held_out_problem(many: list[Documen
     assert {split_of(countdown_question(document)[0]) for document in held_out} == {"test"}
 
 
+def test_attempts_at_word_problems_are_graded_as_they_are_labelled() -> None:
+    rng, solver = random.Random(0), word_problems.WordSolver()
+    for _ in range(500):
+        problem = solver.problem(rng)
+        first = solver.first(rng, problem)
+        for attempt in (first, solver.another(rng, problem, first)):
+            assert GSM8K.grade(attempt.text, problem) == attempt.correct
+    for document in itertools.islice(word_problems.documents(3), 1500):
+        assert_form(GSM8K, document)
+
+
 @pytest.mark.parametrize("lesson", lessons(), ids=("compare", "solve", "trust"))
 def test_neither_a_token_nor_the_length_gives_away_which_answers_are_right(
     tokenizer: PreTrainedTokenizerFast, lesson: Lesson
 ) -> None:
     shown = itertools.islice(lesson.demonstrations.stream(3), MANY)
-    name, value = worst_leak_of(tokenizer, shown)
+    name, value = worst_leak(tokenizer, shown)
     assert value <= 0.6, name  # of "*": .586, .579 and .581
+
+
+def test_neither_does_so_in_word_problems() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(WORDS)
+    name, value = worst_leak(tokenizer, itertools.islice(word_problems.documents(3), MANY))
+    assert value <= 0.6, name
 
 
 def test_the_loss_covers_the_completion_and_the_draft_inside_the_prompt(
