@@ -49,7 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (2)")
     parser.add_argument("--list", action="store_true", help="print the commands, run nothing")
     parser.add_argument("--report", action="store_true", help="write the tables, run nothing")
-    parser.add_argument("--published", type=Path, help="folder of results (the task's)")
     options = parser.parse_args(arguments)
     try:
         return run(options)
@@ -60,16 +59,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run what is not published and not done, then write the tables of all there is."""
-    folder = options.published or Path(rows.published(options.task))
+    folder = Path(rows.published(options.task))
     known = {one.row.name: one for one in read_outcomes(folder / FILE)}
-    rates = {name: row["lr"] for name, row in _json(folder / "tuned.json")["rates"].items()}
+    tuned = json.loads((folder / "tuned.json").read_text(encoding="utf-8"))
+    rates = {name: row["lr"] for name, row in tuned["rates"].items()}
     planned = [
         (row, seed)
         for row in sorted(rows.rows_of(options.task), key=lambda row: bool(row.policy_of))
         for seed in rows.seeds_of(row)
         if row.name in options.rows and seed in options.seeds
     ]
-    new = [(row, seed) for row, seed in planned if seed not in _seeds(known.get(row.name))]
+    done = {(name, seed) for name, one in known.items() for seed in one.seeds}
+    new = [(row, seed) for row, seed in planned if (row.name, seed) not in done]
 
     def commands(cell: Cell) -> list[Command]:
         return rows.commands(*cell, options.task, rates, options.out)
@@ -85,8 +86,8 @@ def run(options: argparse.Namespace) -> int:
             cells = [cell for cell in new if bool(cell[0].policy_of) == borrows]
             with ThreadPoolExecutor(options.jobs) as pool:
                 failed += filter(None, pool.map(run_cell, map(commands, cells)))
-    done = [cell for cell in new if all(Path(c.result).is_file() for c in commands(cell))]
-    report(options, folder, known, done)
+    judged = [cell for cell in new if all(Path(c.result).is_file() for c in commands(cell))]
+    report(options, folder, known, judged)
     for line in failed:
         print(line, file=sys.stderr)
     return int(bool(failed))
@@ -130,20 +131,8 @@ def report(
     results = {"rows": entries, "budgets": budgets, "claims": claims}
     write_json(folder / "results.json", results)
     write_file(folder / "table.md", [table_md(results)])
-    picture = Path("docs" if options.published is None else folder)
-    write_file(
-        picture / f"miniature-{options.task}.svg",
-        [svg(figure.budgets, budgets["curves"])],
-    )
+    write_file(f"docs/miniature-{options.task}.svg", [svg(figure.budgets, budgets["curves"])])
     print(f"{folder / 'table.md'}: {len(entries)} rows")
-
-
-def _seeds(one: Seeds | None) -> tuple[int, ...]:
-    return one.seeds if one else ()
-
-
-def _json(path: Path) -> dict[str, dict[str, dict[str, float]]]:
-    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

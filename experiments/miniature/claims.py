@@ -19,6 +19,7 @@ from experiments.real.report import holm
 from svr_lightning.analysis.intervals import percentile_interval
 
 FIXED = "its best fixed budget"
+START = "warm_start"
 WITHIN = (140, 400)
 """Budgets of claims at equal tokens."""
 TURNS = {"svr": "SVR", "svr_plus": "SVR+"}
@@ -50,47 +51,32 @@ class Claim:
 
 
 def _claims() -> Iterator[Claim]:
-    both = ("greedy", "sampled")
-    for row, title in TURNS.items():
-        for turns in both:
-            words = f"{title}, adaptive minus its best fixed number of turns"
-            yield Claim(words=words, row=row, minus=FIXED, turns=turns)
-    start = "warm_start"
-    for row, title in {**TURNS, "rlcr": "RLCR", "without_verify": "w/o R_verify"}.items():
-        for turns in both:
-            words = f"AUROC of first turns, {title} minus warm start"
-            yield Claim(words=words, row=row, minus=start, metric="auroc_first_turn", turns=turns)
-    for row, title in TURNS.items():
-        for turns in both:
-            yield Claim(
-                words=f"PSE, {title} minus warm start",
-                row=row,
-                minus=start,
-                metric="pse",
-                turns=turns,
-            )
-    pairs = {
-        "SVR minus GRPO-MT": ("svr", "grpo_mt"),
-        "SVR minus RLCR, three turns": ("svr", "rlcr_turns"),
-    }
-    pairs |= {"SVR minus w/o R_verify": ("svr", "without_verify")}
-    pairs |= {"SVR+ with 8 sequences minus SVR": ("svr_plus_matched", "svr")}
-    for words, (row, minus) in pairs.items():
-        for turns in both:
-            yield Claim(words=words, row=row, minus=minus, turns=turns)
+    checked = {**TURNS, "rlcr": "RLCR", "without_verify": "w/o R_verify"}
+    fixed = "adaptive minus its best fixed number of turns"
+    own = [
+        *((f"{title}, {fixed}", row, FIXED, "accuracy") for row, title in TURNS.items()),
+        *(
+            (f"AUROC of first turns, {title} minus warm start", row, START, "auroc_first_turn")
+            for row, title in checked.items()
+        ),
+        *((f"PSE, {title} minus warm start", row, START, "pse") for row, title in TURNS.items()),
+        ("SVR minus GRPO-MT", "svr", "grpo_mt", "accuracy"),
+        ("SVR minus RLCR, three turns", "svr", "rlcr_turns", "accuracy"),
+        ("SVR minus w/o R_verify", "svr", "without_verify", "accuracy"),
+        ("SVR+ with 8 sequences minus SVR", "svr_plus_matched", "svr", "accuracy"),
+    ]
+    for words, row, minus, metric in own:
+        for turns in ("greedy", "sampled"):
+            yield Claim(words=words, row=row, minus=minus, metric=metric, turns=turns)
     fresh = {f"{row}_fresh": f"{title}, fresh turns" for row, title in TURNS.items()}
-    rlcr = {"rlcr_fresh": "RLCR, fresh turns"}
+    free = {**TURNS, "rlcr_fresh": "RLCR, fresh turns", **fresh}
     equal = [
-        (f"{title} minus {FREE}", row, FREE) for row, title in {**TURNS, **rlcr, **fresh}.items()
-    ]
-    equal += [
-        (f"{title} minus its own fresh turns", row, f"{row}_fresh") for row, title in TURNS.items()
-    ]
-    equal += [
+        *((f"{title} minus {FREE}", row, FREE) for row, title in free.items()),
+        *((f"{t} minus its own fresh turns", row, f"{row}_fresh") for row, t in TURNS.items()),
         ("SVR+ minus SVR", "svr_plus", "svr"),
         ("SVR+ minus SVR at its rate", "svr_plus", "svr_fast"),
+        ("SVR+, fresh turns minus RLCR, fresh turns", "svr_plus_fresh", "rlcr_fresh"),
     ]
-    equal += [("SVR+, fresh turns minus RLCR, fresh turns", "svr_plus_fresh", "rlcr_fresh")]
     for words, row, minus in equal:
         for budget in WITHIN:
             yield Claim(words=words, row=row, minus=minus, budget=budget)
