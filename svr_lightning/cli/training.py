@@ -83,7 +83,7 @@ def _refusal(error: Exception, parser: LightningArgumentParser) -> str:
     return text + (did_you_mean(named, parser.get_defaults().keys()) if unknown else "")
 
 
-_DATA_SETS = ("train", "val", "test", "predict")
+_DATA_SETS = ("train", "val", "test")
 
 
 def _content(source: str) -> Mapping[str, Any]:
@@ -403,7 +403,7 @@ def _spelled_out(arguments: list[str]) -> Iterator[str]:
             yield "--model.evaluation.adaptive=false"
         elif flag.split(".")[0] == "--stop":
             yield f"--model.evaluation.{word.removeprefix('--')}"
-        elif found := re.fullmatch(r"--data\.(train|val|test|predict)(\.path)?", flag):
+        elif found := re.fullmatch(r"--data\.(train|val|test)(\.path)?", flag):
             value = value if equals else next(words, "")
             given = {"path": value} if found[2] else _yaml(value)
             yield from ("--config", json.dumps({"data": {found[1]: given}}))

@@ -44,9 +44,6 @@ class PolicyConfig:
     """Attention implementation, as transformers names it; None lets it choose."""
     gradient_checkpointing: bool = False
     """Recompute each layer's activations in the backward pass to save memory."""
-    liger: bool = True
-    """Take kernels of the liger-kernel package, on CUDA where it is installed and knows the
-    architecture. The log names what is used."""
     lora: LoRAConfig | None = None
     """Train adapters instead of all weights; the reference is the base model then."""
     chat_template_kwargs: dict[str, Any] = field(default_factory=lambda: {"enable_thinking": False})

@@ -34,7 +34,7 @@ Split = Literal["train", "val", "test", "predict"]
 _EVALUATED: dict[str, tuple[Split, str]] = {
     "validate": ("val", "data.val"),
     "test": ("test", "data.test"),
-    "predict": ("predict", "data.predict or data.questions"),
+    "predict": ("predict", "data.questions, or give --question"),
 }
 """What a stage evaluates, and which settings name it."""
 
@@ -73,9 +73,7 @@ class SVRDataModule(LightningDataModule):
         train: what ``fit`` trains on.
         val: data sets that are evaluated during ``fit`` and by ``validate``.
         test: data sets that ``test`` evaluates.
-        predict: data set that ``predict`` answers.
-        questions: questions of your own that ``predict`` answers instead; they have no
-            reference and are not graded.
+        questions: questions of your own that ``predict`` answers.
         questions_task: the task whose prompts and answer syntax ``questions`` take.
         problems_per_step: problems of one optimizer step, over all processes together. A rollout
             has ``model.updates_per_rollout`` times as many.
@@ -95,7 +93,6 @@ class SVRDataModule(LightningDataModule):
         train: DataSource | None = None,
         val: list[DataSource] | None = None,
         test: list[DataSource] | None = None,
-        predict: DataSource | None = None,
         questions: list[str] | None = None,
         questions_task: str = "math",
         problems_per_step: int = 16,
@@ -112,19 +109,17 @@ class SVRDataModule(LightningDataModule):
         ):
             ok = value is None or value >= least
             require(ok, f"data.{name}={value} must be at least {least}")
-        require(not (predict and questions), "data.predict and data.questions: give one of them")
         self.problems_per_step = problems_per_step
         self.eval_batch_size = eval_batch_size
         self.seed = seed
         self.on_bad_row = on_bad_row
         self.questions = list(questions or [])
-        if self.questions:
-            predict = DataSource(name="questions", task=questions_task, path="data.questions")
+        asked = DataSource(name="questions", task=questions_task, path="data.questions")
         self.sources: dict[Split, list[DataSource]] = {
             "train": [train] if train else [],
             "val": list(val or []),
             "test": list(test or []),
-            "predict": [predict] if predict else [],
+            "predict": [asked] if self.questions else [],
         }
         for part, sources in self.sources.items():
             sources[:] = [_with_local_file(source, local_files or {}) for source in sources]
@@ -135,7 +130,7 @@ class SVRDataModule(LightningDataModule):
             require(unique, f"data.{part}: the names {names} must differ from each other")
             averages = [name for name in names if name in AVERAGES]
             require(
-                part in ("train", "predict") or len(names) == 1 or not averages,
+                len(names) == 1 or not averages,
                 f"data.{part}: {averages} are the names of averages; rename the data set",
             )
         self._problems: dict[Split, list[list[Problem]]] = {}
@@ -231,7 +226,7 @@ class SVRDataModule(LightningDataModule):
         return loaders
 
     def _load(self, part: Split, source: DataSource) -> list[Problem]:
-        if part == "predict" and self.questions:
+        if part == "predict":
             return _question_problems(self.questions, source)
         problems = load_problems(source, self.on_bad_row)
         rank_zero_info(

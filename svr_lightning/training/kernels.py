@@ -19,11 +19,11 @@ SAFE_TRITON = (3, 7, 1)
 """First release since 3.4 whose gradients of gated linear attention are right on Hopper."""
 
 
-def use_kernels(model: Any, liger: bool, device: str, *, trains: bool = True) -> None:
+def use_kernels(model: Any, device: str, *, trains: bool = True) -> None:
     """Patch the model in place with the kernels that this machine has for it, and log which ones.
 
-    ``liger`` is that of :class:`PolicyConfig`, ``device`` the type that will run the model. Where
-    nothing ``trains``, slow kernels are warned of: with vLLM the model computes nothing.
+    ``device`` is the type that will run the model. Where nothing ``trains``, slow kernels are
+    warned of: with vLLM the model computes nothing.
 
     Raises:
         ConfigError: if a training would be slow or wrong.
@@ -31,7 +31,7 @@ def use_kernels(model: Any, liger: bool, device: str, *, trains: bool = True) ->
     installed = find_spec("liger_kernel") is not None and find_spec("triton") is not None
     known = model.config.get_text_config().model_type in LIGER_MODELS
     used = []
-    if liger and device == "cuda" and known and installed:
+    if device == "cuda" and known and installed:
         # Its fused losses would replace the model's forward, which the engine needs for scores.
         changes = {"fused_linear_cross_entropy": False, "cross_entropy": False}
         apply_liger_kernel(model, changes)

@@ -82,7 +82,7 @@ def prepare_policy(
         ConfigError: if it cannot compute as configured.
     """
     freeze_vision(model)
-    use_kernels(model, config.liger, device, trains=trains)
+    use_kernels(model, device, trains=trains)
     if config.lora is not None:
         lora.attach(model, **asdict(config.lora), seed=seed, base=config.path)
     if config.gradient_checkpointing:

@@ -32,7 +32,7 @@ def main(name: str, cudnn: str, device: str, report: str, test: str) -> None:
     figures, small = Figures(Path(report), test), device == "cpu"
     shape = {"hybrid": qwen3_5, "dense": dense}[name](small)
     model: Any = random_model(shape, device)
-    use_kernels(model, True, device)
+    use_kernels(model, device)
     if device == "cuda":
         figures("kernels", ", ".join(cuda_kernels(model)))
     torch.backends.cuda.enable_cudnn_sdp(cudnn == "cudnn")  # after the package has chosen

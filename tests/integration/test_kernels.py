@@ -18,7 +18,7 @@ def test_a_cpu_is_given_no_kernels_and_the_log_says_so(caplog: pytest.LogCapture
     for model in (tiny_qwen3(), tiny_hybrid()):
         before = str(model)
         with caplog.at_level(logging.INFO):
-            use_kernels(model, True, "cpu")
+            use_kernels(model, "cpu")
         assert str(model) == before
         assert caplog.messages == ["kernels on cpu: torch"]
         caplog.clear()
@@ -47,7 +47,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-def test_liger_is_taken_where_it_is_installed_unless_it_is_not_wanted(
+def test_liger_is_taken_where_it_is_installed_and_knows_the_architecture(
     gpu: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu("3.7.1")
@@ -57,11 +57,10 @@ def test_liger_is_taken_where_it_is_installed_unless_it_is_not_wanted(
         kernels, "apply_liger_kernel", lambda model, _: patched.append(model.config.model_type)
     )
     for model in (tiny_qwen3(), tiny_hybrid()):
-        use_kernels(model, False, "cuda")
-        use_kernels(model, True, "cuda")
+        use_kernels(model, "cuda")
     assert patched == list(LIGER_MODELS)
     monkeypatch.setattr(kernels, "LIGER_MODELS", ())
-    use_kernels(tiny_qwen3(), True, "cuda")
+    use_kernels(tiny_qwen3(), "cuda")
     assert patched == list(LIGER_MODELS)
 
 

@@ -352,7 +352,8 @@ def test_an_evaluation_runs_in_every_precision(
 ) -> None:
     sets = data().sources["val"]
     one = trainer(tmp_path, precision=precision, limit_val_batches=1.0)
-    getattr(one, command)(module(), datamodule=data(test=sets, predict=sets[0]))
+    asked = {"questions": ["3 5 8 = 16"], "questions_task": "countdown"}
+    getattr(one, command)(module(), datamodule=data(test=sets, **asked))
     assert (tmp_path / "eval" / command / "samples.jsonl").is_file()
 
 
