@@ -25,10 +25,9 @@ from svr_lightning.training.config import (
     PolicyConfig,
 )
 from svr_lightning.training.logs import NOTHING_RIGHT, CSVLog, nothing_to_learn
-from svr_lightning.training.module import SVRModule
 from svr_lightning.training.sources import DataSource
 from tests.commands import jsonl, logged
-from tests.small_fit import data, module, same, trainer, weights
+from tests.small_fit import data, module, trainer
 from tests.tolerance import assert_same_first_step, of_logprobs, rounding
 
 FIRST_STEP = {"lr": 1e-3 * warmup_stable_decay(0, total_steps=1), "length": 576, "tokens": 8 * 576}
@@ -161,29 +160,6 @@ class SaveAndStop(Callback):
         if trainer.global_step == self.step:
             trainer.save_checkpoint(self.path)
             trainer.should_stop = True
-
-
-def trained_for_two_epochs(
-    folder: Path, *callbacks: Callback, resume: Path | None = None
-) -> SVRModule:
-    """Two epochs of two rollouts with two updates each, or what is left of them."""
-    model = module(updates_per_rollout=2)
-    few = DataSource(name="train", task="countdown", path="embedded:countdown-tiny", limit=8)
-    run = trainer(folder, *callbacks, max_epochs=2, enable_checkpointing=bool(callbacks))
-    run.fit(model, data(train=few), ckpt_path=resume)
-    assert run.global_step == 8
-    return model
-
-
-def test_a_run_resumed_in_mid_epoch_ends_with_the_same_weights(tmp_path: Path) -> None:
-    keep = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
-    whole = trained_for_two_epochs(tmp_path, keep)
-    resumed = trained_for_two_epochs(tmp_path, resume=tmp_path / "step=2.ckpt")
-    assert same(weights(resumed), weights(whole))
-    assert resumed.reference is not None
-    assert whole.reference is not None
-    pairs = zip(resumed.reference.parameters(), whole.reference.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize(
