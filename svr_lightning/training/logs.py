@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -91,13 +91,13 @@ def gather_lists(values: Sequence[T]) -> list[T]:
     return list(chain.from_iterable(gathered))
 
 
-def combined(rows: Iterable[Mapping[str, float]], maxima: Container[str]) -> dict[str, float]:
-    """The mean of each value over the rows that have it; of those in ``maxima`` the largest."""
+def combined(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each value over the rows that have it; of :data:`MAXIMA` the largest."""
     found: dict[str, list[float]] = {}
     for row in rows:
         for key, value in row.items():
             found.setdefault(key, []).append(value)
-    return {key: max(of) if key in maxima else fmean(of) for key, of in found.items()}
+    return {key: max(of) if key in MAXIMA else fmean(of) for key, of in found.items()}
 
 
 def seconds_now(device_type: str) -> float:

@@ -46,7 +46,6 @@ from svr_lightning.training.distributed import SVRDeepSpeedStrategy, check_preci
 from svr_lightning.training.evaluating import PolicyModule
 from svr_lightning.training.internals import has_trainer
 from svr_lightning.training.logs import (
-    MAXIMA,
     CSVLog,
     combined,
     gather_lists,
@@ -77,8 +76,6 @@ bf16 explains about 0.03; another policy's weights make several tenths."""
 class Rollout:
     """What one rollout gives to train on."""
 
-    groups: list[Group]
-    """Of this process."""
     steps: list[list[TrainBatch]]
     """The micro-batches of each optimizer step."""
     stats: dict[str, float]
@@ -254,7 +251,7 @@ class SVRModule(PolicyModule):
             waiting = time.perf_counter()
             self.trainer.strategy.barrier()
             stats["time/wait"] = time.perf_counter() - waiting
-        return Rollout(groups=groups, steps=self._optimizer_steps(groups), stats=stats)
+        return Rollout(steps=self._optimizer_steps(groups), stats=stats)
 
     def _optimizer_steps(self, groups: Sequence[Group]) -> list[list[TrainBatch]]:
         """The micro-batches of the optimizer steps that share a rollout."""
@@ -344,14 +341,14 @@ class SVRModule(PolicyModule):
         seconds = seconds_now(self.device.type) - started
         optimizer: Any = self.optimizers()
         stats = {
-            **combined(logged, MAXIMA),
+            **combined(logged),
             "time/update": seconds,
             "speed/update": sum(sum(batch.lengths) for batch in batches) / seconds,
             "memory/peak": peak_memory(self.device),
             **stats,
             "train/lr": optimizer.param_groups[0]["lr"],
         }
-        stats = combined(gather_lists([stats]), MAXIMA)
+        stats = combined(gather_lists([stats]))
         self.write_metrics(stats, step)
         self._watch(stats, step)
         norm = self._step(optimizer, step)

@@ -35,6 +35,7 @@ MAX_CHARACTERS = 100_000
 """Longest question or reference; a longer one is a file in the wrong column, not a problem."""
 COUNTDOWN_TINY, ARITHMETIC_TINY = "embedded:countdown-tiny", "embedded:arithmetic-tiny"
 _SHOWN = 5
+_OF_SAVE_TO_DISK = ("state.json", "dataset_dict.json")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 
@@ -249,11 +250,16 @@ def _dataset_rows(source: DataSource, local: Path) -> list[RawRow]:
         raise ValueError(f"there is no such file or folder (looked from {Path.cwd()}); fix path")
     import datasets
 
+    path = str(local) if folder else source.path
     if folder and (pointer := next(filter(is_lfs_pointer, local.rglob("*")), None)):
         raise ValueError(LFS_POINTER.format(file=pointer))
-    if folder and (saved := _saved_to_disk(local, source.split)) is not None:
+    if folder and any((local / name).is_file() for name in _OF_SAVE_TO_DISK):
+        saved = datasets.load_from_disk(path)
+        if isinstance(saved, datasets.DatasetDict):
+            if source.split not in saved:
+                raise ValueError(f"split {source.split!r} is none of {', '.join(saved)}")
+            saved = saved[source.split]
         return _selected(source, saved)
-    path = str(local) if folder else source.path
     where = {"data_dir" if folder else "name": source.subset, "split": source.split}
     where |= {} if folder else {"revision": source.revision}
     try:
@@ -270,20 +276,6 @@ def _selected(source: DataSource, table: Any) -> list[RawRow]:
     indices = _chosen(source, len(table))
     picked = table.select(indices)
     return [RawRow(i, f"row {i}", row) for i, row in zip(indices, picked, strict=True)]
-
-
-def _saved_to_disk(folder: Path, split: str) -> Any:
-    """What ``save_to_disk`` wrote: the data set, or this split of it; None for other folders."""
-    if not any((folder / name).is_file() for name in ("state.json", "dataset_dict.json")):
-        return None
-    import datasets
-
-    table = datasets.load_from_disk(str(folder))
-    if not isinstance(table, datasets.DatasetDict):
-        return table
-    if split not in table:
-        raise ValueError(f"split {split!r} is none of {', '.join(table)}")
-    return table[split]
 
 
 def countdown_split(pool: int, part: CountdownSplit) -> list[int]:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from svr_lightning.metrics import ConfidenceAUROC, FinalAccuracy
-from svr_lightning.training.logs import MAXIMA, combined, gather_lists
+from svr_lightning.training.logs import combined, gather_lists
 from tests import forked
 
 
@@ -60,7 +60,7 @@ def _step_values(rank: int) -> dict[str, float]:
     }
     if rank == 0:
         own["engine/logprob_diff"] = 0.01
-    return combined(gather_lists([own]), MAXIMA)
+    return combined(gather_lists([own]))
 
 
 _SCENARIOS = {
