@@ -127,12 +127,6 @@ def test_a_record_holds_what_the_samples_file_promises() -> None:
     assert sorted(seen) == [(r["id"], t["turn"]) for r in records for t in r["turns"]]
 
 
-def test_a_question_without_a_reference_is_answered_and_not_graded() -> None:
-    own = replace(PROBLEMS[0], reference="")
-    (record,) = adaptive(at_places(opinionated), [own])
-    assert [turn["correct"] for turn in record["turns"]] == [None] * 3
-
-
 def test_a_problem_that_does_not_fit_is_recorded_as_wrong_under_its_own_id() -> None:
     long = replace(PROBLEMS[1], id="too-long", question="8 4 2 " * 400)
     engine = at_places(opinionated)

@@ -50,12 +50,6 @@ def test_an_exported_policy_loads_and_decodes_greedily(tmp_path: Path) -> None:
     assert len(modes) == 1  # whoever can read the configuration can read the weights
 
 
-def test_an_exported_policy_says_where_it_stops(tmp_path: Path) -> None:
-    point, card = exported(tmp_path)
-    assert point == {"threshold": 0.85, "max_turns": 2}
-    assert "confidence >= 0.85" in card
-
-
 def test_a_threshold_taken_from_the_policy_that_was_trained_is_handed_on(tmp_path: Path) -> None:
     start = tmp_path / "start"
     start.mkdir()
@@ -72,16 +66,6 @@ def test_an_exported_policy_stops_by_the_whole_rule_that_it_was_evaluated_with(
     rule = Confident(threshold=0.7, needs_correct=False)
     exported(tmp_path, evaluation=EvaluationConfig(stop=rule, max_turns=2))
     assert read_operating_point(tmp_path / "policy") == rule
-
-
-def test_new_weights_do_not_inherit_what_the_old_ones_were_tuned_to(tmp_path: Path) -> None:
-    exported(tmp_path)
-    write_operating_point(tmp_path / "policy", 0.7, {"tuned": True})
-    point, card = exported(
-        tmp_path, evaluation=EvaluationConfig(stop=Confident(threshold=0.6), max_turns=2)
-    )
-    assert point == {"threshold": 0.6, "max_turns": 2}
-    assert "confidence >= 0.6" in card
 
 
 def test_the_card_asks_the_policy_as_it_was_trained_to_be_asked(tmp_path: Path) -> None:
