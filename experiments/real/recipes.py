@@ -54,7 +54,7 @@ class BriefSVR(SVR):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupervisedSVR(BriefSVR):
+class VerdictSVR(SVR):
     """SVR whose verdicts also learn from labels directly, by the gradient of a Brier score.
 
     Differs from SVR in: some trajectories have a second sequence, a drawn turn, with a loss on the
@@ -91,6 +91,11 @@ class SupervisedSVR(BriefSVR):
 
     def _characters(self, ids: Sequence[int]) -> int:
         return len(_tokenizer(self.tokenizer).decode(list(ids), skip_special_tokens=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisedSVR(BriefSVR, VerdictSVR):
+    """The same with the short dialogue."""
 
 
 def brier_advantage(
