@@ -11,9 +11,8 @@ pip install "svr-lightning[serve]". Guide: docs/serving.md.
 import argparse
 import json
 import math
-import os
 import signal
-import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, get_args
@@ -26,8 +25,8 @@ from svr_lightning.analysis.operating_point import (
 from svr_lightning.control.backends import Backend, EngineBackend, Upstream
 from svr_lightning.control.controller import Controller, Otherwise
 from svr_lightning.core.stopping import Confident, StopRule
-from svr_lightning.engines.chat_protocol import check_fields
-from svr_lightning.engines.openai import check_url
+from svr_lightning.engines.chat_client import check_fields
+from svr_lightning.engines.openai import check_url, read_key
 from svr_lightning.errors import ConfigError, require
 from svr_lightning.recipes.dialogues import FreshTurns, SelfVerifying
 from svr_lightning.tasks import get_task
@@ -62,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, shown in (
         ("--limit", "NAME=NUMBER, such as body=2000000 or connections=100"),
         ("--allow-origin", "a web page that may ask, such as https://example.org"),
-        ("--allow-host", "a name by which clients without a key may call this server"),
     ):
         add(name, action="append", default=[], help=f"{shown}; may be repeated")
 
@@ -72,35 +70,29 @@ def run(options: argparse.Namespace) -> int:
     for package in ("starlette", "uvicorn", "prometheus_client"):
         found = find_spec(package) is not None
         require(found, f'{package} is not installed; pip install "svr-lightning[serve]"')
-    from svr_lightning.control.listening import bound
+    from svr_lightning.control.listening import Listener, bound
 
     with bound(options.host, options.port) as listening:
-        _listen(options, listening, make_server(options))
+        server = make_server(options)
+        running = Listener(server.app(), server.limits, log_level="error")
+        listening.listen()
+        # uvicorn raises the signal again once it has shut down, which would look like a crash.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, running.handle_exit)
+        port = listening.getsockname()[1]
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        print(f"serving {options.model or 'svr'} at http://{host}:{port}/v1", flush=True)
+        running.run(sockets=[listening])
     return 0
 
 
-def _listen(options: argparse.Namespace, listening: socket.socket, server: Any) -> None:
-    from svr_lightning.control.listening import Listener
-
-    running = Listener(server.app(), _limits(options), log_level="error")
-    listening.listen()
-    # uvicorn raises the signal again once it has shut down, which would look like a crash.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, running.handle_exit)
-    port = listening.getsockname()[1]
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    print(f"serving {options.model or 'svr'} at http://{host}:{port}/v1", flush=True)
-    running.run(sockets=[listening])
-
-
-def _limits(options: argparse.Namespace) -> Any:
+def _limits(given: Sequence[str]) -> Any:
     """The limits of ``--limit NAME=NUMBER``."""
     from svr_lightning.control.server import Limits
 
-    found: dict[str, Any] = {}
-    for one in options.limit:
+    known, found = vars(Limits()), {}
+    for one in given:
         name, _, value = one.partition("=")
-        known: dict[str, Any] = vars(Limits())
         require(name in known, f"--limit {one}: NAME is one of {', '.join(known)}")
         try:
             found[name] = type(known[name])(value)
@@ -114,7 +106,7 @@ def make_server(options: argparse.Namespace) -> Any:
     """The server that the options describe."""
     from svr_lightning.control.server import ChatServer, is_loopback
 
-    key = _key(options.key_env, "--key-env")
+    key = read_key(options.key_env, "--key-env")
     require(
         key is not None or is_loopback(options.host),
         f"--host {options.host} can be reached by others; set a key and name it with --key-env",
@@ -133,9 +125,8 @@ def make_server(options: argparse.Namespace) -> Any:
         controller,
         policy,
         model=options.model or "svr",
-        limits=_limits(options),
+        limits=_limits(options.limit),
         key=key,
-        hosts=options.allow_host,
         origins=options.allow_origin,
     )
 
@@ -198,7 +189,7 @@ def _upstream(options: argparse.Namespace, logprobs: bool) -> Upstream:
     return Upstream(
         options.upstream,
         options.model,
-        key=_key(options.upstream_key_env, "--upstream-key-env"),
+        key=read_key(options.upstream_key_env, "--upstream-key-env"),
         chat_template_kwargs=_template(options),
         logprobs=logprobs,
         fields=check_fields(_json(options.upstream_fields, names), names),
@@ -259,12 +250,3 @@ def _json(text: str, option: str) -> dict[str, Any]:
         raise ConfigError(f"{option} is no JSON: {error}") from error
     require(isinstance(found, dict), f"{option} must be a JSON object")
     return dict(found)
-
-
-def _key(variable: str | None, option: str) -> str | None:
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "").strip()
-    require(bool(key), f"{option} {variable}: this variable is not set")
-    require(key.isascii() and key.isprintable(), f"{option}: the key cannot be sent in a header")
-    return key

@@ -10,7 +10,7 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -19,8 +19,7 @@ from svr_lightning.control.controller import scores_of_reply
 from svr_lightning.core.parsing import Reading
 from svr_lightning.core.types import AnyCompletion, Decoding, Message, TokenScores
 from svr_lightning.engines.base import Engine, Output, Request
-from svr_lightning.engines.chat_client import ChatClient, Retries
-from svr_lightning.engines.chat_protocol import Fields, request_body
+from svr_lightning.engines.chat_client import ChatClient, Fields, Retries, request_body
 from svr_lightning.engines.server_error import ServerError
 from svr_lightning.errors import typed_line
 from svr_lightning.rollout.driver import completion_of
@@ -33,6 +32,9 @@ longer wait than ``patience``, the client gets the error."""
 
 class Backend(ABC):
     """Completes prompts."""
+
+    room: AbstractAsyncContextManager[Any] = contextlib.nullcontext()
+    """What each question enters with all its turns."""
 
     def start(self) -> None:
         """Get ready, in the event loop of the requests."""
@@ -137,6 +139,9 @@ class EngineBackend(Backend):
         self, engine: Engine, sampling: AbstractContextManager[Any], renderer: Renderer
     ) -> None:
         self._engine, self._sampling, self._renderer = engine, sampling, renderer
+        # A question that has begun ends before others begin: the prompts of a batch stay alike, and
+        # while one batch runs, the next turns of another one are written.
+        self.room = asyncio.Semaphore(2 * engine.max_batch)
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._orders = queue.SimpleQueue[Request | int | None]()
         """A request joins the batch at the next step, its number drops it, and None is the end."""

@@ -105,6 +105,15 @@ class _Connection(H11Protocol):
                 self.flow.pause_reading()
             self._wait(_LINGER if unread else self._listener.limits.idle_seconds)
 
+    def send_400_response(self, msg: str) -> None:
+        if self._busy:
+            super().send_400_response(msg)  # which closes
+            return
+        head = f"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: {len(msg)}"
+        self.transport.write(f"{head}\r\n\r\n{msg}".encode("ascii"))
+        self.flow.pause_reading()  # a flood of headers costs no more than one of each connection
+        self._wait(_LINGER)
+
     def _wait(self, seconds: float) -> None:
         """Wait for a request, however slowly its header arrives."""
         self._stop_waiting()

@@ -113,7 +113,6 @@ class ChatServer:
         limits: of requests.
         key: clients have to send it. None asks for none: then only programs of this machine, and
             pages of ``origins``, may ask.
-        hosts: names of this server beside those of loopback, if there is no key.
         origins: web pages that may ask, such as ``https://example.org``.
     """
 
@@ -125,12 +124,11 @@ class ChatServer:
         model: str,
         limits: Limits | None = None,
         key: str | None = None,
-        hosts: Collection[str] = (),
         origins: Collection[str] = (),
     ) -> None:
-        self._hosts, self._origins = hosts, origins
+        self._origins = origins
         self._controller, self._policy = controller, policy
-        self._model, self._limits, self._key = model, limits or Limits(), key
+        self._model, self.limits, self._key = model, limits or Limits(), key
         self._metrics, self._numbers, self._running = Metrics(), count(), 0
 
     def app(self) -> Starlette:
@@ -198,8 +196,8 @@ class ChatServer:
             return
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         name = re.sub(r":\d*$", "", host).strip("[]").lower()
-        if not (is_loopback(name) or name in self._hosts):  # a page that calls itself by this name
-            raise refusal(403, f"Host {one_line(host)!r} is not allowed; see --allow-host")
+        if not is_loopback(name):  # a page that calls itself by this name
+            raise refusal(403, f"Host {one_line(host)!r} is not this machine; use a key")
         own = origin is None or origin in self._origins or origin.partition("://")[2] == host
         if not own:
             raise refusal(403, f"Origin {one_line(origin)!r} is not allowed; see --allow-origin")
@@ -232,15 +230,15 @@ class ChatServer:
     async def _admit(self, request: Request, stream: "_Stream") -> tuple[Response, str]:
         """Answer a request if there is room for it; returns the answer and its outcome."""
         self._authorize(request)
-        if self._running >= self._limits.requests:
+        if self._running >= self.limits.requests:
             raise refusal(429, "too many requests in progress; retry later", retry_after="1")
         self._running += 1
         self._metrics.running.inc()
         try:
-            body = await self._body(request)
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":  # which no page of elsewhere can send unasked
                 raise refusal(415, "the header Content-Type must be application/json")
+            body = await self._body(request)
             chat = read_request(body, self._model, self._controller.completion_limit)
             comment = stream.comment if chat.stream else None
             return await self._while_connected(request.receive, self._answer(chat), comment)
@@ -252,28 +250,29 @@ class ChatServer:
         """A request's body; if too long, it is read to its end, but not kept."""
         body, size = bytearray(), 0
         try:
-            async with asyncio.timeout(self._limits.transfer_seconds):
+            async with asyncio.timeout(self.limits.transfer_seconds):
                 async for chunk in request.stream():
                     size += len(chunk)
-                    if size <= self._limits.body:
+                    if size <= self.limits.body:
                         body += chunk
         except TimeoutError as error:
             raise refusal(408, "the body did not arrive in time") from error
-        if size > self._limits.body:
-            raise refusal(413, f"a body of {size} bytes; at most {self._limits.body} are read")
+        if size > self.limits.body:
+            raise refusal(413, f"a body of {size} bytes; at most {self.limits.body} are read")
         return bytes(body)
 
     async def _answer(self, chat: ChatRequest) -> tuple[Response, str]:
         """Solve a question; returns the answer and its outcome."""
         client = _client(self._policy, chat, next(self._numbers))
-        controller, other = controlled(self._controller, chat, client, self._limits.seconds)
+        controller, other = controlled(self._controller, chat, client, self.limits.seconds)
         if not self._policy.fits(controller.first_prompt(chat.question, chat.context)):
             raise refusal(400, "messages: too long for the policy's prompt")
         if controller.at_once > 1 and chat.sampling.temperature == 0:
             raise refusal(400, "temperature: must be above 0, or samples would all be the same")
-        result = await controller.solve_async(
-            chat.question, self._metrics.count_turn, context=chat.context
-        )
+        async with self._policy.room:
+            result = await controller.solve_async(
+                chat.question, self._metrics.count_turn, context=chat.context
+            )
         self._metrics.count_unused(result.unused)
         if not (result.turns or result.refusal):
             raise refusal(504, f"no turn ended within the {result.reason}")
@@ -301,7 +300,7 @@ class ChatServer:
                 pass
 
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
-        pause = self._limits.comment_seconds if comment else None
+        pause = self.limits.comment_seconds if comment else None
         try:
             while not (task.done() or gone.done()):
                 first = asyncio.FIRST_COMPLETED

@@ -43,7 +43,7 @@ def post(url: str, **headers: str) -> int:
 
 
 def test_without_a_key_no_page_of_elsewhere_may_ask(upstream: Scripted) -> None:
-    with serving(in_front_of(upstream.url, origins=["https://ok.example"], hosts=["me"])) as url:
+    with serving(in_front_of(upstream.url, origins=["https://ok.example"])) as url:
         own = url.removesuffix("/v1")
         assert post(url, content_type="text/plain", origin="http://evil.example") == 403
         for status, headers in (
@@ -56,13 +56,16 @@ def test_without_a_key_no_page_of_elsewhere_may_ask(upstream: Scripted) -> None:
             (415, {"content_type": ""}),
             (200, {"origin": own}),
             (200, {"origin": "https://ok.example"}),
-            (200, {"host": "me:8080"}),
             (200, {"host": "localhost"}),
             (200, {"content_type": "application/json; charset=utf-8"}),
         ):
             assert (post(url, **headers), headers) == (status, headers)
         for path in (f"{url}/models", f"{own}/metrics"):
             assert httpx.get(path, headers={"host": "evil.example"}).status_code == 403
+        with connected(url) as connection:  # whose body never comes
+            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9"
+            connection.sendall(f"{head}\r\n\r\n".encode())
+            assert connection.recv(2**16).startswith(b"HTTP/1.1 415")
 
 
 def test_a_browser_is_told_which_pages_may_ask(upstream: Scripted) -> None:
@@ -82,8 +85,17 @@ def test_with_a_key_nothing_else_is_asked_for(upstream: Scripted) -> None:
             (401, {"authorization": "Bearer secre"}),
             (401, {"authorization": "Basic secret"}),
             (401, {"authorization": "secret"}),
+            (401, {}),
         ):
             assert (post(url, **headers), headers) == (status, headers)
+        root = url.removesuffix("/v1")
+        for status, path in (
+            (401, f"{url}/models"),
+            (401, f"{root}/metrics"),
+            (200, f"{root}/health"),
+        ):
+            assert httpx.get(path).status_code == status
+    assert upstream.headers[-1]["Authorization"] == "Bearer upstream-secret"
 
 
 # --- connections ----------------------------------------------------------------------------------
@@ -162,7 +174,7 @@ def test_a_request_with_the_key_is_answered_through_floods_without_one(
 ) -> None:
     monkeypatch.setenv("SERVE_KEY", "secret")
     own = ["--task", "countdown", "--upstream", upstream.url, "--model", "tiny"]
-    times = []
+    times, own_key = [], {"authorization": "Bearer secret"}
     with started(*own, "--key-env", "SERVE_KEY", files=256) as (url, process):
         command = [sys.executable, "-c", FLOOD, url.split(":")[2].split("/")[0]]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as flood:
@@ -170,12 +182,14 @@ def test_a_request_with_the_key_is_answered_through_floods_without_one(
             flood.stdout.readline()
             for _ in range(5):
                 begun = time.monotonic()
-                assert post(url, authorization="Bearer secret") == 200
+                with httpx.Client(verify=False, headers=own_key) as http:
+                    said = http.post(f"{url}/chat/completions", json=BODY, timeout=60)
                 times.append(time.monotonic() - begun)
+                assert said.status_code == 200
             status = Path(f"/proc/{process.pid}/status").read_text()
             flood.kill()
     print("seconds:", *(f"{one:.2f}" for one in times))
-    assert max(times) < 4  # below 1 on two processors that others use as well
+    assert sorted(times)[2] < 1  # the others may have had no processor
     peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     assert int(peak.split()[1]) < 200_000  # kB
 

@@ -25,7 +25,7 @@ from tests.served import (
 
 @pytest.fixture(scope="module")
 def policy() -> Embedded:
-    return Embedded(TransformersEngine(max_batch=8), problems=12)
+    return Embedded(TransformersEngine(max_batch=4), problems=12)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,27 @@ def test_greedy_answers_are_those_of_an_evaluation_turn_by_turn(
     embedded: str, policy: Embedded, evaluated: list[SampleRecord]
 ) -> None:
     policy.assert_answers_are(evaluated, embedded)
+
+
+def test_a_question_that_has_begun_ends_before_another_one_begins(
+    embedded: str,
+    policy: Embedded,
+    evaluated: list[SampleRecord],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prompts: list[str] = []
+    submit = policy.engine.submit
+
+    def watched(request: Any) -> None:
+        prompts.append(policy.renderer.tokenizer.decode(request.prompt_ids))
+        submit(request)
+
+    monkeypatch.setattr(policy.engine, "submit", watched)
+    policy.assert_answers_are(evaluated, embedded)
+    begun = [number for number, prompt in enumerate(prompts) if "[T=" not in prompt]
+    assert len(begun) == 12
+    # Two batches of four run at a time: the last question waits until four have their third turn.
+    assert sum("[T=3]" in prompt for prompt in prompts[: begun[-1]]) >= 4
 
 
 def test_a_client_that_goes_takes_its_request_out_of_the_batch(
@@ -218,18 +239,3 @@ def test_metrics_count_requests_turns_and_tokens(upstream: Scripted) -> None:
         "svr_requests_running 0.0",
     ):
         assert line in shown.splitlines()
-
-
-def test_the_key_is_asked_for_and_never_told(upstream: Scripted) -> None:
-    with serving(in_front_of(upstream.url, key="secret")) as url:
-        root = url.removesuffix("/v1")
-        assert chat(url).status_code == 401
-        assert [httpx.get(at).status_code for at in (f"{url}/models", f"{root}/metrics")] == [
-            401
-        ] * 2
-        assert httpx.get(f"{root}/health").status_code == 200
-        client = OpenAI(base_url=url, api_key="secret")
-        asked: Any = [{"role": "user", "content": QUESTION}]
-        assert client.chat.completions.create(model="svr", messages=asked).choices
-        client.close()
-    assert upstream.headers[-1]["Authorization"] == "Bearer upstream-secret"
